@@ -1,0 +1,180 @@
+"""The envelope: the one shape in which every action is answered.
+
+``Success`` says the action was carried out (a command that exits 1 was carried out); ``Failure`` says it was not, or not
+whole, with a code, a hint and what is known so far. ``to_dict()`` is the JSON of the design page, ``to_text()`` is what a
+model is shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Generic, Literal, NoReturn, TypeVar
+
+from .errors import ErrorCode, SandboxError
+
+T = TypeVar("T")
+Effects = Literal["none", "partial", "unknown"]
+
+
+def now() -> str:
+    """The present time as ISO 8601 with milliseconds and a zone offset."""
+    return datetime.now(UTC).astimezone().isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the model should know although the action worked; ``code`` is snake_case, ``hint`` may be empty."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        return {"code": self.code, "message": self.message, "hint": self.hint}
+
+
+@dataclass(frozen=True, slots=True)
+class Success(Generic[T]):
+    """The action was carried out; ``result`` is its typed result."""
+
+    result: T
+    timestamp: str = field(default_factory=now)
+    duration_ms: float = 0.0
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def ok(self) -> Literal[True]:
+        return True
+
+    def unwrap(self) -> T:
+        """The result."""
+        return self.result
+
+    def to_dict(self) -> dict[str, Any]:
+        """The success envelope as JSON-ready data."""
+        return {
+            "tool_executed": True,
+            "result": jsonable(self.result),
+            "timestamp": self.timestamp,
+            "duration_ms": round(self.duration_ms, 3),
+            "notices": [n.to_dict() for n in self.notices],
+        }
+
+    def to_text(self) -> str:
+        """The envelope as text for a model: the result, then the notices."""
+        return "\n".join([_text_of(self.result), *_notice_lines(self.notices)]).strip("\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure(Generic[T]):
+    """The action was not carried out, or not whole; ``effects`` says whether anything was changed.
+
+    ``retryable`` is true only where the same call can help and nothing was half done. ``schema`` is set with
+    ``invalid_arguments``: the parameter schema of the tool.
+    """
+
+    code: ErrorCode
+    error: str
+    hint: str = ""
+    next_tool: str | None = None
+    retryable: bool = False
+    effects: Effects = "none"
+    result: T | None = None
+    timestamp: str = field(default_factory=now)
+    duration_ms: float = 0.0
+    notices: tuple[Notice, ...] = ()
+    schema: Mapping[str, Any] | None = None
+
+    @property
+    def ok(self) -> Literal[False]:
+        return False
+
+    @classmethod
+    def of(cls, error: SandboxError, **fields: Any) -> Failure[T]:
+        """The failure that says what ``error`` says."""
+        known: dict[str, Any] = {
+            "next_tool": error.next_tool,
+            "retryable": error.retryable,
+            "effects": error.effects,
+            "result": error.result,
+        }
+        return cls(code=error.code, error=error.message, hint=error.hint, **(known | fields))
+
+    def unwrap(self) -> NoReturn:
+        """Raises SandboxError with the same fields."""
+        raise SandboxError(
+            self.code,
+            self.error,
+            self.hint,
+            next_tool=self.next_tool,
+            retryable=self.retryable,
+            effects=self.effects,
+            result=self.result,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The failure envelope as JSON-ready data."""
+        data: dict[str, Any] = {
+            "tool_executed": False,
+            "error": self.error,
+            "code": self.code.value,
+            "hint": self.hint,
+            "next_tool": self.next_tool,
+            "retryable": self.retryable,
+            "effects": self.effects,
+            "result": None if self.result is None else jsonable(self.result),
+            "timestamp": self.timestamp,
+            "duration_ms": round(self.duration_ms, 3),
+            "notices": [n.to_dict() for n in self.notices],
+        }
+        if self.schema is not None:
+            data["schema"] = dict(self.schema)
+        return data
+
+    def to_text(self) -> str:
+        """The envelope as text for a model: the error, the hint, then what is known so far."""
+        lines = [f"ERROR {self.code.value}: {self.error}"]
+        if self.hint:
+            lines.append(f"HINT: {self.hint}")
+        if self.effects != "none":
+            lines.append(f"EFFECTS: {self.effects}")
+        if self.schema is not None:
+            lines.append(f"SCHEMA: {json.dumps(self.schema, ensure_ascii=False)}")
+        if self.result is not None:
+            lines.append(_text_of(self.result))
+        return "\n".join([*lines, *_notice_lines(self.notices)]).strip("\n")
+
+
+Envelope = Success[T] | Failure[T]
+
+
+def jsonable(value: Any, depth: int = 0) -> Any:
+    """``value`` as JSON-ready data: models are dumped, bytes decoded with replacement, the rest is its repr."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if depth > 50:
+        return repr(value)[:1000]
+    if hasattr(value, "model_dump"):
+        return jsonable(value.model_dump(), depth + 1)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, Mapping):
+        return {str(k): jsonable(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [jsonable(v, depth + 1) for v in value]
+    return repr(value)
+
+
+def _text_of(result: Any) -> str:
+    if hasattr(result, "to_text"):
+        return str(result.to_text())
+    if isinstance(result, str):
+        return result
+    return json.dumps(jsonable(result), ensure_ascii=False)
+
+
+def _notice_lines(notices: tuple[Notice, ...]) -> list[str]:
+    return [f"NOTICE {n.code}: {n.message}{' ' + n.hint if n.hint else ''}" for n in notices]

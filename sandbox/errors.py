@@ -1,0 +1,139 @@
+"""Error codes and the exceptions that carry them.
+
+The tree:
+
+    SandboxError                 a fault with a code, a sentence and a hint; ``Failure.unwrap()`` raises it
+    ├── SandboxUnavailableError  the sandbox or its engine is gone; carries the post-mortem
+    └── OperationError           an expected fault inside an operation: the model can act on it
+
+Codes are a closed set, snake_case, and are never reused for another meaning.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+
+class ErrorCode(StrEnum):
+    """Every code that an envelope or a SandboxError can carry."""
+
+    # the call itself
+    invalid_arguments = "invalid_arguments"
+    unknown_tool = "unknown_tool"
+    unparsable_response = "unparsable_response"
+    operation_not_supported = "operation_not_supported"
+    approval_refused = "approval_refused"
+    tool_error = "tool_error"
+    invalid_result = "invalid_result"
+    too_many_actions = "too_many_actions"
+    # paths and files
+    path_not_found = "path_not_found"
+    path_outside_roots = "path_outside_roots"
+    path_exists = "path_exists"
+    path_invalid = "path_invalid"
+    path_changed = "path_changed"
+    permission_denied = "permission_denied"
+    is_a_directory = "is_a_directory"
+    not_a_directory = "not_a_directory"
+    not_a_regular_file = "not_a_regular_file"
+    directory_not_empty = "directory_not_empty"
+    file_too_large = "file_too_large"
+    not_text = "not_text"
+    range_outside_file = "range_outside_file"
+    text_not_found = "text_not_found"
+    text_not_unique = "text_not_unique"
+    invalid_pattern = "invalid_pattern"
+    no_space = "no_space"
+    unsafe_archive = "unsafe_archive"
+    transfer_incomplete = "transfer_incomplete"
+    io_error = "io_error"
+    # commands
+    timeout = "timeout"
+    cancelled = "cancelled"
+    program_not_found = "program_not_found"
+    program_not_executable = "program_not_executable"
+    shell_not_found = "shell_not_found"
+    working_directory_invalid = "working_directory_invalid"
+    arguments_too_long = "arguments_too_long"
+    too_many_processes = "too_many_processes"
+    too_many_commands = "too_many_commands"
+    unknown_command = "unknown_command"
+    kill_failed = "kill_failed"
+    # browse
+    invalid_url = "invalid_url"
+    network_denied = "network_denied"
+    connection_failed = "connection_failed"
+    too_many_redirects = "too_many_redirects"
+    response_too_large = "response_too_large"
+    # the sandbox and its engine
+    sandbox_unavailable = "sandbox_unavailable"
+    sandbox_closed = "sandbox_closed"
+    engine_unavailable = "engine_unavailable"
+    engine_permission_denied = "engine_permission_denied"
+    engine_timeout = "engine_timeout"
+    engine_error = "engine_error"
+    image_not_found = "image_not_found"
+    image_build_failed = "image_build_failed"
+    start_failed = "start_failed"
+    host_disk_full = "host_disk_full"
+    setup_failed = "setup_failed"
+    invalid_limits = "invalid_limits"
+    invalid_configuration = "invalid_configuration"
+    limit_not_enforced = "limit_not_enforced"
+    workspace_invalid = "workspace_invalid"
+    # the agent side
+    model_unavailable = "model_unavailable"
+    model_credentials_missing = "model_credentials_missing"
+    model_rejected_request = "model_rejected_request"
+    context_window_exceeded = "context_window_exceeded"
+    real_calls_forbidden = "real_calls_forbidden"
+    apply_refused = "apply_refused"
+
+
+class SandboxError(Exception):
+    """A fault with the same fields as a failure envelope.
+
+    Attributes: ``code``, ``message`` (one sentence with the offending value), ``hint`` (the next step),
+    ``next_tool`` (name of the tool to call next, or None), ``retryable`` (the same call may work), ``effects``
+    ("none", "partial" or "unknown") and ``result`` (what is known so far, or None).
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        hint: str = "",
+        *,
+        next_tool: str | None = None,
+        retryable: bool = False,
+        effects: str = "none",
+        result: Any = None,
+    ) -> None:
+        super().__init__(code, message, hint)
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.next_tool = next_tool
+        self.retryable = retryable
+        self.effects = effects
+        self.result = result
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.code.value}){' ' + self.hint if self.hint else ''}"
+
+
+class SandboxUnavailableError(SandboxError):
+    """The sandbox cannot answer any more: killed, out of memory, removed, engine gone, pipe broken, or silent.
+
+    ``reason`` is one of: out_of_memory, killed, exited, removed, engine_gone, pipe_broken, protocol_violation,
+    no_answer, closed.
+    """
+
+    def __init__(self, reason: str, message: str, hint: str = "") -> None:
+        super().__init__(ErrorCode.sandbox_unavailable, message, hint, effects="unknown")
+        self.reason = reason
+
+
+class OperationError(SandboxError):
+    """An expected fault of one operation; it becomes a failure envelope and the sandbox goes on."""

@@ -1,0 +1,91 @@
+"""Limits of a sandbox: what is enforced, with defaults. Bytes are ints, seconds are floats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from .errors import ErrorCode, SandboxError
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+# Writable places of a sandbox are tmpfs and charged to its memory; past this share a full disk would leave no room for
+# processes (seen: every new process of a container whose tmpfs outgrew its memory limit was killed).
+WRITABLE_SHARE_OF_MEMORY = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a sandbox may use. Every number must be positive; ``disk_bytes=None`` means half of ``memory_bytes``.
+
+    ``disk_bytes`` is the workspace and the home together (three quarters and one quarter of it). Raises SandboxError
+    ``invalid_limits`` that names the field, its value and what is allowed.
+    """
+
+    memory_bytes: int = 2 * GIB
+    cpus: float = 2.0
+    pids: int = 512
+    disk_bytes: int | None = None
+    tmp_bytes: int = 256 * MIB
+    shm_bytes: int = 64 * MIB
+    open_files: int = 4096
+    file_bytes: int = 1 * GIB
+    spill_bytes: int = 64 * MIB
+    read_bytes: int = 256 * KIB
+    write_bytes: int = 8 * MIB
+    transfer_bytes: int = 1 * GIB
+    timeout_seconds: float = 120.0
+    max_timeout_seconds: float = 86400.0
+    keep_output_bytes: int = 64 * KIB
+    background_commands: int = 32
+    concurrent_actions: int = 64
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is None and f.name == "disk_bytes":
+                continue
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            whole = "float" in str(f.type) or isinstance(value, int)
+            if not number or not whole or not 0 < value < float("inf"):
+                _refuse(f.name, value, "it must be a positive " + ("number" if "float" in str(f.type) else "whole number"))
+        if self.memory_bytes < 32 * MIB:
+            _refuse("memory_bytes", self.memory_bytes, "the guest needs at least 33554432 (32 MiB)")
+        if self.pids < 16:
+            _refuse("pids", self.pids, "the guest needs at least 16")
+        if self.writable_bytes > self.memory_bytes * WRITABLE_SHARE_OF_MEMORY:
+            _refuse(
+                "disk_bytes",
+                self.disk_bytes,
+                f"all writable places together ({self.writable_bytes} bytes) are kept in memory and may take at most "
+                f"three quarters of memory_bytes ({self.memory_bytes})",
+            )
+
+    @property
+    def small(self) -> int:
+        """The size in bytes that /tmp, /dev/shm and the spill folder shrink to in a sandbox of little memory."""
+        return max(MIB, self.memory_bytes // 16)
+
+    @property
+    def home_bytes(self) -> int:
+        """Size of the home directory in bytes."""
+        return (self.disk_bytes or self.memory_bytes // 2) // 4
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Size of the workspace in bytes."""
+        return (self.disk_bytes or self.memory_bytes // 2) - self.home_bytes
+
+    @property
+    def spill_place_bytes(self) -> int:
+        """Size of the place that spilled output shares, in bytes: one full spill and a little more."""
+        return min(self.spill_bytes + 2 * MIB, self.small * 2)
+
+    @property
+    def writable_bytes(self) -> int:
+        """Size in bytes of all writable places together."""
+        disk = self.workspace_bytes + self.home_bytes
+        return disk + min(self.tmp_bytes, self.small * 2) + min(self.shm_bytes, self.small) + self.spill_place_bytes
+
+
+def _refuse(name: str, value: object, why: str) -> None:
+    raise SandboxError(ErrorCode.invalid_limits, f"Limits({name}={value!r}) is not allowed: {why}.", f"Give another {name}.")
