@@ -4,7 +4,8 @@ The tree:
 
     SandboxError                 a fault with a code, a sentence and a hint; ``Failure.unwrap()`` raises it
     ├── SandboxUnavailableError  the sandbox or its engine is gone; carries the post-mortem
-    └── OperationError           an expected fault inside an operation: the model can act on it
+    ├── OperationError           an expected fault inside an operation: the model can act on it
+    └── ToolError                raised by a tool's own function to word its failure
 
 Codes are a closed set, snake_case, and are never reused for another meaning.
 """
@@ -137,3 +138,12 @@ class SandboxUnavailableError(SandboxError):
 
 class OperationError(SandboxError):
     """An expected fault of one operation; it becomes a failure envelope and the sandbox goes on."""
+
+
+class ToolError(SandboxError):
+    """What the function of a tool raises to say how it failed and what to do next; becomes a ``tool_error`` envelope."""
+
+    def __init__(self, message: str, hint: str = "", retryable: bool = False, next_tool: str | None = None) -> None:
+        super().__init__(
+            ErrorCode.tool_error, message, hint, next_tool=next_tool, retryable=retryable, effects="none"
+        )

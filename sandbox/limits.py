@@ -15,18 +15,19 @@ WRITABLE_SHARE_OF_MEMORY = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a sandbox may use. Every number must be positive; ``disk_bytes=None`` means half of ``memory_bytes``.
+    """What a sandbox may use. Every number must be positive.
 
-    ``disk_bytes`` is the workspace and the home together (three quarters and one quarter of it). Raises SandboxError
-    ``invalid_limits`` that names the field, its value and what is allowed.
+    ``disk_bytes`` is the workspace and the home together (three quarters and one quarter of it); None means half of
+    ``memory_bytes``. ``tmp_bytes=None`` means an eighth of it, at most 256 MiB, ``shm_bytes=None`` a sixteenth, at most
+    64 MiB. Raises SandboxError ``invalid_limits`` that names the field, its value and what is allowed.
     """
 
     memory_bytes: int = 2 * GIB
     cpus: float = 2.0
     pids: int = 512
     disk_bytes: int | None = None
-    tmp_bytes: int = 256 * MIB
-    shm_bytes: int = 64 * MIB
+    tmp_bytes: int | None = None
+    shm_bytes: int | None = None
     open_files: int = 4096
     file_bytes: int = 1 * GIB
     spill_bytes: int = 64 * MIB
@@ -42,12 +43,12 @@ class Limits:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if value is None and f.name == "disk_bytes":
+            if value is None and f.name in {"disk_bytes", "tmp_bytes", "shm_bytes"}:
                 continue
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            whole = "float" in str(f.type) or isinstance(value, int)
-            if not number or not whole or not 0 < value < float("inf"):
-                _refuse(f.name, value, "it must be a positive " + ("number" if "float" in str(f.type) else "whole number"))
+            fraction = f.name in {"cpus", "timeout_seconds", "max_timeout_seconds"}
+            if not number or not (fraction or isinstance(value, int)) or not 0 < value < float("inf"):
+                _refuse(f.name, value, "it must be a positive " + ("number" if fraction else "whole number"))
         if self.memory_bytes < 32 * MIB:
             _refuse("memory_bytes", self.memory_bytes, "the guest needs at least 33554432 (32 MiB)")
         if self.pids < 16:
@@ -61,11 +62,6 @@ class Limits:
             )
 
     @property
-    def small(self) -> int:
-        """The size in bytes that /tmp, /dev/shm and the spill folder shrink to in a sandbox of little memory."""
-        return max(MIB, self.memory_bytes // 16)
-
-    @property
     def home_bytes(self) -> int:
         """Size of the home directory in bytes."""
         return (self.disk_bytes or self.memory_bytes // 2) // 4
@@ -76,15 +72,25 @@ class Limits:
         return (self.disk_bytes or self.memory_bytes // 2) - self.home_bytes
 
     @property
+    def tmp_place_bytes(self) -> int:
+        """Size of /tmp in bytes."""
+        return self.tmp_bytes or min(256 * MIB, self.memory_bytes // 8)
+
+    @property
+    def shm_place_bytes(self) -> int:
+        """Size of /dev/shm in bytes."""
+        return self.shm_bytes or min(64 * MIB, self.memory_bytes // 16)
+
+    @property
     def spill_place_bytes(self) -> int:
         """Size of the place that spilled output shares, in bytes: one full spill and a little more."""
-        return min(self.spill_bytes + 2 * MIB, self.small * 2)
+        return min(self.spill_bytes + 2 * MIB, self.memory_bytes // 16)
 
     @property
     def writable_bytes(self) -> int:
         """Size in bytes of all writable places together."""
         disk = self.workspace_bytes + self.home_bytes
-        return disk + min(self.tmp_bytes, self.small * 2) + min(self.shm_bytes, self.small) + self.spill_place_bytes
+        return disk + self.tmp_place_bytes + self.shm_place_bytes + self.spill_place_bytes
 
 
 def _refuse(name: str, value: object, why: str) -> None:

@@ -1,0 +1,60 @@
+"""The environment of Gamebox: sandboxes that answer every action with one envelope. Names load when they are first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .docker.environment import DockerEnvironment
+    from .envelope import Envelope, Failure, Notice, Success
+    from .environment import Environment
+    from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError, ToolError
+    from .limits import Limits
+    from .local import LocalEnvironment
+    from .network.policy import Network
+    from .testing import FakeEnvironment
+
+_HOMES = {
+    "DockerEnvironment": ".docker.environment",
+    "Envelope": ".envelope",
+    "Failure": ".envelope",
+    "Notice": ".envelope",
+    "Success": ".envelope",
+    "Environment": ".environment",
+    "ErrorCode": ".errors",
+    "OperationError": ".errors",
+    "SandboxError": ".errors",
+    "SandboxUnavailableError": ".errors",
+    "ToolError": ".errors",
+    "Limits": ".limits",
+    "LocalEnvironment": ".local",
+    "Network": ".network.policy",
+    "FakeEnvironment": ".testing",
+}
+
+__all__ = [
+    "DockerEnvironment",
+    "Envelope",
+    "Environment",
+    "ErrorCode",
+    "Failure",
+    "FakeEnvironment",
+    "Limits",
+    "LocalEnvironment",
+    "Network",
+    "Notice",
+    "OperationError",
+    "SandboxError",
+    "SandboxUnavailableError",
+    "Success",
+    "ToolError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sandbox' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name], __name__), name)
+    globals()[name] = value
+    return value

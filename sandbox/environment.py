@@ -1,0 +1,179 @@
+"""Environment: where actions are carried out, answered with one envelope whatever happens.
+
+The base class runs the functions of actions on the host, as the seeds' own class does. Sandboxed environments extend it: an action
+bound to one of their operations goes into the sandbox, any other runs here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, Self, runtime_checkable
+
+from pydantic import ValidationError
+
+from . import results as res
+from .envelope import Envelope, Failure, Success, jsonable
+from .errors import ErrorCode, SandboxError
+from .hosted import call_with_deadline, failure_of_exception
+from .methods import OperationMethods
+from .operations import OPERATIONS, Request, schema_of
+
+log = logging.getLogger(__name__)
+
+Approver = Callable[[str, Mapping[str, Any]], bool]
+
+
+@runtime_checkable
+class ActionLike(Protocol):
+    """What an environment needs of an action; ``operation`` and ``metadata`` may be missing."""
+
+    name: str
+
+    def execute(self, /, **kwargs: Any) -> Any:
+        """Call the action's function."""
+
+
+class Environment(OperationMethods):
+    """Carries out actions. ``execute_action`` never raises for what a tool does.
+
+    ``approver`` is asked before an action whose metadata says ``requires_approval``; without one such actions are refused.
+    """
+
+    def __init__(self, approver: Approver | None = None) -> None:
+        self.approver = approver
+
+    def execute_action(self, action: ActionLike, args: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Carry out ``action`` with ``args``; the answer is the envelope as a dict.
+
+        Metadata of the action has these effects: ``requires_approval`` asks the approver first; ``timeout_s`` bounds the
+        call (seconds); ``idempotent`` says that a failure may be retried. ``return_schema`` is checked afterwards.
+        """
+        started = time.monotonic()
+        metadata: Mapping[str, Any] = getattr(action, "metadata", None) or {}
+        if args is None:
+            args = {}
+        if not isinstance(args, Mapping):
+            return _invalid(action, f"The arguments of {action.name} must be an object, not {type(args).__name__}.").to_dict()
+        if metadata.get("requires_approval") and not (self.approver and self.approver(action.name, args)):
+            return Failure[Any](
+                ErrorCode.approval_refused,
+                f"{action.name} needs an approval and did not get one.",
+                "Do without this action, or explain to the user why it is needed.",
+            ).to_dict()
+        operation = getattr(action, "operation", None)
+        if operation is not None and operation in OPERATIONS:
+            return self.execute(operation, _bounded(operation, args, metadata)).to_dict()
+        answer = self._call(action, args, metadata, started)
+        return answer if isinstance(answer, dict) else answer.to_dict()
+
+    def _call(
+        self, action: ActionLike, args: Mapping[str, Any], metadata: Mapping[str, Any], started: float
+    ) -> dict[str, Any] | Failure[Any]:
+        retryable = bool(metadata.get("idempotent"))
+        try:
+            value = call_with_deadline(action.name, lambda: action.execute(**args), metadata.get("timeout_s"))
+        except Exception as error:
+            log.info("tool %s failed", action.name, exc_info=True)
+            return failure_of_exception(action.name, error, (time.monotonic() - started) * 1000, retryable)
+        if isinstance(value, Success | Failure):
+            return value.to_dict()
+        if isinstance(value, dict) and isinstance(value.get("tool_executed"), bool):
+            return value
+        envelope = self.format_result(value)
+        envelope.setdefault("duration_ms", 0.0)
+        if not envelope["duration_ms"]:
+            envelope["duration_ms"] = round((time.monotonic() - started) * 1000, 3)
+        return envelope
+
+    def format_result(self, result: Any) -> dict[str, Any]:
+        """The success envelope around the value that a tool's function returned. May be overridden to add metadata."""
+        return Success(jsonable(result)).to_dict()
+
+    def execute(self, operation: str, args: Mapping[str, Any]) -> Envelope[Any]:
+        """Carry out a sandbox operation by name; see ``operations.OPERATIONS`` for names and arguments."""
+        started = time.monotonic()
+        kind = OPERATIONS.get(operation)
+        if kind is None:
+            return Failure[Any](
+                ErrorCode.unknown_tool, f"There is no operation {operation!r}.", f"Use one of: {', '.join(OPERATIONS)}."
+            )
+        try:
+            request = kind.model_validate(dict(args))
+        except ValidationError as error:
+            return invalid_arguments(kind, error)
+        try:
+            return self.perform(request)
+        except SandboxError as error:
+            return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
+
+    def perform(self, request: Request) -> Envelope[Any]:
+        """Carry out a validated request; may raise SandboxError, which ``execute`` turns into a failure."""
+        raise _unsupported(self, request.operation)
+
+    def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[res.UploadResult]:
+        return Failure.of(_unsupported(self, "upload"))
+
+    def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
+        return Failure.of(_unsupported(self, "download"))
+
+    def describe(self) -> dict[str, str]:
+        """Short sections about this environment for the prompt, in a stable order; {} when there is nothing to say."""
+        return {}
+
+    def start(self) -> Self:
+        """Make the environment ready; does nothing the second time."""
+        return self
+
+    def close(self) -> None:
+        """Release what the environment holds; may be called more than once."""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def invalid_arguments(kind: type[Request], error: ValidationError) -> Failure[Any]:
+    """The failure that names each wrong argument with its value, and carries the schema."""
+    problems = []
+    for e in error.errors(include_url=False)[:5]:
+        where = ".".join(str(p) for p in e["loc"]) or "arguments"
+        shown = "" if e["type"] == "missing" else f" (got {str(e.get('input'))[:80]!r})"
+        problems.append(f"{where}: {e['msg']}{shown}")
+    return Failure[Any](
+        ErrorCode.invalid_arguments,
+        f"Wrong arguments for {kind.operation}: {'; '.join(problems)}.",
+        f"Call {kind.operation} again with arguments that fit its schema.",
+        next_tool=kind.operation,
+        retryable=False,
+        schema=schema_of(kind),
+    )
+
+
+def _invalid(action: ActionLike, message: str) -> Failure[Any]:
+    schema = getattr(action, "parameters", None)
+    return Failure[Any](
+        ErrorCode.invalid_arguments, message, "Send the arguments as one JSON object that fits the schema.", schema=schema
+    )
+
+
+def _unsupported(environment: Environment, operation: str) -> SandboxError:
+    return SandboxError(
+        ErrorCode.operation_not_supported,
+        f"{type(environment).__name__} has no sandbox to carry out {operation!r} in.",
+        "Use DockerEnvironment or LocalEnvironment.",
+    )
+
+
+def _bounded(operation: str, args: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with ``timeout_s`` of the metadata as an upper bound of the command's own timeout."""
+    bound = metadata.get("timeout_s")
+    bounded = dict(args)
+    if bound is not None and "timeout_seconds" in OPERATIONS[operation].model_fields:
+        asked = bounded.get("timeout_seconds")
+        bounded["timeout_seconds"] = min(asked, bound) if isinstance(asked, int | float) else bound
+    return bounded

@@ -1,0 +1,70 @@
+"""Calling the function of a tool on the host: with a deadline, and with every exception turned into a failure."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .envelope import Failure
+from .errors import ErrorCode, SandboxError
+
+# Exceptions after which the same call can work another time (the tool did not get through to what it needed).
+TRANSIENT: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError, InterruptedError, BlockingIOError)
+
+
+class HostCallTimeoutError(Exception):
+    """A tool's function did not return in time; it cannot be stopped and may still be at work."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        super().__init__(name, seconds)
+        self.seconds = seconds
+
+
+def call_with_deadline(name: str, call: Callable[[], Any], timeout_s: float | None) -> Any:
+    """What ``call`` returns. Raises HostCallTimeoutError after ``timeout_s`` seconds (None: no limit)."""
+    if timeout_s is None:
+        return call()
+    outcome: list[tuple[bool, Any]] = []
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            outcome.append((True, context.run(call)))
+        except BaseException as error:  # handed over to the caller's thread
+            outcome.append((False, error))
+
+    thread = threading.Thread(target=work, name=f"tool-{name}", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if not outcome:
+        raise HostCallTimeoutError(name, timeout_s)
+    returned, value = outcome[0]
+    if not returned:
+        raise value
+    return value
+
+
+def failure_of_exception(name: str, error: Exception, duration_ms: float, idempotent: bool) -> Failure[Any]:
+    """The failure for what a tool's function raised."""
+    if isinstance(error, SandboxError):
+        return Failure.of(error, duration_ms=duration_ms)
+    if isinstance(error, HostCallTimeoutError):
+        return Failure[Any](
+            ErrorCode.timeout,
+            f"{name} did not answer within {error.seconds:g} seconds.",
+            "It runs on the host and may still be at work: look at what it has done before you call it again.",
+            retryable=idempotent,
+            effects="unknown",
+            duration_ms=duration_ms,
+        )
+    text = str(error) or type(error).__name__
+    return Failure[Any](
+        ErrorCode.tool_error,
+        f"{name} failed: {type(error).__name__}: {text}"[:2000],
+        "Check the arguments against what the tool expects, or choose another way.",
+        retryable=idempotent and isinstance(error, TRANSIENT),
+        effects="none" if idempotent else "unknown",
+        duration_ms=duration_ms,
+    )

@@ -1,0 +1,98 @@
+"""The operations as methods: typed doors to ``execute``, the same on every environment."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from . import results as res
+from .envelope import Envelope
+
+
+class OperationMethods(ABC):
+    """Every method answers with an envelope and raises nothing for what a command or a path can do wrong."""
+
+    @abstractmethod
+    def execute(self, operation: str, args: Mapping[str, Any]) -> Envelope[Any]:
+        """Carry out the operation of that name; arguments are validated first (failure ``invalid_arguments``)."""
+
+    @abstractmethod
+    def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[res.UploadResult]:
+        """Copy bytes, or a file or folder of the host, to ``path`` in the sandbox. A str is a host path."""
+
+    @abstractmethod
+    def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
+        """Copy a file or folder out of the sandbox, to host path ``to`` or, for a file, into ``result.content``.
+
+        ``to`` must not exist. Links, devices and names that would leave ``to`` are skipped and named in ``skipped``.
+        """
+
+    def read(self, path: str, **options: Any) -> Envelope[res.ReadResult]:
+        """Options: ``start_line``, ``end_line``, ``offset``, ``max_bytes``, ``numbered``; see ``operations.Read``."""
+        return cast(Envelope[res.ReadResult], self.execute("read", {"path": path, **options}))
+
+    def write(self, path: str, content: str) -> Envelope[res.WriteResult]:
+        """Replace the whole file atomically; makes parent folders and keeps the mode."""
+        return cast(Envelope[res.WriteResult], self.execute("write", {"path": path, "content": content}))
+
+    def edit(self, path: str, old_text: str, new_text: str, *, replace_all: bool = False) -> Envelope[res.EditResult]:
+        """Replace one exact piece of text; failures ``text_not_found`` and ``text_not_unique`` show candidates."""
+        args = {"path": path, "old_text": old_text, "new_text": new_text, "replace_all": replace_all}
+        return cast(Envelope[res.EditResult], self.execute("edit", args))
+
+    def list(self, path: str = ".", **options: Any) -> Envelope[res.ListResult]:
+        """Options: ``depth``, ``hidden``, ``max_entries``; see ``operations.List``."""
+        return cast(Envelope[res.ListResult], self.execute("list", {"path": path, **options}))
+
+    def search(self, pattern: str, path: str = ".", **options: Any) -> Envelope[res.SearchResult]:
+        """Options: ``glob``, ``literal``, ``ignore_case``, ``context_lines``, ``max_matches``."""
+        return cast(Envelope[res.SearchResult], self.execute("search", {"pattern": pattern, "path": path, **options}))
+
+    def make_dir(self, path: str) -> Envelope[res.MakeDirResult]:
+        """Make a folder and its parents."""
+        return cast(Envelope[res.MakeDirResult], self.execute("make_dir", {"path": path}))
+
+    def move(self, source: str, target: str, *, overwrite: bool = False) -> Envelope[res.MoveResult]:
+        """Move or rename; an existing target is ``path_exists`` unless ``overwrite``."""
+        args = {"source": source, "target": target, "overwrite": overwrite}
+        return cast(Envelope[res.MoveResult], self.execute("move", args))
+
+    def delete(self, path: str, *, recursive: bool = False) -> Envelope[res.DeleteResult]:
+        """Delete a file, or a folder with ``recursive``."""
+        return cast(Envelope[res.DeleteResult], self.execute("delete", {"path": path, "recursive": recursive}))
+
+    def run(
+        self,
+        command: str | None = None,
+        *,
+        argv: Sequence[str] | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes | None = None,
+        timeout_seconds: float | None = None,
+        background: bool = False,
+        session: str | None = "default",
+        keep_output_bytes: int | None = None,
+    ) -> Envelope[res.RunResult]:
+        """Run shell text or ``argv``; see ``operations.Run`` and ``results.RunResult`` for what is promised."""
+        args = {
+            "command": command, "argv": argv, "cwd": cwd, "env": env, "stdin": stdin, "background": background,
+            "timeout_seconds": timeout_seconds, "session": session, "keep_output_bytes": keep_output_bytes,
+        }  # fmt: skip
+        return cast(Envelope[res.RunResult], self.execute("run", args))
+
+    def logs(self, id: str, *, offset: int = 0, max_bytes: int = 65536) -> Envelope[res.LogsResult]:
+        """Output of a command from a byte offset on."""
+        return cast(Envelope[res.LogsResult], self.execute("logs", {"id": id, "offset": offset, "max_bytes": max_bytes}))
+
+    def kill(self, id: str) -> Envelope[res.KillResult]:
+        """Kill a command and all it started."""
+        return cast(Envelope[res.KillResult], self.execute("kill", {"id": id}))
+
+    def browse(self, url: str, **options: Any) -> Envelope[res.BrowseResult]:
+        """Options: ``offset``, ``max_chars``, ``raw``, ``timeout_seconds``; see ``operations.Browse``."""
+        return cast(Envelope[res.BrowseResult], self.execute("browse", {"url": url, **options}))
+
+
