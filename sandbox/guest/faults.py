@@ -1,0 +1,50 @@
+"""Expected faults inside the guest: a code and the values the host needs to word them. Never text for a model."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+
+class Fault(Exception):
+    """An operation cannot be carried out; ``code`` is one of the host's error codes, ``fields`` its values.
+
+    ``effects`` is "none", "partial" or "unknown"; ``result`` is what is known so far, in the shape of the operation's
+    result.
+    """
+
+    def __init__(self, code: str, *, effects: str = "none", result: dict[str, Any] | None = None, **fields: Any) -> None:
+        super().__init__(code, fields)
+        self.code = code
+        self.effects = effects
+        self.result = result
+        self.fields = fields
+
+
+_CODES = {
+    errno.ENOENT: "path_not_found",
+    errno.EXDEV: "path_outside_roots",
+    errno.ELOOP: "path_invalid",
+    errno.ENAMETOOLONG: "path_invalid",
+    errno.EINVAL: "path_invalid",
+    errno.EACCES: "permission_denied",
+    errno.EPERM: "permission_denied",
+    errno.EROFS: "permission_denied",
+    errno.EISDIR: "is_a_directory",
+    errno.ENOTDIR: "not_a_directory",
+    errno.ENOTEMPTY: "directory_not_empty",
+    errno.EEXIST: "path_exists",
+    errno.ENXIO: "not_a_regular_file",
+    errno.ENOSPC: "no_space",
+    errno.EDQUOT: "no_space",
+    errno.EFBIG: "file_too_large",
+    errno.EMFILE: "too_many_processes",
+    errno.EAGAIN: "too_many_processes",
+}
+
+
+def fault_of(error: OSError, path: str, **fields: Any) -> Fault:
+    """The fault for what the kernel refused on ``path``."""
+    number = error.errno or 0
+    name = errno.errorcode.get(number, "unknown")
+    return Fault(_CODES.get(number, "io_error"), path=path, errno=name, **fields)
