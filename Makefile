@@ -1,0 +1,36 @@
+# Every target does only what is missing, and says what it does.
+#   PYTHON=python3.12 make setup      another interpreter (3.11 or newer) for .venv
+#   PYTEST_ARGS="-k paths" make test  narrower tests
+
+.DEFAULT_GOAL := help
+.PHONY: help venv setup demo check test lock
+PYTEST_ARGS ?=
+
+help: ## what there is
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+venv:
+	@.ci/venv
+
+setup: venv ## the virtual environment, a Docker Engine, the images and the guest's runtime
+	@.venv/bin/gamebox setup
+
+demo: setup ## an agent finds and fixes a real bug in a real library, in a sandbox
+	@.venv/bin/gamebox demo
+
+check: venv ## ruff, mypy and the walls between packages
+	@echo "checking style (ruff)"
+	@.venv/bin/ruff check --quiet .
+	@echo "checking types (mypy --strict)"
+	@.venv/bin/mypy --no-error-summary
+	@echo "checking the walls (import-linter)"
+	@.venv/bin/lint-imports --no-logo 2>/dev/null || .venv/bin/lint-imports
+
+test: setup check ## set-up, the checks and every test
+	@echo "running the tests (2 at a time)"
+	@.venv/bin/pytest -q -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+lock: ## renew requirements.lock from pyproject.toml (needs uv)
+	@command -v uv >/dev/null || { echo "make lock needs uv on the PATH: install it, for example with pipx install uv" >&2; exit 1; }
+	uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+	    --custom-compile-command "make lock" --group dev pyproject.toml --output-file requirements.lock --quiet
