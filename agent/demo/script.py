@@ -65,9 +65,9 @@ SCRIPT: Final[tuple[dict[str, Any], ...]] = (
         "args": {
             "thought": (
                 "The time part has branches for H+M+S, H+M, M+S and the single units, none for H+S: PT1H30S falls "
-                "through to the branch for hours alone, which takes '1H30' for the hours and fails the isdigit check. The date "
-                "part has the same gap for Y+D. One branch each, before the single units, closes both; a wrong order "
-                "such as PT30S1H must stay refused, and will: the text before H is then '30S1'."
+                "through to the branch for hours alone, which takes '1H30' for the hours and fails the isdigit check. "
+                "The date part has the same gap for Y+D. One branch each, before the single units, closes both; a "
+                "wrong order such as PT30S1H must stay refused, and will: the text before H is then '30S1'."
             )
         },
     },
@@ -135,9 +135,9 @@ SCRIPT: Final[tuple[dict[str, Any], ...]] = (
         "args": {
             "summary": (
                 f"Durations that leave out the middle unit (PT1H30S, P1Y15D) were refused because {DURATION} had no "
-                "branch for hours with seconds, nor for years with days. I added one branch to each of the two functions "
-                f"and a regression test in {TESTS}, which failed before the change and passes now; units in the wrong order "
-                "are still refused. All of the library's tests pass."
+                "branch for hours with seconds, nor for years with days. I added one branch to each of the two "
+                f"functions and a regression test in {TESTS}, which failed before the change and passes now; units in "
+                "the wrong order are still refused. All of the library's tests pass."
             )
         },
     },
