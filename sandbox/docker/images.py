@@ -1,0 +1,162 @@
+"""Images: what is there is used, our own are built where they are missing, and nothing is ever pulled for an unknown name."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import docker
+import docker.errors
+import requests.exceptions
+
+from sandbox.docker import debian, locks
+from sandbox.docker.engine import image_not_found, translated
+from sandbox.docker.recipes import Recipe, recipe
+from sandbox.errors import ErrorCode, SandboxError
+
+CONTENT_LABEL = "dev.gamebox.content"
+_BUILD_SILENCE_SECONDS = 900.0
+"""How long a build may say nothing: a slow mirror during one RUN step."""
+_TAIL_LINES = 12
+
+_log = logging.getLogger(__name__)
+
+
+def ensure_image(
+    client: docker.DockerClient,
+    name: str,
+    *,
+    ca_bundle: Path | None = None,
+    report: Callable[[str], None],
+    rebuild_stale: bool = False,
+) -> str:
+    """The id of the image ``name``, which is on the engine when this returns.
+
+    ``gamebox/*`` images that have a recipe are built where they are missing, by one process at a time; one that is older
+    than its recipe is used as it is and reported, or built anew with ``rebuild_stale``. ``ca_bundle``: PEM certificates the
+    built image trusts (default: GAMEBOX_CA_BUNDLE, else the host's own). ``report`` gets one line per step that takes time.
+
+    Raises SandboxError: image_not_found (nothing is pulled), image_build_failed, host_disk_full, setup_failed, engine_*.
+    """
+    made_by = recipe(name, ca_bundle)
+    if made_by is None:
+        with translated():
+            found = _inspect(client, name)
+        if found is None:
+            raise image_not_found(name)
+        return found[0]
+    parent_id = ""
+    if recipe(made_by.parent) is not None:
+        parent_id = ensure_image(client, made_by.parent, ca_bundle=ca_bundle, report=report, rebuild_stale=rebuild_stale)
+    wanted = made_by.digest(parent_id)
+    with translated():
+        if usable := _usable(client, made_by, wanted, rebuild_stale, report):
+            return usable
+        with locks.exclusive(f"image-{made_by.name}"):
+            return _usable(client, made_by, wanted, rebuild_stale, _silent) or _build(client, made_by, wanted, parent_id, report)
+
+
+def _silent(_line: str) -> None:
+    """For the second look under the lock: what it finds was reported before."""
+
+
+def _inspect(client: docker.DockerClient, name: str) -> tuple[str, str] | None:
+    """Id and content label of an image, or None."""
+    try:
+        found = client.api.inspect_image(name)
+    except docker.errors.ImageNotFound:
+        return None
+    labels = (found.get("Config") or {}).get("Labels") or {}
+    return str(found["Id"]), str(labels.get(CONTENT_LABEL, ""))
+
+
+def _usable(client: docker.DockerClient, made_by: Recipe, wanted: str, rebuild_stale: bool, report: Callable[[str], None]) -> str:
+    found = _inspect(client, made_by.name)
+    if found is None or (found[1] != wanted and rebuild_stale):
+        return ""
+    if found[1] != wanted:
+        report(f"{made_by.name} is older than its recipe; `gamebox setup` builds it anew")
+    return found[0]
+
+
+def _build(client: docker.DockerClient, made_by: Recipe, wanted: str, parent_id: str, report: Callable[[str], None]) -> str:
+    before = _inspect(client, made_by.name)
+    if parent_id or not made_by.parent:
+        built = _build_on(client, made_by, wanted, parent_id, report)
+    else:
+        built = _build_on_foreign(client, made_by, wanted, report)
+    if before is not None and before[0] != built:
+        _forget(client, before[0])
+    return built
+
+
+def _build_on_foreign(client: docker.DockerClient, made_by: Recipe, wanted: str, report: Callable[[str], None]) -> str:
+    """Build on a public image where it is there or a registry has it, else on one this host makes itself."""
+    if _inspect(client, made_by.parent) is not None or _pull(client, made_by.parent, report):
+        try:
+            return _build_on(client, made_by, wanted, made_by.parent, report)
+        except SandboxError as error:
+            if error.code is not ErrorCode.image_build_failed or not debian.can_bootstrap():
+                raise
+            report(f"building on {made_by.parent} failed; making the base here instead")
+            _log.warning("build of %s on %s failed: %s", made_by.name, made_by.parent, error)
+    if not debian.can_bootstrap():
+        raise SandboxError(
+            ErrorCode.image_build_failed, f"{made_by.name} needs {made_by.parent}, and no registry gave it to this engine.",
+            f"Try `docker pull {made_by.parent}` on a working network, or `docker load` it; as root on Debian or Ubuntu it can be made here.",
+        )
+    packages = made_by.files["packages.txt"].decode().split()
+    return _build_on(client, made_by, wanted, debian.bootstrap_image(client, packages, report), report)
+
+
+def _pull(client: docker.DockerClient, name: str, report: Callable[[str], None]) -> bool:
+    """Whether a registry gave it; a base of our own images is the one thing ever pulled."""
+    report(f"pulling {name}")
+    repository, tag = name.split(":")
+    try:
+        for event in client.api.pull(repository, tag=tag, stream=True, decode=True):
+            if "error" in event:
+                raise docker.errors.APIError(str(event["error"]))
+    except (docker.errors.APIError, requests.exceptions.RequestException) as error:
+        _log.info("no registry gave %s: %s", name, error)
+        report(f"no registry gave {name}")
+        return False
+    return True
+
+
+def _build_on(client: docker.DockerClient, made_by: Recipe, wanted: str, base: str, report: Callable[[str], None]) -> str:
+    report(f"building {made_by.name}")
+    said: deque[str] = deque(maxlen=_TAIL_LINES)
+    events = client.api.build(
+        fileobj=made_by.context(), custom_context=True, tag=f"{made_by.name}:latest", rm=True, forcerm=True, decode=True,
+        timeout=_BUILD_SILENCE_SECONDS, buildargs={"BASE": base} if base else {},
+        labels={CONTENT_LABEL: wanted, "dev.gamebox.image": made_by.name},
+    )
+    for event in events:
+        if line := str(event.get("stream", "")).strip():
+            _log.debug("%s: %s", made_by.name, line)
+            said.append(line)
+        if "error" in event:
+            raise _build_failed(made_by.name, str(event["error"]).strip(), list(said))
+    built = _inspect(client, made_by.name)
+    if built is None:
+        raise _build_failed(made_by.name, "the build ended without an image", list(said))
+    return built[0]
+
+
+def _build_failed(name: str, reason: str, said: list[str]) -> SandboxError:
+    if "no space left on device" in " ".join([reason, *said]).lower():
+        return SandboxError(ErrorCode.host_disk_full, f"The engine ran out of disk space while building {name}.",
+                            "Free some on the engine's disk, for example with `docker image prune`.")
+    return SandboxError(ErrorCode.image_build_failed, f"Building {name} failed: {reason}.",
+                        "The last lines of the build: " + " | ".join(said), result={"log": said})
+
+
+def _forget(client: docker.DockerClient, image_id: str) -> None:
+    """Remove what a newer build replaced, unless something still stands on it."""
+    try:
+        client.api.remove_image(image_id)
+    except docker.errors.APIError as error:
+        _log.debug("replaced image %s stays: %s", image_id, error)

@@ -1,0 +1,60 @@
+"""Locks between the processes of one user on this host; the kernel frees them when their holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sandbox.errors import ErrorCode, SandboxError
+
+
+def locks_folder() -> Path:
+    """Where lock files are kept: below XDG_CACHE_HOME or ~/.cache. Raises SandboxError (setup_failed) if it cannot be made."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gamebox", "locks")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SandboxError(ErrorCode.setup_failed, f"The folder {folder} cannot be made: {error.strerror}.",
+                           "Set XDG_CACHE_HOME to a folder you may write.") from error
+    return folder
+
+
+@contextmanager
+def exclusive(name: str) -> Iterator[None]:
+    """Hold the lock of that name; waits for whoever has it. Threads of one process exclude each other too."""
+    descriptor = _open(name)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def hold_shared(name: str) -> int:
+    """Mark the thing of that name as in use until the returned descriptor is closed or this process ends."""
+    descriptor = _open(name)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+@contextmanager
+def if_unused(name: str) -> Iterator[bool]:
+    """True in the block when nobody holds the lock of that name; then nobody can take it until the block ends."""
+    descriptor = _open(name)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def _open(name: str) -> int:
+    path = locks_folder() / f"{name.replace('/', '-')}.lock"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,0 +1,111 @@
+"""What the images/ folder says: which images are ours, what each is made of, and a digest of that."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import tarfile
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import sandbox
+from sandbox.errors import ErrorCode, SandboxError
+
+CA_BUNDLE_VARIABLE = "GAMEBOX_CA_BUNDLE"
+HOST_CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+
+TRAVELLING_DISTRIBUTIONS = ("beautifulsoup4", "markdownify", "six", "soupsieve", "typing-extensions")
+"""What reads web pages inside sandboxes: pure Python, copied from the host's own installation, which its lock pins by hash."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one of our images is made. ``parent`` is the default of the Dockerfile's BASE."""
+
+    name: str
+    parent: str
+    files: dict[str, bytes]
+    optional: dict[str, bytes]
+    """Files that go into the build and do not make an image stale (the host's own certificates)."""
+
+    def digest(self, parent_id: str) -> str:
+        """Changes when anything the image is made of changes; ``parent_id`` counts only for a parent of ours."""
+        total = hashlib.sha256(parent_id.encode())
+        for path, content in sorted(self.files.items()):
+            total.update(f"\0{path}\0{len(content)}\0".encode() + content)
+        return total.hexdigest()
+
+    def context(self) -> io.BytesIO:
+        """The build context as a tar; the same bytes for the same files, so that an engine's build cache holds."""
+        target = io.BytesIO()
+        with tarfile.open(fileobj=target, mode="w") as archive:
+            for path, content in sorted({**self.files, **self.optional}.items()):
+                member = tarfile.TarInfo(path)
+                member.size, member.mode = len(content), 0o644
+                archive.addfile(member, io.BytesIO(content))
+        target.seek(0)
+        return target
+
+
+def images_folder() -> Path:
+    """The folder with a folder per image: inside an installed package, or beside it in a checkout."""
+    package = Path(sandbox.__file__).parent
+    for folder in (package / "_images", package.parent / "images"):
+        if (folder / "base" / "Dockerfile").is_file():
+            return folder
+    raise SandboxError(ErrorCode.setup_failed, f"The image recipes are missing beside {package}.", "Install gamebox again.")
+
+
+def recipe(image: str, ca_bundle: Path | None = None) -> Recipe | None:
+    """The recipe of ``gamebox/NAME`` (``:latest`` at most), or None for an image that is not ours.
+
+    ``ca_bundle``: certificates for the image to trust, else GAMEBOX_CA_BUNDLE, else SSL_CERT_FILE or the host's own.
+    Raises SandboxError (invalid_configuration) if the bundle named cannot be read.
+    """
+    found = re.fullmatch(r"gamebox/([a-z0-9][a-z0-9-]*)(?::latest)?", image)
+    if found is None or not (folder := images_folder() / found.group(1)).joinpath("Dockerfile").is_file():
+        return None
+    name = found.group(1)
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if _belongs(path)}
+    optional: dict[str, bytes] = {}
+    if name == "base":
+        named, bundle = _certificates(ca_bundle)
+        (files if named else optional)["ca/host.crt"] = bundle
+    if name == "runtime":
+        files |= travelling_files()
+    parent = re.search(r"^ARG BASE=(\S+)", files["Dockerfile"].decode(), re.MULTILINE)
+    return Recipe(f"gamebox/{name}", parent.group(1) if parent else "", files, optional)
+
+
+def _belongs(path: Path) -> bool:
+    return path.is_file() and "__pycache__" not in path.parts
+
+
+def _certificates(ca_bundle: Path | None) -> tuple[bool, bytes]:
+    """Whether a bundle was asked for, and its content; an unasked one that is missing is simply empty."""
+    asked = ca_bundle or (Path(os.environ[CA_BUNDLE_VARIABLE]) if os.environ.get(CA_BUNDLE_VARIABLE) else None)
+    path = asked or Path(os.environ.get("SSL_CERT_FILE") or HOST_CA_BUNDLE)
+    try:
+        return asked is not None, path.read_bytes()
+    except OSError as error:
+        if asked is None:
+            return False, b""
+        raise SandboxError(ErrorCode.invalid_configuration, f"The CA bundle {path} cannot be read: {error.strerror}.",
+                           f"Name a PEM file with {CA_BUNDLE_VARIABLE}.") from error
+
+
+def travelling_files() -> dict[str, bytes]:
+    """The Python files of TRAVELLING_DISTRIBUTIONS, below ``site/``. Raises SandboxError (setup_failed) if one is missing."""
+    files: dict[str, bytes] = {}
+    for name in TRAVELLING_DISTRIBUTIONS:
+        try:
+            listed = metadata.files(name) or []
+        except metadata.PackageNotFoundError as error:
+            raise SandboxError(ErrorCode.setup_failed, f"The Python package {name} is not installed.", "Install gamebox again.") from error
+        for entry in listed:
+            if entry.suffix == ".py" and ".." not in entry.parts and "tests" not in entry.parts:
+                files[f"site/{entry}"] = Path(str(entry.locate())).read_bytes()
+    return files
