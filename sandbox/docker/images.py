@@ -17,6 +17,8 @@ from sandbox.docker.recipes import Recipe, recipe
 from sandbox.errors import ErrorCode, SandboxError
 
 CONTENT_LABEL = "dev.gamebox.content"
+_INTERMEDIATE_LABEL = "dev.gamebox.intermediate"
+"""Carried by build stages that are of no use once the build is over."""
 _BUILD_SILENCE_SECONDS = 900.0
 """How long a build may say nothing: a slow mirror during one RUN step."""
 _TAIL_LINES = 12
@@ -35,7 +37,7 @@ def ensure_image(
     """The id of the image ``name``, which is on the engine when this returns.
 
     ``gamebox/*`` images that have a recipe are built where they are missing, by one process at a time; one that is older
-    than its recipe is used as it is and reported, or built anew with ``rebuild_stale``. ``ca_bundle``: PEM certificates the
+    than its recipe is used as it is and reported, or built anew with ``rebuild_stale`` (which does not reach its parent). ``ca_bundle``: PEM certificates the
     built image trusts (default: GAMEBOX_CA_BUNDLE, else the host's own). ``report`` gets one line per step that takes time.
 
     Raises SandboxError: image_not_found (nothing is pulled), image_build_failed, host_disk_full, setup_failed, engine_*.
@@ -49,7 +51,7 @@ def ensure_image(
         return found[0]
     parent_id = ""
     if recipe(made_by.parent) is not None:
-        parent_id = ensure_image(client, made_by.parent, ca_bundle=ca_bundle, report=report, rebuild_stale=rebuild_stale)
+        parent_id = ensure_image(client, made_by.parent, ca_bundle=ca_bundle, report=report)
     wanted = made_by.digest(parent_id)
     with translated():
         if usable := _usable(client, made_by, wanted, rebuild_stale, report):
@@ -89,6 +91,7 @@ def _build(client: docker.DockerClient, made_by: Recipe, wanted: str, parent_id:
         built = _build_on_foreign(client, made_by, wanted, report)
     if before is not None and before[0] != built:
         _forget(client, before[0])
+    client.api.prune_images(filters={"dangling": True, "label": _INTERMEDIATE_LABEL})
     return built
 
 

@@ -1,0 +1,189 @@
+"""The guest's own interpreter and code, as one read-only volume shared by all sandboxes of an engine.
+
+The interpreter is the image ``gamebox/runtime``; the volume is that image's one folder plus the guest's modules, so that an
+edited guest costs a copy and not a build. A volume is named after everything in it. It counts only once a second, empty
+volume, named after it, says that a container has checked every file: whatever dies half-way leaves a volume nobody uses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import tarfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+
+import sandbox
+from sandbox.docker import locks
+from sandbox.docker.engine import translated
+from sandbox.docker.images import ensure_image
+from sandbox.errors import ErrorCode, SandboxError
+
+MOUNT_POINT = "/.gamebox"
+RUNTIME_IMAGE = "gamebox/runtime"
+GUEST_PACKAGE = "gamebox_guest"
+RUNTIME_LABEL = "dev.gamebox.runtime"
+HOST_LABEL = "dev.gamebox.host"
+
+ARGV = (
+    f"{MOUNT_POINT}/lib/loader", "--inhibit-cache", "--library-path", f"{MOUNT_POINT}/lib", f"{MOUNT_POINT}/bin/python3",
+    "-I", "-S", "-B", "-X", "utf8",
+)
+"""Starts the interpreter: through its own loader, deaf to the image's loader cache, environment, user site and locale."""
+
+CA_BUNDLE = f"{MOUNT_POINT}/etc/ca-certificates.crt"
+"""Certificates for the guest's own TLS, inside the sandbox: those gamebox/base trusts."""
+
+_FINISH_SECONDS = 120.0
+_VERIFIED = "-verified"
+
+_log = logging.getLogger(__name__)
+_known: dict[str, RuntimeVolume] = {}
+_known_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class RuntimeVolume:
+    """A verified volume: mount ``name`` read-only at ``mount``; ``argv`` + ("-m", "gamebox_guest") starts the guest."""
+
+    name: str
+    mount: str = MOUNT_POINT
+    argv: tuple[str, ...] = ARGV
+
+
+def ensure_runtime(client: docker.DockerClient, *, report: Callable[[str], None]) -> RuntimeVolume:
+    """The runtime volume of this guest code on this engine, made and verified if it is not there yet.
+
+    Looked up once per process and engine; after that the answer costs nothing (`forget_runtime` makes it look again), and
+    the volume is kept for as long as this process lives. Raises SandboxError: setup_failed, image_build_failed,
+    host_disk_full, start_failed, engine_*.
+    """
+    engine = str(client.api.base_url)
+    with _known_lock:
+        if engine not in _known:
+            _known[engine] = _find_or_make(client, report)
+        return _known[engine]
+
+
+def forget_runtime(client: docker.DockerClient) -> None:
+    """Look again at the next `ensure_runtime`: somebody removed the volume, or the guest's code has changed."""
+    with _known_lock:
+        _known.pop(str(client.api.base_url), None)
+
+
+def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) -> RuntimeVolume:
+    image_id = ensure_image(client, RUNTIME_IMAGE, report=report, rebuild_stale=True)
+    guest = guest_files()
+    name = f"gamebox-runtime-{_digest(image_id, guest)}"
+    locks.hold_shared(name)      # for the life of this process: nobody may take the volume for a stale one meanwhile
+    with translated():
+        if not _is_verified(client, name):
+            with locks.exclusive("runtime"):
+                if not _is_verified(client, name):
+                    report("making the guest's runtime volume")
+                    _make(client, name, image_id, guest)
+                    _remove_stale(client, name)
+    return RuntimeVolume(name)
+
+
+def guest_files() -> dict[str, bytes]:
+    """The guest's modules by their path in the volume, from this installation of the package."""
+    folder = Path(sandbox.__file__).parent / "guest"
+    return {
+        f"{GUEST_PACKAGE}/{path.relative_to(folder).as_posix()}": path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def _digest(image_id: str, guest: dict[str, bytes]) -> str:
+    total = hashlib.sha256(image_id.encode())
+    for path, content in guest.items():
+        total.update(f"\0{path}\0{len(content)}\0".encode() + content)
+    return total.hexdigest()[:16]
+
+
+def _is_verified(client: docker.DockerClient, name: str) -> bool:
+    listed = client.api.volumes(filters={"label": f"{RUNTIME_LABEL}={name}"}).get("Volumes") or []
+    return {name, name + _VERIFIED} <= {volume["Name"] for volume in listed}
+
+
+def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes]) -> None:
+    for left in (name + _VERIFIED, name):      # the mark first: at no moment does it vouch for something half removed
+        _remove(client, left)
+    labels = {RUNTIME_LABEL: name, HOST_LABEL: _this_host()}
+    client.api.create_volume(name, labels=labels)
+    _finish(client, name, image_id, guest, labels)
+    client.api.create_volume(name + _VERIFIED, labels=labels)
+
+
+def _finish(client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes], labels: dict[str, str]) -> None:
+    """Fill the volume (the engine copies the image's folder into an empty one), then let its own interpreter complete it."""
+    mounts = [docker.types.Mount(MOUNT_POINT, name, type="volume")]
+    host_config = client.api.create_host_config(
+        network_mode="none", mounts=mounts, cap_drop=["ALL"], security_opt=["no-new-privileges"], log_config={"Type": "json-file"}
+    )
+    created = client.api.create_container(
+        image_id, command=[*ARGV, f"{MOUNT_POINT}/finish.py"], host_config=host_config, labels=labels, user="0:0"
+    )
+    container: str = created["Id"]
+    try:
+        client.api.put_archive(container, MOUNT_POINT, _archive(guest))
+        client.api.start(container)
+        status = client.api.wait(container, timeout=_FINISH_SECONDS)["StatusCode"]
+        said = client.api.logs(container).decode(errors="replace").strip()
+    finally:
+        client.api.remove_container(container, force=True, v=True)
+    if status != 0 or said != "complete":
+        last = said.splitlines()[-1] if said else "it said nothing"
+        raise SandboxError(ErrorCode.setup_failed, f"The guest's runtime did not pass its check (exit {status}): {last}.",
+                           "Build it anew: `docker image rm gamebox/runtime`, then `gamebox setup`.", result={"log": said[-4000:]})
+
+
+def _archive(guest: dict[str, bytes]) -> bytes:
+    manifest = {path: hashlib.sha256(content).hexdigest() for path, content in guest.items()}
+    files = {"arrived/manifest.json": json.dumps(manifest).encode(), **{f"arrived/{path}": content for path, content in guest.items()}}
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        for path in sorted({str(parent) for file in files for parent in Path(file).parents if str(parent) != "."}):
+            folder = tarfile.TarInfo(path)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(folder)
+        for path, content in files.items():
+            member = tarfile.TarInfo(path)
+            member.size, member.mode = len(content), 0o644
+            archive.addfile(member, io.BytesIO(content))
+    return target.getvalue()
+
+
+def _remove_stale(client: docker.DockerClient, current: str) -> None:
+    """Remove this host's runtime volumes of other guest code that no process here and no container anywhere uses."""
+    listed: list[dict[str, Any]] = client.api.volumes(filters={"label": f"{HOST_LABEL}={_this_host()}"}).get("Volumes") or []
+    for name in {volume["Labels"].get(RUNTIME_LABEL, "") for volume in listed} - {current, ""}:
+        with locks.if_unused(name) as unused:
+            if not unused:
+                continue
+            try:
+                _remove(client, name + _VERIFIED)
+                _remove(client, name)
+            except docker.errors.APIError as error:
+                _log.debug("runtime volume %s stays: %s", name, error)
+
+
+def _remove(client: docker.DockerClient, name: str) -> None:
+    try:
+        client.api.remove_volume(name)
+    except docker.errors.NotFound:
+        return
+
+
+def _this_host() -> str:
+    return hashlib.sha256(Path("/etc/machine-id").read_bytes()).hexdigest()[:16] if Path("/etc/machine-id").exists() else "unknown"
