@@ -1,4 +1,7 @@
-"""Add those certificates of the given PEM bundles that the system does not trust yet, one file each, as update-ca-certificates wants."""
+"""Add those certificates of the given PEM bundles that the system does not trust yet.
+
+One file each, as update-ca-certificates wants.
+"""
 
 import hashlib
 import re

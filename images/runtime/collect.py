@@ -1,4 +1,4 @@
-"""Gather the Python that runs this file into a folder that needs nothing outside itself. Runs while the image is built."""
+"""Gather the Python that runs this file into a folder that needs nothing outside itself; runs in the image's build."""
 
 import compileall
 import hashlib
@@ -19,12 +19,14 @@ STDLIB = LIB / f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 # What a guest never imports: tests, other programs' parts, windows and terminals on a desktop, databases.
 UNWANTED = re.compile(
-    r"(^|/)(__pycache__|test|tests|idlelib|tkinter|turtledemo|turtle\.py|lib2to3|ensurepip|distutils|pydoc_data|pydoc\.py|venv|dist-packages"
-    r"|unittest|doctest\.py|sqlite3|curses|dbm|wsgiref|xmlrpc|antigravity\.py|this\.py|sitecustomize\.py|config-[^/]*|EXTERNALLY-MANAGED)(/|$)"
-    r"|lib-dynload/(_curses|_curses_panel|readline|_dbm|_gdbm|nis|_tkinter|_sqlite3|_test[a-z]*|_ctypes_test|_xx[a-z]*|xx[a-z]*|ossaudiodev|_uuid)\."
+    r"(^|/)(__pycache__|test|tests|idlelib|tkinter|turtledemo|turtle\.py|lib2to3|ensurepip|distutils|pydoc_data|pydoc\.py"
+    r"|venv|dist-packages|unittest|doctest\.py|sqlite3|curses|dbm|wsgiref|xmlrpc|antigravity\.py|this\.py|sitecustomize\.py"
+    r"|config-[^/]*)(/|$)"
+    r"|lib-dynload/(_curses\w*|readline|_dbm|_gdbm|nis|_tkinter|_sqlite3|_test\w*|_ctypes_test|_xx\w*|xx\w*|ossaudiodev|_uuid"
+    r"|audioop|_crypt)\."
 )
-# The loader and the C library read these files of whatever image they run in, and would take its libraries into the guest. Same
-# length, ours, read-only: no preloaded library, and name services that are in the C library itself.
+# The loader and the C library read these files of whatever image they run in, and would take its libraries into the
+# guest. Same length, ours, read-only: no preloaded library, and name services that are in the C library itself.
 OWN_FILES = {b"/etc/ld.so.preload\0": b"/.gamebox/preload_\0", b"/etc/nsswitch.conf\0": b"/.gamebox/nss.conf\0"}
 NAME_SERVICES = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
 
@@ -76,9 +78,10 @@ def copy_interpreter() -> None:
 
 
 def compile_all() -> None:
-    """Byte code in the place of its source: half the size, one look at the disk less for each import, never out of date."""
+    """Byte code in the place of its source: half the size, a look at the disk less for each import, never stale."""
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    if not compileall.compile_dir(STDLIB, quiet=1, legacy=True, optimize=2, invalidation_mode=mode, stripdir=str(TARGET), prependdir="/.gamebox"):
+    where = {"stripdir": str(TARGET), "prependdir": "/.gamebox"}
+    if not compileall.compile_dir(STDLIB, quiet=1, legacy=True, optimize=2, invalidation_mode=mode, **where):
         raise SystemExit("some modules do not compile")
     for path in STDLIB.rglob("*.py"):
         path.unlink()

@@ -1,7 +1,7 @@
 """Complete a new runtime volume: put the guest's modules in their place, compile them, and check every file.
 
-Runs once in the volume, started by the interpreter that will run the guest. Exit status 0 and the word `complete` say that
-the volume may be used; anything else says that it may not.
+Runs once in the volume, started by the interpreter that will run the guest. Exit status 0 and the word `complete` say
+that the volume may be used; anything else says that it may not.
 """
 
 import hashlib
@@ -14,8 +14,9 @@ import sys
 ROOT = "/.gamebox"
 ARRIVED = ROOT + "/arrived"
 MODULES = ROOT + "/modules"
-# What a guest cannot do without, and what reads web pages.
-NEEDED = ("json", "struct", "socket", "select", "ctypes", "ssl", "zlib", "subprocess", "threading", "pty", "html.parser", "bs4", "markdownify")
+# What a guest cannot do without, and what reads web pages for it.
+NEEDED = ("json", "struct", "socket", "select", "ctypes", "ssl", "zlib", "subprocess", "threading", "pty")
+WEB_PAGES = ("html.parser", "bs4", "markdownify")
 
 
 def check(folder, digests):
@@ -41,7 +42,7 @@ os.rename(ARRIVED + "/gamebox_guest", MODULES + "/gamebox_guest")
 os.unlink(ARRIVED + "/manifest.json")
 os.rmdir(ARRIVED)
 compile_guest(arrived)
-for module in NEEDED:
+for module in NEEDED + WEB_PAGES:
     importlib.import_module(module)
 os.sync()
 print("complete")

@@ -19,7 +19,7 @@ from sandbox.errors import ErrorCode, SandboxError
 
 BOOTSTRAP_NAME = "gamebox/bootstrap"
 _INSTALL_SECONDS = 1800.0
-"""A package mirror at 1 MB/s delivers the 300 MB of the largest installation in five minutes; six times that is a fault."""
+"""A mirror at 1 MB/s delivers the 300 MB of the largest installation in five minutes; six times that is a fault."""
 
 _LEAN = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 
@@ -43,7 +43,10 @@ def apt_install(package: str, report: Callable[[str], None]) -> None:
     """Install one package from the host's own mirrors. Raises SandboxError: setup_failed, host_disk_full."""
     report(f"installing {package} (apt-get)")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
-    for command in (["apt-get", "-q", "update"], ["apt-get", "-q", "install", "-y", "--no-install-recommends", package]):
+    for command in (
+        ["apt-get", "-q", "update"],
+        ["apt-get", "-q", "install", "-y", "--no-install-recommends", package],
+    ):
         run_logged(command, environment, f"apt-get could not install {package}")
 
 
@@ -51,19 +54,35 @@ def run_logged(command: list[str], environment: dict[str, str], failure: str) ->
     """Run a program to its end. If it fails: SandboxError (setup_failed, host_disk_full) with the last line it said."""
     try:
         done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", timeout=_INSTALL_SECONDS, check=False,
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_INSTALL_SECONDS,
+            check=False,
         )
     except (subprocess.TimeoutExpired, OSError) as error:
-        raise SandboxError(ErrorCode.setup_failed, f"{failure}: {error}.", "See that this machine reaches its package mirror.") from error
+        raise SandboxError(
+            ErrorCode.setup_failed, f"{failure}: {error}.", "See that this machine reaches its package mirror."
+        ) from error
     if done.returncode == 0:
         return
     said = done.stdout.strip()
     if "No space left on device" in said:
-        raise SandboxError(ErrorCode.host_disk_full, f"{failure}: no space left on device.", "Free some space and try again.")
-    errors = [line for line in said.splitlines() if line.startswith("E:")] or said.splitlines()[-1:] or ["it said nothing"]
-    raise SandboxError(ErrorCode.setup_failed, f"{failure}: {errors[-1].removeprefix('E:').strip()}",
-                       "See that this machine reaches its package mirror: `apt-get update` tells.")
+        raise SandboxError(
+            ErrorCode.host_disk_full, f"{failure}: no space left on device.", "Free some space and try again."
+        )
+    errors = (
+        [line for line in said.splitlines() if line.startswith("E:")] or said.splitlines()[-1:] or ["it said nothing"]
+    )
+    raise SandboxError(
+        ErrorCode.setup_failed,
+        f"{failure}: {errors[-1].removeprefix('E:').strip()}",
+        "See that this machine reaches its package mirror: `apt-get update` tells.",
+    )
 
 
 def can_bootstrap() -> bool:
@@ -72,15 +91,18 @@ def can_bootstrap() -> bool:
 
 
 def bootstrap_image(client: docker.DockerClient, packages: Iterable[str], report: Callable[[str], None]) -> str:
-    """The name of an image of this host's own release with those packages in it, made with mmdebstrap if it is not there yet.
+    """The name of an image of this host's own release with those packages in it, made with mmdebstrap if need be.
 
     It reads the host's package sources as they are now. Raises SandboxError: setup_failed, host_disk_full, engine_*.
     """
     codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     sources = host_sources(codename)
     if not codename or not any(sources.values()):
-        raise SandboxError(ErrorCode.setup_failed, f"No package sources of this host's release ({codename or 'unnamed'}) were found.",
-                           "Add them below /etc/apt/sources.list.d, or `docker pull debian:bookworm-slim` on a network that has it.")
+        raise SandboxError(
+            ErrorCode.setup_failed,
+            f"No package sources of this host's release ({codename or 'unnamed'}) were found.",
+            "Add them below /etc/apt/sources.list.d, or `docker pull debian:bookworm-slim` on a network that has it.",
+        )
     included = ",".join(sorted(packages))
     digest = hashlib.sha256(repr((included, sources, _LEAN)).encode()).hexdigest()[:12]
     name = f"{BOOTSTRAP_NAME}:{codename}-{digest}"
@@ -93,7 +115,12 @@ def bootstrap_image(client: docker.DockerClient, packages: Iterable[str], report
 
 
 def _bootstrap(
-    client: docker.DockerClient, name: str, codename: str, included: str, sources: dict[str, str], report: Callable[[str], None]
+    client: docker.DockerClient,
+    name: str,
+    codename: str,
+    included: str,
+    sources: dict[str, str],
+    report: Callable[[str], None],
 ) -> None:
     if shutil.which("mmdebstrap") is None:
         apt_install("mmdebstrap", report)
@@ -106,8 +133,18 @@ def _bootstrap(
                 files.append(Path(folder, f"host{suffix}"))
                 files[-1].write_text(text)
         lean = [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEAN]
-        command = ["mmdebstrap", "--quiet", "--variant=minbase", "--format=tar", f"--include={included}", *lean,
-                   "--dpkgopt=path-include=/usr/share/doc/*/copyright", codename, str(archive), *map(str, files)]
+        command = [
+            "mmdebstrap",
+            "--quiet",
+            "--variant=minbase",
+            "--format=tar",
+            f"--include={included}",
+            *lean,
+            "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+            codename,
+            str(archive),
+            *map(str, files),
+        ]
         environment = {**os.environ, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
         run_logged(command, environment, "mmdebstrap could not make a base image")
         report("importing it into the engine")
@@ -122,14 +159,18 @@ def host_sources(codename: str, etc: Path = Path("/etc/apt")) -> dict[str, str]:
     Other parties' sources are left out: their suites have other names, and their keys may not be readable here.
     """
     lists = [etc / "sources.list", *sorted(etc.glob("sources.list.d/*.list"))]
-    lines = [line for path in lists if path.is_file() for line in path.read_text().splitlines() if _line_suite(line, codename)]
+    texts = [path.read_text() for path in lists if path.is_file()]
+    lines = [line for text in texts for line in text.splitlines() if _line_suite(line, codename)]
     stanzas = [
         stanza
         for path in sorted(etc.glob("sources.list.d/*.sources"))
         for stanza in path.read_text().replace("\r\n", "\n").split("\n\n")
         if _stanza_suite(stanza, codename)
     ]
-    return {".list": "\n".join(lines) + "\n" if lines else "", ".sources": "\n\n".join(s.strip() for s in stanzas) + "\n" if stanzas else ""}
+    return {
+        ".list": "".join(f"{line}\n" for line in lines),
+        ".sources": "".join(f"{stanza.strip()}\n\n" for stanza in stanzas),
+    }
 
 
 def _line_suite(line: str, codename: str) -> bool:
@@ -140,7 +181,8 @@ def _line_suite(line: str, codename: str) -> bool:
 
 
 def _stanza_suite(stanza: str, codename: str) -> bool:
-    fields = dict(line.split(":", 1) for line in stanza.splitlines() if ":" in line and not line.startswith(("#", " ", "\t")))
+    lines = [line for line in stanza.splitlines() if ":" in line and not line.startswith(("#", " ", "\t"))]
+    fields = dict(line.split(":", 1) for line in lines)
     if "deb" not in fields.get("Types", "").split() or fields.get("Enabled", "yes").strip().lower() == "no":
         return False
     return any(suite.split("-")[0].split("/")[0] == codename for suite in fields.get("Suites", "").split())

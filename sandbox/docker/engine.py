@@ -19,14 +19,18 @@ import requests.exceptions
 from sandbox.errors import ErrorCode, SandboxError
 
 _POOL_SIZE = 32
-"""Connections kept to one engine; docker-py's 10 are thrown away and made anew when more threads than that call at once."""
+"""Connections kept to one engine: as many threads can call at once without opening new ones."""
 
 _START_HINT = (
-    "Start Docker, or name an engine that runs with DOCKER_HOST; `make setup` as root on Debian or Ubuntu installs and starts one."
+    "Start Docker, or name an engine that runs with DOCKER_HOST; "
+    "`make setup` as root on Debian or Ubuntu installs and starts one."
 )
-_PERMISSION_HINT = "Run as root or as a member of the group that owns the socket (usually docker), or set DOCKER_HOST to your own engine."
+_PERMISSION_HINT = (
+    "Run as root or as a member of the group that owns the socket (usually docker), "
+    "or set DOCKER_HOST to an engine of your own."
+)
 
-_clients: dict[tuple[str, float, int], docker.DockerClient] = {}
+_clients: dict[tuple[str, int, int], docker.DockerClient] = {}
 _clients_lock = threading.Lock()
 
 
@@ -52,21 +56,21 @@ def engine_address() -> str:
     if named:
         return named
     context = docker.ContextAPI.get_current_context()
-    if context is not None and context.Name != "default" and context.Host:
+    if context.Name != "default" and context.Host:
         return str(context.Host)
     own = Path(os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}"), "docker.sock")
     system = Path("/var/run/docker.sock")
     return f"unix://{own if own.exists() and not system.exists() else system}"
 
 
-def connect(timeout_seconds: float = 60.0) -> docker.DockerClient:
+def connect(timeout_seconds: int = 60) -> docker.DockerClient:
     """A client of the engine at `engine_address()`, made once per process and timeout.
 
     ``timeout_seconds`` bounds every read from the engine. Raises SandboxError: engine_unavailable,
     engine_permission_denied, engine_timeout, invalid_configuration.
     """
     address = engine_address()
-    key = (address, timeout_seconds, os.getpid())      # a fork must not share sockets with its parent
+    key = (address, timeout_seconds, os.getpid())  # a fork must not share sockets with its parent
     with _clients_lock:
         client = _clients.get(key)
         if client is None:
@@ -76,17 +80,20 @@ def connect(timeout_seconds: float = 60.0) -> docker.DockerClient:
         return client
 
 
-def _new_client(address: str, timeout_seconds: float) -> docker.DockerClient:
-    arguments = {"version": "auto", "timeout": timeout_seconds, "max_pool_size": _POOL_SIZE}
+def _new_client(address: str, timeout_seconds: int) -> docker.DockerClient:
     try:
         if os.environ.get("DOCKER_HOST"):
-            return docker.DockerClient.from_env(**arguments)      # also reads DOCKER_TLS_VERIFY and DOCKER_CERT_PATH
+            # Reads DOCKER_TLS_VERIFY and DOCKER_CERT_PATH as well.
+            return docker.DockerClient.from_env(version="auto", timeout=timeout_seconds, max_pool_size=_POOL_SIZE)
         context = docker.ContextAPI.get_current_context()
-        tls = context.TLSConfig if context is not None and context.Name != "default" else None
-        return docker.DockerClient(base_url=address, tls=tls or False, **arguments)
+        tls = context.TLSConfig if context.Name != "default" else None
+        return docker.DockerClient(
+            base_url=address, version="auto", timeout=timeout_seconds, tls=tls or False, max_pool_size=_POOL_SIZE
+        )
     except docker.errors.TLSParameterError as error:
         raise SandboxError(
-            ErrorCode.invalid_configuration, f"The TLS settings for the engine at {address} do not work: {error.msg}.",
+            ErrorCode.invalid_configuration,
+            f"The TLS settings for the engine at {address} do not work: {error.msg}.",
             "Check DOCKER_TLS_VERIFY and DOCKER_CERT_PATH, or the docker context in use.",
         ) from error
 
@@ -96,11 +103,16 @@ def describe(client: docker.DockerClient) -> EngineFacts:
     with translated():
         info, version = client.info(), client.version()
     return EngineFacts(
-        version=version["Version"], api_version=version["ApiVersion"], operating_system=info.get("OperatingSystem", ""),
-        architecture=info.get("Architecture", ""), kernel=info.get("KernelVersion", ""),
-        cgroup_version=int(info.get("CgroupVersion") or 1), storage_driver=info.get("Driver", ""),
+        version=version["Version"],
+        api_version=version["ApiVersion"],
+        operating_system=info.get("OperatingSystem", ""),
+        architecture=info.get("Architecture", ""),
+        kernel=info.get("KernelVersion", ""),
+        cgroup_version=int(info.get("CgroupVersion") or 1),
+        storage_driver=info.get("Driver", ""),
         rootless="name=rootless" in (info.get("SecurityOptions") or []),
-        memory_bytes=int(info.get("MemTotal", 0)), cpus=int(info.get("NCPU", 0)),
+        memory_bytes=int(info.get("MemTotal", 0)),
+        cpus=int(info.get("NCPU", 0)),
     )
 
 
@@ -126,7 +138,8 @@ def translated() -> Iterator[None]:
 def image_not_found(name: str) -> SandboxError:
     """The error for an image that this engine does not have; nothing is ever pulled implicitly."""
     return SandboxError(
-        ErrorCode.image_not_found, f"The image {name!r} is not on this engine.",
+        ErrorCode.image_not_found,
+        f"The image {name!r} is not on this engine.",
         f"Get it with `docker pull {name}`, build it, or use gamebox/base." if name else "Get it with `docker pull`.",
     )
 
@@ -142,41 +155,71 @@ def _answered(error: docker.errors.APIError) -> SandboxError:
     lowered = said.lower()
     if "no space left on device" in lowered or "disk quota exceeded" in lowered:
         return SandboxError(
-            ErrorCode.host_disk_full, f"The engine has no disk space left: {said}.",
-            "Free some on the engine's disk, for example with `docker image prune` and `docker container prune`.", retryable=False,
+            ErrorCode.host_disk_full,
+            f"The engine has no disk space left: {said}.",
+            "Free some on the engine's disk, for example with `docker image prune` and `docker container prune`.",
         )
-    if any(mark in lowered for mark in ("oci runtime", "failed to create shim", "failed to create task", "containerd-shim")):
+    if any(
+        mark in lowered for mark in ("oci runtime", "failed to create shim", "failed to create task", "containerd-shim")
+    ):
         return SandboxError(
-            ErrorCode.start_failed, f"The engine could not start the container: {said}.",
+            ErrorCode.start_failed,
+            f"The engine could not start the container: {said}.",
             "Check the image, its architecture and the limits; `gamebox doctor` says what this engine supports.",
         )
     status = error.status_code
     if status == 409:
-        return SandboxError(ErrorCode.engine_error, f"The engine refuses because of what is there already: {said}.",
-                            "The name is taken or the container is in the wrong state; see `docker ps -a`.", retryable=True)
+        return SandboxError(
+            ErrorCode.engine_error,
+            f"The engine refuses because of what is there already: {said}.",
+            "The name is taken or the container is in the wrong state; see `docker ps -a`.",
+            retryable=True,
+        )
     if status == 400:
-        return SandboxError(ErrorCode.invalid_configuration, f"The engine does not accept the request: {said}.",
-                            "Correct the image, limits or options it names.")
+        return SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The engine does not accept the request: {said}.",
+            "Correct the image, limits or options it names.",
+        )
     if status == 403:
         return SandboxError(ErrorCode.engine_permission_denied, f"The engine refused: {said}.", _PERMISSION_HINT)
-    return SandboxError(ErrorCode.engine_error, f"The engine answered with an error ({status}): {said}.",
-                        "See the engine's log (journalctl -u docker) for the cause.", retryable=bool(status and status >= 500))
+    return SandboxError(
+        ErrorCode.engine_error,
+        f"The engine answered with an error ({status}): {said}.",
+        "See the engine's log (journalctl -u docker) for the cause.",
+        retryable=bool(status and status >= 500),
+    )
 
 
 def _unanswered(error: Exception) -> SandboxError:
     """The engine did not answer at all: not there, not permitted, or silent."""
     address = engine_address()
     inner = _root_cause(error)
-    if isinstance(error, requests.exceptions.Timeout) or isinstance(inner, TimeoutError) or "Read timed out" in str(error):
-        return SandboxError(ErrorCode.engine_timeout, f"The Docker Engine at {address} did not answer in time.",
-                            "What was asked may still be carried out. See whether `docker info` answers, then try again.",
-                            retryable=True, effects="unknown")
+    if (
+        isinstance(error, requests.exceptions.Timeout)
+        or isinstance(inner, TimeoutError)
+        or "Read timed out" in str(error)
+    ):
+        return SandboxError(
+            ErrorCode.engine_timeout,
+            f"The Docker Engine at {address} did not answer in time.",
+            "What was asked may still be carried out. See whether `docker info` answers, then try again.",
+            retryable=True,
+            effects="unknown",
+        )
     if isinstance(inner, PermissionError) or "Permission denied" in str(error):
-        return SandboxError(ErrorCode.engine_permission_denied,
-                            f"This user (uid {os.getuid()}) may not speak to the Docker Engine at {address}.", _PERMISSION_HINT)
+        return SandboxError(
+            ErrorCode.engine_permission_denied,
+            f"This user (uid {os.getuid()}) may not speak to the Docker Engine at {address}.",
+            _PERMISSION_HINT,
+        )
     if isinstance(inner, OSError) and inner.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SandboxError(ErrorCode.host_disk_full, f"This host has no disk space left: {inner}.", "Free some and try again.")
-    return SandboxError(ErrorCode.engine_unavailable, f"No Docker Engine answers at {address}: {inner}.", _START_HINT, retryable=True)
+        return SandboxError(
+            ErrorCode.host_disk_full, f"This host has no disk space left: {inner}.", "Free some and try again."
+        )
+    return SandboxError(
+        ErrorCode.engine_unavailable, f"No Docker Engine answers at {address}: {inner}.", _START_HINT, retryable=True
+    )
 
 
 def _root_cause(error: BaseException) -> BaseException:

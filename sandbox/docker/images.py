@@ -1,4 +1,4 @@
-"""Images: what is there is used, our own are built where they are missing, and nothing is ever pulled for an unknown name."""
+"""Images: what is there is used, our own are built where they are missing, and no other name is ever pulled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sandbox.errors import ErrorCode, SandboxError
 CONTENT_LABEL = "dev.gamebox.content"
 _INTERMEDIATE_LABEL = "dev.gamebox.intermediate"
 """Carried by build stages that are of no use once the build is over."""
-_BUILD_SILENCE_SECONDS = 900.0
+_BUILD_SILENCE_SECONDS = 900
 """How long a build may say nothing: a slow mirror during one RUN step."""
 _TAIL_LINES = 12
 
@@ -36,11 +36,13 @@ def ensure_image(
 ) -> str:
     """The id of the image ``name``, which is on the engine when this returns.
 
-    ``gamebox/*`` images that have a recipe are built where they are missing, by one process at a time; one that is older
-    than its recipe is used as it is and reported, or built anew with ``rebuild_stale`` (which does not reach its parent). ``ca_bundle``: PEM certificates the
-    built image trusts (default: GAMEBOX_CA_BUNDLE, else the host's own). ``report`` gets one line per step that takes time.
+    ``gamebox/*`` images that have a recipe are built where they are missing, by one process at a time; one that is
+    older than its recipe is used as it is and reported, or built anew with ``rebuild_stale`` (which does not reach its
+    parent). ``ca_bundle``: PEM certificates the built image trusts (default: GAMEBOX_CA_BUNDLE, else the host's own).
+    ``report`` gets one line per step that takes time.
 
-    Raises SandboxError: image_not_found (nothing is pulled), image_build_failed, host_disk_full, setup_failed, engine_*.
+    Raises SandboxError: image_not_found (nothing is pulled), image_build_failed, host_disk_full, setup_failed,
+    engine_unavailable and its kin.
     """
     made_by = recipe(name, ca_bundle)
     if made_by is None:
@@ -57,7 +59,9 @@ def ensure_image(
         if usable := _usable(client, made_by, wanted, rebuild_stale, report):
             return usable
         with locks.exclusive(f"image-{made_by.name}"):
-            return _usable(client, made_by, wanted, rebuild_stale, _silent) or _build(client, made_by, wanted, parent_id, report)
+            return _usable(client, made_by, wanted, rebuild_stale, _silent) or _build(
+                client, made_by, wanted, parent_id, report
+            )
 
 
 def _silent(_line: str) -> None:
@@ -74,7 +78,9 @@ def _inspect(client: docker.DockerClient, name: str) -> tuple[str, str] | None:
     return str(found["Id"]), str(labels.get(CONTENT_LABEL, ""))
 
 
-def _usable(client: docker.DockerClient, made_by: Recipe, wanted: str, rebuild_stale: bool, report: Callable[[str], None]) -> str:
+def _usable(
+    client: docker.DockerClient, made_by: Recipe, wanted: str, rebuild_stale: bool, report: Callable[[str], None]
+) -> str:
     found = _inspect(client, made_by.name)
     if found is None or (found[1] != wanted and rebuild_stale):
         return ""
@@ -83,7 +89,9 @@ def _usable(client: docker.DockerClient, made_by: Recipe, wanted: str, rebuild_s
     return found[0]
 
 
-def _build(client: docker.DockerClient, made_by: Recipe, wanted: str, parent_id: str, report: Callable[[str], None]) -> str:
+def _build(
+    client: docker.DockerClient, made_by: Recipe, wanted: str, parent_id: str, report: Callable[[str], None]
+) -> str:
     before = _inspect(client, made_by.name)
     if parent_id or not made_by.parent:
         built = _build_on(client, made_by, wanted, parent_id, report)
@@ -107,8 +115,10 @@ def _build_on_foreign(client: docker.DockerClient, made_by: Recipe, wanted: str,
             _log.warning("build of %s on %s failed: %s", made_by.name, made_by.parent, error)
     if not debian.can_bootstrap():
         raise SandboxError(
-            ErrorCode.image_build_failed, f"{made_by.name} needs {made_by.parent}, and no registry gave it to this engine.",
-            f"Try `docker pull {made_by.parent}` on a working network, or `docker load` it; as root on Debian or Ubuntu it can be made here.",
+            ErrorCode.image_build_failed,
+            f"{made_by.name} needs {made_by.parent}, and no registry gave it to this engine.",
+            f"Try `docker pull {made_by.parent}` on a working network, or `docker load` it; "
+            "as root on Debian or Ubuntu it can be made here.",
         )
     packages = made_by.files["packages.txt"].decode().split()
     return _build_on(client, made_by, wanted, debian.bootstrap_image(client, packages, report), report)
@@ -129,12 +139,20 @@ def _pull(client: docker.DockerClient, name: str, report: Callable[[str], None])
     return True
 
 
-def _build_on(client: docker.DockerClient, made_by: Recipe, wanted: str, base: str, report: Callable[[str], None]) -> str:
+def _build_on(
+    client: docker.DockerClient, made_by: Recipe, wanted: str, base: str, report: Callable[[str], None]
+) -> str:
     report(f"building {made_by.name}")
     said: deque[str] = deque(maxlen=_TAIL_LINES)
     events = client.api.build(
-        fileobj=made_by.context(), custom_context=True, tag=f"{made_by.name}:latest", rm=True, forcerm=True, decode=True,
-        timeout=_BUILD_SILENCE_SECONDS, buildargs={"BASE": base} if base else {},
+        fileobj=made_by.context(),
+        custom_context=True,
+        tag=f"{made_by.name}:latest",
+        rm=True,
+        forcerm=True,
+        decode=True,
+        timeout=_BUILD_SILENCE_SECONDS,
+        buildargs={"BASE": base} if base else {},
         labels={CONTENT_LABEL: wanted, "dev.gamebox.image": made_by.name},
     )
     for event in events:
@@ -151,10 +169,17 @@ def _build_on(client: docker.DockerClient, made_by: Recipe, wanted: str, base: s
 
 def _build_failed(name: str, reason: str, said: list[str]) -> SandboxError:
     if "no space left on device" in " ".join([reason, *said]).lower():
-        return SandboxError(ErrorCode.host_disk_full, f"The engine ran out of disk space while building {name}.",
-                            "Free some on the engine's disk, for example with `docker image prune`.")
-    return SandboxError(ErrorCode.image_build_failed, f"Building {name} failed: {reason}.",
-                        "The last lines of the build: " + " | ".join(said), result={"log": said})
+        return SandboxError(
+            ErrorCode.host_disk_full,
+            f"The engine ran out of disk space while building {name}.",
+            "Free some on the engine's disk, for example with `docker image prune`.",
+        )
+    return SandboxError(
+        ErrorCode.image_build_failed,
+        f"Building {name} failed: {reason}.",
+        "The last lines of the build: " + " | ".join(said),
+        result={"log": said},
+    )
 
 
 def _forget(client: docker.DockerClient, image_id: str) -> None:

@@ -12,13 +12,16 @@ from sandbox.errors import ErrorCode, SandboxError
 
 
 def locks_folder() -> Path:
-    """Where lock files are kept: below XDG_CACHE_HOME or ~/.cache. Raises SandboxError (setup_failed) if it cannot be made."""
+    """Where lock files are kept: below XDG_CACHE_HOME or ~/.cache. Raises SandboxError (setup_failed) if it cannot be."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gamebox", "locks")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SandboxError(ErrorCode.setup_failed, f"The folder {folder} cannot be made: {error.strerror}.",
-                           "Set XDG_CACHE_HOME to a folder you may write.") from error
+        raise SandboxError(
+            ErrorCode.setup_failed,
+            f"The folder {folder} cannot be made: {error.strerror}.",
+            "Set XDG_CACHE_HOME to a folder you may write.",
+        ) from error
     return folder
 
 

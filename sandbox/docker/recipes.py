@@ -18,7 +18,7 @@ CA_BUNDLE_VARIABLE = "GAMEBOX_CA_BUNDLE"
 HOST_CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
 TRAVELLING_DISTRIBUTIONS = ("beautifulsoup4", "markdownify", "six", "soupsieve", "typing-extensions")
-"""What reads web pages inside sandboxes: pure Python, copied from the host's own installation, which its lock pins by hash."""
+"""What reads web pages inside sandboxes: pure Python, copied from this installation, which its lock pins by hash."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ def images_folder() -> Path:
     for folder in (package / "_images", package.parent / "images"):
         if (folder / "base" / "Dockerfile").is_file():
             return folder
-    raise SandboxError(ErrorCode.setup_failed, f"The image recipes are missing beside {package}.", "Install gamebox again.")
+    raise SandboxError(
+        ErrorCode.setup_failed, f"The image recipes are missing beside {package}.", "Install gamebox again."
+    )
 
 
 def recipe(image: str, ca_bundle: Path | None = None) -> Recipe | None:
@@ -93,18 +95,23 @@ def _certificates(ca_bundle: Path | None) -> tuple[bool, bytes]:
     except OSError as error:
         if asked is None:
             return False, b""
-        raise SandboxError(ErrorCode.invalid_configuration, f"The CA bundle {path} cannot be read: {error.strerror}.",
-                           f"Name a PEM file with {CA_BUNDLE_VARIABLE}.") from error
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The CA bundle {path} cannot be read: {error.strerror}.",
+            f"Name a PEM file with {CA_BUNDLE_VARIABLE}.",
+        ) from error
 
 
 def travelling_files() -> dict[str, bytes]:
-    """The Python files of TRAVELLING_DISTRIBUTIONS, below ``site/``. Raises SandboxError (setup_failed) if one is missing."""
+    """The Python files of TRAVELLING_DISTRIBUTIONS, below ``site/``; SandboxError (setup_failed) if one is missing."""
     files: dict[str, bytes] = {}
     for name in TRAVELLING_DISTRIBUTIONS:
         try:
             listed = metadata.files(name) or []
         except metadata.PackageNotFoundError as error:
-            raise SandboxError(ErrorCode.setup_failed, f"The Python package {name} is not installed.", "Install gamebox again.") from error
+            raise SandboxError(
+                ErrorCode.setup_failed, f"The Python package {name} is not installed.", "Install gamebox again."
+            ) from error
         for entry in listed:
             if entry.suffix == ".py" and ".." not in entry.parts and "tests" not in entry.parts:
                 files[f"site/{entry}"] = Path(str(entry.locate())).read_bytes()

@@ -1,8 +1,9 @@
 """The guest's own interpreter and code, as one read-only volume shared by all sandboxes of an engine.
 
-The interpreter is the image ``gamebox/runtime``; the volume is that image's one folder plus the guest's modules, so that an
-edited guest costs a copy and not a build. A volume is named after everything in it. It counts only once a second, empty
-volume, named after it, says that a container has checked every file: whatever dies half-way leaves a volume nobody uses.
+The interpreter is the image ``gamebox/runtime``; the volume is that image's one folder plus the guest's modules, so
+that an edited guest costs a copy and not a build. A volume is named after everything in it. It counts only once a
+second, empty volume, named after it, says that a container has checked every file: whatever dies half-way leaves a
+volume nobody uses.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import docker
 import docker.errors
@@ -34,15 +34,23 @@ RUNTIME_LABEL = "dev.gamebox.runtime"
 HOST_LABEL = "dev.gamebox.host"
 
 ARGV = (
-    f"{MOUNT_POINT}/lib/loader", "--inhibit-cache", "--library-path", f"{MOUNT_POINT}/lib", f"{MOUNT_POINT}/bin/python3",
-    "-I", "-S", "-B", "-X", "utf8",
+    f"{MOUNT_POINT}/lib/loader",
+    "--inhibit-cache",
+    "--library-path",
+    f"{MOUNT_POINT}/lib",
+    f"{MOUNT_POINT}/bin/python3",
+    "-I",
+    "-S",
+    "-B",
+    "-X",
+    "utf8",
 )
-"""Starts the interpreter: through its own loader, deaf to the image's loader cache, environment, user site and locale."""
+"""Starts the interpreter through its own loader, deaf to the image's loader cache, environment and locale."""
 
 CA_BUNDLE = f"{MOUNT_POINT}/etc/ca-certificates.crt"
 """Certificates for the guest's own TLS, inside the sandbox: those gamebox/base trusts."""
 
-_FINISH_SECONDS = 120.0
+_FINISH_SECONDS = 120
 _VERIFIED = "-verified"
 
 _log = logging.getLogger(__name__)
@@ -62,8 +70,8 @@ class RuntimeVolume:
 def ensure_runtime(client: docker.DockerClient, *, report: Callable[[str], None]) -> RuntimeVolume:
     """The runtime volume of this guest code on this engine, made and verified if it is not there yet.
 
-    Looked up once per process and engine; after that the answer costs nothing (`forget_runtime` makes it look again), and
-    the volume is kept for as long as this process lives. Raises SandboxError: setup_failed, image_build_failed,
+    Looked up once per process and engine; after that the answer costs nothing (`forget_runtime` makes it look again),
+    and the volume is kept for as long as this process lives. Raises SandboxError: setup_failed, image_build_failed,
     host_disk_full, start_failed, engine_*.
     """
     engine = str(client.api.base_url)
@@ -83,7 +91,7 @@ def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) ->
     image_id = ensure_image(client, RUNTIME_IMAGE, report=report, rebuild_stale=True)
     guest = guest_files()
     name = f"gamebox-runtime-{_digest(image_id, guest)}"
-    locks.hold_shared(name)      # for the life of this process: nobody may take the volume for a stale one meanwhile
+    locks.hold_shared(name)  # for the life of this process: nobody may take the volume for a stale one meanwhile
     with translated():
         if not _is_verified(client, name):
             with locks.exclusive("runtime"):
@@ -117,7 +125,7 @@ def _is_verified(client: docker.DockerClient, name: str) -> bool:
 
 
 def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes]) -> None:
-    for left in (name + _VERIFIED, name):      # the mark first: at no moment does it vouch for something half removed
+    for left in (name + _VERIFIED, name):  # the mark first: at no moment does it vouch for something half removed
         _remove(client, left)
     labels = {RUNTIME_LABEL: name, HOST_LABEL: _this_host()}
     client.api.create_volume(name, labels=labels)
@@ -125,11 +133,17 @@ def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str
     client.api.create_volume(name + _VERIFIED, labels=labels)
 
 
-def _finish(client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes], labels: dict[str, str]) -> None:
-    """Fill the volume (the engine copies the image's folder into an empty one), then let its own interpreter complete it."""
+def _finish(
+    client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes], labels: dict[str, str]
+) -> None:
+    """Fill the volume (the engine copies the image's folder into an empty one); its own interpreter completes it."""
     mounts = [docker.types.Mount(MOUNT_POINT, name, type="volume")]
     host_config = client.api.create_host_config(
-        network_mode="none", mounts=mounts, cap_drop=["ALL"], security_opt=["no-new-privileges"], log_config={"Type": "json-file"}
+        network_mode="none",
+        mounts=mounts,
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges"],
+        log_config=docker.types.LogConfig(type="json-file"),
     )
     created = client.api.create_container(
         image_id, command=[*ARGV, f"{MOUNT_POINT}/finish.py"], host_config=host_config, labels=labels, user="0:0"
@@ -144,13 +158,18 @@ def _finish(client: docker.DockerClient, name: str, image_id: str, guest: dict[s
         client.api.remove_container(container, force=True, v=True)
     if status != 0 or said != "complete":
         last = said.splitlines()[-1] if said else "it said nothing"
-        raise SandboxError(ErrorCode.setup_failed, f"The guest's runtime did not pass its check (exit {status}): {last}.",
-                           "Build it anew: `docker image rm gamebox/runtime`, then `gamebox setup`.", result={"log": said[-4000:]})
+        raise SandboxError(
+            ErrorCode.setup_failed,
+            f"The guest's runtime did not pass its check (exit {status}): {last}.",
+            "Build it anew: `docker image rm gamebox/runtime`, then `gamebox setup`.",
+            result={"log": said[-4000:]},
+        )
 
 
 def _archive(guest: dict[str, bytes]) -> bytes:
     manifest = {path: hashlib.sha256(content).hexdigest() for path, content in guest.items()}
-    files = {"arrived/manifest.json": json.dumps(manifest).encode(), **{f"arrived/{path}": content for path, content in guest.items()}}
+    files = {"arrived/manifest.json": json.dumps(manifest).encode()}
+    files |= {f"arrived/{path}": content for path, content in guest.items()}
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w") as archive:
         for path in sorted({str(parent) for file in files for parent in Path(file).parents if str(parent) != "."}):
@@ -166,7 +185,7 @@ def _archive(guest: dict[str, bytes]) -> bytes:
 
 def _remove_stale(client: docker.DockerClient, current: str) -> None:
     """Remove this host's runtime volumes of other guest code that no process here and no container anywhere uses."""
-    listed: list[dict[str, Any]] = client.api.volumes(filters={"label": f"{HOST_LABEL}={_this_host()}"}).get("Volumes") or []
+    listed = client.api.volumes(filters={"label": f"{HOST_LABEL}={_this_host()}"}).get("Volumes") or []
     for name in {volume["Labels"].get(RUNTIME_LABEL, "") for volume in listed} - {current, ""}:
         with locks.if_unused(name) as unused:
             if not unused:
@@ -186,4 +205,6 @@ def _remove(client: docker.DockerClient, name: str) -> None:
 
 
 def _this_host() -> str:
-    return hashlib.sha256(Path("/etc/machine-id").read_bytes()).hexdigest()[:16] if Path("/etc/machine-id").exists() else "unknown"
+    """The id of this machine, hashed as machine-id(5) asks; hosts without one share the volumes of such hosts."""
+    path = Path("/etc/machine-id")
+    return hashlib.sha256(path.read_bytes() if path.exists() else b"").hexdigest()[:16]
