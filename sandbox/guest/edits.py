@@ -1,0 +1,207 @@
+"""Replacing a piece of text in the bytes of a file: pure logic, no files.
+
+Everything works on bytes, so that what is not part of the piece (invalid UTF-8, a byte order mark, other line endings) stays as it
+is. A line feed in the wanted text also stands for CR LF where the file has such; new text takes over the endings it replaces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from itertools import islice
+from typing import Any
+
+Place = tuple[int, int]
+Replaced = tuple[int, int, bytes]
+
+MAX_PLACES = 100_000
+SHOWN_PLACES = 5
+SHOWN_BYTES = 2000
+DIFF_BYTES = 1 << 16
+CONTEXT = 3  # lines around a change, as diff -u has it
+COMPARED_LINES = 400  # a longer piece is shown as replaced whole: matching lines is quadratic
+CUT = "[the rest of the diff is cut]\n"
+
+
+def find(data: bytes, old: bytes) -> list[Place]:
+    """Where ``old`` occurs, not overlapping, at most MAX_PLACES + 1."""
+    return [match.span() for match in islice(_pattern(data, old).finditer(data), MAX_PLACES + 1)]
+
+
+def with_overlap(data: bytes, old: bytes, places: list[Place]) -> list[Place]:
+    """The places, and where there is but one, a second that overlaps with it: "aa" in "aaa" is ambiguous too."""
+    if len(places) != 1:
+        return places
+    again = _pattern(data, old).search(data, places[0][0] + 1)
+    return [*places, again.span()] if again else places
+
+
+def _pattern(data: bytes, old: bytes) -> re.Pattern[bytes]:
+    if b"\r\n" not in data:
+        return re.compile(re.escape(old))
+    return re.compile(rb"\r?\n".join(re.escape(line) for line in old.replace(b"\r\n", b"\n").split(b"\n")))
+
+
+def replace(data: bytes, places: list[Place], old: bytes, new: bytes) -> tuple[bytes, list[Replaced]]:
+    """The new content, and each place with what was put there."""
+    replaced: list[Replaced] = []
+    parts: list[bytes] = []
+    at = 0
+    crlf = b"\r\n" in data
+    for start, end in places:
+        piece = _with_endings(data, start, end, new) if crlf and b"\n" in new else new
+        replaced.append((start, end, piece))
+        parts += (data[at:start], piece)
+        at = end
+    parts.append(data[at:])
+    return b"".join(parts), replaced
+
+
+def _with_endings(data: bytes, start: int, end: int, new: bytes) -> bytes:
+    """``new`` with the line endings of what it replaces; CR LF that it has itself stays."""
+    old_lines = re.split(rb"\r?\n", data[start:end])
+    endings = re.findall(rb"\r?\n", data[start:end])
+    new_lines = new.split(b"\n")
+    same_before = _common(old_lines, new_lines)
+    same_after = _common(old_lines[::-1], new_lines[::-1])
+    usual = max(set(endings), key=endings.count) if endings else _ending_near(data, start, end)
+    parts = [new_lines[0]]
+    count = len(new_lines) - 1
+    for i, line in enumerate(new_lines[1:]):
+        if i < min(same_before, len(endings)):
+            ending = endings[i]
+        elif count - i <= min(same_after, len(endings)):
+            ending = endings[i - count]
+        else:
+            ending = usual
+        # a CR that the new text brings itself is part of the ending already
+        parts += (b"\n" if parts[-1].endswith(b"\r") else ending, line)
+    return b"".join(parts)
+
+
+def _common(one: list[bytes], other: list[bytes]) -> int:
+    """How many lines at the beginning are the same."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _ending_near(data: bytes, start: int, end: int) -> bytes:
+    """The ending of the line that a piece without one is in, or of the line before."""
+    at = data.find(b"\n", end)
+    if at < 0:
+        at = data.rfind(b"\n", 0, start)
+    return b"\r\n" if at > 0 and data[at - 1 : at] == b"\r" else b"\n"
+
+
+def candidate(data: bytes, start: int, end: int, similarity: float = 1.0) -> dict[str, Any]:
+    """A place as the result shows it: the whole lines it touches, cut to a size a model can take."""
+    first = data.count(b"\n", 0, start) + 1
+    begin = data.rfind(b"\n", 0, start) + 1
+    stop = data.find(b"\n", max(end - 1, start))
+    text = data[begin : len(data) if stop < 0 else stop]
+    last = first + text.count(b"\n")
+    return {"start_line": first, "end_line": last, "text": _text(text[:SHOWN_BYTES]), "similarity": round(similarity, 3)}
+
+
+def describe(data: bytes, places: list[Place]) -> list[dict[str, Any]]:
+    """The first places as candidates."""
+    return [candidate(data, start, end) for start, end in places[:SHOWN_PLACES]]
+
+
+def diff(name: str, data: bytes, replaced: list[Replaced]) -> str:
+    """A unified diff of the replacements, at most DIFF_BYTES long; made from the places alone, so its cost is theirs."""
+    out = [f"--- {name}\n", f"+++ {name}\n"]
+    room = DIFF_BYTES - len(CUT) - sum(map(len, out))
+    shift = 0
+    line, counted = 1, 0
+    for begin, end, items in _groups(data, replaced):
+        line += data.count(b"\n", counted, begin)
+        counted = begin
+        old = _split(data[begin:end])
+        new = _split(_patched(data, begin, end, items))
+        for hunk_line in _hunks(old, new, line - 1, line - 1 + shift):
+            room -= len(hunk_line.encode())
+            if room < 0:
+                return "".join([*out, CUT])
+            out.append(hunk_line)
+        shift += len(new) - len(old)
+    return "".join(out)
+
+
+def _groups(data: bytes, replaced: list[Replaced]) -> Iterator[tuple[int, int, list[Replaced]]]:
+    """Replacements that are near one another, with the extent of the whole lines and the context around them.
+
+    A group longer than a diff may be is given as it is: all of its old text would be shown, so the diff is cut in it anyway.
+    """
+    begin, end, items = 0, 0, list[Replaced]()
+    for item in replaced:
+        before, after = _extent(data, item[0], item[1])
+        if items and (before > end or end - begin > DIFF_BYTES):
+            yield begin, end, items
+            items = []
+        if not items:
+            begin = before
+        end = after
+        items.append(item)
+    if items:
+        yield begin, end, items
+
+
+def _extent(data: bytes, start: int, end: int) -> tuple[int, int]:
+    begin = start
+    for _ in range(CONTEXT + 1):
+        begin = data.rfind(b"\n", 0, begin)
+        if begin < 0:
+            break
+    end = max(end - 1, start)
+    for _ in range(CONTEXT + 1):
+        end = data.find(b"\n", end) + 1
+        if end == 0:
+            return begin + 1, len(data)
+    return begin + 1, end
+
+
+def _patched(data: bytes, begin: int, end: int, replaced: list[Replaced]) -> bytes:
+    parts = []
+    for start, stop, new in replaced:
+        parts += [data[begin:start], new]
+        begin = stop
+    return b"".join([*parts, data[begin:end]])
+
+
+def _hunks(old: list[str], new: list[str], old_before: int, new_before: int) -> list[str]:
+    """The lines of the hunks between two short texts that begin after so many lines."""
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
+    if max(len(old), len(new)) > COMPARED_LINES:
+        matcher = SequenceMatcher(None, [], [])
+        matcher.get_opcodes = lambda: [("replace", 0, len(old), 0, len(new))]  # type: ignore[method-assign]
+    out = []
+    for group in matcher.get_grouped_opcodes(CONTEXT):
+        first, last = group[0], group[-1]
+        removed, added = last[2] - first[1], last[4] - first[3]
+        out.append(f"@@ -{_range(old_before + first[1], removed)} +{_range(new_before + first[3], added)} @@\n")
+        for tag, i1, i2, j1, j2 in group:
+            if tag == "equal":
+                out += [_line(" ", line) for line in old[i1:i2]]
+            else:
+                out += [_line("-", line) for line in old[i1:i2]] + [_line("+", line) for line in new[j1:j2]]
+    return out
+
+
+def _range(before: int, count: int) -> str:
+    start = before + 1 if count else before
+    return f"{start}" if count == 1 else f"{start},{count}"
+
+
+def _line(sign: str, line: str) -> str:
+    return f"{sign}{line}" if line.endswith("\n") else f"{sign}{line}\n\\ No newline at end of file\n"
+
+
+def _split(data: bytes) -> list[str]:
+    lines = data.split(b"\n")
+    whole = [_text(line) + "\n" for line in lines[:-1]]
+    return [*whole, _text(lines[-1])] if lines[-1] else whole
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

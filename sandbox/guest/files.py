@@ -1,0 +1,89 @@
+"""Changing single files: write and edit."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from . import edits
+from .beneath import Roots, roots_of
+from .context import Call
+from .faults import Fault
+from .nearest import nearest
+from .reading import SNIFFED
+from .replacing import Replacement, same
+
+
+def write(call: Call) -> dict[str, Any]:
+    """The handler of ``write``: parents are made, the file is replaced in one step, its mode is kept."""
+    path: str = call.args["path"]
+    content = _utf8("content", call.args["content"])
+    roots = roots_of(call.place)
+    _bound(call, roots, path, len(content))
+    with Replacement(roots, path) as new:
+        new.write(content)
+        new.commit()
+        created = new.previous is None
+    return {"path": roots.display(path), "size_bytes": len(content), "created": created}
+
+
+def edit(call: Call) -> dict[str, Any]:
+    """The handler of ``edit``; a failure carries the nearest places, or the several ones, as candidates."""
+    args = call.args
+    path: str = args["path"]
+    old, new = _utf8("old_text", args["old_text"]), _utf8("new_text", args["new_text"])
+    if not old:
+        raise Fault("invalid_arguments", problem="old_text is empty")
+    if old == new:
+        raise Fault("invalid_arguments", problem="old_text and new_text are the same")
+    roots = roots_of(call.place)
+    data, status = _whole(call, roots, path)
+    result: dict[str, Any] = {"path": roots.display(path), "size_bytes": len(data)}
+    places = edits.find(data, old)
+    if not places:
+        result["candidates"] = nearest(data, old)
+        raise Fault("text_not_found", result=result, path=result["path"])
+    if not args.get("replace_all") and len(several := edits.with_overlap(data, old, places)) > 1:
+        result["candidates"] = edits.describe(data, several)
+        raise Fault("text_not_unique", result=result, path=result["path"], count=len(several))
+    if len(places) > edits.MAX_PLACES:
+        raise Fault("invalid_arguments", problem=f"old_text occurs more than {edits.MAX_PLACES} times; use run with sed")
+    changed, replaced = edits.replace(data, places, old, new)
+    _bound(call, roots, path, len(changed))
+    with Replacement(roots, path) as replacement:
+        replacement.write(changed)
+        replacement.commit(unchanged_since=status)
+    return {
+        **result, "size_bytes": len(changed), "replacements": len(places), "first_line": data.count(b"\n", 0, places[0][0]) + 1,
+        "diff": edits.diff(result["path"], data, replaced),
+    }  # fmt: skip
+
+
+def _whole(call: Call, roots: Roots, path: str) -> tuple[bytes, os.stat_result]:
+    fd, before = roots.regular(path)
+    try:
+        _bound(call, roots, path, before.st_size)
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(before.st_size)
+        if not same(before, os.fstat(fd)) or len(data) != before.st_size:
+            raise Fault("path_changed", path=roots.display(path))
+    except OSError as error:
+        raise roots.fault(error, path) from None
+    finally:
+        os.close(fd)
+    if b"\0" in data[:SNIFFED]:
+        raise Fault("not_text", path=roots.display(path), size_bytes=len(data))
+    return data, before
+
+
+def _bound(call: Call, roots: Roots, path: str, size: int) -> None:
+    limit = int(call.place.limits["write_bytes"])
+    if size > limit:
+        raise Fault("file_too_large", path=roots.display(path), size_bytes=size, limit_bytes=limit)
+
+
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise Fault("invalid_arguments", problem=f"{name} is not valid Unicode: it contains a lone surrogate") from None

@@ -1,0 +1,95 @@
+"""The places of a file that are most like a text that is not in it, in bounded time.
+
+Short pieces of the text (q-grams) are looked up in the file; each hit votes for the line where the text would then begin. Only the
+lines with most votes are compared in full (Ukkonen 1992, "Approximate string-matching with q-grams and maximal matches").
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from bisect import bisect_right
+from collections import Counter
+from difflib import SequenceMatcher
+from itertools import pairwise
+from typing import Any
+
+from .edits import candidate
+
+SECONDS = 0.5  # after that, what was found so far is the answer
+SEARCHED = 4 << 20  # bytes of the file
+SHOWN = 3
+COMPARED = 12  # places compared in full
+GRAM, GRAMS, HITS = 4, 64, 400  # length of a piece, pieces looked up, places of one piece that vote
+CHARS = 400  # longer texts are compared by words, as comparing characters is quadratic
+LONGEST = 20_000
+LEAST = 0.4  # less alike is of no help
+
+
+def nearest(data: bytes, wanted: bytes) -> list[dict[str, Any]]:
+    """Up to three candidates, the most alike first."""
+    deadline = time.monotonic() + SECONDS
+    data = data[:SEARCHED]
+    starts = [0, *(match.end() for match in re.finditer(b"\n", data))]
+    lines = wanted.replace(b"\r\n", b"\n").strip(b"\n").split(b"\n")
+    found: list[tuple[float, int]] = []
+    for line in _voted(data, starts, lines, deadline):
+        end = _end(starts, line + len(lines), len(data))
+        found.append((_alike(data[starts[line] : end], b"\n".join(lines)), line))
+        if time.monotonic() > deadline:
+            break
+    best = sorted((item for item in found if item[0] >= LEAST), key=lambda item: (-item[0], item[1]))[:SHOWN]
+    return [candidate(data, starts[n], _end(starts, n + len(lines), len(data)), score) for score, n in best]
+
+
+def _end(starts: list[int], line: int, size: int) -> int:
+    return starts[line] if line < len(starts) else size
+
+
+def _voted(data: bytes, starts: list[int], lines: list[bytes], deadline: float) -> list[int]:
+    """The lines where the text may begin, those with most votes first."""
+    votes: Counter[int] = Counter()
+    common: Counter[int] = Counter()
+    for number, gram in _grams(lines):
+        hits = 0
+        at = data.find(gram)
+        here: Counter[int] = Counter()
+        while at >= 0 and hits <= HITS:
+            here[max(0, bisect_right(starts, at) - 1 - number)] = 1
+            hits += 1
+            at = data.find(gram, at + 1)
+        (common if hits > HITS else votes).update(here)
+        if time.monotonic() > deadline:
+            break
+    return [line for line, _ in (votes or common).most_common(COMPARED)]
+
+
+def _grams(lines: list[bytes]) -> list[tuple[int, bytes]]:
+    """Pieces of the text with the number of their line, spread evenly over it."""
+    grams: list[tuple[int, bytes]] = []
+    step = max(1, sum(map(len, lines)) // GRAMS)
+    ends = [0]
+    for line in lines:
+        ends.append(ends[-1] + len(line))
+    for number, (before, after) in enumerate(pairwise(ends)):
+        text = lines[number].strip()
+        if 0 < len(text) <= GRAM:
+            grams.append((number, text))
+            continue
+        first = -before % step
+        skipped = len(lines[number]) - len(lines[number].lstrip())
+        places = range(max(0, first - skipped), len(text) - GRAM + 1, step) if after > before else range(0)
+        grams += [(number, text[i : i + GRAM]) for i in places]
+    return grams[: GRAMS * 2]
+
+
+def _alike(one: bytes, other: bytes) -> float:
+    """From 0 to 1; differences in white space count little."""
+    a, b = _text(one), _text(other)
+    if max(len(a), len(b)) > CHARS:
+        return SequenceMatcher(None, re.findall(r"\w+|\S", a[:LONGEST]), re.findall(r"\w+|\S", b[:LONGEST])).ratio()
+    return SequenceMatcher(None, a, b, autojunk=False).ratio()
+
+
+def _text(data: bytes) -> str:
+    return "\n".join(" ".join(line.split()) for line in data.decode("utf-8", "replace").strip().split("\n"))

@@ -1,0 +1,109 @@
+"""Writing a file in one step: a temporary file beside it, renamed over it when all is there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+import threading
+from types import TracebackType
+from typing import Self
+
+from .beneath import SAFE, Roots
+from .faults import Fault
+
+# Held while a file is compared with what was read and replaced, so that of two edits at once one says path_changed.
+_commit = threading.Lock()
+
+
+class Replacement:
+    """The new content of ``path``; without ``commit`` nothing is left of it.
+
+    A link at ``path`` is followed inside the roots. The mode of an existing file is kept unless ``mode`` is given. A file that the
+    user may not write is refused, as a program writing in place would be. ``previous`` is what was there, or None.
+    """
+
+    def __init__(self, roots: Roots, path: str, mode: int | None = None) -> None:
+        self._roots, self._path = roots, path
+        folder = os.path.dirname(path.rstrip("/"))
+        self.effects = "none"
+        if folder:
+            made_fd, made = roots.make_dirs(folder)
+            os.close(made_fd)
+            self.effects = "partial" if made else "none"
+        self._dir, self._name = roots.parent(path, follow=True)
+        self._temporary: bytes | None = None
+        try:
+            self.previous = self._look()
+            self._temporary = b".gamebox-" + secrets.token_hex(8).encode()
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._file = os.open(self._temporary, flags, 0o666, dir_fd=self._dir)
+        except OSError as error:
+            os.close(self._dir)
+            raise roots.fault(error, path, self.effects) from None
+        except Fault:
+            os.close(self._dir)
+            raise
+        self._mode = mode if mode is not None else stat.S_IMODE(self.previous.st_mode) if self.previous else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._file)
+        if self._temporary is not None:
+            os.unlink(self._temporary, dir_fd=self._dir)
+        os.close(self._dir)
+
+    def write(self, chunk: bytes) -> None:
+        """Append to the new content. Raises Fault ``no_space`` and the like."""
+        view = memoryview(chunk)
+        try:
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError as error:
+            raise self._roots.fault(error, self._path, self.effects) from None
+
+    def commit(self, unchanged_since: os.stat_result | None = None) -> None:
+        """Put the new content in place. Raises Fault ``path_changed`` where the file is not as ``unchanged_since`` says."""
+        try:
+            if self._mode is not None:
+                os.fchmod(self._file, self._mode)
+            with _commit:
+                if unchanged_since is not None and not same(unchanged_since, self._look()):
+                    raise Fault("path_changed", path=self._roots.display(self._path))
+                assert self._temporary is not None
+                os.rename(self._temporary, self._name, src_dir_fd=self._dir, dst_dir_fd=self._dir)
+            self._temporary = None
+        except OSError as error:
+            raise self._roots.fault(error, self._path, self.effects) from None
+
+    def _look(self) -> os.stat_result | None:
+        """What is at the path now; None where nothing is. Raises Fault or OSError where it may not be replaced."""
+        try:
+            fd = os.open(self._name, os.O_WRONLY | os.O_NOFOLLOW | SAFE, dir_fd=self._dir)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            if error.errno != errno.ETXTBSY:  # a running program can be replaced, not written
+                if error.errno == errno.ENXIO:
+                    raise Fault("not_a_regular_file", path=self._roots.display(self._path), kind="socket or fifo") from None
+                raise
+            fd = os.open(self._name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._dir)
+        try:
+            status = os.fstat(fd)
+        finally:
+            os.close(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise self._roots.irregular(self._path, status)
+        return status
+
+
+def same(one: os.stat_result, other: os.stat_result | None) -> bool:
+    """Whether both describe the same file with, as far as the kernel can tell, the same content."""
+    return other is not None and _identity(one) == _identity(other)
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -1,0 +1,73 @@
+"""A call as the guest's dispatcher makes it, for handlers under test: real files, real helper processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sandbox.guest.context import Finished, Place
+from sandbox.guest.faults import Fault
+
+LIMITS = {"read_bytes": 256 << 10, "write_bytes": 8 << 20, "transfer_bytes": 1 << 30, "network": "none"}
+MODULES = str(Path(__file__).parents[2])  # where the package of the guest is found
+
+
+def place_at(base: Path, **limits: Any) -> Place:
+    """A place with a workspace, a home and a spill folder below ``base``, all three roots."""
+    names = [base / name for name in ("workspace", "home", "spill")]
+    for name in names:
+        name.mkdir(exist_ok=True)
+    workspace, home, spill = (os.fsencode(name) for name in names)
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": MODULES}
+    return Place(workspace, home, spill, (workspace, home, spill), os.getuid(), os.getgid(), {**LIMITS, **limits}, (sys.executable,), environ)
+
+
+@dataclass
+class RealCall:
+    """``incoming`` is what the caller streams; what a handler sends is collected in ``sent``."""
+
+    place: Place
+    args: dict[str, Any]
+    incoming: list[bytes] = field(default_factory=list)
+    complete: bool = True
+    sent: bytearray = field(default_factory=bytearray)
+
+    def body(self) -> Iterator[bytes]:
+        yield from self.incoming
+        if not self.complete:
+            raise Fault("transfer_incomplete")
+
+    def send(self, chunk: bytes) -> None:
+        self.sent += chunk
+
+    def run_helper(
+        self,
+        argv: list[str],
+        *,
+        timeout_seconds: float,
+        max_output_bytes: int,
+        cwd_fd: int | None = None,
+        stdin: bytes | int = b"",
+        env: dict[str, str] | None = None,
+    ) -> Finished:
+        source: dict[str, Any] = {"stdin": stdin} if isinstance(stdin, int) else {"input": stdin}
+        cwd = None if cwd_fd is None else f"/proc/self/fd/{cwd_fd}"
+        passed = () if cwd_fd is None else (cwd_fd,)
+        env = {**self.place.environ, **(env or {})}
+        timed_out = False
+        try:
+            done = subprocess.run(
+                argv, capture_output=True, timeout=timeout_seconds, cwd=cwd, pass_fds=passed, env=env, check=False, **source
+            )
+            code, out, err = done.returncode, done.stdout, done.stderr
+        except FileNotFoundError:
+            raise Fault("program_not_found", program=argv[0]) from None
+        except subprocess.TimeoutExpired as error:
+            timed_out, code, out, err = True, -9, error.stdout or b"", error.stderr or b""
+        cut = len(out) > max_output_bytes
+        return Finished(code if code >= 0 else None, out[:max_output_bytes], err[:max_output_bytes], cut, timed_out)
