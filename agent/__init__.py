@@ -1,0 +1,106 @@
+"""The orchestrator of Gamebox: goals, actions, memory and an environment, run by one loop. Names load when they are
+first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sandbox.environment import Environment
+    from sandbox.errors import ToolError
+
+    from .actions import Action
+    from .budget import Budget, Usage
+    from .goals import Goal
+    from .hooks import Hooks, PrintingHooks, Step
+    from .language import AgentLanguage, FunctionCallingLanguage, JsonLanguage
+    from .loop import Agent
+    from .memory import Memory, WindowMemory
+    from .model.litellm_model import LiteLLMModel
+    from .model.replay import RecordingModel, ReplayModel
+    from .model.response import Response, ToolCall
+    from .model.scripted import ScriptedModel
+    from .model.switch import forbid_real_models
+    from .prompt import Prompt
+    from .registry import ActionRegistry, ActionWarning
+    from .run import AgentRun
+    from .status import LanguageError, RunStatus, StopRun
+    from .tools import sandbox_tools, standard_registry
+
+_HOMES = {
+    "Action": ".actions",
+    "ActionRegistry": ".registry",
+    "ActionWarning": ".registry",
+    "Agent": ".loop",
+    "AgentLanguage": ".language",
+    "AgentRun": ".run",
+    "Budget": ".budget",
+    "Environment": "sandbox.environment",
+    "FunctionCallingLanguage": ".language",
+    "Goal": ".goals",
+    "Hooks": ".hooks",
+    "JsonLanguage": ".language",
+    "LanguageError": ".status",
+    "LiteLLMModel": ".model.litellm_model",
+    "Memory": ".memory",
+    "PrintingHooks": ".hooks",
+    "Prompt": ".prompt",
+    "RecordingModel": ".model.replay",
+    "ReplayModel": ".model.replay",
+    "Response": ".model.response",
+    "RunStatus": ".status",
+    "ScriptedModel": ".model.scripted",
+    "Step": ".hooks",
+    "StopRun": ".status",
+    "ToolCall": ".model.response",
+    "ToolError": "sandbox.errors",
+    "Usage": ".budget",
+    "WindowMemory": ".memory",
+    "forbid_real_models": ".model.switch",
+    "sandbox_tools": ".tools",
+    "standard_registry": ".tools",
+}
+
+__all__ = [
+    "Action",
+    "ActionRegistry",
+    "ActionWarning",
+    "Agent",
+    "AgentLanguage",
+    "AgentRun",
+    "Budget",
+    "Environment",
+    "FunctionCallingLanguage",
+    "Goal",
+    "Hooks",
+    "JsonLanguage",
+    "LanguageError",
+    "LiteLLMModel",
+    "Memory",
+    "PrintingHooks",
+    "Prompt",
+    "RecordingModel",
+    "ReplayModel",
+    "Response",
+    "RunStatus",
+    "ScriptedModel",
+    "Step",
+    "StopRun",
+    "ToolCall",
+    "ToolError",
+    "Usage",
+    "WindowMemory",
+    "forbid_real_models",
+    "sandbox_tools",
+    "standard_registry",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'agent' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name], __name__), name)
+    globals()[name] = value
+    return value

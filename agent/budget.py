@@ -1,0 +1,140 @@
+"""Budgets: what a run may use, and the meter that counts what it has used.
+
+Whoever calls a model reports each call with ``charge``, failed calls too, from the innermost layer; the meter of the
+run around it counts them. So retries, wrappers and replies that cannot be parsed are all billed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+
+from .status import RunStatus, StopRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What calls of a model used. ``cost_usd`` sums the priced calls; ``unpriced_calls`` counts those without a price.
+
+    ``estimated_tokens`` are tokens of calls that failed without saying what they used (a timeout is often billed).
+    """
+
+    calls: int = 0
+    failed_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    estimated_tokens: int = 0
+    cost_usd: float = 0.0
+    unpriced_calls: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Input, output and estimated tokens."""
+        return self.input_tokens + self.output_tokens + self.estimated_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            calls=self.calls + other.calls,
+            failed_calls=self.failed_calls + other.failed_calls,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            estimated_tokens=self.estimated_tokens + other.estimated_tokens,
+            cost_usd=self.cost_usd + other.cost_usd,
+            unpriced_calls=self.unpriced_calls + other.unpriced_calls,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a run may use; None is no limit. Raises ValueError for a limit that is not positive.
+
+    Limits are checked before each step and before each call of a model, never in the middle of one: a run can end as
+    much as one call, or one action, over. ``max_invalid_replies`` bounds replies in a row from which no action was
+    carried out.
+    """
+
+    max_iterations: int = 50
+    max_seconds: float | None = None
+    max_tokens: int | None = None
+    max_cost_usd: float | None = None
+    max_invalid_replies: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("max_iterations", "max_seconds", "max_tokens", "max_cost_usd", "max_invalid_replies"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be positive, got {value!r}.")
+
+    def with_iterations(self, max_iterations: int | None) -> Budget:
+        """The same with other ``max_iterations``; None changes nothing."""
+        return self if max_iterations is None else replace(self, max_iterations=max_iterations)
+
+
+@dataclass(slots=True)
+class Meter:
+    """What one run has used so far, against its budget. Safe to charge from several threads."""
+
+    budget: Budget
+    started: float = field(default_factory=time.monotonic)
+    usage: Usage = field(default_factory=Usage)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def charge(self, usage: Usage) -> None:
+        """Count what a call used."""
+        with self._lock:
+            self.usage += usage
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.started
+
+    def seconds_left(self) -> float | None:
+        """Seconds until max_seconds, at least 0; None without that limit."""
+        return None if self.budget.max_seconds is None else max(self.budget.max_seconds - self.seconds, 0.0)
+
+    def check(self) -> None:
+        """Raises StopRun when a limit of seconds, tokens or cost is reached."""
+        b, used = self.budget, self.usage
+        if b.max_seconds is not None and self.seconds >= b.max_seconds:
+            raise StopRun(f"{self.seconds:.1f} of {b.max_seconds:g} seconds were used.", RunStatus.max_seconds)
+        if b.max_tokens is not None and used.total_tokens >= b.max_tokens:
+            raise StopRun(f"{used.total_tokens} of {b.max_tokens} tokens were used.", RunStatus.max_tokens)
+        if b.max_cost_usd is None:
+            return
+        if used.cost_usd >= b.max_cost_usd:
+            raise StopRun(f"${used.cost_usd:.4f} of ${b.max_cost_usd:g} were used.", RunStatus.max_cost)
+        if used.unpriced_calls:
+            raise StopRun(
+                f"The limit of ${b.max_cost_usd:g} cannot be kept: the price of this model is not known.",
+                RunStatus.max_cost,
+            )
+
+
+_meter: ContextVar[Meter | None] = ContextVar("gamebox_meter", default=None)
+
+
+@contextmanager
+def metering(meter: Meter) -> Iterator[Meter]:
+    """Within it, ``charge`` counts on ``meter``."""
+    token = _meter.set(meter)
+    try:
+        yield meter
+    finally:
+        _meter.reset(token)
+
+
+def current_meter() -> Meter | None:
+    """The meter of the run around the caller, or None outside of a run."""
+    return _meter.get()
+
+
+def charge(usage: Usage) -> None:
+    """Count what a call of a model used on the run around the caller; outside of a run nothing is counted."""
+    meter = _meter.get()
+    if meter is not None:
+        meter.charge(usage)

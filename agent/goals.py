@@ -1,0 +1,54 @@
+"""Goals: what an agent is to achieve and how it should go about it, as values instead of walls of text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import overload
+
+DEFAULT_PRIORITY = 10
+
+
+@dataclass(frozen=True, init=False)
+class Goal:
+    """One goal, rule or worked example. The lower ``priority`` comes first in the prompt.
+
+    ``Goal("text")`` is a description alone: its name is made from its first words and its priority is 10.
+    Raises TypeError for a priority that is no whole number or a name or description that is no text.
+    """
+
+    priority: int
+    name: str
+    description: str
+
+    @overload
+    def __init__(self, priority: str, /) -> None: ...
+    @overload
+    def __init__(self, priority: int, name: str, description: str) -> None: ...
+    def __init__(self, priority: int | str, name: str | None = None, description: str | None = None) -> None:
+        if isinstance(priority, str) and name is None and description is None:
+            description, name = priority, _name_from(priority)
+            priority = DEFAULT_PRIORITY
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise TypeError(f"The priority of a goal must be a whole number, not {priority!r}.")
+        if not isinstance(name, str) or not isinstance(description, str):
+            raise TypeError(f"A goal needs a name and a description, got {name!r} and {description!r}.")
+        object.__setattr__(self, "priority", priority)
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "description", description)
+
+    @classmethod
+    def of(cls, text: str) -> Goal:
+        """The goal that ``text`` describes."""
+        return cls(text)
+
+
+def in_order(goals: Iterable[Goal]) -> list[Goal]:
+    """The goals by priority, then name, then as they were given."""
+    return sorted(goals, key=lambda goal: (goal.priority, goal.name))
+
+
+def _name_from(text: str) -> str:
+    words = re.findall(r"\w+", text.lower())[:5]
+    return "_".join(words) or "goal"

@@ -1,0 +1,71 @@
+"""Hooks: where a run can be watched and steered. All do nothing unless overridden."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sandbox.envelope import jsonable
+
+from .memory import Memory
+
+if TYPE_CHECKING:
+    from .run import AgentRun
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One turn of the loop as far as it has got; ``args`` are those of the invocation, ``envelope`` its answer."""
+
+    number: int
+    prompt: Any = None
+    response: Any = None
+    tool: str | None = None
+    args: Any = None
+    envelope: dict[str, Any] | None = None
+    seconds: float = 0.0
+
+
+class Hooks:
+    """Override what is of interest. A hook may add to the memory, or raise StopRun to end the run."""
+
+    def on_step_start(self, step: Step, memory: Memory) -> None:
+        """Before the prompt is made; ``step`` has its number."""
+
+    def on_action(self, step: Step, memory: Memory) -> None:
+        """After the reply was read, before anything is carried out; ``step.tool`` is None if no action could be
+        read.
+        """
+
+    def on_result(self, step: Step, memory: Memory) -> None:
+        """After the answer was added to the memory."""
+
+    def on_terminate(self, run: AgentRun) -> None:
+        """After the last step, however the run ended."""
+
+
+class PrintingHooks(Hooks):
+    """What ``verbose=True`` installs: decision and result of each step, on standard output."""
+
+    def on_step_start(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
+        """Print the number of the step."""
+        print(f"── step {step.number}")  # noqa: T201
+
+    def on_action(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
+        """Print the decision."""
+        decision = step.response if isinstance(step.response, str) else f"{step.tool} {_short(step.args)}"
+        print(f"Decision ← {decision}")  # noqa: T201
+
+    def on_result(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
+        """Print the envelope."""
+        print(f"Result ← {_short(step.envelope)}")  # noqa: T201
+
+    def on_terminate(self, run: AgentRun) -> None:
+        """Print how the run ended."""
+        print(f"Ended: {run.status.value} ({run.reason})")  # noqa: T201
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(jsonable(value), ensure_ascii=False)
+    return text if len(text) <= 2000 else f"{text[:2000]}…"

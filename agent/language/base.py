@@ -1,0 +1,112 @@
+"""The base of all languages, and the plainest of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from agent.actions import Action
+from agent.goals import Goal, in_order
+from agent.memory import Memory
+from agent.model.response import Response
+from agent.prompt import Prompt
+from agent.status import LanguageError
+from sandbox.environment import Environment
+
+from .decoding import Invocation, find_invocation, invocation_of_calls
+from .turns import conversation, text_turns
+
+_USE = re.compile(r"\buse\s+([\w.-]+)\s*$", re.IGNORECASE)
+
+
+class AgentLanguage:
+    """Words prompts and reads replies; subclasses override either method.
+
+    The base writes everything into text and reads ``{"tool", "args"}`` as a mapping, as a native call, as the JSON in
+    a text, or as the words "use NAME". Both methods are pure: the same input gives the same output.
+    """
+
+    def construct_prompt(
+        self, actions: Sequence[Action], environment: Environment, goals: Sequence[Goal], memory: Memory
+    ) -> Any:
+        """The prompt: goals and actions sorted, then the memory, then what the environment says of itself now."""
+        system = "\n\n".join(part for part in (goals_text(goals), actions_text(actions), self.instructions()) if part)
+        turns = text_turns(conversation(memory.get_memories()), actions)
+        return prompt_of(system, turns, environment, goals, actions)
+
+    def instructions(self) -> str:
+        """How the model is to reply."""
+        return (
+            "# Reply\nReply with one JSON object and nothing after it:\n"
+            '{"tool": "NAME", "args": {...}}\nText before it is kept as your reasoning.'
+        )
+
+    def parse_response(self, response: Any) -> dict[str, Any]:
+        """``{"tool", "args"}``, with ``notices`` where the model should know something. Raises LanguageError."""
+        reply = reply_of(response)
+        if reply.tool_calls:
+            return invocation_of_calls(reply).to_dict()
+        found = find_invocation(reply.text, reply.cut)
+        if found is not None:
+            return found.to_dict()
+        used = _USE.search(reply.text)
+        if used:
+            return Invocation(used.group(1), {}).to_dict()
+        raise LanguageError(
+            "The reply holds no action." if reply.text.strip() else "The reply is empty.",
+            'Reply with one JSON object: {"tool": "NAME", "args": {...}}.',
+        )
+
+
+def reply_of(response: Any) -> Response:
+    """The reply as a Response. Raises LanguageError for what is no reply."""
+    try:
+        return Response.of(response)
+    except TypeError as error:
+        raise LanguageError(str(error), "Reply with text or with a call of a tool.") from error
+
+
+def goals_text(goals: Iterable[Goal]) -> str:
+    """The goals in order, each with its name."""
+    blocks = [f"## {g.name}\n{g.description.strip()}" for g in in_order(goals)]
+    return "\n\n".join(["# Goals", *blocks]) if blocks else ""
+
+
+def actions_text(actions: Iterable[Action]) -> str:
+    """The actions by name with description and schema."""
+    blocks = [
+        f"## {a.name}\n{a.description.strip()}\n"
+        f"Arguments: {json.dumps(a.spec()['parameters'], ensure_ascii=False, sort_keys=True)}"
+        for a in sorted(actions, key=lambda a: a.name)
+    ]
+    return "\n\n".join(["# Tools", *blocks]) if blocks else ""
+
+
+def environment_text(environment: Environment) -> str:
+    """What the environment says of itself now; empty when it says nothing."""
+    describe = getattr(environment, "describe", None)
+    sections = describe() if callable(describe) else {}
+    return "\n\n".join(f"## {name}\n{text}" for name, text in sections.items() if text)
+
+
+def prompt_of(
+    system: str,
+    turns: Sequence[dict[str, Any]],
+    environment: Environment,
+    goals: Iterable[Goal],
+    actions: Iterable[Action],
+    tools: Iterable[dict[str, Any]] = (),
+) -> Prompt:
+    """The prompt. The state of the environment comes last and only here: what stands before it can be cached by
+    providers.
+    """
+    messages = [{"role": "system", "content": system}] if system else []
+    messages += turns
+    state = environment_text(environment)
+    if state:
+        messages.append({"role": "user", "content": f"# Environment now\n\n{state}"})
+    ordered = sorted(actions, key=lambda a: a.name)
+    metadata = {"goals": in_order(goals), "actions": [a.spec() for a in ordered]}
+    return Prompt(tuple(messages), tuple(tools), metadata)

@@ -1,0 +1,1 @@
+"""Brains: whatever turns a prompt into a response."""

@@ -1,0 +1,185 @@
+"""A language model through litellm, which is imported here and only when a model is used (it takes seconds)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+
+from agent.budget import Usage, charge, current_meter
+from agent.prompt import Prompt
+from sandbox.errors import ErrorCode
+
+from .brain import ModelError
+from .faults import is_transient, translated, wait_seconds
+from .response import Response
+from .switch import refuse_if_forbidden
+
+# Rough, for calls that failed without saying what they used: English text has about 4 characters a token.
+CHARS_PER_TOKEN = 4
+
+
+class LiteLLMModel:
+    """A brain that calls ``model`` (in litellm's form, ``provider/name``).
+
+    Transient faults (429, 5xx, connection, timeout) are tried up to ``max_attempts`` times, with a growing pause of
+    at most ``max_wait_seconds`` that honours the provider's retry-after. Every attempt is charged to the run around
+    it and checked against its budget first. ``options`` go to litellm as they are (temperature, max_tokens, api_base,
+    api_key, ...).
+
+    Raises ModelError: ``model_credentials_missing``, ``model_rejected_request``, ``context_window_exceeded``,
+    ``model_unavailable`` or ``real_calls_forbidden``.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        timeout_seconds: float = 300.0,
+        max_attempts: int = 6,
+        max_wait_seconds: float = 60.0,
+        **options: Any,
+    ) -> None:
+        if not model or not isinstance(model, str):
+            raise ModelError(
+                ErrorCode.invalid_configuration, f"{model!r} is no name of a model.", "Give it as provider/name."
+            )
+        if timeout_seconds <= 0 or max_attempts < 1 or max_wait_seconds < 0:
+            raise ModelError(
+                ErrorCode.invalid_configuration,
+                f"timeout_seconds={timeout_seconds}, max_attempts={max_attempts}, max_wait_seconds={max_wait_seconds} "
+                "are not all positive.",
+                "Give positive numbers.",
+            )
+        self.model = model
+        self.timeout_seconds = timeout_seconds
+        self.max_attempts = max_attempts
+        self.max_wait_seconds = max_wait_seconds
+        self.options = options
+
+    def check(self) -> None:
+        """Raises ModelError if the model's provider is not known or its key is not set; calls nothing."""
+        refuse_if_forbidden(self.model)
+        litellm = load()
+        try:
+            _, provider, _, _ = litellm.get_llm_provider(self.model, api_base=self.options.get("api_base"))
+        except Exception as error:
+            raise ModelError(
+                ErrorCode.invalid_configuration,
+                f"No provider is known for the model {self.model!r}.",
+                "Write it as provider/name, for example openai/gpt-4.1 or anthropic/claude-sonnet-4-5.",
+            ) from error
+        if self.options.get("api_key"):
+            return
+        found = litellm.validate_environment(self.model)
+        missing = [str(k) for k in found.get("missing_keys", ())]
+        if not found.get("keys_in_environment") and missing:
+            raise ModelError(
+                ErrorCode.model_credentials_missing,
+                f"The model {self.model} needs a key: {' and '.join(missing)} not set.",
+                f"Run: export {missing[0]}=... (a key of {provider}).",
+            )
+
+    def is_priced(self) -> bool:
+        """Whether the price of the model is known, so that a limit on cost can be kept."""
+        if "input_cost_per_token" in self.options:
+            return True
+        try:
+            info = load().get_model_info(self.model)
+        except Exception:  # noqa: BLE001 - litellm raises a bare Exception for a model it does not know
+            return False
+        return bool(info.get("input_cost_per_token"))
+
+    def __call__(self, prompt: Any, /) -> Response:
+        refuse_if_forbidden(self.model)
+        request = request_of(prompt)
+        meter = current_meter()
+        retrying = Retrying(
+            stop=stop_after_attempt(self.max_attempts),
+            wait=self._pause,
+            retry=retry_if_exception(is_transient),
+            before=lambda _: meter.check() if meter else None,
+            reraise=True,
+        )
+        try:
+            return retrying(self._attempt, request)
+        except ModelError:
+            raise
+        except Exception as error:
+            known = translated(error, self.model)
+            if known is None:
+                raise
+            raise known from error
+
+    def _attempt(self, request: Mapping[str, Any]) -> Response:
+        litellm = load()
+        try:
+            raw = litellm.completion(
+                model=self.model, timeout=self._seconds(), num_retries=0, max_retries=0, **request, **self.options
+            )
+        except Exception as error:
+            billed = isinstance(error, litellm.exceptions.Timeout)
+            tokens = len(json.dumps(request, default=repr)) // CHARS_PER_TOKEN if billed else 0
+            charge(Usage(calls=1, failed_calls=1, estimated_tokens=tokens))
+            raise
+        charge(self._usage(raw))
+        if not getattr(raw, "choices", None):
+            raise ModelError(ErrorCode.model_unavailable, f"{self.model} answered without a reply.", "Try again.")
+        return Response.of(raw)
+
+    def _seconds(self) -> float:
+        meter = current_meter()
+        left = meter.seconds_left() if meter else None
+        # At least a second: check() has just seen time left, and a timeout of nearly 0 would only look like a fault.
+        return self.timeout_seconds if left is None else max(min(self.timeout_seconds, left), 1.0)
+
+    def _usage(self, raw: Any) -> Usage:
+        usage = getattr(raw, "usage", None)
+        cost = self._cost(raw)
+        return Usage(
+            calls=1,
+            input_tokens=int(getattr(usage, "prompt_tokens", 0) or 0),
+            output_tokens=int(getattr(usage, "completion_tokens", 0) or 0),
+            cost_usd=cost or 0.0,
+            unpriced_calls=0 if cost is not None else 1,
+        )
+
+    def _cost(self, raw: Any) -> float | None:
+        hidden = getattr(raw, "_hidden_params", None) or {}
+        cost = hidden.get("response_cost")
+        return float(cost) if isinstance(cost, int | float) and (cost > 0 or self.is_priced()) else None
+
+    def _pause(self, state: RetryCallState) -> float:
+        outcome = state.outcome
+        error = outcome.exception() if outcome else None
+        pause = wait_seconds(error, state.attempt_number, self.max_wait_seconds)
+        meter = current_meter()
+        left = meter.seconds_left() if meter else None
+        return pause if left is None else min(pause, left)
+
+
+def load() -> Any:
+    """litellm, quiet and without its own look-ups: it would fetch its price list from the network while being
+    imported.
+    """
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    litellm.suppress_debug_info = True
+    litellm.drop_params = True
+    litellm.telemetry = False
+    return litellm
+
+
+def request_of(prompt: Any) -> dict[str, Any]:
+    """The messages and tools of a prompt: a Prompt, a mapping with messages, or anything else as text of the user."""
+    if isinstance(prompt, Prompt):
+        prompt = prompt.to_dict()
+    if isinstance(prompt, Mapping) and "messages" in prompt:
+        request = {"messages": list(prompt["messages"])}
+        return {**request, "tools": list(prompt["tools"])} if prompt.get("tools") else request
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False, default=repr)
+    return {"messages": [{"role": "user", "content": text}]}

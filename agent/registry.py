@@ -1,0 +1,129 @@
+"""The registry of actions: a labelled tool shed that also checks arguments and looks over what is put into it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .actions import EMPTY_SCHEMA, Action
+
+# What the providers of models accept as the name of a function.
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+class ActionWarning(UserWarning):
+    """Something about an action that will make it hard for a model to use."""
+
+
+class ActionRegistry:
+    """Actions by name, in the order of registration."""
+
+    def __init__(self, actions: Iterable[Action] = ()) -> None:
+        self.actions: dict[str, Action] = {}
+        for action in actions:
+            self.register(action)
+
+    def register(self, action: Action, *, replace: bool = False) -> None:
+        """Add an action. Raises ValueError for a name that is taken, unless ``replace``; warns of what ``lint``
+        finds.
+        """
+        if action.name in self.actions and not replace:
+            raise ValueError(f"Action already registered: {action.name}")
+        for problem in lint(action):
+            warnings.warn(f"Action {action.name!r}: {problem}", ActionWarning, stacklevel=2)
+        self.actions[action.name] = action
+
+    def get_action(self, name: object) -> Action | None:
+        """The action of that name, or None."""
+        return self.actions.get(name) if isinstance(name, str) else None
+
+    def get_actions(self) -> list[Action]:
+        """All actions, in the order of registration."""
+        return list(self.actions.values())
+
+    def tools(self) -> list[dict[str, Any]]:
+        """The actions as tools for function calling, by name."""
+        return tools_of(self.get_actions())
+
+    def validate_args(self, action: Action, args: Any) -> tuple[bool, str]:
+        """(True, "ok"), or False and what is wrong with ``args``."""
+        if not isinstance(args, Mapping):
+            return False, f"the arguments must be an object, not {type(args).__name__}."
+        schema = action.parameters or EMPTY_SCHEMA
+        missing = [key for key in schema.get("required", []) if key not in args]
+        if missing:
+            return False, f"Missing required arg: {', '.join(missing)}"
+        from jsonschema import Draft202012Validator, SchemaError  # costs 60 ms, and only a call needs it
+        from referencing import Registry
+
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError:
+            return True, "ok"  # said at registration; the function itself is then the judge
+        # An empty registry of schemas: a $ref is never fetched from the network.
+        validator = Draft202012Validator(schema, registry=Registry())
+        errors = sorted(validator.iter_errors(dict(args)), key=lambda e: [str(p) for p in e.absolute_path])
+        if errors:
+            return False, "; ".join(_worded(e) for e in errors[:5])
+        return True, "ok"
+
+
+def tools_of(actions: Iterable[Action]) -> list[dict[str, Any]]:
+    """Actions as tools for function calling, by name."""
+    return [{"type": "function", "function": a.spec()} for a in sorted(actions, key=lambda a: a.name)]
+
+
+def lint(action: Action) -> list[str]:
+    """What will make this action hard to use: its name, description, schema, and their fit with the function."""
+    schema = action.parameters
+    problems = []
+    if not NAME.fullmatch(action.name):
+        problems.append("its name should be letters, digits, _ and -, at most 64, as providers of models demand")
+    if not action.description.strip():
+        problems.append("its description is empty, so a model cannot know when to use it")
+    properties = schema.get("properties", {})
+    if schema and schema.get("type") != "object":
+        problems.append('its parameters need "type": "object"')
+    problems += [
+        f"required {key!r} is not among the properties" for key in schema.get("required", []) if key not in properties
+    ]
+    return problems + _schema_errors(schema) + _signature_problems(action, properties, schema.get("required", []))
+
+
+def _worded(error: Any) -> str:
+    where = ".".join(str(p) for p in error.absolute_path)
+    return f"{where}: {error.message[:300]}" if where else str(error.message[:300])
+
+
+def _schema_errors(schema: Mapping[str, Any]) -> list[str]:
+    """Only the types are looked at here: jsonschema takes 60 ms to import, and registries are often made at import."""
+    known = {"string", "integer", "number", "boolean", "object", "array", "null"}
+    found = []
+    for key, prop in schema.get("properties", {}).items():
+        kinds = prop.get("type", []) if isinstance(prop, Mapping) else [f"{prop!r}"]
+        kinds = [kinds] if isinstance(kinds, str) else kinds
+        found += [
+            f"property {key!r} has the type {kind!r}, which JSON Schema does not know"
+            for kind in kinds
+            if kind not in known
+        ]
+    return found
+
+
+def _signature_problems(action: Action, properties: Mapping[str, Any], required: Iterable[str]) -> list[str]:
+    if action.function is None:
+        return []
+    try:
+        signature = inspect.signature(action.function)
+    except (TypeError, ValueError):
+        return []
+    named = {n: p for n, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    problems = [f"its function does not take {key!r}" for key in properties if key not in named and not takes_all]
+    needed = [n for n, p in named.items() if p.default is p.empty]
+    return problems + [
+        f"its function needs {n!r}, which is not required by the schema" for n in needed if n not in required
+    ]

@@ -1,0 +1,62 @@
+"""What a run leaves: how it ended and why, its steps, its memory and what it used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandbox.envelope import jsonable
+
+from .budget import Usage
+from .hooks import Step
+from .memory import Memory
+from .status import RunStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRun:
+    """The rich result of ``Agent.execute``. ``result`` is what the terminal action answered; ``error`` what a part
+    raised.
+    """
+
+    status: RunStatus
+    reason: str
+    memory: Memory
+    steps: tuple[Step, ...] = ()
+    result: Any = None
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0
+    error: Exception | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True if a terminal action was carried out."""
+        return self.status is RunStatus.finished
+
+    @property
+    def iterations(self) -> int:
+        """How many steps were begun."""
+        return len(self.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run as JSON-ready data, without prompts."""
+        u = self.usage
+        return {
+            "status": self.status.value,
+            "reason": self.reason,
+            "result": jsonable(self.result),
+            "iterations": self.iterations,
+            "seconds": round(self.seconds, 3),
+            "usage": {
+                "calls": u.calls,
+                "failed_calls": u.failed_calls,
+                "input_tokens": u.input_tokens,
+                "output_tokens": u.output_tokens,
+                "estimated_tokens": u.estimated_tokens,
+                "cost_usd": None if u.unpriced_calls else round(u.cost_usd, 6),
+            },
+            "steps": [
+                {"number": s.number, "tool": s.tool, "args": jsonable(s.args), "envelope": jsonable(s.envelope)}
+                for s in self.steps
+            ],
+        }

@@ -1,0 +1,41 @@
+"""How a run ends, and the signals that cross the loop."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from sandbox.errors import ErrorCode, SandboxError
+
+
+class RunStatus(StrEnum):
+    """Every way in which a run can end."""
+
+    finished = "finished"  # a terminal action was carried out
+    stopped = "stopped"  # a hook asked for it
+    max_iterations = "max_iterations"
+    max_seconds = "max_seconds"
+    max_tokens = "max_tokens"
+    max_cost = "max_cost"
+    no_valid_action = "no_valid_action"  # too many replies in a row from which no action could be carried out
+    cancelled = "cancelled"
+    model_failed = "model_failed"
+    environment_lost = "environment_lost"
+    failed = "failed"  # a part of the agent raised what it should not have
+
+
+class StopRun(Exception):  # noqa: N818 - a signal, not an error
+    """Raised by a hook or a brain to end the run with a status and a reason."""
+
+    def __init__(self, reason: str, status: RunStatus = RunStatus.stopped, result: Any = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.status = status
+        self.result = result
+
+
+class LanguageError(SandboxError):
+    """No action can be read from a reply; the loop tells the model and goes on."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(ErrorCode.unparsable_response, message, hint, retryable=True)
