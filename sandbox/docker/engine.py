@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from sandbox.errors import ErrorCode, SandboxError
 
 _POOL_SIZE = 32
 """Connections kept to one engine: as many threads can call at once without opening new ones."""
+
+_OLDEST_API = "1.41"
+"""Of Engine 20.10, the oldest one supported."""
 
 _START_HINT = (
     "Start Docker, or name an engine that runs with DOCKER_HOST; "
@@ -81,14 +85,34 @@ def connect(timeout_seconds: int = 60) -> docker.DockerClient:
 
 
 def _new_client(address: str, timeout_seconds: int) -> docker.DockerClient:
+    """A client that speaks the engine's own API version; whatever fails on the way is closed again."""
+    _knock(address, timeout_seconds)
+    first = _client(address, timeout_seconds, _OLDEST_API)
+    try:
+        served = str(first.api.version(api_version=False)["ApiVersion"])
+    finally:
+        first.close()
+    return _client(address, timeout_seconds, served)
+
+
+def _knock(address: str, timeout_seconds: int) -> None:
+    """Raise OSError with the true reason where a local socket takes no connection."""
+    if address.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as visitor:
+            visitor.settimeout(timeout_seconds)
+            visitor.connect(address.removeprefix("unix://"))
+
+
+def _client(address: str, timeout_seconds: int, version: str) -> docker.DockerClient:
+    """A client that has not asked the engine anything yet."""
     try:
         if os.environ.get("DOCKER_HOST"):
             # Reads DOCKER_TLS_VERIFY and DOCKER_CERT_PATH as well.
-            return docker.DockerClient.from_env(version="auto", timeout=timeout_seconds, max_pool_size=_POOL_SIZE)
+            return docker.DockerClient.from_env(version=version, timeout=timeout_seconds, max_pool_size=_POOL_SIZE)
         context = docker.ContextAPI.get_current_context()
         tls = context.TLSConfig if context.Name != "default" else None
         return docker.DockerClient(
-            base_url=address, version="auto", timeout=timeout_seconds, tls=tls or False, max_pool_size=_POOL_SIZE
+            base_url=address, version=version, timeout=timeout_seconds, tls=tls or False, max_pool_size=_POOL_SIZE
         )
     except docker.errors.TLSParameterError as error:
         raise SandboxError(

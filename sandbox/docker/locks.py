@@ -12,7 +12,7 @@ from sandbox.errors import ErrorCode, SandboxError
 
 
 def locks_folder() -> Path:
-    """Where lock files are kept: below XDG_CACHE_HOME or ~/.cache. Raises SandboxError (setup_failed) if it cannot be."""
+    """Where lock files are kept: below XDG_CACHE_HOME or ~/.cache. Raises SandboxError (setup_failed)."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gamebox", "locks")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,7 @@ def ensure_engine(report: Callable[[str], None]) -> docker.DockerClient:
             raise SandboxError(
                 ErrorCode.engine_unavailable,
                 error.message,
-                "Install Docker Engine and start it, or run this as root on Debian or Ubuntu: there it is done for you.",
+                "Install Docker Engine and start it, or run this as root on Debian or Ubuntu, which does it.",
             ) from error
     with locks.exclusive("engine"):
         try:

@@ -125,8 +125,10 @@ def _is_verified(client: docker.DockerClient, name: str) -> bool:
 
 
 def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes]) -> None:
-    for left in (name + _VERIFIED, name):  # the mark first: at no moment does it vouch for something half removed
-        _remove(client, left)
+    _remove(client, name + _VERIFIED)  # first of all: the mark must not vouch for what is being made
+    for left in client.api.containers(all=True, quiet=True, filters={"label": f"{RUNTIME_LABEL}={name}"}):
+        client.api.remove_container(left["Id"], force=True, v=True)
+    _remove(client, name)
     labels = {RUNTIME_LABEL: name, HOST_LABEL: _this_host()}
     client.api.create_volume(name, labels=labels)
     _finish(client, name, image_id, guest, labels)
@@ -191,8 +193,8 @@ def _remove_stale(client: docker.DockerClient, current: str) -> None:
             if not unused:
                 continue
             try:
-                _remove(client, name + _VERIFIED)
                 _remove(client, name)
+                _remove(client, name + _VERIFIED)  # after: one in use keeps its mark
             except docker.errors.APIError as error:
                 _log.debug("runtime volume %s stays: %s", name, error)
 

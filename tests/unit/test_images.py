@@ -1,0 +1,137 @@
+"""Recipes: what an image is made of, and when that changes."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from sandbox.docker.debian import host_sources
+from sandbox.docker.recipes import TRAVELLING_DISTRIBUTIONS, Recipe, images_folder, recipe
+from sandbox.errors import ErrorCode, SandboxError
+
+PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+
+
+def known(name: str, ca_bundle: Path | None = None) -> Recipe:
+    found = recipe(name, ca_bundle)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["debian:bookworm-slim", "gamebox/base:old", "gamebox/none-such", "gamebox/../base", "other/base", "base", ""],
+)
+def test_only_our_own_latest_images_have_a_recipe(name: str) -> None:
+    assert recipe(name) is None
+
+
+def test_every_folder_is_a_recipe() -> None:
+    names = {folder.name for folder in images_folder().iterdir() if folder.is_dir()}
+    assert {"base", "runtime"} <= names
+    for name in names:
+        assert known(f"gamebox/{name}").parent == known(f"gamebox/{name}:latest").parent != ""
+
+
+def test_runtime_stands_on_base_and_base_on_a_public_image() -> None:
+    assert known("gamebox/runtime").parent == "gamebox/base"
+    assert recipe(known("gamebox/base").parent) is None
+
+
+def test_digest_changes_with_every_file_and_with_the_parent() -> None:
+    made_by = known("gamebox/runtime")
+    digests = {
+        made_by.digest("a"),
+        made_by.digest("b"),
+        replace(made_by, files={**made_by.files, "new": b""}).digest("a"),
+    }
+    for path in made_by.files:
+        digests.add(replace(made_by, files={**made_by.files, path: made_by.files[path] + b"#"}).digest("a"))
+    assert len(digests) == 3 + len(made_by.files)
+
+
+def test_digest_tells_files_apart_that_join_to_the_same_bytes() -> None:
+    first = Recipe("gamebox/x", "", {"a": b"1", "b": b"2"}, {})
+    assert first.digest("") != replace(first, files={"a": b"1\0b\x001\x002"}).digest("")
+
+
+def test_context_holds_all_files_and_is_the_same_every_time() -> None:
+    made_by = known("gamebox/base")
+    with tarfile.open(fileobj=made_by.context()) as archive:
+        assert set(archive.getnames()) == {*made_by.files, *made_by.optional}
+    assert made_by.context().getvalue() == known("gamebox/base").context().getvalue()
+
+
+def test_a_named_ca_bundle_is_part_of_the_image_and_the_hosts_own_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text(PEM)
+    monkeypatch.delenv("GAMEBOX_CA_BUNDLE", raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    plain = known("gamebox/base")
+    assert plain.optional["ca/host.crt"] == PEM.encode()
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
+    assert known("gamebox/base").digest("") == plain.digest("")
+    monkeypatch.setenv("GAMEBOX_CA_BUNDLE", str(bundle))
+    assert known("gamebox/base").files["ca/host.crt"] == PEM.encode()
+    assert known("gamebox/base").digest("") == known("gamebox/base", bundle).digest("") != plain.digest("")
+
+
+def test_a_named_ca_bundle_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SandboxError) as caught:
+        recipe("gamebox/base", tmp_path / "none.pem")
+    assert caught.value.code is ErrorCode.invalid_configuration
+    assert str(tmp_path / "none.pem") in caught.value.message
+
+
+def test_everything_that_reads_web_pages_travels_with_all_it_needs() -> None:
+    for name in TRAVELLING_DISTRIBUTIONS:
+        for needed in metadata.requires(name) or []:
+            if "extra ==" not in needed:
+                found = re.match(r"[A-Za-z0-9_.-]+", needed)
+                assert found is not None
+                assert found.group(0).replace("_", "-").lower() in TRAVELLING_DISTRIBUTIONS
+
+
+def test_the_travelling_files_are_python_and_free_of_tests() -> None:
+    site = [path for path in known("gamebox/runtime").files if path.startswith("site/")]
+    assert {"site/bs4/__init__.py", "site/markdownify/__init__.py", "site/six.py", "site/typing_extensions.py"} <= set(
+        site
+    )
+    assert all(path.endswith(".py") and "/tests/" not in path and ".." not in path for path in site)
+
+
+def test_host_sources_of_the_release_only(tmp_path: Path) -> None:
+    parts = tmp_path / "sources.list.d"
+    parts.mkdir()
+    (tmp_path / "sources.list").write_text(
+        "# deb http://mirror.example.com/debian bookworm main\n"
+        "deb http://mirror.example.com/debian bookworm main\n"
+        "deb-src http://mirror.example.com/debian bookworm main\n"
+        "deb [arch=amd64 signed-by=/k.gpg] http://mirror.example.com/debian bookworm-updates main\n"
+        "deb http://tools.example.com/apt tools-bookworm main\n"
+    )
+    stanza = "Types: deb\nURIs: http://mirror.example.com/debian\nSuites: {}\nComponents: main\n"
+    wanted, other, source = (
+        stanza.format("bookworm bookworm-updates"),
+        stanza.format("nodistro"),
+        stanza.format("bookworm"),
+    )
+    (parts / "debian.sources").write_text(f"{wanted}\n{other}\n{source.replace('Types: deb', 'Types: deb-src')}")
+    (parts / "off.sources").write_text("Enabled: no\n" + stanza.format("bookworm"))
+    found = host_sources("bookworm", tmp_path)
+    assert found[".list"].splitlines() == [
+        "deb http://mirror.example.com/debian bookworm main",
+        "deb [arch=amd64 signed-by=/k.gpg] http://mirror.example.com/debian bookworm-updates main",
+    ]
+    assert found[".sources"].strip() == wanted.strip()
+
+
+def test_host_without_sources(tmp_path: Path) -> None:
+    assert not any(host_sources("bookworm", tmp_path).values())
