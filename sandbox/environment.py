@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from . import results as res
 from .envelope import Envelope, Failure, Success, jsonable
 from .errors import ErrorCode, SandboxError
-from .hosted import call_with_deadline, failure_of_exception
+from .hosted import call_with_deadline, checked_result, failure_of_exception
 from .methods import OperationMethods
 from .operations import OPERATIONS, Request, schema_of
 
@@ -49,7 +49,8 @@ class Environment(OperationMethods):
         """Carry out ``action`` with ``args``; the answer is the envelope as a dict.
 
         Metadata of the action has these effects: ``requires_approval`` asks the approver first; ``timeout_s`` bounds the
-        call (seconds); ``idempotent`` says that a failure may be retried. ``return_schema`` is checked afterwards.
+        call (seconds); ``idempotent`` says that a failure may be retried. What a function returns is checked against the
+        action's ``return_schema``.
         """
         started = time.monotonic()
         metadata: Mapping[str, Any] = getattr(action, "metadata", None) or {}
@@ -79,10 +80,10 @@ class Environment(OperationMethods):
             log.info("tool %s failed", action.name, exc_info=True)
             return failure_of_exception(action.name, error, (time.monotonic() - started) * 1000, retryable)
         if isinstance(value, Success | Failure):
-            return value.to_dict()
-        if isinstance(value, dict) and isinstance(value.get("tool_executed"), bool):
-            return value
-        envelope = self.format_result(value)
+            value = value.to_dict()
+        if not (isinstance(value, dict) and isinstance(value.get("tool_executed"), bool)):
+            value = self.format_result(value)
+        envelope = checked_result(action.name, dict(value), getattr(action, "return_schema", None))
         envelope.setdefault("duration_ms", 0.0)
         if not envelope["duration_ms"]:
             envelope["duration_ms"] = round((time.monotonic() - started) * 1000, 3)

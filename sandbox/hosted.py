@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .envelope import Failure
@@ -68,3 +68,31 @@ def failure_of_exception(name: str, error: Exception, duration_ms: float, idempo
         effects="none" if idempotent else "unknown",
         duration_ms=duration_ms,
     )
+
+
+def checked_result(name: str, envelope: dict[str, Any], schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """``envelope``, or the failure ``invalid_result`` if it is a success whose result does not fit ``schema``."""
+    if schema is None or envelope["tool_executed"] is not True:
+        return envelope
+    from jsonschema import Draft202012Validator, SchemaError  # takes 60 ms to import, and few tools have such a schema
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
+    try:
+        Draft202012Validator.check_schema(schema)
+        # An empty registry of schemas: a $ref is never fetched from the network.
+        problem = next(Draft202012Validator(schema, registry=Registry()).iter_errors(envelope.get("result")), None)
+    except (SchemaError, Unresolvable) as error:
+        why = f"{name} has a return_schema that is no JSON schema: {error}"[:500]
+    else:
+        if problem is None:
+            return envelope
+        where = ".".join(str(p) for p in problem.absolute_path) or "the result"
+        why = f"{name} answered with what its return_schema does not allow: {where}: {problem.message[:300]}"
+    return Failure[Any](
+        ErrorCode.invalid_result,
+        why,
+        "The tool itself is at fault: use its result with care, or choose another way.",
+        effects="unknown",
+        result=envelope.get("result"),
+    ).to_dict()

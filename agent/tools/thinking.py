@@ -31,7 +31,7 @@ def finish_action() -> Action:
         parameters={
             "type": "object",
             "properties": {
-                "summary": {"type": "string", "description": "What was done, what was checked, what is left."}
+                "summary": {"type": "string", "description": "What was done and checked, what is left."}
             },
             "required": ["summary"],
             "additionalProperties": False,
