@@ -1,0 +1,113 @@
+"""Start of the guest: meet the host, harden, make the zygote, serve.
+
+The host speaks first: a HELLO with a JSON object {"protocol", "place", "isolated"}; the guest answers with its own HELLO {"protocol",
+"pid", "python", "features"} or, where it cannot serve, {"error"}.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from . import kernel, wire
+from .context import Place
+from .reactor import Reactor
+from .spawner import Spawner, become_reaper
+
+
+def main() -> None:
+    """Serve the host on standard input and output until it goes."""
+    decoder = wire.Decoder(None)
+    hello, rest = _meet(decoder)
+    isolated = bool(hello["isolated"])
+    place = _place(hello["place"])
+    out_fd = _take_pipe()
+    if isolated:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        os.setgroups([])
+    os.environ.clear()
+    become_reaper()
+    reactor = Reactor()
+    setting = {"isolated": isolated, "uid": place.uid, "gid": place.gid}
+    spawner = Spawner(reactor, setting, place.interpreter)  # forks: before any thread
+
+    from .dispatch import Server
+    from .link import Link
+    from .processes import Processes
+    from .workers import Workers
+
+    link = Link(reactor, out_fd, decoder.nonce or b"")
+    processes = Processes(reactor, spawner, place)
+    workers = Workers(int(place.limits["concurrent_actions"]), (place.uid, place.gid) if isolated else None)
+    server = Server(reactor, 3, decoder, link, place, processes, workers)
+    _reap_orphans(reactor)
+    link.message(wire.Kind.HELLO, 0, {"protocol": wire.PROTOCOL, "pid": os.getpid(), "python": sys.version.split()[0]})
+    for kind, channel, payload in rest:
+        server.frame(kind, channel, payload)
+    reactor.run()
+    if not isolated:
+        processes.stop_all()
+    os._exit(0)
+
+
+def _meet(decoder: wire.Decoder) -> tuple[dict[str, Any], list[tuple[int, int, bytes]]]:
+    """The host's HELLO, and frames that came right behind it."""
+    while True:
+        data = os.read(0, 65536)
+        if not data:
+            os._exit(0)
+        frames = list(decoder.feed(data))
+        if frames:
+            kind, _, payload = frames[0]
+            fields, _blob = wire.unpack_message(payload)
+            if kind != wire.Kind.HELLO or fields.get("protocol") != wire.PROTOCOL:
+                print(f"the host speaks protocol {fields.get('protocol')}, this guest {wire.PROTOCOL}", file=sys.stderr)
+                os._exit(3)
+            return fields, frames[1:]
+
+
+def _place(fields: dict[str, Any]) -> Place:
+    paths = {name: os.fsencode(fields[name]) for name in ("workspace", "home", "spill")}
+    return Place(
+        **paths,
+        roots=tuple(os.fsencode(root) for root in fields["roots"]),
+        uid=int(fields["uid"]),
+        gid=int(fields["gid"]),
+        limits=dict(fields["limits"]),
+        interpreter=tuple(fields["interpreter"]) or (sys.executable,),
+        environ=dict(fields["environ"]),
+    )
+
+
+def _take_pipe() -> int:
+    """Move the pipe to descriptors 3 and 4, so that nothing inherits it and a stray print cannot break it."""
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd, target in ((0, 3), (1, 4)):
+        os.dup2(fd, target, inheritable=False)
+        os.dup2(null, fd)
+    return 4
+
+
+def _reap_orphans(reactor: Reactor) -> None:
+    """Reap what runners that were killed leave to this process."""
+
+    def reap(_: int) -> None:
+        os.read(read, 4096)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+
+    read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    reactor.watch(read, 1, reap)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""One request under way in a worker: its body, its stream back, its helper programs."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import wire
+from .context import Finished, Place
+from .faults import Fault
+from .link import Link
+from .processes import Processes
+from .reactor import Reactor
+
+CREDIT_STEP = wire.WINDOW // 4
+
+
+class WorkerCall:
+    """Implements ``context.Call``. ``feed``, ``finish_body``, ``credit`` and ``cancel`` are the reactor's side."""
+
+    def __init__(self, place: Place, args: dict[str, Any], channel: int, link: Link, reactor: Reactor, processes: Processes):
+        self.place = place
+        self.args = args
+        self._channel = channel
+        self._link = link
+        self._reactor = reactor
+        self._processes = processes
+        self._changed = threading.Condition()
+        self._chunks: deque[bytes] = deque()
+        self._held = 0
+        self._ended: str | None = None
+        self._window = wire.WINDOW
+        self._cancelled = False
+
+    # --- the worker's side -----------------------------------------------------------------------------------------------
+    def body(self) -> Iterator[bytes]:
+        """See ``context.Call``."""
+        owed = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._chunks or self._ended is not None or self._cancelled)
+                if self._cancelled:
+                    raise Fault("cancelled")
+                if not self._chunks:
+                    break
+                chunk = self._chunks.popleft()
+                self._held -= len(chunk)
+            owed += len(chunk)
+            if owed >= CREDIT_STEP:
+                self._link.frame(wire.Kind.CREDIT, self._channel, owed.to_bytes(4, "big"))
+                owed = 0
+            yield chunk
+        if self._ended:
+            raise Fault("transfer_incomplete", problem=self._ended)
+
+    def send(self, chunk: bytes) -> None:
+        """See ``context.Call``."""
+        view = memoryview(chunk)
+        while view:
+            with self._changed:
+                self._changed.wait_for(lambda: self._window > 0 or self._cancelled or self._link.lost)
+                if self._cancelled or self._link.lost:
+                    raise Fault("cancelled")
+                piece = view[: min(self._window, wire.MAX_PAYLOAD)]
+                self._window -= len(piece)
+            self._link.frame(wire.Kind.DATA, self._channel, bytes(piece))
+            view = view[len(piece) :]
+
+    def run_helper(
+        self,
+        argv: list[str],
+        *,
+        timeout_seconds: float,
+        max_output_bytes: int,
+        cwd_fd: int | None = None,
+        stdin: bytes | int = b"",
+        env: dict[str, str] | None = None,
+    ) -> Finished:
+        """See ``context.Call``."""
+        done = threading.Event()
+        outcome: list[Finished | Fault] = []
+
+        def report(finished: Finished | Fault) -> None:
+            outcome.append(finished)
+            done.set()
+
+        environ = {**self.place.environ, **(env or {})}
+        spec = {"argv": argv, "env": environ, "cwd": None if cwd_fd is not None else "/", "state_fd": None}
+        source = os.dup(stdin) if isinstance(stdin, int) else stdin
+        folder = os.dup(cwd_fd) if cwd_fd is not None else None
+        start: Callable[[], None] = lambda: self._processes.helper(  # noqa: E731
+            spec, source, folder, timeout_seconds, max_output_bytes, report
+        )
+        self._reactor.hand_over(start)
+        done.wait()
+        if isinstance(outcome[0], Fault):
+            raise outcome[0]
+        return outcome[0]
+
+    # --- the reactor's side ------------------------------------------------------------------------------------------------
+    def feed(self, chunk: bytes) -> None:
+        """A piece of the body. Raises WireError where the host sends more than it was credited."""
+        with self._changed:
+            self._held += len(chunk)
+            if self._held > wire.WINDOW:
+                raise wire.WireError("body beyond its credit")
+            self._chunks.append(chunk)
+            self._changed.notify_all()
+
+    def finish_body(self, problem: str) -> None:
+        """No more body; ``problem`` says why it is not whole, "" that it is."""
+        with self._changed:
+            self._ended = problem
+            self._changed.notify_all()
+
+    def credit(self, size: int) -> None:
+        """The host took ``size`` bytes of the stream."""
+        with self._changed:
+            self._window = min(self._window + size, wire.WINDOW)
+            self._changed.notify_all()
+
+    def cancel(self) -> None:
+        """Give up as soon as the worker touches its streams again."""
+        with self._changed:
+            self._cancelled = True
+            self._changed.notify_all()

@@ -1,0 +1,212 @@
+"""One command under way: its descriptors, its output, its end.
+
+A command lives in the reactor's thread. ``on_end`` is called once: when its leader ended, when it could not be started, or when it
+was stopped and nothing of it is left.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import json
+import os
+import select
+import signal
+import termios
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import zygote
+from .faults import Fault
+from .output import STDERR, STDOUT, Output
+from .reactor import Reactor, Timer
+from .spawner import Runner, Spawner
+
+CHUNK = 256 * 1024
+PIPE_BYTES = 256 * 1024
+F_SETPIPE_SZ = 1031
+STDIN_IN_PIPE = 4096  # fits any pipe, so it is written at once; longer input is read from memory
+_STAGES = {
+    ("exec", 2): "program_not_found",
+    ("exec", 20): "program_not_found",
+    ("exec", 13): "program_not_executable",
+    ("exec", 8): "program_not_executable",
+    ("exec", 7): "arguments_too_long",
+    ("cwd", 2): "working_directory_invalid",
+    ("cwd", 20): "working_directory_invalid",
+    ("cwd", 13): "working_directory_invalid",
+}
+
+
+class Command:
+    """``stop_reason`` is None, "timeout" or "killed"; ``exit_status`` the wait status, None while it runs."""
+
+    def __init__(self, ident: str, output: Output, reactor: Reactor, on_end: Callable[[Command], None]) -> None:
+        self.id = ident
+        self.output = output
+        self.runner: Runner | None = None
+        self.started = 0.0
+        self.ended = 0.0
+        self.exit_status: int | None = None
+        self.fault: Fault | None = None
+        self.stop_reason: str | None = None
+        self.stopping = False
+        self.tree_empty = False
+        self.survivors = 0
+        self.collateral: tuple[str, ...] = ()
+        self.timer: Timer | None = None
+        self.state_fd: int | None = None
+        self.give_up: Callable[[], None] = lambda: None
+        self.on_begin: Callable[[], None] | None = None
+        self._on_end: Callable[[Command], None] | None = on_end
+        self._reactor = reactor
+        self._pipes: dict[int, int] = {}
+
+    @property
+    def running(self) -> bool:
+        """Whether the leader has not ended yet."""
+        return self._on_end is not None
+
+    def start(self, spawner: Spawner, spec: dict[str, Any], stdin: bytes | int, extra_fd: int | None) -> None:
+        """Start it. ``stdin`` is bytes or a descriptor (taken over); ``extra_fd`` a folder to start in (taken over)."""
+        self.started = time.monotonic()
+        out_read, out_write = os.pipe2(os.O_CLOEXEC)
+        err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        for fd, stream in ((out_read, STDOUT), (err_read, STDERR)):
+            os.set_blocking(fd, False)
+            self._pipes[fd] = stream
+            self._reactor.watch(fd, select.EPOLLIN, lambda _, fd=fd: self._readable(fd))  # type: ignore[misc]
+        _widen(out_read)
+        if extra_fd is None:
+            self.state_fd = os.memfd_create("state", os.MFD_CLOEXEC)
+            extra_fd = os.dup(self.state_fd)
+        source = stdin if isinstance(stdin, int) else _input(stdin)
+        self.give_up = spawner.spawn(spec, [source, out_write, err_write, extra_fd], self._packet, self._handed)
+
+    def _handed(self, runner: Runner) -> None:
+        self.runner = runner
+
+    # --- what the runner says ----------------------------------------------------------------------------------------
+    def _packet(self, packet: bytes) -> None:
+        kind = packet[:1]
+        if kind == b"G" and self.on_begin is not None:
+            self.on_begin()
+        elif kind == b"E":
+            self.fault = _start_fault(packet[1:])
+        elif kind == b"X":
+            _, status, alone = zygote.STATUS.unpack(packet)
+            self.tree_empty = bool(alone)
+            self._leader_ended(status)
+        elif kind == b"Z" or not packet:
+            self.tree_empty = True
+            if self.exit_status is None:
+                self._leader_ended(signal.SIGKILL)  # the runner itself was killed: a kill of everything
+
+    def _leader_ended(self, status: int) -> None:
+        self.exit_status = status
+        if not self.stopping:
+            self.end()
+
+    def end(self) -> None:
+        """Take what is still in the pipes and report the end; the second call does nothing."""
+        if self._on_end is None:
+            return
+        self.ended = time.monotonic()
+        if self.timer is not None:
+            self.timer.cancel()
+        for fd in list(self._pipes):
+            self._drain(fd)
+        report, self._on_end = self._on_end, None
+        report(self)
+
+    # --- output --------------------------------------------------------------------------------------------------------
+    def _readable(self, fd: int) -> None:
+        self._read(fd, CHUNK)
+
+    def _read(self, fd: int, size: int) -> int:
+        try:
+            data = os.read(fd, size)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            data = b""
+        if data:
+            self.output.append(self._pipes[fd], data)
+        else:
+            self._reactor.unwatch(fd)
+            os.close(fd)
+            del self._pipes[fd]
+        return len(data)
+
+    def _drain(self, fd: int) -> None:
+        """Read what was in the pipe when the leader ended: no more, for what it left behind may write for ever."""
+        waiting = array.array("i", [0])
+        fcntl.ioctl(fd, termios.FIONREAD, waiting)
+        left = waiting[0]
+        while left > 0 and (got := self._read(fd, min(left, CHUNK))):
+            left -= got
+        if not left and self.tree_empty and fd in self._pipes:
+            self._read(fd, CHUNK)  # end of file: nobody is left to write
+
+    def close(self) -> None:
+        """Release descriptors and the spill file; for a command that is to be forgotten."""
+        for fd in list(self._pipes):
+            self._reactor.unwatch(fd)
+            os.close(fd)
+        self._pipes.clear()
+        self.take_state()
+        self.output.discard()
+
+    def take_state(self) -> bytes:
+        """What the shell left as its state; b"" the second time."""
+        if self.state_fd is None:
+            return b""
+        fd, self.state_fd = self.state_fd, None
+        try:
+            return os.pread(fd, 1 << 20, 0)
+        finally:
+            os.close(fd)
+
+
+def outcome(status: int | None) -> tuple[int | None, str | None]:
+    """(exit code, signal name) of a wait status; exactly one of them is None for a status."""
+    if status is None:
+        return None, None
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            return None, signal.Signals(number).name
+        except ValueError:
+            return None, f"SIG{number}"
+    return os.WEXITSTATUS(status), None
+
+
+def _start_fault(packet: bytes) -> Fault:
+    report = json.loads(packet)
+    code = _STAGES.get((report["stage"], report["errno"]), "io_error")
+    return Fault(code, errno=os.strerror(report["errno"]) if report["errno"] else report["error"], stage=report["stage"])
+
+
+def _input(data: bytes) -> int:
+    """A descriptor that reads ``data``."""
+    if not data:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    if len(data) <= STDIN_IN_PIPE:
+        read, write = os.pipe2(os.O_CLOEXEC)
+        os.write(write, data)
+        os.close(write)
+        return read
+    memory = os.memfd_create("stdin", os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(memory, view) :]
+    os.lseek(memory, 0, os.SEEK_SET)
+    return memory
+
+
+def _widen(fd: int) -> None:
+    try:
+        fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
+    except OSError:  # the user's share of pipe memory is used up: the default is fine
+        pass

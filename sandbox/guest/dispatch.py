@@ -1,0 +1,174 @@
+"""The guest's server: frames in, handlers, replies out."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from . import wire
+from .calls import WorkerCall
+from .context import Place
+from .faults import Fault, fault_of
+from .handlers import HANDLERS
+from .link import Link
+from .processes import Processes
+from .reactor import Reactor
+from .wire import Kind
+from .workers import Workers
+
+READ_BYTES = 256 * 1024
+# A host that sends nothing for this long is gone, though the pipe may stand (an engine restarted under live-restore).
+LEASE_SECONDS = 120.0
+
+
+class Server:
+    """Serves one host until the pipe ends, the bytes on it are not the protocol's, or the lease runs out."""
+
+    def __init__(self, reactor: Reactor, in_fd: int, decoder: wire.Decoder, link: Link, place: Place, processes: Processes,
+                 workers: Workers) -> None:  # fmt: skip
+        self._reactor = reactor
+        self._in = in_fd
+        self._decoder = decoder
+        self._link = link
+        self._place = place
+        self._processes = processes
+        self._workers = workers
+        self._assembler = wire.Assembler()
+        self._calls: dict[int, WorkerCall] = {}
+        self._cancels: dict[int, Callable[[], None]] = {}
+        self._heard = time.monotonic()
+        os.set_blocking(in_fd, False)
+        reactor.watch(in_fd, select.EPOLLIN, self._readable)
+        reactor.after(LEASE_SECONDS, self._check_lease)
+
+    def _check_lease(self) -> None:
+        left = self._heard + LEASE_SECONDS - time.monotonic()
+        if left <= 0:
+            self._reactor.stop()
+        else:
+            self._reactor.after(left, self._check_lease)
+
+    def _readable(self, _: int) -> None:
+        try:
+            data = os.read(self._in, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._reactor.stop()
+            return
+        self._heard = time.monotonic()
+        try:
+            self.feed(data)
+        except wire.WireError as error:
+            print(f"the pipe is broken: {error}", file=sys.stderr)
+            self._reactor.stop()
+
+    def feed(self, data: bytes) -> None:
+        """Serve the frames in ``data``. Raises WireError."""
+        for kind, channel, payload in self._decoder.feed(data):
+            self.frame(kind, channel, payload)
+
+    def frame(self, kind: int, channel: int, payload: bytes) -> None:
+        """Serve one frame. Raises WireError."""
+        call = self._calls.get(channel)
+        if kind == Kind.REQUEST:
+            self._request(channel, self._assembler.finish(channel, payload))
+        elif kind == Kind.PART:
+            self._assembler.add(channel, payload)
+        elif kind == Kind.DATA and call is not None:
+            call.feed(payload)
+        elif kind == Kind.END and call is not None:
+            call.finish_body(payload[:500].decode("utf-8", "replace"))
+        elif kind == Kind.CREDIT and call is not None:
+            call.credit(int.from_bytes(payload[:4], "big"))
+        elif kind == Kind.CANCEL:
+            self._cancels.get(channel, _nothing)()
+        elif kind == Kind.PING:
+            self._link.frame(Kind.PONG, channel, payload[:64])
+
+    def _request(self, channel: int, message: bytes) -> None:
+        fields, blob = wire.unpack_message(message)
+        operation, args = fields.get("operation"), fields.get("args")
+        if not isinstance(args, dict):
+            raise wire.WireError("request without arguments")
+        if operation == "run" and fields.get("stdin_blob"):
+            args["stdin"] = blob
+        try:
+            if operation == "run":
+                self._cancels[channel] = self._processes.run(args, self._replier(channel), self._eventer(channel))
+            elif operation == "logs":
+                result, data = self._processes.logs(args)
+                self._reply(channel, {"result": result}, data)
+            elif operation == "kill":
+                self._processes.kill(args, self._replier(channel))
+            elif operation in HANDLERS:
+                self._start_worker(channel, operation, args)
+            else:
+                raise Fault("unknown_tool", name=str(operation)[:100])
+        except Fault as fault:
+            self._reply(channel, {"fault": fault}, b"")
+
+    # --- replies -----------------------------------------------------------------------------------------------------------
+    def _replier(self, channel: int) -> Callable[[dict[str, Any], bytes], None]:
+        return lambda fields, blob: self._reply(channel, fields, blob)
+
+    def _eventer(self, channel: int) -> Callable[[str], None]:
+        return lambda event: self._link.message(Kind.NOTICE, channel, {"event": event})
+
+    def _reply(self, channel: int, fields: dict[str, Any], blob: bytes) -> None:
+        self._calls.pop(channel, None)
+        self._cancels.pop(channel, None)
+        fault = fields.pop("fault", None)
+        if fault is not None:
+            fields["fault"] = {"code": fault.code, "effects": fault.effects, "fields": _plain(fault.fields)}
+            fields["result"] = fields.get("result") or fault.result
+        self._link.message(Kind.REPLY, channel, fields, blob)
+
+    # --- workers -----------------------------------------------------------------------------------------------------------
+    def _start_worker(self, channel: int, operation: str, args: dict[str, Any]) -> None:
+        call = WorkerCall(self._place, args, channel, self._link, self._reactor, self._processes)
+        self._calls[channel] = call
+        self._cancels[channel] = call.cancel
+        handler = HANDLERS[operation]
+
+        def work() -> None:
+            answer: dict[str, Any]
+            blob = b""
+            try:
+                result = handler(call)
+                if isinstance(result, tuple):
+                    result, blob = result
+                answer = {"result": result}
+            except Fault as fault:
+                answer = {"fault": fault}
+            except OSError as error:
+                answer = {"fault": fault_of(error, str(args.get("path", "")))}
+            except Exception as error:
+                traceback.print_exc()
+                answer = {"fault": Fault("io_error", problem=f"{type(error).__name__} in {operation}", effects="unknown")}
+            self._calls.pop(channel, None)
+            self._reply(channel, answer, blob)
+
+        self._workers.submit(work)
+
+
+def _plain(value: Any) -> Any:
+    """Fields of a fault as JSON-ready data."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, bytes):
+        return os.fsdecode(value).encode("utf-8", "replace").decode()
+    return value if isinstance(value, bool | int | float | str) or value is None else str(value)
+
+
+def _nothing() -> None:
+    """Cancel nothing: the request has been answered already."""

@@ -1,0 +1,161 @@
+"""One ``run`` from its request to its reply. Lives in the reactor's thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from . import sessions
+from .commands import Command, outcome
+from .faults import Fault
+from .pressure import disk_notice
+from .sessions import Session
+
+if TYPE_CHECKING:
+    from .processes import Processes
+
+Reply = Callable[[dict[str, Any], bytes], None]
+
+
+class Job:
+    """One ``run`` from its request to its reply."""
+
+    def __init__(self, processes: Processes, session: Session, args: dict[str, Any], reply: Reply) -> None:
+        self._processes = processes
+        self._session = session
+        self._args = args
+        self._reply: Reply | None = reply
+        self._foreground = False
+        self._command: Command | None = None
+
+    def start_foreground(self) -> None:
+        """Start as the session's one foreground command."""
+        if self._reply is None:  # cancelled while it waited
+            self._next()
+            return
+        self._foreground = self._session.busy = True
+        self.start()
+
+    def start(self) -> None:
+        """Start; faults are answered."""
+        try:
+            self._start()
+        except Fault as fault:
+            self._answer({"fault": fault})
+            self._release()
+
+    def _start(self) -> None:
+        p, args = self._processes, self._args
+        spec = self._spec()
+        keep = args["keep_output_bytes"]
+        command = self._command = p.new_command(keep, self._ended)
+        self._oom_before = p.pressure.kills()
+        stdin = args["stdin"].encode("utf-8", "surrogateescape") if isinstance(args.get("stdin"), str) else args.get("stdin") or b""
+        if self._args.get("background"):
+            command.on_begin = self._began
+        seconds = args["timeout_seconds"]
+        if seconds is not None:
+            command.timer = p.reactor.after(seconds, lambda: p.stop(command, "timeout", lambda _: None))
+        command.start(p.spawner, spec, stdin, None)
+
+    def _spec(self) -> dict[str, Any]:
+        args, session = self._args, self._session
+        env = {**session.env, **(args.get("env") or {})}
+        cwd = session.cwd
+        if args.get("cwd"):
+            cwd = os.path.join(os.fsdecode(self._processes.place.workspace), args["cwd"])
+        if args.get("argv"):
+            argv, state_fd = list(args["argv"]), None
+        else:
+            shell = self._processes.shell
+            if shell is None:
+                raise Fault("shell_not_found")
+            argv, state_fd = sessions.shell_argv(shell[0], shell[1], args["command"]), shell[1]
+        if any("\0" in text for text in (*argv, cwd, *env, *env.values())):
+            raise Fault("invalid_arguments", problem="a NUL character in the command, its folder or its environment")
+        return {"argv": argv, "env": env, "cwd": cwd, "state_fd": state_fd}
+
+    def _began(self) -> None:
+        """A background command is on its way: answer with its id."""
+        if self._command is not None:
+            self._answer({"result": {"id": self._command.id, "running": True, "cwd": self._session.cwd}})
+
+    def _ended(self, command: Command) -> None:
+        processes = self._processes
+        state = command.take_state()
+        if self._foreground and command.stop_reason is None and command.fault is None and self._args.get("argv") is None:
+            self._keep_state(state)
+        if command.fault is not None:
+            self._answer({"fault": command.fault})
+        else:
+            result, notices = self._report(command)
+            segments, blob = command.output.shown()
+            answer: dict[str, Any] = {"result": result, "segments": segments, "notices": notices}
+            if command.stop_reason == "timeout":
+                seconds = self._args["timeout_seconds"]
+                answer["fault"] = Fault("timeout", seconds=seconds, survivors=command.survivors, effects="unknown")
+            elif command.stop_reason == "cancelled":
+                answer["fault"] = Fault("cancelled", effects="unknown")
+            self._answer(answer, blob)
+        self._release()
+        if not command.running and command.fault is not None:
+            processes.commands.pop(command.id, None)
+            command.close()
+
+    def _keep_state(self, data: bytes) -> None:
+        state = sessions.parse_state(data)
+        if state is not None:
+            given = {"cwd": self._args.get("cwd"), "env": self._args.get("env") or {}}
+            sessions.next_state(self._session, given, state)
+
+    def _report(self, command: Command) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        processes, output = self._processes, command.output
+        exit_code, signal = outcome(command.exit_status)
+        if exit_code is None and signal is None:  # killed, but the runner has not said so yet
+            signal = "SIGKILL"
+        left = 0 if command.stopping else processes.left_below(command)
+        kills = processes.pressure.kills() - self._oom_before
+        victim = kills > 0 and command.stop_reason is None and (signal == "SIGKILL" or exit_code == 137)
+        result = {
+            "id": command.id, "exit_code": exit_code, "signal": signal, "oom_killed": victim, "output_bytes": output.total,
+            "truncated": output.truncated, "spill_path": os.fsdecode(output.path) if output.has_spill else None,
+            "spill_truncated": output.truncated and output.spill_truncated, "left_running": left,
+            "cwd": self._session.cwd, "duration_ms": round((command.ended - command.started) * 1000, 3),
+        }  # fmt: skip
+        notices: list[dict[str, Any]] = []
+        if left:
+            notices.append({"code": "left_running", "id": command.id, "count": left})
+        if output.truncated:
+            notices.append({"code": "output_cut", "bytes": output.total, "path": result["spill_path"]})
+        if kills > 0:
+            limit = processes.place.limits["memory_bytes"]
+            notices.append({"code": "out_of_memory", "kills": kills, "limit": limit, "certain": victim})
+        if command.collateral:
+            notices.append({"code": "others_killed", "ids": list(command.collateral)})
+        if full := disk_notice(processes.place.workspace):
+            notices.append(full)
+        return result, notices
+
+    def _answer(self, fields: dict[str, Any], blob: bytes = b"") -> None:
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply(fields, blob)
+
+    def _release(self) -> None:
+        if self._foreground:
+            self._foreground = False
+            self._next()
+
+    def _next(self) -> None:
+        if self._session.waiting:
+            self._session.waiting.popleft()()
+        else:
+            self._session.busy = False
+
+    def cancel(self) -> None:
+        """Stop the command, or take it out of the queue."""
+        if self._command is None:
+            self._answer({"fault": Fault("cancelled", effects="none")})
+        elif self._command.running:
+            self._processes.stop(self._command, "cancelled", lambda _: None)

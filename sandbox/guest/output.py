@@ -1,0 +1,129 @@
+"""What a command printed: head and tail in memory, all of it (up to a bound) in a spill file."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+
+STDOUT, STDERR = 1, 2
+SPILL_FLAGS = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Output:
+    """Collects both streams of one command in the order of arrival, in bounded memory.
+
+    ``keep_bytes`` is what a result may show: the first half of it from the start, the rest from the end. When more arrives, a
+    spill file is made at ``path`` and holds everything up to ``spill_limit`` bytes. ``make_room`` is asked when the spill
+    place is full and answers whether it freed something.
+    """
+
+    def __init__(self, path: bytes, keep_bytes: int, spill_limit: int, make_room: Callable[[], bool]) -> None:
+        self.path = path
+        self.total = 0
+        self.spilled = 0
+        self.spill_truncated = False
+        self._keep = keep_bytes
+        self._spill_limit = spill_limit
+        self._make_room = make_room
+        self._head: list[tuple[int, bytes]] = []
+        self._head_room = keep_bytes - keep_bytes // 2
+        self._tail: deque[tuple[int, bytes]] = deque()
+        self._tail_size = 0
+        self._fd: int | None = None
+
+    @property
+    def has_spill(self) -> bool:
+        """Whether a spill file was made."""
+        return self._fd is not None
+
+    @property
+    def truncated(self) -> bool:
+        """Whether bytes between head and tail are no longer in memory."""
+        return self.total > self._keep
+
+    def append(self, stream: int, data: bytes) -> None:
+        """Take what the command wrote."""
+        self.total += len(data)
+        if self._fd is None and self.total > self._keep and not self.spill_truncated:
+            self._open_spill()
+        if self._fd is not None:
+            self._spill(data)
+        if self._head_room:
+            kept = data[: self._head_room]
+            self._head.append((stream, kept))
+            self._head_room -= len(kept)
+            data = data[len(kept) :]
+        if data:
+            self._tail.append((stream, data))
+            self._tail_size += len(data)
+            self._trim()
+
+    def shown(self) -> tuple[list[list[int]], bytes]:
+        """What is kept: segments ``[stream, length, 0 for head or 1 for tail]`` and their bytes one after the other."""
+        parts = [(s, d, 0) for s, d in self._head] + [(s, d, 1) for s, d in self._tail]
+        segments: list[list[int]] = []
+        for stream, data, part in parts:
+            if segments and segments[-1][0] == stream and segments[-1][2] == part:
+                segments[-1][1] += len(data)
+            else:
+                segments.append([stream, len(data), part])
+        return segments, b"".join(d for _, d, _ in parts)
+
+    def read(self, offset: int, size: int) -> tuple[int, bytes]:
+        """Bytes from ``offset`` on, as (where they really start, bytes); later where those were lost to the bounds."""
+        if self._fd is not None and offset < self.spilled:
+            return offset, os.pread(self._fd, min(size, self.spilled - offset), offset)
+        tail_start = self.total - self._tail_size
+        if self._fd is None and not self.truncated:
+            data = b"".join(d for _, d in (*self._head, *self._tail))
+            return min(offset, self.total), data[offset : offset + size]
+        start = max(offset, tail_start)
+        data = b"".join(d for _, d in self._tail)
+        return min(start, self.total), data[start - tail_start : start - tail_start + size]
+
+    def discard(self) -> None:
+        """Remove the spill file; the kept head and tail stay."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+            self.spill_truncated = True
+            try:
+                os.unlink(self.path)
+            except OSError:
+                pass
+
+    def _trim(self) -> None:
+        over = self._tail_size - self._keep // 2
+        while over > 0:
+            stream, data = self._tail.popleft()
+            cut = min(over, len(data))
+            if cut < len(data):
+                self._tail.appendleft((stream, data[cut:]))
+            self._tail_size -= cut
+            over -= cut
+
+    def _open_spill(self) -> None:
+        try:
+            self._fd = os.open(self.path, SPILL_FLAGS, 0o644)
+        except OSError:
+            self.spill_truncated = True
+            return
+        for _, data in (*self._head, *self._tail):
+            self._spill(data)
+
+    def _spill(self, data: bytes) -> None:
+        if self.spill_truncated or self._fd is None:
+            return
+        fits = memoryview(data)[: self._spill_limit - self.spilled]
+        self.spill_truncated = len(fits) < len(data)
+        while fits:
+            try:
+                written = os.write(self._fd, fits)
+            except OSError:
+                if not self._make_room():
+                    self.spill_truncated = True
+                    return
+                continue
+            self.spilled += written
+            fits = fits[written:]

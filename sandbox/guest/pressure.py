@@ -1,0 +1,43 @@
+"""What the kernel says of memory and disk of this sandbox."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+_COUNTERS = ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events")
+NEARLY_FULL = 0.9
+
+
+class MemoryPressure:
+    """Counts processes the kernel killed for memory in this sandbox (cgroup v1 or v2)."""
+
+    def __init__(self) -> None:
+        self._fd: int | None = None
+        if os.getpid() != 1:  # a guest that is not PID 1 has no cgroup of its own
+            return
+        for path in _COUNTERS:
+            try:
+                self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                return
+            except OSError:
+                continue
+
+    def kills(self) -> int:
+        """How many processes were killed for memory so far; 0 where that cannot be read."""
+        if self._fd is None:
+            return 0
+        for line in os.pread(self._fd, 4096, 0).splitlines():
+            name, _, value = line.partition(b" ")
+            if name == b"oom_kill":
+                return int(value)
+        return 0
+
+
+def disk_notice(folder: bytes) -> dict[str, Any] | None:
+    """The notice that the place of ``folder`` is nearly full, or None. Sizes in bytes."""
+    state = os.statvfs(folder)
+    size, free = state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize
+    if os.getpid() != 1 or not size or free > size * (1 - NEARLY_FULL):
+        return None
+    return {"code": "disk_nearly_full", "free": free, "size": size, "path": os.fsdecode(folder)}

@@ -1,0 +1,190 @@
+"""Commands of the sandbox: run, logs, kill, and the helper programs of other operations. Lives in the reactor's thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from . import sessions
+from .commands import Command, outcome
+from .context import Finished, Place
+from .faults import Fault
+from .jobs import Job, Reply
+from .killer import Killer
+from .output import Output
+from .pressure import MemoryPressure
+from .proctree import descendants, kill_below
+from .reactor import Reactor
+from .sessions import Session
+from .spawner import Spawner
+
+# Ended commands whose output can still be asked for; older ones are forgotten with their spill files.
+REMEMBERED = 64
+
+
+class Processes:
+    """Every command by id. Replies are {"result": …, "segments": …, "notices": …} or {"fault": …} and a blob."""
+
+    def __init__(self, reactor: Reactor, spawner: Spawner, place: Place) -> None:
+        self.reactor = reactor
+        self.spawner = spawner
+        self.place = place
+        self._killer = Killer(reactor, spawner.pause, spawner.resume)
+        self.pressure = MemoryPressure()
+        self.shell = sessions.find_shell()
+        self._sessions: dict[str, Session] = {}
+        self.commands: dict[str, Command] = {}
+        self._count = 0
+
+    # --- run -----------------------------------------------------------------------------------------------------------
+    def run(self, args: dict[str, Any], reply: Reply, event: Callable[[str], None]) -> Callable[[], None]:
+        """Carry out ``run``; ``event`` gets "queued" and "started" where it had to wait. Answers a call that cancels it."""
+        name = args.get("session")
+        session = self._session(name) if name is not None else self._fresh()
+        background = bool(args.get("background"))
+        if background and sum(c.running for c in self.commands.values()) >= self.place.limits["background_commands"]:
+            raise Fault("too_many_commands", limit=self.place.limits["background_commands"])
+        job = Job(self, session, args, reply)
+        if background or name is None:
+            job.start()
+        elif session.busy:
+            event("queued")
+            session.waiting.append(lambda: (event("started"), job.start_foreground()))
+        else:
+            job.start_foreground()
+        return job.cancel
+
+    def _fresh(self) -> Session:
+        return Session(os.fsdecode(self.place.workspace), dict(self.place.environ))
+
+    def _session(self, name: str) -> Session:
+        if name not in self._sessions:
+            if len(self._sessions) >= self.place.limits["sessions"]:
+                raise Fault("too_many_commands", limit=self.place.limits["sessions"], what="sessions")
+            self._sessions[name] = self._fresh()
+        return self._sessions[name]
+
+    # --- logs, kill --------------------------------------------------------------------------------------------------------
+    def logs(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Output of a command from an offset on."""
+        command = self._find(args["id"])
+        start, data = command.output.read(args["offset"], min(args["max_bytes"], self.place.limits["read_bytes"]))
+        exit_code, signal = outcome(command.exit_status)
+        fields = {
+            "id": command.id, "offset": start, "next_offset": start + len(data), "total_bytes": command.output.total,
+            "kept_bytes": command.output.spilled or min(command.output.total, start + len(data)), "running": command.running,
+            "exit_code": exit_code, "signal": signal, "left_running": self.left_below(command),
+        }  # fmt: skip
+        return fields, data
+
+    def kill(self, args: dict[str, Any], reply: Reply) -> None:
+        """Kill a command and all below its runner, verified."""
+        command = self._find(args["id"])
+        if command.tree_empty or command.runner is None:
+            reply({"result": {"id": command.id, "already_ended": True}}, b"")
+            return
+
+        def report(killed: int) -> None:
+            fields = {"id": command.id, "killed": killed, "survivors": command.survivors, "collateral": command.collateral}
+            if command.survivors:
+                reply({"fault": Fault("kill_failed", id=command.id, survivors=command.survivors, result=fields)}, b"")
+            else:
+                reply({"result": fields}, b"")
+
+        self.stop(command, "killed", report)
+
+    def stop(self, command: Command, reason: str, report: Callable[[int], None]) -> None:
+        """Leave nothing of ``command`` running, end it with ``reason``, then call ``report(killed)``."""
+        if command.running:
+            command.stop_reason = reason
+        command.stopping = True
+        if command.runner is None:  # no process was to be had for it
+            command.give_up()
+            command.fault = Fault("too_many_processes", limit=self.place.limits["pids"])
+            command.tree_empty = True
+            command.end()
+            report(0)
+            return
+
+        def killed(count: int, survivors: int, escalated: bool) -> None:
+            command.survivors = survivors
+            if escalated:
+                command.collateral = tuple(c.id for c in self.commands.values() if not c.tree_empty and c is not command)
+            command.end()
+            report(count)
+
+        self._killer.kill(command.runner.pid, killed)
+
+    def stop_all(self) -> None:
+        """Kill every command without waiting for reports; for the end of a guest that is not PID 1."""
+        for command in self.commands.values():
+            if command.runner is not None and not command.tree_empty:
+                kill_below(command.runner.pid)
+
+    def _find(self, ident: str) -> Command:
+        command = self.commands.get(ident)
+        if command is None:
+            raise Fault("unknown_command", id=ident, known=list(self.commands)[-10:])
+        return command
+
+    def left_below(self, command: Command) -> int:
+        """How many processes an ended command left running."""
+        if command.tree_empty or command.runner is None or command.running:
+            return 0
+        return len(descendants(command.runner.pid))
+
+    # --- helper programs ---------------------------------------------------------------------------------------------------
+    def helper(
+        self, spec: dict[str, Any], stdin: bytes | int, cwd_fd: int | None, seconds: float, size: int,
+        done: Callable[[Finished | Fault], None],
+    ) -> None:  # fmt: skip
+        """Run a program for another operation; it is not listed, keeps no more than ``size`` bytes and leaves nothing."""
+        output = Output(b"", size, 0, lambda: False)
+        output.spill_truncated = True  # no spill file
+
+        def ended(command: Command) -> None:
+            def finish(_: int = 0) -> None:
+                done(command.fault or _finished(command))
+                command.close()
+
+            if command.tree_empty or command.stopping:
+                finish()
+            else:
+                self.stop(command, "killed", finish)
+
+        command = Command("helper", output, self.reactor, ended)
+        command.timer = self.reactor.after(seconds, lambda: self.stop(command, "timeout", lambda _: None))
+        command.start(self.spawner, spec, stdin, cwd_fd)
+
+    # --- for jobs ----------------------------------------------------------------------------------------------------------
+    def new_command(self, keep_bytes: int, on_end: Callable[[Command], None]) -> Command:
+        """A command with the next id; the oldest ended ones are forgotten."""
+        self._count += 1
+        ident = f"c{self._count}"
+        path = os.path.join(self.place.spill, ident.encode() + b".log")
+        output = Output(path, keep_bytes, self.place.limits["spill_bytes"], self._make_room)
+        command = self.commands[ident] = Command(ident, output, self.reactor, on_end)
+        for old in [c for c in self.commands.values() if not c.running and c.tree_empty][:-REMEMBERED]:
+            old.close()
+            del self.commands[old.id]
+        return command
+
+    def _make_room(self) -> bool:
+        """Drop the spill file of the command that ended first; whether there was one."""
+        ended = [c for c in self.commands.values() if not c.running and c.output.has_spill]
+        if not ended:
+            return False
+        min(ended, key=lambda c: c.ended).output.discard()
+        return True
+
+
+def _finished(command: Command) -> Finished:
+    segments, blob = command.output.shown()
+    out, err, at = bytearray(), bytearray(), 0
+    for stream, length, _ in segments:
+        (out if stream == 1 else err).extend(blob[at : at + length])
+        at += length
+    exit_code, _ = outcome(command.exit_status)
+    timed_out = command.stop_reason == "timeout"
+    return Finished(None if timed_out else exit_code, bytes(out), bytes(err), command.output.truncated, timed_out)

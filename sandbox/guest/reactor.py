@@ -1,0 +1,99 @@
+"""The guest's one event loop: descriptors, timers, and calls handed over from other threads."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+
+Callback = Callable[[int], None]
+
+
+class Timer:
+    """A call due at a monotonic time in seconds; ``cancel`` makes it do nothing."""
+
+    __slots__ = ("call", "due")
+
+    def __init__(self, due: float, call: Callable[[], None]) -> None:
+        self.due = due
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        """Do nothing when due."""
+        self.call = None
+
+    def __lt__(self, other: Timer) -> bool:
+        return self.due < other.due
+
+
+class Reactor:
+    """Runs callbacks in the thread that calls ``run``; ``hand_over`` is the only method for other threads."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._callbacks: dict[int, Callback] = {}
+        self._timers: list[Timer] = []
+        self._handed: deque[Callable[[], None]] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._running = True
+        self.watch(self._wake, select.EPOLLIN, self._take_handed)
+
+    def watch(self, fd: int, events: int, callback: Callback) -> None:
+        """Call ``callback(events)`` when ``fd`` is ready."""
+        if fd in self._callbacks:
+            self._epoll.modify(fd, events)
+        else:
+            self._epoll.register(fd, events)
+        self._callbacks[fd] = callback
+
+    def unwatch(self, fd: int) -> None:
+        """Forget ``fd``; call before it is closed."""
+        if self._callbacks.pop(fd, None) is not None:
+            try:
+                self._epoll.unregister(fd)
+            except OSError:  # closed already
+                pass
+
+    def after(self, seconds: float, call: Callable[[], None]) -> Timer:
+        """Call ``call`` once, ``seconds`` from now."""
+        timer = Timer(time.monotonic() + seconds, call)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def hand_over(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called in the reactor's thread; may be used from any thread."""
+        self._handed.append(call)
+        os.eventfd_write(self._wake, 1)
+
+    def stop(self) -> None:
+        """Return from ``run`` after the present round."""
+        self._running = False
+
+    def run(self) -> None:
+        """Serve until ``stop``."""
+        while self._running:
+            for fd, events in self._epoll.poll(self._wait()):
+                callback = self._callbacks.get(fd)
+                if callback is not None:
+                    callback(events)
+            self._run_timers()
+
+    def _wait(self) -> float:
+        while self._timers and self._timers[0].call is None:
+            heapq.heappop(self._timers)
+        return max(0.0, self._timers[0].due - time.monotonic()) if self._timers else -1
+
+    def _run_timers(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0].due <= now:
+            call = heapq.heappop(self._timers).call
+            if call is not None:
+                call()
+
+    def _take_handed(self, _: int) -> None:
+        os.eventfd_read(self._wake)
+        for _i in range(len(self._handed)):
+            self._handed.popleft()()

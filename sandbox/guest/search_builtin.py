@@ -1,0 +1,126 @@
+"""A program that searches as ``rg --json`` does, for sandboxes without ripgrep: ``search_builtin REQUEST``.
+
+Runs in a process of its own, because a regular expression can take for ever and only a process can be killed. Searches the
+working folder, or standard input. Ignore files are not read; .git and binary files are passed over.
+"""
+
+from __future__ import annotations
+
+import base64
+import fnmatch
+import json
+import os
+import re
+import stat
+import sys
+from collections import deque
+from typing import Any, BinaryIO
+
+from .walking import DIRECTORY, walk
+
+SNIFFED = 8192
+LINE_BYTES = 1 << 20  # of a longer line, only so much is searched
+
+
+class Search:
+    """One search; finished when ``left``, the matches still wanted of all files, is 0."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        pattern = request["pattern"]
+        flags = re.IGNORECASE if request.get("ignore_case") else 0
+        self.pattern = re.compile(re.escape(pattern) if request.get("literal") else pattern, flags)
+        self.glob = request.get("glob")
+        self.context = int(request.get("context_lines", 0))
+        self.left = int(request.get("max_matches", 100)) + 1
+
+    def folder(self) -> None:
+        """Search everything below the working folder that the glob allows."""
+        skipped = b""
+        for item in walk(os.open(b".", DIRECTORY)):
+            if self.left <= 0:
+                return
+            if item.name == b".git":
+                skipped = item.path + b"/"
+            if skipped and item.path.startswith(skipped):
+                continue
+            if stat.S_ISREG(item.status.st_mode) and self._wanted(os.fsdecode(item.path)):
+                try:
+                    fd = os.open(item.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=item.folder_fd)
+                except OSError:  # not ours to read, or gone
+                    continue
+                with open(fd, "rb") as file:
+                    self.file(file, b"./" + item.path)
+
+    def _wanted(self, path: str) -> bool:
+        if not self.glob:
+            return True
+        exclude, glob = self.glob.startswith("!"), self.glob.removeprefix("!")
+        subject = path if "/" in glob else path.rsplit("/", 1)[-1]
+        patterns = _alternatives(glob.lstrip("/"))
+        return any(fnmatch.fnmatchcase(subject, one) for one in patterns) != exclude
+
+    def file(self, file: BinaryIO, path: bytes) -> None:
+        """Search one file."""
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return
+        head = file.read(SNIFFED)
+        if b"\0" in head:
+            return
+        file.seek(0)
+        say("begin", path)
+        before: deque[tuple[int, bytes]] = deque(maxlen=self.context)
+        after = number = 0
+        while self.left > 0 and (line := file.readline(LINE_BYTES)):
+            number += 1
+            end = line
+            while not end.endswith(b"\n") and len(end) == LINE_BYTES:
+                end = file.readline(LINE_BYTES)
+            if self.pattern.search(line.decode("utf-8", "replace").rstrip("\r\n")):
+                for earlier in before:
+                    say("context", path, *earlier)
+                before.clear()
+                say("match", path, number, line)
+                self.left -= 1
+                after = self.context
+            elif after:
+                say("context", path, number, line)
+                after -= 1
+            else:
+                before.append((number, line))
+
+
+def _alternatives(glob: str) -> list[str]:
+    """The glob with {a,b} written out, and ``**/`` also standing for nothing."""
+    braces = re.search(r"\{([^{}]*)\}", glob)
+    if braces:
+        before, after = glob[: braces.start()], glob[braces.end() :]
+        return [one for part in braces[1].split(",")[:50] for one in _alternatives(before + part + after)][:500]
+    return [glob, glob.replace("**/", "")] if "**/" in glob else [glob]
+
+
+def say(kind: str, path: bytes, number: int = 0, line: bytes = b"") -> None:
+    """One event as ripgrep writes it."""
+    data: dict[str, Any] = {"path": {"bytes": base64.b64encode(path).decode()}}
+    if number:
+        data |= {"line_number": number, "lines": {"text": line[:8192].decode("utf-8", "replace")}}
+    sys.stdout.write(json.dumps({"type": kind, "data": data}) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Exit status as ripgrep's: 2 with the reason on standard error for a pattern that is none."""
+    request = json.loads(sys.argv[1])
+    try:
+        search = Search(request)
+    except (re.error, RecursionError, OverflowError) as error:
+        sys.stderr.write(f"regex parse error: {error}\n")
+        return 2
+    if request["folder"]:
+        search.folder()
+    else:
+        search.file(sys.stdin.buffer, b"-")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Sessions: a working folder and exported variables that carry over from one command to the next.
+
+Every command gets a shell of its own, which starts from the session's state and, when it ends, leaves its state in a memory file. So there
+is no long-lived shell that a timeout, an ``exit`` or a syntax error could take away.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+STATE_LIMIT = 1 << 20
+# Variables the shell keeps for itself; the session has no use for them.
+_OWN = {"_", "SHLVL", "PWD", "OLDPWD", "BASHPID", "GAMEBOX_STATE"}
+_SHELLS = (("/bin/bash", 199), ("/usr/bin/bash", 199), ("/bin/sh", 9), ("/usr/bin/sh", 9))
+
+# Saves the state after the command, or on the way out where the command leaves by itself (exit, set -e). A command that
+# sets an EXIT trap of its own keeps it. Nothing here starts a process.
+_PRELUDE = """__gamebox_save() { [ "${__gamebox_saved-}" ] || { printf '%s\\0' "$PWD"; export -p; printf '\\0'; } >&FD; } 2>/dev/null
+trap '{ set +x; } 2>/dev/null; __gamebox_save' EXIT
+__gamebox_command=$1; shift
+eval "$__gamebox_command"
+{ __gamebox_status=$?; set +x; __gamebox_save; __gamebox_saved=1; } 2>/dev/null
+exit $__gamebox_status"""
+
+
+@dataclass(slots=True)
+class Session:
+    """State and queue of one session; ``busy`` while a foreground command of it runs."""
+
+    cwd: str
+    env: dict[str, str]
+    busy: bool = False
+    waiting: deque[Callable[[], None]] = field(default_factory=deque)
+
+
+def find_shell() -> tuple[str, int] | None:
+    """Path of the shell and the descriptor for its state; None in an image without one."""
+    for path, fd in _SHELLS:
+        if os.access(path, os.X_OK):
+            return path, fd
+    return None
+
+
+def shell_argv(shell: str, fd: int, command: str) -> list[str]:
+    """The argv that runs ``command`` and leaves the state on ``fd``."""
+    return [shell, "-c", _PRELUDE.replace("FD", str(fd)), os.path.basename(shell), command]
+
+
+def parse_state(data: bytes) -> tuple[str, dict[str, str]] | None:
+    """Folder and exported variables from what the shell left; None where that is not whole (the command overwrote it)."""
+    parts = data[:STATE_LIMIT].split(b"\0")
+    if len(parts) < 3 or not parts[-3].startswith(b"/"):
+        return None
+    cwd, exports = os.fsdecode(parts[-3]), os.fsdecode(parts[-2])
+    variables = parse_exports(exports)
+    return (cwd, variables) if variables else None
+
+
+def parse_exports(text: str) -> dict[str, str]:
+    """Variables in the output of ``export -p`` of bash (``declare -x A="b"``) or a POSIX shell (``export A='b'``)."""
+    found: dict[str, str] = {}
+    position = 0
+    while match := _DECLARATION.search(text, position):
+        name, position = match.group(1), match.end()
+        if match.group(2):
+            value, position = _unquote(text, position)
+            if name not in _OWN and not name.startswith("__gamebox"):
+                found[name] = value
+    return found
+
+
+_DECLARATION = re.compile(r"^(?:declare -[a-zA-Z]*x[a-zA-Z]*|export) ([A-Za-z_][A-Za-z0-9_]*)(=?)", re.MULTILINE)
+_ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "E": "\x1b", "e": "\x1b"}
+_PIECE = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|\$'((?:[^'\\]|\\.)*)'|\\(.)|([^\s'"\\$]+)""", re.DOTALL)
+_ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
+
+
+def _unquote(text: str, position: int) -> tuple[str, int]:
+    """The shell word at ``position`` and where it ends."""
+    word: list[str] = []
+    while match := _PIECE.match(text, position):
+        single, double, ansi, escaped, plain = match.groups()
+        if double is not None:
+            word.append(re.sub(r'\\([$`"\\\n])', r"\1", double))
+        elif ansi is not None:
+            raw = os.fsencode(ansi).decode("latin-1")
+            word.append(os.fsdecode(_ESCAPE.sub(_ansi, raw).encode("latin-1")))
+        else:
+            word.append(single if single is not None else escaped or plain)
+        position = match.end()
+    return "".join(word), position
+
+
+def _ansi(match: re.Match[str]) -> str:
+    code = match.group(1)
+    if code[0] in "01234567":
+        return chr(int(code, 8) & 0xFF)
+    if code[0] == "x" and len(code) > 1:
+        return chr(int(code[1:], 16))
+    return _ANSI.get(code, code)
+
+
+def next_state(session: Session, before: dict[str, Any], state: tuple[str, dict[str, str]]) -> None:
+    """Take over what a command left; ``before`` is {"cwd": given or None, "env": given or {}} of that run alone."""
+    cwd, variables = state
+    for name, value in before["env"].items():
+        if variables.get(name) == value:
+            if name in session.env:
+                variables[name] = session.env[name]
+            else:
+                variables.pop(name, None)
+    session.env = variables
+    if before["cwd"] is None:
+        session.cwd = cwd

@@ -1,0 +1,203 @@
+"""The guest's side of the zygote: hands a spec to a waiting leader and reports what its runner says."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from . import kernel, zygote
+from .reactor import Reactor
+
+OnPacket = Callable[[bytes], None]
+RETRY_SECONDS = 0.02
+HIGHEST_DESCRIPTOR = 64  # the guest has opened about ten when it forks
+
+
+class Runner:
+    """One runner process: ``pid`` is the root of its command's tree. ``on_packet(b"")`` says that it is gone."""
+
+    __slots__ = ("leader", "on_packet", "pid", "socket")
+
+    def __init__(self, pid: int, sock: socket.socket) -> None:
+        self.pid = pid
+        self.leader = 0
+        self.socket = sock
+        self.on_packet: OnPacket | None = None
+
+
+class Spawner:
+    """Starts processes. Lives in the reactor's thread.
+
+    ``setting`` is {"isolated", "uid", "gid"}; ``interpreter`` starts this Python with the guest importable (used only after a
+    kill of everything took the zygote too).
+    """
+
+    def __init__(self, reactor: Reactor, setting: dict[str, Any], interpreter: tuple[str, ...]) -> None:
+        self._reactor = reactor
+        self._setting = setting
+        self._interpreter = interpreter
+        self._paused = False
+        self._spares: deque[Runner] = deque()
+        self._waiting: deque[Callable[[Runner], None]] = deque()
+        self._control = self._fork()
+        self._watch_control()
+
+    def spawn(
+        self, spec: dict[str, Any], descriptors: list[int], on_packet: OnPacket, started: Callable[[Runner], None]
+    ) -> Callable[[], None]:
+        """Start ``spec``; ``started(runner)`` is called once it was handed over, ``on_packet`` for each packet after that.
+
+        ``descriptors`` are taken over. Answers a call that gives up where it has not started yet.
+        """
+        image = os.memfd_create("spec", os.MFD_CLOEXEC)
+        os.write(image, json.dumps(spec).encode())
+
+        def hand_over(runner: Runner) -> None:
+            runner.on_packet = on_packet
+            try:
+                socket.send_fds(runner.socket, [b"C"], [image, *descriptors])
+            except OSError:  # killed while it waited
+                self._forget(runner)
+                self._need(hand_over)
+                return
+            release()
+            started(runner)
+
+        def release() -> None:
+            for fd in (image, *descriptors):
+                os.close(fd)
+
+        def give_up() -> None:
+            if hand_over in self._waiting:
+                self._waiting.remove(hand_over)
+                release()
+
+        self._need(hand_over)
+        return give_up
+
+    def _need(self, use: Callable[[Runner], None]) -> None:
+        if self._spares:
+            use(self._spares.popleft())
+        else:
+            self._waiting.append(use)
+        self._refill()
+
+    def _refill(self) -> None:
+        try:
+            self._control.send(zygote.REFILL)
+        except OSError:  # its end is noticed by the reactor, which starts another
+            pass
+
+    # --- the zygote ----------------------------------------------------------------------------------------------------
+    def _fork(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            keep = theirs.fileno()
+            os.closerange(3, keep)  # the pipe to the host above all
+            os.closerange(keep + 1, HIGHEST_DESCRIPTOR)
+            zygote.serve(theirs, self._setting)
+        theirs.close()
+        return ours
+
+    def _exec(self) -> socket.socket:
+        """A new zygote by exec: forking a process with threads is not safe."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.set_inheritable(True)
+        argv = [*self._interpreter, "-m", f"{__package__}.zygote", str(theirs.fileno()), json.dumps(self._setting)]
+        os.posix_spawn(argv[0], argv, os.environ)
+        theirs.close()
+        return ours
+
+    def _watch_control(self) -> None:
+        self._reactor.watch(self._control.fileno(), select.EPOLLIN, self._on_control)
+
+    def _on_control(self, _: int) -> None:
+        try:
+            data, descriptors, _flags, _address = socket.recv_fds(self._control, 64, 1)
+        except OSError:
+            data, descriptors = b"", []
+        if data[:1] == b"S" and descriptors:
+            pid = zygote.READY.unpack(data)[1]
+            self._adopt(Runner(pid, socket.socket(fileno=descriptors[0])))
+        elif data[:1] == b"N":
+            self._reactor.after(RETRY_SECONDS, self._refill)
+        else:
+            self._restart()
+
+    def pause(self) -> None:
+        """Start no new zygote while everything is being killed; may be called from any thread."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Undo ``pause``."""
+        self._paused = False
+        if self._control.fileno() < 0:
+            self._restart()
+
+    def _restart(self) -> None:
+        if self._control.fileno() >= 0:
+            self._reactor.unwatch(self._control.fileno())
+            self._control.close()
+        if self._paused:
+            return
+        try:
+            self._control = self._exec()
+        except OSError:  # no process to be had just now
+            self._reactor.after(RETRY_SECONDS, self._restart)
+            return
+        self._watch_control()
+        for _ in range(len(self._waiting) - 1):
+            self._refill()
+
+    # --- runners -------------------------------------------------------------------------------------------------------
+    def _adopt(self, runner: Runner) -> None:
+        runner.socket.setblocking(False)
+        self._reactor.watch(runner.socket.fileno(), select.EPOLLIN, lambda _: self._on_runner(runner))
+
+    def _on_runner(self, runner: Runner) -> None:
+        try:
+            packet = runner.socket.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if packet[:1] == b"L":
+            runner.leader = zygote.READY.unpack(packet)[1]
+            self._make_first_victim(runner.leader)
+            if self._waiting:
+                self._waiting.popleft()(runner)
+            else:
+                self._spares.append(runner)
+            return
+        if runner.on_packet is not None:
+            runner.on_packet(packet)
+        if not packet or packet[:1] == b"Z":
+            self._forget(runner)
+
+    def _forget(self, runner: Runner) -> None:
+        if runner in self._spares:
+            self._spares.remove(runner)
+            self._refill()
+        if runner.socket.fileno() >= 0:
+            self._reactor.unwatch(runner.socket.fileno())
+            runner.socket.close()
+
+    def _make_first_victim(self, leader: int) -> None:
+        """Have the kernel take commands, not the guest, when memory runs out (inherited by all the leader starts)."""
+        if not self._setting["isolated"]:
+            return
+        try:
+            with open(f"/proc/{leader}/oom_score_adj", "wb", buffering=0) as score:
+                score.write(b"1000")
+        except OSError:
+            pass
+
+
+def become_reaper() -> None:
+    """Have orphans of runners that were killed come to this process."""
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)

@@ -1,0 +1,159 @@
+"""Frames on the one pipe between host and guest; both ends use this codec.
+
+A frame is a 24-byte header and a payload of at most 256 KiB:
+
+    nonce 8 bytes | sequence u32 | kind u8 | 3 zero bytes | channel u32 | payload length u32      (big endian)
+
+The host speaks first and picks the nonce; both directions carry it and count their frames from 0, so a cut, a repeat or
+foreign bytes are noticed at once. A message (request, reply, notice) is JSON with a blob behind it: ``u32 JSON length | JSON
+| blob``. A message longer than one frame is sent as PART frames and ends with the frame of its own kind. DATA frames are
+streams (upload, download) under credit: a sender may have WINDOW bytes under way that were not credited back.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any
+
+PROTOCOL = 1
+HEADER = struct.Struct(">8sIB3sII")
+MAX_PAYLOAD = 256 * 1024
+WINDOW = 2 * 1024 * 1024
+NONCE_BYTES = 8
+# Requests carry at most one written text (8 MiB, six times that in the worst JSON escapes) and some fields.
+MAX_MESSAGE = 64 * 1024 * 1024
+_ZERO = b"\0\0\0"
+_LENGTH = struct.Struct(">I")
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    REQUEST = 2
+    REPLY = 3
+    PART = 4
+    DATA = 5
+    END = 6
+    CREDIT = 7
+    CANCEL = 8
+    PING = 9
+    PONG = 10
+    NOTICE = 11
+
+
+_KINDS = frozenset(int(k) for k in Kind)
+
+
+class WireError(Exception):
+    """The bytes on the pipe are not what the protocol allows; the pipe cannot be trusted any more."""
+
+
+def frame(nonce: bytes, sequence: int, kind: int, channel: int, payload: bytes | memoryview = b"") -> bytes:
+    """One frame as bytes. Raises ValueError for a payload over MAX_PAYLOAD."""
+    if len(payload) > MAX_PAYLOAD:
+        raise ValueError("payload too long for one frame")
+    return HEADER.pack(nonce, sequence & 0xFFFFFFFF, kind, _ZERO, channel, len(payload)) + bytes(payload)
+
+
+class Decoder:
+    """Bytes in, frames out. ``nonce`` may be None: then the first frame sets it (the guest's side)."""
+
+    def __init__(self, nonce: bytes | None) -> None:
+        self.nonce = nonce
+        self._buffer = bytearray()
+        self._sequence = 0
+
+    @property
+    def buffered(self) -> int:
+        """Bytes held back until their frame is whole; never more than one frame."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | memoryview) -> Iterator[tuple[int, int, bytes]]:
+        """The frames that ``data`` completes, as (kind, channel, payload). Raises WireError."""
+        self._buffer += data
+        offset, size = 0, len(self._buffer)
+        try:
+            while size - offset >= HEADER.size:
+                kind, channel, length = self._header(offset)
+                end = offset + HEADER.size + length
+                if size < end:
+                    break
+                payload = bytes(memoryview(self._buffer)[offset + HEADER.size : end])
+                offset = end
+                self._sequence = (self._sequence + 1) & 0xFFFFFFFF
+                yield kind, channel, payload
+        finally:
+            del self._buffer[:offset]
+
+    def _header(self, offset: int) -> tuple[int, int, int]:
+        nonce, sequence, kind, zero, channel, length = HEADER.unpack_from(self._buffer, offset)
+        if self.nonce is None:
+            self.nonce = nonce
+        if nonce != self.nonce or zero != _ZERO:
+            raise WireError("frame with a foreign nonce")
+        if sequence != self._sequence:
+            raise WireError(f"frame {sequence} where {self._sequence} was due")
+        if kind not in _KINDS:
+            raise WireError(f"unknown frame kind {kind}")
+        if length > MAX_PAYLOAD:
+            raise WireError(f"frame of {length} bytes")
+        return kind, channel, length
+
+
+def pack_message(fields: dict[str, Any], blob: bytes = b"") -> bytes:
+    """A message as bytes."""
+    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _LENGTH.pack(len(text)) + text + blob
+
+
+def unpack_message(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Fields and blob of a message. Raises WireError for anything that is not one JSON object."""
+    if len(data) < _LENGTH.size:
+        raise WireError("message too short")
+    (length,) = _LENGTH.unpack_from(data)
+    if length > len(data) - _LENGTH.size:
+        raise WireError("message shorter than it says")
+    try:
+        fields = json.loads(data[_LENGTH.size : _LENGTH.size + length])
+    except (ValueError, RecursionError) as error:
+        raise WireError("message is not JSON") from error
+    if not isinstance(fields, dict):
+        raise WireError("message is not an object")
+    return fields, data[_LENGTH.size + length :]
+
+
+def split_message(kind: int, message: bytes) -> Iterator[tuple[int, memoryview]]:
+    """The frames (kind, payload) that carry ``message``: PARTs, then one of its own kind."""
+    view = memoryview(message)
+    while len(view) > MAX_PAYLOAD:
+        yield Kind.PART, view[:MAX_PAYLOAD]
+        view = view[MAX_PAYLOAD:]
+    yield kind, view
+
+
+class Assembler:
+    """Puts PART frames together again; ``limit`` bounds one message in bytes."""
+
+    def __init__(self, limit: int = MAX_MESSAGE) -> None:
+        self._limit = limit
+        self._parts: dict[int, bytearray] = {}
+
+    def add(self, channel: int, payload: bytes, limit: int | None = None) -> None:
+        """One more part of the message on ``channel``. Raises WireError when it grows past the limit."""
+        parts = self._parts.setdefault(channel, bytearray())
+        if len(parts) + len(payload) > (self._limit if limit is None else limit):
+            raise WireError("message too long")
+        parts += payload
+
+    def finish(self, channel: int, payload: bytes) -> bytes:
+        """The whole message that ``payload`` ends."""
+        parts = self._parts.pop(channel, None)
+        return payload if parts is None else bytes(parts) + payload
+
+    def drop(self, channel: int) -> None:
+        """Forget what was collected for ``channel``."""
+        self._parts.pop(channel, None)

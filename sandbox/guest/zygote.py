@@ -1,0 +1,175 @@
+"""The zygote: a small single-threaded process that keeps runners ready, so that a command starts without a slow fork.
+
+    guest ── zygote ── runner (one a command; root, not dumpable, sub-reaper: orphans stay below it)
+                          └── leader ── exec ── the command, as the sandbox's user
+
+A leader is forked ahead of time and waits for its descriptors and its spec, which the guest sends it directly. The runner
+outlives it: it reaps what the command leaves behind and ends when nothing is left.
+
+Packets from a spare's socket: ``L pid`` (leader is ready), ``G`` (about to exec), ``E json`` (could not be started), ``X status
+alone`` (leader ended; alone is 1 when nothing is left below the runner), ``Z`` (nothing left).
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import gc
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import sys
+from typing import Any, NoReturn
+
+from . import kernel
+
+STATUS = struct.Struct(">cIB")
+READY = struct.Struct(">cI")
+DESCRIPTORS = 5  # spec, stdin, stdout, stderr, and one more: where the shell leaves its state, or the folder to start in
+REFILL = b"R"
+# What this process or Python ignores, and a command must not inherit as ignored.
+_RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP)
+
+
+def serve(control: socket.socket, setting: dict[str, Any]) -> NoReturn:
+    """The zygote's life: one spare runner at the start, another for every REFILL; ends when the guest is gone."""
+    gc.disable()
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # runners are reaped by the kernel
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    if setting["isolated"]:
+        _harden()
+    try:
+        _offer_spare(control, setting)
+        while control.recv(16):
+            _offer_spare(control, setting)
+    except OSError:  # the guest is gone
+        pass
+    os._exit(0)
+
+
+def _harden() -> None:
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.deny_writes_to_proc()
+    kernel.filter_system_calls()
+
+
+def _offer_spare(control: socket.socket, setting: dict[str, Any]) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        pid = os.fork()
+    except OSError:  # no process to be had; the guest asks again
+        socket.send_fds(control, [b"N"], [])
+        ours.close()
+        theirs.close()
+        return
+    if pid == 0:
+        control.close()
+        theirs.close()
+        _run(ours, setting)
+    ours.close()
+    socket.send_fds(control, [READY.pack(b"S", pid)], [theirs.fileno()])
+    theirs.close()
+
+
+def _run(guest: socket.socket, setting: dict[str, Any]) -> NoReturn:
+    """The runner's life."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        leader = os.fork()
+    except OSError:
+        os._exit(1)
+    if leader == 0:
+        _lead(guest, setting)
+    try:
+        guest.send(READY.pack(b"L", leader))
+        _reap(guest, leader)
+        guest.send(b"Z")
+    except OSError:  # the guest is gone; in a container so are we in a moment
+        pass
+    os._exit(0)
+
+
+def _reap(guest: socket.socket, leader: int) -> None:
+    """Reap until there is nothing below this process."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, 0)
+            if pid != leader:
+                continue
+            alone = 0
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                alone = 1
+            guest.send(STATUS.pack(b"X", status, alone))
+        except ChildProcessError:
+            return
+
+
+def _lead(guest: socket.socket, setting: dict[str, Any]) -> NoReturn:
+    """Wait for the spec, become the command."""
+    stage = "start"
+    try:
+        spec, descriptors = _receive(guest)
+        os.setsid()
+        os.umask(0o022)
+        for number in _RESET:
+            signal.signal(number, signal.SIG_DFL)
+        for source, target in zip(descriptors, (0, 1, 2, spec["state_fd"]), strict=True):
+            if target is not None:
+                os.dup2(source, target, inheritable=True)
+        if setting["isolated"]:
+            os.setgroups([])
+            os.setresgid(*[setting["gid"]] * 3)
+            os.setresuid(*[setting["uid"]] * 3)
+        stage = "cwd"
+        os.chdir(descriptors[3] if spec["cwd"] is None else spec["cwd"])
+        stage = "exec"
+        _look_up(spec["argv"][0], spec["env"])
+        guest.send(b"G")
+        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
+    except BaseException as error:
+        number = error.errno if isinstance(error, OSError) else 0
+        try:
+            guest.send(b"E" + json.dumps({"stage": stage, "errno": number, "error": repr(error)[:500]}).encode())
+        except OSError:
+            pass
+        os._exit(127)
+
+
+def _look_up(program: str, env: dict[str, str]) -> None:
+    """Raise as exec would for a program that is not there, so that a command that cannot start never says it did."""
+    found = program if "/" in program else shutil.which(program, path=env.get("PATH", os.defpath))
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, "not on PATH")
+    os.stat(found)
+    if not os.access(found, os.X_OK):
+        raise PermissionError(errno.EACCES, "not executable")
+
+
+def _receive(guest: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    size = DESCRIPTORS * array.array("i").itemsize
+    data, ancillary, _, _ = guest.recvmsg(16, socket.CMSG_LEN(size), socket.MSG_CMSG_CLOEXEC)
+    if not data:
+        os._exit(0)  # the guest is gone
+    descriptors = array.array("i")
+    for _, _, payload in ancillary:
+        descriptors.frombytes(payload)
+    with os.fdopen(descriptors[0], "rb") as file:
+        file.seek(0)
+        spec: dict[str, Any] = json.load(file)
+    return spec, list(descriptors[1:])
+
+
+if __name__ == "__main__":  # started anew by exec where a kill of everything took the first one
+    serve(socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2]))

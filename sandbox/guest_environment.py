@@ -1,0 +1,273 @@
+"""GuestEnvironment: the operations over a transport, the same for every kind of sandbox that a guest runs in."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Self, TypeVar
+
+from pydantic import ValidationError
+
+from . import operations as op
+from . import results as res
+from .envelope import Envelope, Failure, Notice, Success
+from .environment import Approver, Environment
+from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
+from .hints import word_fault, word_notice
+from .limits import Limits
+from .network.policy import Network
+from .shown import shown_output
+from .transfers import Incoming, outgoing
+from .transport import MAX_REPLY_BYTES, Transport
+
+T = TypeVar("T")
+# How long an operation without a deadline of its own may stay silent. Files move at hundreds of MiB a second here.
+FILE_SECONDS = 30.0
+SESSIONS = 16
+
+
+class GuestEnvironment(Environment):
+    """An environment whose operations a guest carries out. Subclasses say how to reach one.
+
+    May be used by many threads at once: foreground runs of one session queue, nothing else waits for them.
+    """
+
+    def __init__(self, limits: Limits | None, network: Network | None, approver: Approver | None) -> None:
+        super().__init__(approver)
+        self.limits = limits or Limits()
+        self.network = network or Network.none()
+        self._transport: Transport | None = None
+        self._closed = False
+
+    # --- what subclasses say -----------------------------------------------------------------------------------------------
+    @abstractmethod
+    def _connect(self) -> Transport:
+        """Start a guest and greet it. Raises SandboxError."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Release what ``_connect`` made, also half made; may be called more than once."""
+
+    def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
+        """Make good on a command's deadline though the guest is silent; the error to report."""
+        return error
+
+    # --- life --------------------------------------------------------------------------------------------------------------
+    def start(self) -> Self:
+        """Start the sandbox; does nothing when it is started. Raises SandboxError; nothing is left behind then."""
+        if self._closed:
+            raise SandboxError(ErrorCode.sandbox_closed, "The sandbox was closed.", "Make a new environment.")
+        if self._transport is None:
+            try:
+                self._transport = self._connect()
+            except BaseException:
+                self.close()
+                raise
+        return self
+
+    def close(self) -> None:
+        """End the sandbox and everything in it; may be called more than once."""
+        self._closed = True
+        transport, self._transport = self._transport, None
+        try:
+            if transport is not None:
+                transport.close()
+        finally:
+            self._release()
+
+    def _live(self) -> Transport:
+        if self._transport is None:
+            state = "closed" if self._closed else "not started"
+            raise SandboxError(
+                ErrorCode.sandbox_closed, f"The sandbox is {state}.", "Use it inside a with block, or call start() first."
+            )
+        return self._transport
+
+    # --- operations --------------------------------------------------------------------------------------------------------
+    def perform(self, request: op.Request) -> Envelope[Any]:
+        """See ``Environment.perform``."""
+        started = time.monotonic()
+        if isinstance(request, op.Upload | op.Download):
+            raise OperationError(
+                ErrorCode.operation_not_supported,
+                f"{request.operation} moves bytes between host and sandbox and is not a tool.",
+                f"Call env.{request.operation}(...) from the host's own code.",
+            )
+        args, call = self._prepared(request)
+        try:
+            fields, blob = self._live().request(request.operation, args, **call)
+        except SandboxUnavailableError as error:
+            if error.reason == "no_answer" and isinstance(request, op.Run) and not request.background:
+                raise self._unanswered(error) from error
+            raise
+        return self._envelope(request, fields, blob, started)
+
+    def _prepared(self, request: op.Request) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arguments for the guest and for ``Transport.request``."""
+        if isinstance(request, op.Run):
+            return self._prepared_run(request)
+        args = request.model_dump(mode="json")
+        if isinstance(request, op.Write | op.Edit):
+            text = request.content if isinstance(request, op.Write) else request.new_text
+            measured = len(text.encode("utf-8", "surrogatepass"))
+            if measured > self.limits.write_bytes:
+                fields = {"path": request.path, "size_bytes": measured, "limit": self.limits.write_bytes}
+                raise _worded(ErrorCode.file_too_large, fields, request.operation)
+        seconds = request.timeout_seconds + 3 if isinstance(request, op.Browse) else FILE_SECONDS
+        return args, {"timeout_seconds": seconds, "max_reply_bytes": MAX_REPLY_BYTES + self.limits.read_bytes}
+
+    def _prepared_run(self, request: op.Run) -> tuple[dict[str, Any], dict[str, Any]]:
+        if (request.command is None) == (request.argv is None):
+            raise _worded(ErrorCode.invalid_arguments, {"problem": "give either command or argv"}, "run")
+        timeout = request.timeout_seconds
+        if timeout is None and not request.background:
+            timeout = self.limits.timeout_seconds
+        if timeout is not None and timeout > self.limits.max_timeout_seconds:
+            most = self.limits.max_timeout_seconds
+            raise _worded(ErrorCode.invalid_arguments, {"problem": f"timeout_seconds is {timeout:g}, at most {most:g}"}, "run")
+        keep = self.limits.keep_output_bytes if request.keep_output_bytes is None else request.keep_output_bytes
+        stdin = request.stdin.encode("utf-8", "surrogateescape") if isinstance(request.stdin, str) else request.stdin or b""
+        if len(stdin) > self.limits.write_bytes or keep > self.limits.spill_bytes:
+            problem = f"stdin may have {self.limits.write_bytes} bytes, keep_output_bytes be {self.limits.spill_bytes} at most"
+            raise _worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
+        args = request.model_dump(mode="json", exclude={"stdin"})
+        args.update(timeout_seconds=timeout, keep_output_bytes=keep)
+        call = {"timeout_seconds": FILE_SECONDS if request.background else timeout, "max_reply_bytes": MAX_REPLY_BYTES + keep}
+        if stdin:
+            call.update(blob=stdin, blob_is_stdin=True)
+        return args, call
+
+    def _envelope(self, request: op.Request, fields: Mapping[str, Any], blob: bytes, started: float) -> Envelope[Any]:
+        duration_ms = (time.monotonic() - started) * 1000
+        notices = tuple(_notices(fields.get("notices")))
+        result = _result(request, fields, blob)
+        fault = fields.get("fault")
+        if fault is None:
+            if result is None:
+                raise _violation(request.operation)
+            return Success(result, duration_ms=duration_ms, notices=notices)
+        error = _fault(fault, request.operation)
+        schema = op.schema_of(type(request)) if error.code is ErrorCode.invalid_arguments else None
+        return Failure.of(error, result=result, duration_ms=duration_ms, notices=notices, schema=schema)
+
+    # --- transfer ----------------------------------------------------------------------------------------------------------
+    def upload(
+        self, data_or_path: bytes | str | os.PathLike[str], path: str, *, mode: int | None = None
+    ) -> Envelope[res.UploadResult]:
+        """See ``OperationMethods.upload``; ``mode`` is the file's, where it should not be the host file's own."""
+
+        def work(started: float) -> Envelope[res.UploadResult]:
+            kind, own_mode, body = outgoing(data_or_path, self.limits.transfer_bytes)
+            request = op.Upload(path=path, kind=kind, mode=own_mode if mode is None else mode)
+            fields, blob = self._live().request("upload", request.model_dump(), timeout_seconds=FILE_SECONDS, body=body)
+            return self._envelope(request, fields, blob, started)
+
+        return _guarded(work)
+
+    def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
+        """See ``OperationMethods.download``."""
+
+        def work(started: float) -> Envelope[res.DownloadResult]:
+            request = op.Download(path=path)
+            with Incoming(to, self.limits.transfer_bytes) as incoming:
+                fields, blob = self._live().request(
+                    "download", request.model_dump(), timeout_seconds=FILE_SECONDS, sink=incoming.take
+                )
+                envelope: Envelope[res.DownloadResult] = self._envelope(request, fields, blob, started)
+                if envelope.ok:
+                    return Success(incoming.finish(envelope.result), duration_ms=envelope.duration_ms, notices=envelope.notices)
+                return envelope
+
+        return _guarded(work)
+
+    # --- description -------------------------------------------------------------------------------------------------------
+    def describe(self) -> dict[str, str]:
+        """Short sections for the prompt."""
+        limits = self.limits
+        return {
+            "sandbox": f"{self._kind()} Commands run in /bin/bash where the image has it; relative paths start at the workspace.",
+            "network": self.network.describe(),
+            "limits": (
+                f"{limits.memory_bytes >> 20} MiB memory, {limits.cpus:g} cpus, {limits.pids} processes, "
+                f"{limits.workspace_bytes >> 20} MiB workspace; a command may take {limits.timeout_seconds:g} s unless "
+                "timeout_seconds says otherwise."
+            ),
+        }
+
+    def _kind(self) -> str:
+        return "A sandbox."
+
+    def _hello(self, place: Mapping[str, Any], isolated: bool) -> dict[str, Any]:
+        limits = {**asdict(self.limits), "sessions": SESSIONS, "network": self.network.mode}
+        return {"isolated": isolated, "place": {**place, "limits": limits}}
+
+
+def _guarded(work: Callable[[float], Envelope[T]]) -> Envelope[T]:
+    started = time.monotonic()
+    try:
+        return work(started)
+    except ValidationError as error:
+        problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])
+        return Failure.of(_worded(ErrorCode.invalid_arguments, {"problem": problem}, "transfer"))
+    except SandboxError as error:
+        return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
+
+
+def _result(request: op.Request, fields: Mapping[str, Any], blob: bytes) -> res.Result | None:
+    """The typed result in a reply, or None. Raises SandboxUnavailableError for what no guest of ours would send."""
+    known = fields.get("result")
+    if known is None:
+        return None
+    try:
+        known = dict(known)
+        if isinstance(request, op.Run):
+            if "segments" in fields:
+                where = known.get("spill_path") if not known.get("spill_truncated") else None
+                shown = shown_output(
+                    fields["segments"], blob, int(known["output_bytes"]), bool(known["truncated"]), where if where else None
+                )
+                known.update(asdict(shown))
+        elif isinstance(request, op.Read | op.Logs) and "content" not in known:
+            known["content"] = blob.decode("utf-8", "replace")
+        return type(request).result.model_validate(known)
+    except (TypeError, ValueError, KeyError) as error:  # ValidationError is a ValueError
+        raise _violation(request.operation) from error
+
+
+def _fault(fault: Any, operation: str) -> OperationError:
+    try:
+        code = ErrorCode(fault["code"])
+        effects = fault["effects"]
+        fields = dict(fault["fields"])
+    except (TypeError, ValueError, KeyError) as error:
+        raise _violation(operation) from error
+    worded = _worded(code, fields, operation)
+    if effects not in ("none", "partial", "unknown"):
+        raise _violation(operation)
+    worded.effects = effects
+    worded.retryable = worded.retryable and effects == "none"
+    return worded
+
+
+def _worded(code: ErrorCode, fields: Mapping[str, Any], operation: str) -> OperationError:
+    wording = word_fault(code, fields, operation)
+    return OperationError(code, wording.message, wording.hint, next_tool=wording.next_tool, retryable=wording.retryable)
+
+
+def _notices(listed: Any) -> list[Notice]:
+    notices = []
+    for item in listed if isinstance(listed, list) else []:
+        if isinstance(item, dict) and isinstance(item.get("code"), str):
+            notice = word_notice(item["code"], item)
+            if notice is not None:
+                notices.append(notice)
+    return notices[:20]
+
+
+def _violation(operation: str) -> SandboxUnavailableError:
+    return SandboxUnavailableError(
+        "protocol_violation", f"The sandbox answered {operation} with something that is no answer.", "Start another sandbox."
+    )

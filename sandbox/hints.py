@@ -1,0 +1,274 @@
+"""Wording: every sentence and hint that a model reads about a fault or a notice of the guest stands in this file.
+
+The guest sends codes and values; here they become one sentence with the offending value and one with the next legal step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from .envelope import Notice
+from .errors import ErrorCode
+
+Fields = Mapping[str, Any]
+
+
+class Wording(NamedTuple):
+    """Sentence, hint, name of the next tool (or None), and whether the same call can help."""
+
+    message: str
+    hint: str
+    next_tool: str | None = None
+    retryable: bool = False
+
+
+def size(count: Any) -> str:
+    """A byte count as a person reads it: "3.1 MiB"."""
+    number = float(count) if isinstance(count, int | float) else 0.0
+    for unit in ("bytes", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:g} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} GiB"
+
+
+def word_fault(code: ErrorCode, fields: Fields, operation: str) -> Wording:
+    """The wording of a fault the guest reported in ``operation``."""
+    known = {k: _short(v) for k, v in fields.items()}
+    maker = _FAULTS.get(code)
+    if maker is not None:
+        return maker({**fields, **known, "operation": operation})
+    problem = known.get("problem") or known.get("errno") or code.value.replace("_", " ")
+    where = f" on {known['path']!r}" if "path" in known else ""
+    return Wording(f"{operation}{where} failed: {problem}.", "Look at the state of the files with list, then choose another way.")
+
+
+def word_notice(code: str, fields: Fields) -> Notice | None:
+    """The notice for what the guest noticed; None for a code this host does not know."""
+    maker = _NOTICES.get(code)
+    return None if maker is None else Notice(code, *maker({k: _short(v) for k, v in fields.items()}))
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= 500 else value[:497] + "..."
+    if isinstance(value, list):
+        return [_short(v) for v in value[:10]]
+    return value
+
+
+def _outside(f: Fields) -> Wording:
+    roots = ", ".join(str(r) for r in f.get("roots", [])) or "the workspace"
+    return Wording(
+        f"{f.get('path')!r} is outside the folders that tools may touch.",
+        f"Use a path below {roots}; system files can be looked at with run.",
+    )
+
+
+def _too_large(f: Fields) -> Wording:
+    measured = f" is {size(f['size_bytes'])}" if "size_bytes" in f else " is too large"
+    limit = f", the limit for {f['operation']} is {size(f['limit'])}" if "limit" in f else ""
+    hints = {
+        "read": "Read a part of it with start_line and end_line, or search it.",
+        "edit": "Change it with a command, as sed or a short script, by run.",
+        "write": "Write it in parts, or make it with a command by run.",
+    }
+    return Wording(f"{f.get('path')!r}{measured}{limit}.", hints.get(f["operation"], "Take a smaller part of it."))
+
+
+def _timeout(f: Fields) -> Wording:
+    seconds = f.get("seconds")
+    left = f.get("survivors")
+    after = f"{left} of its processes could not be killed." if left else "Nothing of it is left running."
+    longer = f"timeout_seconds above {seconds:g}" if isinstance(seconds, int | float) else "a longer timeout_seconds"
+    if f["operation"] != "run":
+        return Wording(f"{f['operation']} took longer than {seconds} seconds.", f"Give {longer}, or narrow it.", retryable=True)
+    return Wording(
+        f"The command did not end within {seconds:g} seconds and was killed. {after}",
+        f"Give {longer}, or run it with background=true and look at logs.",
+    )
+
+
+def _no_match(f: Fields) -> Wording:
+    near = " The nearest lines are in result.candidates." if f.get("candidates") else ""
+    return Wording(
+        f"old_text was not found in {f.get('path')!r}.{near}",
+        "Read the lines again and give old_text exactly as they stand, white space included.",
+        "read",
+    )
+
+
+def _several(f: Fields) -> Wording:
+    return Wording(
+        f"old_text occurs {f.get('count', 'several')} times in {f.get('path')!r}.",
+        "Add the lines around the one you mean to old_text until it is unique, or pass replace_all=true.",
+        "edit",
+    )
+
+
+def _unknown_command(f: Fields) -> Wording:
+    known = ", ".join(str(k) for k in f.get("known", [])) or "none yet"
+    return Wording(f"There is no command with the id {f.get('id')!r}.", f"Ids known here: {known}.")
+
+
+def _special(f: Fields) -> Wording:
+    kind = f.get("kind", "special file")
+    return Wording(f"{f.get('path')!r} is a {kind}, not a regular file.", "Only regular files can be opened with this tool.")
+
+
+def _range(f: Fields) -> Wording:
+    total = f.get("total_lines", f.get("size_bytes"))
+    return Wording(f"{f.get('path')!r} ends before that: it has {total}.", f"Ask for a start of at most {total}.", "read")
+
+
+def _no_space(f: Fields) -> Wording:
+    where = f" for {f['path']!r}" if "path" in f else ""
+    return Wording(f"No space is left in the sandbox{where}.", "Free some: delete files that are not needed, then try again.")
+
+
+def _connection(f: Fields) -> Wording:
+    return Wording(
+        f"{f.get('url', 'The address')!r} could not be reached: {f.get('problem', 'no connection')}.",
+        "Check that the server runs (start it with run and background=true) and the address is right.",
+        retryable=True,
+    )
+
+
+_FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
+    ErrorCode.path_not_found: lambda f: Wording(
+        f"{f.get('path')!r} does not exist.", "List the folder to see what is there.", "list"
+    ),
+    ErrorCode.path_outside_roots: _outside,
+    ErrorCode.path_exists: lambda f: Wording(
+        f"{f.get('path')!r} exists already.", "Choose another name, or pass overwrite=true where the tool has it."
+    ),
+    ErrorCode.path_invalid: lambda f: Wording(
+        f"{f.get('path')!r} is no usable path: {f.get('problem') or f.get('errno') or 'invalid'}.",
+        "Give a relative path without NUL characters, with names of at most 255 bytes.",
+    ),
+    ErrorCode.path_changed: lambda f: Wording(
+        f"{f.get('path')!r} was changed by something else while it was edited.", "Read it again, then edit.", "read", True
+    ),
+    ErrorCode.permission_denied: lambda f: Wording(
+        f"The sandbox's user may not {f['operation']} {f.get('path')!r}.", "Choose a path in the workspace, the home or /tmp."
+    ),
+    ErrorCode.is_a_directory: lambda f: Wording(
+        f"{f.get('path')!r} is a folder.",
+        "Delete it with recursive=true." if f["operation"] == "delete" else "List it, or name a file in it.",
+        "delete" if f["operation"] == "delete" else "list",
+    ),
+    ErrorCode.not_a_directory: lambda f: Wording(f"{f.get('path')!r} is not a folder.", "Name a folder.", "list"),
+    ErrorCode.not_a_regular_file: _special,
+    ErrorCode.directory_not_empty: lambda f: Wording(
+        f"{f.get('path')!r} is a folder that is not empty.", "Pass recursive=true to delete all that is in it.", "delete"
+    ),
+    ErrorCode.file_too_large: _too_large,
+    ErrorCode.not_text: lambda f: Wording(
+        f"{f.get('path')!r} is not a text file.", "Read it with offset and max_bytes, or run a tool on it."
+    ),
+    ErrorCode.range_outside_file: _range,
+    ErrorCode.text_not_found: _no_match,
+    ErrorCode.text_not_unique: _several,
+    ErrorCode.invalid_pattern: lambda f: Wording(
+        f"The pattern {f.get('pattern')!r} is no regular expression: {f.get('problem', 'syntax error')}.",
+        "Correct it, or pass literal=true to search for it as plain text.",
+        "search",
+    ),
+    ErrorCode.invalid_arguments: lambda f: Wording(
+        f"{f['operation']} cannot take these arguments: {f.get('problem')}.", "Correct them and call it again.", f["operation"]
+    ),
+    ErrorCode.no_space: _no_space,
+    ErrorCode.unsafe_archive: lambda f: Wording(
+        f"The archive was refused: {f.get('problem', 'unsafe entry')}.", "Send an archive of plain files with relative names."
+    ),
+    ErrorCode.transfer_incomplete: lambda f: Wording(
+        f"The transfer did not complete: {f.get('problem', 'it was cut off')}.", "Send it again.", None, True
+    ),
+    ErrorCode.timeout: _timeout,
+    ErrorCode.cancelled: lambda f: Wording(f"{f['operation']} was cancelled.", "Start it again if it is still needed."),
+    ErrorCode.program_not_found: lambda f: Wording(
+        f"The program could not be started: {f.get('errno', 'not found')}.",
+        "Check its name and PATH, or give shell text as command.",
+    ),
+    ErrorCode.program_not_executable: lambda f: Wording(
+        f"The program could not be started: {f.get('errno', 'not executable')}.",
+        "Make it executable with chmod +x, or start it through its interpreter.",
+    ),
+    ErrorCode.shell_not_found: lambda f: Wording(
+        "This image has no shell to run command text.", "Give argv: the program and its arguments, as a list."
+    ),
+    ErrorCode.working_directory_invalid: lambda f: Wording(
+        f"The command could not start in its folder: {f.get('errno', 'not found')}.",
+        "Give a cwd that exists; list shows what is there.",
+        "list",
+    ),
+    ErrorCode.arguments_too_long: lambda f: Wording(
+        "The command line is longer than the system takes.", "Write it to a file and run that, or pass the data as stdin."
+    ),
+    ErrorCode.too_many_processes: lambda f: Wording(
+        f"No further process can be started (limit {f.get('limit', 'reached')}).",
+        "Kill commands that are not needed any more, then try again.",
+        "kill",
+        True,
+    ),
+    ErrorCode.too_many_commands: lambda f: Wording(
+        f"There are {f.get('limit')} {f.get('what', 'background commands')} already, the most there may be.",
+        "Kill one that is not needed any more, or wait for one to end.",
+        "kill",
+        True,
+    ),
+    ErrorCode.unknown_command: _unknown_command,
+    ErrorCode.kill_failed: lambda f: Wording(
+        f"{f.get('survivors')} processes of {f.get('id')!r} could not be killed.", "Call kill once more.", "kill", True
+    ),
+    ErrorCode.invalid_url: lambda f: Wording(
+        f"{f.get('url')!r} is no address to open: {f.get('problem', 'malformed')}.", "Give an http:// or https:// address."
+    ),
+    ErrorCode.network_denied: lambda f: Wording(
+        f"{f.get('host') or f.get('url')!r} cannot be reached: this sandbox has no network.",
+        "Only servers inside the sandbox answer, as http://127.0.0.1:PORT/. Do without, or ask the user for a network.",
+    ),
+    ErrorCode.connection_failed: _connection,
+    ErrorCode.too_many_redirects: lambda f: Wording(
+        f"{f.get('url')!r} redirects without end.", "Open the address it should lead to directly."
+    ),
+    ErrorCode.response_too_large: lambda f: Wording(
+        f"The answer of {f.get('url')!r} is too large.", "Download it with a command by run, then read the file."
+    ),
+}
+
+
+def _oom(f: Fields) -> tuple[str, str]:
+    count, limit = f.get("kills"), size(f.get("limit"))
+    whose = "of this command" if f.get("certain") else "in this sandbox, while this command ran,"
+    return (
+        f"The memory limit of {limit} was hit: {count} process(es) {whose} were killed.",
+        "Work on less data at once; files in the workspace and /tmp count as memory too.",
+    )
+
+
+_NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
+    "left_running": lambda f: (
+        f"{f.get('count')} process(es) that the command started are still running under the id {f.get('id')}.",
+        f"See their output with logs(id={f.get('id')!r}); end them with kill.",
+    ),
+    "output_cut": lambda f: (
+        f"The output of {f.get('bytes')} bytes was cut in the middle.",
+        f"All of it is in {f.get('path')}: read or search that." if f.get("path") else "Run it again with less output.",
+    ),
+    "out_of_memory": _oom,
+    "others_killed": lambda f: (
+        f"Its processes could only be ended by killing everything: {', '.join(map(str, f.get('ids', []))) or 'no other command'}"
+        " ended too.",
+        "Start those again if they are needed.",
+    ),
+    "disk_nearly_full": lambda f: (
+        f"{f.get('path')} is nearly full: {size(f.get('free'))} of {size(f.get('size'))} are left.",
+        "Delete what is not needed before writing more.",
+    ),
+    "files_skipped": lambda f: (
+        f"{f.get('count')} entries were skipped: {', '.join(map(str, f.get('names', [])))}.",
+        "Links that lead out, devices, sockets and pipes are not copied.",
+    ),
+}

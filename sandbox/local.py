@@ -1,0 +1,142 @@
+"""LocalEnvironment: the same guest as a child process of the host. NO isolation: commands run as you, on your files."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from .environment import Approver
+from .errors import ErrorCode, SandboxError, SandboxUnavailableError
+from .guest_environment import GuestEnvironment
+from .limits import Limits
+from .network.policy import Network
+from .transport import Transport
+
+START_SECONDS = 20.0
+
+
+class ProcessStream:
+    """The pipe to a guest that is a child process."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        self._process = process
+        self._in, self._out = process.stdin.fileno(), process.stdout.fileno()
+        self._poll = select.poll()
+        self._poll.register(self._out, select.POLLIN)
+
+    def send(self, data: bytes) -> None:
+        """See ``ByteStream``."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._in, view) :]
+
+    def receive(self, timeout_seconds: float) -> bytes | None:
+        """See ``ByteStream``."""
+        if not self._poll.poll(timeout_seconds * 1000):
+            return None
+        return os.read(self._out, 1 << 20)
+
+    def close(self) -> None:
+        """See ``ByteStream``."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()  # the guest ends at the end of its input, and its output with it
+        except OSError:
+            pass
+
+
+class LocalEnvironment(GuestEnvironment):
+    """The operations of a sandbox carried out on the host itself, in ``workspace`` (default: a temporary folder).
+
+    Nothing is isolated: commands run with the rights of this process, have its network and all its files, and only the time,
+    size and path limits of the operations hold. For trusted commands, tests, and machines without an engine.
+    """
+
+    def __init__(
+        self,
+        workspace: str | os.PathLike[str] | None = None,
+        *,
+        limits: Limits | None = None,
+        env: dict[str, str] | None = None,
+        approver: Approver | None = None,
+    ) -> None:
+        super().__init__(limits, Network.bridge(), approver)
+        if workspace is not None and not Path(workspace).is_dir():
+            raise SandboxError(
+                ErrorCode.workspace_invalid, f"The workspace {os.fspath(workspace)!r} is no folder.", "Give a folder that exists."
+            )
+        self._given = None if workspace is None else os.path.realpath(workspace)
+        self._env = dict(env or {})
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def workspace(self) -> str:
+        """Path of the workspace on the host; only while it is started."""
+        if self._temporary is None:
+            raise SandboxError(ErrorCode.sandbox_closed, "The environment is not started.", "Call start() first.")
+        return self._given or os.path.join(self._temporary.name, "workspace")
+
+    def _connect(self) -> Transport:
+        self._temporary = tempfile.TemporaryDirectory(prefix="gamebox-local-")
+        base = os.path.realpath(self._temporary.name)
+        for name in ("workspace", "home", "spill", "tmp"):
+            os.mkdir(os.path.join(base, name))
+        workspace = self._given or os.path.join(base, "workspace")
+        home, spill, tmp = (os.path.join(base, name) for name in ("home", "spill", "tmp"))
+        package_root = str(Path(__file__).resolve().parent.parent)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "sandbox.guest"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={"PYTHONPATH": package_root, "PATH": os.environ.get("PATH", os.defpath)},
+            start_new_session=True,
+            bufsize=0,
+        )
+        transport = Transport(ProcessStream(self._process), self._post_mortem)
+        place = {
+            "workspace": workspace, "home": home, "spill": spill, "roots": [workspace, home, spill, tmp],
+            "uid": os.getuid(), "gid": os.getgid(), "interpreter": [sys.executable],
+            "environ": {
+                "PATH": os.environ.get("PATH", os.defpath), "HOME": home, "TMPDIR": tmp, "LANG": "C.UTF-8", "TERM": "dumb",
+                "PYTHONPATH": package_root, **self._env,
+            },
+        }  # fmt: skip
+        transport.open(self._hello(place, isolated=False), START_SECONDS)
+        return transport
+
+    def _post_mortem(self, reason: str, detail: str) -> SandboxUnavailableError:
+        code = None
+        deadline = time.monotonic() + 1.0
+        while self._process is not None and code is None and time.monotonic() < deadline:
+            code = self._process.poll()
+            time.sleep(0.005)
+        ended = f"its process ended with {code}" if code is not None else "its process still runs"
+        return SandboxUnavailableError(
+            reason if code is None else "exited", f"The guest is gone: {ended} {detail}".strip() + ".", "Start another environment."
+        )
+
+    def _release(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            if process.stdin is not None and not process.stdin.closed:
+                process.stdin.close()
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+
+    def _kind(self) -> str:
+        return "NO ISOLATION: commands run directly on the user's machine, with the user's rights."

@@ -1,0 +1,90 @@
+"""The output of a command, put together on the host from the segments the guest kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import SandboxUnavailableError
+
+HEAD, TAIL = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """``output`` is both streams as they arrived, ``stdout`` and ``stderr`` the same apart; a cut is marked in each."""
+
+    output: str
+    stdout: str
+    stderr: str
+
+
+def shown_output(segments: Any, blob: bytes, total: int, truncated: bool, where: str | None) -> Shown:
+    """The texts of ``blob`` cut into ``segments`` [stream, length, part]. Raises SandboxUnavailableError for nonsense.
+
+    Invalid UTF-8 is replaced; a character that is split between two segments of a stream stays whole, one that the cut split is
+    dropped.
+    """
+    pieces = _pieces(segments, blob)
+    missing = total - len(blob)
+    mark = f"\n[... {missing} bytes cut{'; all of it in ' + where if where else ''} ...]\n" if truncated and missing > 0 else ""
+    texts = []
+    for stream in (None, 1, 2):
+        head = [(s, d) for s, d, part in pieces if part == HEAD and stream in (None, s)]
+        tail = [(s, d) for s, d, part in pieces if part == TAIL and stream in (None, s)]
+        if not mark:
+            texts.append(_decode(head + tail))
+        elif stream is None or head or tail:
+            texts.append(_decode(head, cut_end=True) + mark + _decode(tail, cut_start=True))
+        else:
+            texts.append("")
+    return Shown(*texts)
+
+
+def _pieces(segments: Any, blob: bytes) -> list[tuple[int, bytes, int]]:
+    pieces: list[tuple[int, bytes, int]] = []
+    at = 0
+    valid = isinstance(segments, list)
+    for segment in segments if valid else ():
+        ok = isinstance(segment, list) and len(segment) == 3 and all(type(x) is int for x in segment)
+        if not ok or segment[0] not in (1, 2) or segment[2] not in (HEAD, TAIL) or not 0 < segment[1] <= len(blob) - at:
+            valid = False
+            break
+        pieces.append((segment[0], blob[at : at + segment[1]], segment[2]))
+        at += segment[1]
+    if not valid or at != len(blob):
+        raise SandboxUnavailableError("protocol_violation", "The sandbox sent output that does not add up.")
+    return pieces
+
+
+def _decode(pieces: list[tuple[int, bytes]], cut_start: bool = False, cut_end: bool = False) -> str:
+    texts: list[str] = []
+    begun: dict[int, bytes] = {}
+    for index, (stream, piece) in enumerate(pieces):
+        data = begun.pop(stream, b"") + piece
+        if cut_start and index == 0:
+            data = _without_torn_start(data)
+        whole = len(data) - _torn_end(data)
+        begun[stream] = data[whole:]
+        texts.append(data[:whole].decode("utf-8", "replace"))
+    if not cut_end:
+        texts += [rest.decode("utf-8", "replace") for rest in begun.values() if rest]
+    return "".join(texts)
+
+
+def _without_torn_start(data: bytes) -> bytes:
+    for length in range(min(3, len(data))):
+        if data[length] & 0xC0 != 0x80:
+            return data[length:]
+    return data
+
+
+def _torn_end(data: bytes) -> int:
+    """How many bytes at the end begin a character that is not whole."""
+    for back in range(1, min(3, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        needed = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+        return back if needed > back else 0
+    return 0

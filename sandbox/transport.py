@@ -1,0 +1,302 @@
+"""The host's end of the pipe: requests out, replies in, each within its deadline.
+
+Many threads may call ``request`` at once. One reader thread takes frames off the stream; everything it takes is hostile until it is
+validated, and bounded: a message, a stream's bytes under way, the number of open requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .errors import SandboxUnavailableError
+from .guest import wire
+from .guest.wire import Kind
+
+log = logging.getLogger(__name__)
+
+# Silence of the pipe after which the host shows that it is there; the guest's lease is four times as long.
+PING_SECONDS = 30.0
+# Over an operation's own deadline, silence is reported.
+GRACE_SECONDS = 2.0
+MAX_REPLY_BYTES = 4 * 1024 * 1024
+CREDIT_STEP = wire.WINDOW // 4
+
+
+class ByteStream(Protocol):
+    """A duplex byte stream to a guest."""
+
+    def send(self, data: bytes) -> None:
+        """Write all of ``data``. Raises OSError, TimeoutError included, where that cannot be done."""
+
+    def receive(self, timeout_seconds: float) -> bytes | None:
+        """What came in; b"" at the end of the stream, None when nothing came in time. Raises OSError."""
+
+    def close(self) -> None:
+        """End the stream; a blocked ``receive`` returns. May be called more than once."""
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    seconds: float
+    limit: int
+    deadline: float | None
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    reply: tuple[dict[str, Any], bytes] | None = None
+    error: SandboxUnavailableError | None = None
+    chunks: deque[bytes] = field(default_factory=deque)
+    held: int = 0
+    window: int = wire.WINDOW
+
+    def wake(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+    def extend(self) -> None:
+        if self.deadline is not None:
+            self.deadline = time.monotonic() + self.seconds
+
+
+class Transport:
+    """Speaks the wire protocol on ``stream``.
+
+    ``explain(reason, detail)`` words the end of the pipe as a SandboxUnavailableError; it is called once, off the callers'
+    threads, and may take the time a post-mortem needs.
+    """
+
+    def __init__(self, stream: ByteStream, explain: Callable[[str, str], SandboxUnavailableError]) -> None:
+        self._stream = stream
+        self._explain = explain
+        self._nonce = secrets.token_bytes(wire.NONCE_BYTES)
+        self._decoder = wire.Decoder(self._nonce)
+        self._assembler = wire.Assembler()
+        self._sequence = 0
+        self._channel = 0
+        self._send_lock = threading.Lock()
+        self._state_lock = threading.Lock()
+        self._pending: dict[int, _Pending] = {}
+        self._lost: SandboxUnavailableError | None = None
+        self._closing = False
+        self._hello = _Pending(0, MAX_REPLY_BYTES, None)
+        self._reader = threading.Thread(target=self._read, name="gamebox-transport", daemon=True)
+
+    def open(self, hello: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
+        """Greet the guest and return its HELLO. Raises SandboxUnavailableError."""
+        self._message(Kind.HELLO, 0, {"protocol": wire.PROTOCOL, **hello})
+        self._reader.start()
+        self._hello.seconds = timeout_seconds
+        self._hello.deadline = time.monotonic() + timeout_seconds
+        fields, _ = self._await(self._hello, None)
+        if fields.get("protocol") != wire.PROTOCOL:
+            raise SandboxUnavailableError("protocol_violation", f"The guest speaks protocol {fields.get('protocol')!r}.")
+        return fields
+
+    def close(self) -> None:
+        """End the pipe; requests under way fail with reason ``closed``."""
+        self._closing = True
+        self._stream.close()
+        if self._reader.is_alive() and threading.current_thread() is not self._reader:
+            self._reader.join(timeout=5)
+
+    def request(
+        self,
+        operation: str,
+        args: dict[str, Any],
+        *,
+        timeout_seconds: float,
+        blob: bytes = b"",
+        blob_is_stdin: bool = False,
+        body: Iterable[bytes] | None = None,
+        sink: Callable[[bytes], None] | None = None,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
+    ) -> tuple[dict[str, Any], bytes]:
+        """Send a request and wait for its reply: (fields, blob), not validated yet.
+
+        ``body`` is streamed to the operation, what it streams back goes to ``sink``; both in this thread. Silence for
+        ``timeout_seconds`` + 2 s raises SandboxUnavailableError ``no_answer``; the end of the pipe raises its post-mortem.
+        """
+        seconds = timeout_seconds + GRACE_SECONDS
+        pending = _Pending(seconds, max_reply_bytes, time.monotonic() + seconds)
+        channel = self._register(pending)
+        fields = {"operation": operation, "args": args}
+        if blob_is_stdin:
+            fields["stdin_blob"] = True
+        try:
+            self._message(Kind.REQUEST, channel, fields, blob)
+            if body is not None:
+                self._send_body(channel, pending, body)
+            return self._await(pending, sink, channel)
+        except BaseException:
+            with contextlib.suppress(SandboxUnavailableError):
+                self._frame(Kind.CANCEL, channel)
+            raise
+        finally:
+            self._pending.pop(channel, None)
+
+    def _register(self, pending: _Pending) -> int:
+        with self._state_lock:
+            if self._lost is not None:
+                raise self._lost
+            self._channel = self._channel % 0x7FFFFFFF + 1
+            self._pending[self._channel] = pending
+            return self._channel
+
+    # --- out -----------------------------------------------------------------------------------------------------------
+    def _message(self, kind: int, channel: int, fields: dict[str, Any], blob: bytes = b"") -> None:
+        for part, payload in wire.split_message(kind, wire.pack_message(fields, blob)):
+            self._frame(part, channel, payload)
+
+    def _frame(self, kind: int, channel: int, payload: bytes | memoryview = b"") -> None:
+        try:
+            with self._send_lock:
+                data = wire.frame(self._nonce, self._sequence, kind, channel, payload)
+                self._sequence += 1
+                self._stream.send(data)
+        except OSError as error:
+            self._stream.close()  # the reader notices, and words it
+            raise self._wait_for_loss(error) from error
+
+    def _wait_for_loss(self, error: OSError) -> SandboxUnavailableError:
+        self._reader.join(timeout=3)
+        return self._lost or SandboxUnavailableError("pipe_broken", f"The pipe to the sandbox broke: {error}.")
+
+    def _send_body(self, channel: int, pending: _Pending, body: Iterable[bytes]) -> None:
+        problem = ""
+        try:
+            for chunk in body:
+                view = memoryview(chunk)
+                while view:
+                    room = self._await_window(pending)
+                    if not room:  # answered already: a failure
+                        return
+                    piece = view[: min(room, wire.MAX_PAYLOAD)]
+                    with pending.changed:
+                        pending.window -= len(piece)
+                    self._frame(Kind.DATA, channel, piece)
+                    view = view[len(piece) :]
+        except OSError as error:  # of the source: the guest must not take a part for the whole
+            problem = f"the source failed: {error}"
+            raise
+        finally:
+            if pending.reply is None and pending.error is None:
+                with contextlib.suppress(SandboxUnavailableError):
+                    self._frame(Kind.END, channel, problem.encode()[: wire.MAX_PAYLOAD])
+
+    def _await_window(self, pending: _Pending) -> int:
+        with pending.changed:
+            while pending.window <= 0 and pending.reply is None and pending.error is None:
+                self._wait(pending)
+            return pending.window if pending.reply is None and pending.error is None else 0
+
+    # --- waiting ---------------------------------------------------------------------------------------------------------
+    def _await(
+        self, pending: _Pending, sink: Callable[[bytes], None] | None, channel: int = 0
+    ) -> tuple[dict[str, Any], bytes]:
+        owed = 0
+        while True:
+            with pending.changed:
+                while not pending.chunks and pending.reply is None and pending.error is None:
+                    self._wait(pending)
+                if not pending.chunks:
+                    if pending.reply is not None:
+                        return pending.reply
+                    if pending.error is not None:
+                        raise pending.error
+                    continue
+                chunk = pending.chunks.popleft()
+                pending.held -= len(chunk)
+            if sink is not None:
+                sink(chunk)
+            owed += len(chunk)
+            if owed >= CREDIT_STEP:
+                self._frame(Kind.CREDIT, channel, owed.to_bytes(4, "big"))
+                owed = 0
+
+    def _wait(self, pending: _Pending) -> None:
+        """One wait; raises SandboxUnavailableError ``no_answer`` past the deadline."""
+        if pending.deadline is None:
+            pending.changed.wait(PING_SECONDS)
+            return
+        left = pending.deadline - time.monotonic()
+        if left <= 0:
+            raise SandboxUnavailableError(
+                "no_answer",
+                f"The sandbox did not answer within {pending.seconds:g} seconds.",
+                "It may be paused or starved of CPU; close it and start another one.",
+            )
+        pending.changed.wait(left)
+
+    # --- in ----------------------------------------------------------------------------------------------------------------
+    def _read(self) -> None:
+        reason, detail = "pipe_broken", ""
+        try:
+            while True:
+                data = self._stream.receive(PING_SECONDS)
+                if data is None:
+                    self._frame(Kind.PING, 0)
+                    continue
+                if not data:
+                    break
+                for kind, channel, payload in self._decoder.feed(data):
+                    self._take(kind, channel, payload)
+        except wire.WireError as error:
+            reason, detail = "protocol_violation", str(error)
+            self._stream.close()
+        except (OSError, SandboxUnavailableError) as error:
+            detail = str(error)
+        except Exception:
+            log.exception("the reader of a sandbox's pipe failed")
+            reason, detail = "protocol_violation", "unreadable"
+            self._stream.close()
+        self._fail("closed" if self._closing else reason, detail)
+
+    def _fail(self, reason: str, detail: str) -> None:
+        if reason == "closed":
+            error = SandboxUnavailableError("closed", "The sandbox was closed.", "Start another one.")
+        else:
+            error = self._explain(reason, detail)
+        with self._state_lock:
+            self._lost = error
+            waiting = [*self._pending.values(), self._hello]
+        for pending in waiting:
+            pending.error = error
+            pending.wake()
+
+    def _take(self, kind: int, channel: int, payload: bytes) -> None:
+        pending = self._hello if kind == Kind.HELLO else self._pending.get(channel)
+        if pending is None:  # answered or given up; its parts are dropped
+            self._assembler.drop(channel)
+            return
+        if kind in (Kind.REPLY, Kind.HELLO):
+            pending.reply = wire.unpack_message(self._assembler.finish(channel, payload))
+        elif kind == Kind.PART:
+            self._assembler.add(channel, payload, pending.limit)
+            pending.extend()
+            return
+        elif kind == Kind.DATA:
+            self._take_data(pending, payload)
+        elif kind == Kind.CREDIT and len(payload) == 4:
+            with pending.changed:
+                pending.window = min(pending.window + int.from_bytes(payload, "big"), wire.WINDOW)
+            pending.extend()
+        elif kind == Kind.NOTICE:
+            event = wire.unpack_message(payload)[0].get("event")
+            pending.deadline = None if event == "queued" else time.monotonic() + pending.seconds
+        else:
+            raise wire.WireError(f"frame of kind {kind} from the guest")
+        pending.wake()
+
+    def _take_data(self, pending: _Pending, payload: bytes) -> None:
+        with pending.changed:
+            pending.held += len(payload)
+            if pending.held > wire.WINDOW:
+                raise wire.WireError("stream beyond its credit")
+            pending.chunks.append(payload)
+        pending.extend()
