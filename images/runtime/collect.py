@@ -25,9 +25,13 @@ UNWANTED = re.compile(
     r"|lib-dynload/(_curses\w*|readline|_dbm|_gdbm|nis|_tkinter|_sqlite3|_test\w*|_ctypes_test|_xx\w*|xx\w*|ossaudiodev|_uuid"
     r"|audioop|_crypt)\."
 )
-# The loader and the C library read these files of whatever image they run in, and would take its libraries into the
-# guest. Same length, ours, read-only: no preloaded library, and name services that are in the C library itself.
-OWN_FILES = {b"/etc/ld.so.preload\0": b"/.gamebox/preload_\0", b"/etc/nsswitch.conf\0": b"/.gamebox/nss.conf\0"}
+# The loader and the C library look for these in whatever image they run in, and would take its libraries and locales
+# into the guest. What stands there instead has the same length and does not exist, but for the name services: those
+# that are in the C library itself.
+TRIPLET = sysconfig.get_config_var("MULTIARCH")
+FOREIGN = (f"/usr/lib/{TRIPLET}", f"/lib/{TRIPLET}", "/usr/lib/locale", "/etc/ld.so.preload")
+OWN_FILES = {path.encode(): b"/.gamebox/".ljust(len(path), b"-") for path in FOREIGN}
+OWN_FILES[b"/etc/nsswitch.conf\0"] = b"/.gamebox/nss.conf\0"
 NAME_SERVICES = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
 
 

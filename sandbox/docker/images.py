@@ -128,10 +128,12 @@ def _pull(client: docker.DockerClient, name: str, report: Callable[[str], None])
     """Whether a registry gave it; a base of our own images is the one thing ever pulled."""
     report(f"pulling {name}")
     repository, tag = name.split(":")
+    failed = ""
     try:
         for event in client.api.pull(repository, tag=tag, stream=True, decode=True):
-            if "error" in event:
-                raise docker.errors.APIError(str(event["error"]))
+            failed = str(event.get("error", failed))  # read on: an unread answer leaks its connection
+        if failed:
+            raise docker.errors.APIError(failed)
     except (docker.errors.APIError, requests.exceptions.RequestException) as error:
         _log.info("no registry gave %s: %s", name, error)
         report(f"no registry gave {name}")
@@ -155,15 +157,15 @@ def _build_on(
         buildargs={"BASE": base} if base else {},
         labels={CONTENT_LABEL: wanted, "dev.gamebox.image": made_by.name},
     )
-    for event in events:
+    failed = ""
+    for event in events:  # to the end: an unread answer leaks its connection
         if line := str(event.get("stream", "")).strip():
             _log.debug("%s: %s", made_by.name, line)
             said.append(line)
-        if "error" in event:
-            raise _build_failed(made_by.name, str(event["error"]).strip(), list(said))
-    built = _inspect(client, made_by.name)
+        failed = str(event.get("error", failed)).strip()
+    built = None if failed else _inspect(client, made_by.name)
     if built is None:
-        raise _build_failed(made_by.name, "the build ended without an image", list(said))
+        raise _build_failed(made_by.name, failed or "the build ended without an image", list(said))
     return built[0]
 
 

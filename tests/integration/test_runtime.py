@@ -1,0 +1,319 @@
+"""The guest's interpreter and code in a real engine: in any image, verified, made once, renewed, cleaned up."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import docker.errors
+import pytest
+
+from sandbox.docker import runtime
+from sandbox.docker.engine import connect
+from sandbox.docker.runtime import CA_BUNDLE, MOUNT_POINT, RuntimeVolume, ensure_runtime, forget_runtime
+from sandbox.errors import ErrorCode, SandboxError
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(180)]
+
+FOREIGN = f"lib/{platform.machine()}-linux-gnu"
+
+
+@pytest.fixture(scope="module")
+def client() -> docker.DockerClient:
+    try:
+        return connect()
+    except SandboxError as error:
+        if os.environ.get("GAMEBOX_REQUIRE_ENGINE"):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def volume(client: docker.DockerClient) -> RuntimeVolume:
+    return ensure_runtime(client, report=print)
+
+
+@pytest.fixture
+def images(client: docker.DockerClient) -> Iterator[list[str]]:
+    made: list[str] = []
+    yield made
+    for name in made:
+        client.images.remove(name, force=True)
+
+
+def import_image(client: docker.DockerClient, made: list[str], files: dict[str, bytes]) -> str:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        folder = tarfile.TarInfo("empty")
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+        archive.addfile(folder)
+        for path, content in files.items():
+            member = tarfile.TarInfo(path)
+            member.size, member.mode = len(content), 0o755
+            archive.addfile(member, io.BytesIO(content))
+    name = f"gamebox-test/{uuid.uuid4().hex}"
+    client.api.import_image_from_data(target.getvalue(), repository=name, tag="latest")
+    made.append(name)
+    return name
+
+
+def busybox(folder: Path) -> bytes:
+    """A statically linked busybox: the host's, or one unpacked from its distribution's package."""
+    program = shutil.which("busybox")
+    if program and subprocess.run(["ldd", program], capture_output=True, check=False).returncode != 0:
+        return Path(program).read_bytes()
+    try:
+        subprocess.run(["apt-get", "download", "busybox-static"], cwd=folder, capture_output=True, check=True)
+        subprocess.run(["dpkg-deb", "-x", next(folder.glob("*.deb")), folder], check=True)
+        return next(folder.glob("**/bin/busybox")).read_bytes()
+    except (OSError, subprocess.CalledProcessError, StopIteration):
+        pytest.skip("no statically linked busybox here, and none could be downloaded")
+
+
+def run_python(client: docker.DockerClient, volume: RuntimeVolume, image: str, code: str, *arguments: str) -> str:
+    """What that code says, on both of its outputs, in a container as sandboxes are made."""
+    mount = docker.types.Mount(volume.mount, volume.name, type="volume", read_only=True, no_copy=True)
+    command = [*volume.argv, "-c", code, *arguments]
+    container = client.containers.create(
+        image, command, mounts=[mount], network_mode="none", user="1000:1000", read_only=True, cap_drop=["ALL"],
+        environment={"PYTHONPATH": "/empty", "PYTHONHOME": "/empty", "LD_LIBRARY_PATH": f"/{FOREIGN}", "LANG": "xx_XX"},
+    )  # fmt: skip
+    try:
+        container.start()
+        status = container.wait(timeout=60)["StatusCode"]
+        said = container.logs().decode()
+    finally:
+        container.remove(force=True)
+    assert status == 0, said
+    return said
+
+
+EXAMINE = """
+import json, struct, socket, select, ctypes, ssl, zlib, hashlib, subprocess, threading, sys, pwd, os
+thread = threading.Thread(target=lambda: None); thread.start(); thread.join()
+try:
+    pwd.getpwnam("nobody-here")
+except KeyError:
+    pass
+from markdownify import markdownify
+import gamebox_guest
+with open("/proc/self/maps") as maps:
+    files = {line.split()[5] for line in maps if len(line.split()) > 5 and line.split()[5].startswith("/")}
+print(json.dumps({
+    "prefix": sys.prefix, "path": sys.path, "encoding": sys.getfilesystemencoding(),
+    "files": sorted(files), "uid": os.getuid(),
+    "markdown": markdownify("<p>a <b>b</b> <a href='/c'>d</a></p>").strip(), "guest": gamebox_guest.__file__,
+    "certificates": len(ssl.create_default_context(cafile=sys.argv[1]).get_ca_certs()),
+}))
+"""
+
+
+def examine(client: docker.DockerClient, volume: RuntimeVolume, image: str) -> None:
+    found = json.loads(run_python(client, volume, image, EXAMINE, CA_BUNDLE))
+    assert found["prefix"] == MOUNT_POINT
+    assert all(part.startswith(MOUNT_POINT) for part in [*found["path"], *found["files"], found["guest"]])
+    assert found["encoding"] == "utf-8"
+    assert found["markdown"] == "a **b** [d](/c)"
+    assert found["uid"] == 1000
+    assert found["certificates"] > 50
+
+
+def test_it_runs_in_an_image_that_holds_nothing(
+    client: docker.DockerClient, volume: RuntimeVolume, images: list[str]
+) -> None:
+    examine(client, volume, import_image(client, images, {}))
+
+
+def test_it_runs_in_an_image_that_holds_nothing_but_busybox(
+    client: docker.DockerClient, volume: RuntimeVolume, images: list[str], tmp_path: Path
+) -> None:
+    image = import_image(client, images, {"bin/busybox": busybox(tmp_path)})
+    examine(client, volume, image)
+    code = (
+        'import subprocess; print(subprocess.check_output(["/bin/busybox", "echo", "hello"], env={}).decode(), end="")'
+    )
+    assert run_python(client, volume, image, code) == "hello\n"
+
+
+def test_it_runs_in_our_own_image(client: docker.DockerClient, volume: RuntimeVolume) -> None:
+    examine(client, volume, "gamebox/base")
+
+
+def test_it_takes_nothing_from_an_image_with_a_c_library_of_its_own(
+    client: docker.DockerClient, volume: RuntimeVolume, images: list[str]
+) -> None:
+    """However an image could slip a library in: preload, cache, default folders, name services, environment."""
+    names = ["libc.so.6", "libpreload.so", "libnss_mine.so.2", "libz.so.1", "libgcc_s.so.1"]
+    image = import_image(
+        client,
+        images,
+        {
+            "etc/ld.so.preload": f"/{FOREIGN}/libpreload.so\n".encode(),
+            "etc/ld.so.cache": b"glibc-ld.so.cache1.1" + b"\xff" * 64,
+            "etc/nsswitch.conf": b"passwd: mine\nhosts: mine\n",
+            **{f"{FOREIGN}/{name}": b"not a library" for name in names},
+            **{f"lib64/{name}": b"not a library" for name in names},
+        },
+    )
+    examine(client, volume, image)
+
+
+BYTE_CODE = """
+import importlib.util, os
+stale = []
+for folder, _, names in os.walk("/.gamebox/modules/"):
+    for name in names:
+        if name.endswith(".pyc"):
+            with open(os.path.join(folder, name), "rb") as file:
+                magic, flags = file.read(4), int.from_bytes(file.read(4), "little")
+            if magic != importlib.util.MAGIC_NUMBER or flags != 1:
+                stale.append(name)
+        elif name.endswith(".py") and not os.path.exists(importlib.util.cache_from_source(os.path.join(folder, name))):
+            stale.append(name)
+print(stale)
+"""
+
+
+def test_every_module_is_compiled_and_never_looked_at_again(client: docker.DockerClient, volume: RuntimeVolume) -> None:
+    assert run_python(client, volume, "gamebox/base", BYTE_CODE) == "[]\n"
+
+
+def test_a_second_look_says_and_makes_nothing(client: docker.DockerClient, volume: RuntimeVolume) -> None:
+    said: list[str] = []
+    assert ensure_runtime(client, report=said.append) is volume
+    forget_runtime(client)
+    assert ensure_runtime(client, report=said.append) == volume
+    assert [line for line in said if "older than its recipe" not in line] == []
+
+
+@pytest.fixture
+def edited(client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
+    """The guest's code with one more module, as if somebody had just written it; its volume is removed afterwards."""
+    guest = {**runtime.guest_files(), "gamebox_guest/edited.py": f"mark = {uuid.uuid4().hex!r}\n".encode()}
+    monkeypatch.setattr(runtime, "guest_files", lambda: guest)
+    forget_runtime(client)
+    yield guest
+    forget_runtime(client)
+    remove_volumes(client, name_of(client, guest))
+
+
+def name_of(client: docker.DockerClient, guest: dict[str, bytes]) -> str:
+    image_id = str(client.images.get(runtime.RUNTIME_IMAGE).id)
+    return f"gamebox-runtime-{runtime._digest(image_id, guest)}"
+
+
+def remove_volumes(client: docker.DockerClient, name: str) -> None:
+    for part in (name, f"{name}-verified"):
+        if part in volumes(client):
+            client.api.remove_volume(part)
+
+
+def volumes(client: docker.DockerClient) -> set[str]:
+    return {found["Name"] for found in client.api.volumes()["Volumes"] or []}
+
+
+def test_edited_code_is_a_new_volume(
+    client: docker.DockerClient, volume: RuntimeVolume, edited: dict[str, bytes]
+) -> None:
+    made = ensure_runtime(client, report=print)
+    assert made.name == name_of(client, edited) != volume.name
+    said = run_python(client, made, "gamebox/base", "import gamebox_guest.edited as e; print(f'mark = {e.mark!r}')")
+    assert said.encode() == edited["gamebox_guest/edited.py"]
+
+
+def test_a_half_made_volume_is_not_used(client: docker.DockerClient, edited: dict[str, bytes]) -> None:
+    """As a process leaves it that was killed while its container was filling the volume."""
+    name = name_of(client, edited)
+    labels = {runtime.RUNTIME_LABEL: name}
+    client.api.create_volume(name, labels=labels)
+    mount = docker.types.Mount("/there", name, type="volume")
+    left = client.containers.create(
+        "gamebox/base", ["sh", "-c", "echo bad >/there/manifest.json"], mounts=[mount], labels=labels
+    )
+    left.start()
+    left.wait(timeout=60)
+    said: list[str] = []
+    made = ensure_runtime(client, report=said.append)
+    assert made.name == name
+    assert any("making" in line for line in said)
+    examine(client, made, "gamebox/base")
+    with pytest.raises(docker.errors.NotFound):
+        left.reload()
+
+
+def test_code_that_does_not_compile_never_becomes_a_runtime(
+    client: docker.DockerClient, edited: dict[str, bytes]
+) -> None:
+    edited["gamebox_guest/edited.py"] += b"def broken(:\n"
+    with pytest.raises(SandboxError) as caught:
+        ensure_runtime(client, report=print)
+    assert caught.value.code is ErrorCode.setup_failed
+    assert "SyntaxError" in caught.value.message
+    assert f"{name_of(client, edited)}-verified" not in volumes(client)
+    containers = client.containers.list(
+        all=True, filters={"label": f"{runtime.RUNTIME_LABEL}={name_of(client, edited)}"}
+    )
+    assert containers == []
+
+
+def test_files_that_arrive_damaged_are_noticed(
+    client: docker.DockerClient, edited: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intact = runtime._archive(edited)
+    assert edited["gamebox_guest/edited.py"] in intact
+    damaged = intact.replace(edited["gamebox_guest/edited.py"], b"#" * len(edited["gamebox_guest/edited.py"]))
+    monkeypatch.setattr(runtime, "_archive", lambda guest: damaged)
+    with pytest.raises(SandboxError, match=r"edited\.py is not what was sent"):
+        ensure_runtime(client, report=print)
+    assert f"{name_of(client, edited)}-verified" not in volumes(client)
+
+
+MAKE = """
+import sys
+from sandbox.docker import runtime
+from sandbox.docker.engine import connect
+guest = {**runtime.guest_files(), "gamebox_guest/edited.py": sys.argv[1].encode()}
+runtime.guest_files = lambda: guest
+print(runtime.ensure_runtime(connect(), report=lambda line: print(line, file=sys.stderr)).name)
+"""
+
+
+def test_several_processes_make_it_once(client: docker.DockerClient, volume: RuntimeVolume) -> None:
+    command = [sys.executable, "-c", MAKE, f"mark = {uuid.uuid4().hex!r}"]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    ended = [process.communicate(timeout=120) for process in running]
+    names = {out.strip() for out, _ in ended}
+    assert len(names) == 1, ended
+    assert sum(err.count("making the guest's runtime volume") for _, err in ended) == 1
+    remove_volumes(client, names.pop())
+
+
+def test_volumes_of_older_code_go_unless_a_container_uses_them(
+    client: docker.DockerClient, volume: RuntimeVolume, edited: dict[str, bytes]
+) -> None:
+    older = []
+    for _ in range(2):
+        command = [sys.executable, "-c", MAKE, f"mark = {uuid.uuid4().hex!r}"]
+        made = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        mount = docker.types.Mount(MOUNT_POINT, made, type="volume", read_only=True)
+        # One keeps its container; the other one's container is gone, like its process.
+        older.append((made, client.containers.create("gamebox/base", ["true"], mounts=[mount])))
+    older[0][1].remove()
+    try:
+        ensure_runtime(client, report=print)
+        left = volumes(client)
+        assert {older[0][0], f"{older[0][0]}-verified"}.isdisjoint(left)
+        assert {older[1][0], f"{older[1][0]}-verified", volume.name, f"{volume.name}-verified"} <= left
+    finally:
+        older[1][1].remove()
+        remove_volumes(client, older[1][0])
