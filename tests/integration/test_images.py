@@ -93,11 +93,11 @@ def test_base_compiles_and_makes_virtual_environments(client: docker.DockerClien
 
 def test_base_lets_the_agent_install_for_itself(client: docker.DockerClient, base: str) -> None:
     """Debian's pip refuses outside virtual environments; here the home of the agent is one."""
-    making = 'mkdir p; printf \'from setuptools import setup; setup(name="p", py_modules=["m"])\' >p/setup.py; echo x=7 >p/m.py'
+    script = 'from setuptools import setup; setup(name="p", py_modules=["m"])'
+    making = f"mkdir p; printf '{script}' >p/setup.py; echo x=7 >p/m.py"
     installing = "pip install --quiet --no-index --no-build-isolation ./p"
-    assert (
-        shell(client, base, f"{making}; {installing}; cd /; python3 -c 'import m; print(m.x)'").splitlines()[-1] == "7"
-    )
+    said = shell(client, base, f"{making}; {installing}; cd /; python3 -c 'import m; print(m.x)'")
+    assert said.splitlines()[-1] == "7"
 
 
 def test_base_trusts_each_certificate_once(client: docker.DockerClient, base: str) -> None:
