@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from .environment import Environment
     from .envelope import Envelope
+    from .environment import Environment
     from .errors import SandboxError
     from .results import RunResult
 

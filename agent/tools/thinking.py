@@ -27,7 +27,7 @@ def finish_action() -> Action:
     return Action(
         name="finish",
         function=_finish,
-        description="End the run: when the task is done and checked, or when it cannot be done. Say which in the summary.",
+        description="End the run: when the task is done and checked, or cannot be done; the summary says which.",
         parameters={
             "type": "object",
             "properties": {

@@ -1,0 +1,120 @@
+"""The command ``gamebox``. Nothing heavy is imported before a command needs it: ``gamebox --help`` is fast."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from sandbox import cli as sandbox_cli
+
+app = typer.Typer(
+    name="gamebox",
+    help="Run coding agents, and anything else, in sandboxes.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run", context_settings={"allow_interspersed_args": False}, epilog=sandbox_cli.EPILOG)(sandbox_cli.run)
+
+AGENT_EPILOG = """Examples:
+
+  gamebox agent "make the failing test pass" --repo ./mylib --model provider/name
+
+  gamebox agent "add a --quiet option" --repo . --model provider/name --max-cost 0.50 --apply
+"""
+
+
+@app.callback()
+def options(
+    debug: bool = typer.Option(False, "--debug", help="Log to standard error and show tracebacks."),
+) -> None:
+    """Run coding agents, and anything else, in sandboxes."""
+    if debug:
+        os.environ["GAMEBOX_DEBUG"] = "1"
+        import logging
+
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+
+
+@app.command(epilog=AGENT_EPILOG)
+def agent(
+    task: str = typer.Argument(..., help="What the agent is to do."),
+    repo: Path = typer.Option(..., help="Folder of the repository; it is copied into the sandbox."),
+    model: str | None = typer.Option(None, help="Model as provider/name; its key comes from the environment."),
+    script: Path | None = typer.Option(None, help="A JSON file of replies to follow instead of a model."),
+    image: str = typer.Option(sandbox_cli.DEFAULT_IMAGE, help="Image of the sandbox."),
+    apply: bool = typer.Option(False, "--apply", help="Write the changes back when the agent has finished."),
+    as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON instead of the diff."),
+    language: str = typer.Option("function_calling", help="function_calling or json."),
+    max_iterations: int = typer.Option(50, help="Steps at most."),
+    max_cost: float | None = typer.Option(None, help="US dollars at most."),
+    max_seconds: float | None = typer.Option(None, help="Seconds at most."),
+    max_tokens: int | None = typer.Option(None, help="Tokens at most, input and output."),
+    local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
+) -> None:
+    """Let an agent work on a copy of a repository; ends with the diff. Exit code 0: finished, 1: not finished."""
+    from agent.commands import run_agent
+
+    code = run_agent(
+        task=task, repo=repo, model=model, script=script, image=image, apply=apply, as_json=as_json, language=language,
+        max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, local=local,
+    )  # fmt: skip
+    raise typer.Exit(code)
+
+
+@app.command()
+def demo(
+    model: str | None = typer.Option(None, help="Let a real model do it, as provider/name."),
+    image: str = typer.Option(sandbox_cli.DEFAULT_IMAGE, help="Image of the sandbox."),
+) -> None:
+    """Watch an agent find and mend a real bug in a real library, in a sandbox without network."""
+    from agent.demo.run import run_demo
+
+    raise typer.Exit(run_demo(model, image))
+
+
+@app.command()
+def check(
+    target: str = typer.Argument(..., metavar="AGENT", help="module:attribute or path/to/file.py:attribute."),
+) -> None:
+    """Look an agent over before it is used: its actions, memory, environment and how it takes faults."""
+    from agent.commands import run_check
+
+    raise typer.Exit(run_check(target))
+
+
+@app.command()
+def setup() -> None:
+    """Get everything a sandbox needs: an engine, the images and the guest's runtime. Does only what is missing."""
+    from sandbox.docker.provision import setup as provide
+
+    provide(lambda line: typer.echo(line))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as installed
+
+    typer.echo(f"gamebox {installed('gamebox')}")
+
+
+def main(args: list[str] | None = None) -> Any:
+    """Run the command line; errors are said in one or two lines on standard error, and exit with 2."""
+    try:
+        return app(args=args, standalone_mode=True)
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
+        raise SystemExit(130) from None
+    except Exception as error:
+        from sandbox.errors import SandboxError
+
+        if not isinstance(error, SandboxError) or os.environ.get("GAMEBOX_DEBUG"):
+            raise
+        sandbox_cli.fail(error)

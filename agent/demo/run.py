@@ -1,0 +1,44 @@
+"""The command ``gamebox demo``: the same path as ``gamebox agent``, on a library with a known bug."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from agent.budget import Budget
+from agent.commands import brain_of, opener, tell
+from agent.job import Job, carry_out
+from agent.model.brain import Brain
+from agent.model.scripted import ScriptedModel
+from agent.show import Screen
+
+from .case import CASE, fetch_source
+from .script import SCRIPT
+
+
+def run_demo(model: str | None, image: str) -> int:
+    """Fetch the library, let the agent repair it, and show the diff and the tests that prove it; returns the exit code.
+
+    The scripted brain does it unless ``model`` names a real one. Raises SandboxError.
+    """
+    screen = Screen()
+    budget = Budget()
+    brain: Brain = ScriptedModel(SCRIPT) if model is None else brain_of(model, None, budget)
+    screen.line(CASE.title, "bold")
+    for citation in CASE.citations:
+        screen.line(f"  {citation}", "dim")
+    with tempfile.TemporaryDirectory(prefix="gamebox-demo-") as scratch:
+        repo = fetch_source(Path(scratch), screen.line)
+        job = Job(
+            task=CASE.task,
+            repo=repo,
+            brain=brain,
+            open_environment=opener(image, local=False),
+            budget=budget,
+            proofs=(CASE.reproduce_command, CASE.test_command),
+        )
+        outcome = carry_out(job, screen)
+    tell(outcome, screen)
+    Screen(sys.stdout).diff(outcome.diff or "")
+    return outcome.exit_code

@@ -1,0 +1,180 @@
+"""A job: an agent at work on a copy of a repository in a sandbox, from the copy in to the diff and, if wanted, back."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from sandbox.environment import Environment
+from sandbox.errors import SandboxError
+
+from .budget import Budget
+from .coding import coding_agent
+from .language import AgentLanguage, FunctionCallingLanguage
+from .model.brain import Brain
+from .proof import Proof, prove
+from .repo.applying import apply
+from .repo.changes import Change, changes, diff_text
+from .repo.snapshot import Snapshot, take
+from .run import AgentRun
+from .show import LiveView, Screen
+from .status import RunStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to be done. ``open_environment`` makes the sandbox around a folder that is copied into it.
+
+    ``apply`` writes the changes back to ``repo``, only after a run that finished. ``proofs`` are commands that must
+    then exit with 0 in the sandbox.
+    """
+
+    task: str
+    repo: Path
+    brain: Brain
+    open_environment: Callable[[Path], Environment]
+    language: AgentLanguage = field(default_factory=FunctionCallingLanguage)
+    budget: Budget = field(default_factory=Budget)
+    apply: bool = False
+    proofs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of it. ``diff`` is None when the sandbox could not be read any more; ``refused`` is why nothing was
+    applied.
+    """
+
+    run: AgentRun
+    diff: str | None = None
+    changes: tuple[Change, ...] = ()
+    skipped: tuple[str, ...] = ()
+    applied: bool = False
+    refused: SandboxError | None = None
+    interrupted: bool = False
+    proofs: tuple[Proof, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 finished (and proven and applied, if asked), 1 not, 2 when the model's key is missing, 130 interrupted."""
+        if self.interrupted:
+            return 130
+        if isinstance(self.run.error, SandboxError) and self.run.error.code.value == "model_credentials_missing":
+            return 2
+        proven = all(proof.passed for proof in self.proofs)
+        return 0 if self.run.ok and self.refused is None and proven else 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """The outcome as JSON-ready data."""
+        refused = None if self.refused is None else {"code": self.refused.code.value, "error": self.refused.message}
+        return {
+            **self.run.to_dict(),
+            "diff": self.diff,
+            "changes": [{"path": c.path, "kind": c.kind} for c in self.changes],
+            "skipped": list(self.skipped),
+            "applied": self.applied,
+            "apply_refused": refused,
+        }
+
+
+def carry_out(job: Job, screen: Screen) -> Outcome:
+    """Do the job. The sandbox is closed whatever happens, also on Ctrl-C and SIGTERM, and a second Ctrl-C cannot stop
+    that.
+
+    Raises SandboxError for what is wrong before the run begins (no repository, no engine, no image).
+    """
+    with tempfile.TemporaryDirectory(prefix="gamebox-job-") as scratch, _terminated_like_interrupted():
+        snapshot = take(job.repo.absolute(), Path(scratch) / "before")
+        for path in snapshot.left_out:
+            screen.line(f"left out: {path} is a link that leads out of the repository", "yellow")
+        screen.line(f"{len(snapshot.files)} files of {job.repo} go into the sandbox", "dim")
+        environment = job.open_environment(snapshot.copy)
+        try:
+            environment.start()
+            run = _run(job, environment, screen)
+            if run.status is RunStatus.cancelled:
+                return Outcome(run=run, interrupted=True)
+            return _brought_back(job, run, environment, snapshot, Path(scratch) / "after")
+        finally:
+            with _uninterrupted():
+                environment.close()
+
+
+def _run(job: Job, environment: Environment, screen: Screen) -> AgentRun:
+    agent = coding_agent(job.brain, environment, language=job.language, budget=job.budget)
+    agent.hooks.append(LiveView(screen, agent.actions))
+    try:
+        return agent.execute(job.task)
+    except KeyboardInterrupt:
+        if agent.last_run is None:
+            raise
+        return agent.last_run
+
+
+def _brought_back(job: Job, run: AgentRun, environment: Environment, snapshot: Snapshot, after: Path) -> Outcome:
+    if run.status is RunStatus.environment_lost:
+        return Outcome(run=run)
+    answer = environment.download(".", after)
+    if not answer.ok:
+        return Outcome(run=run, refused=_refused(answer) if job.apply else None)
+    skipped = answer.result.skipped
+    found = changes(snapshot, after, skipped)
+    text = diff_text(snapshot, after, found)
+    proofs = prove(environment, job.proofs)
+    outcome = Outcome(run=run, diff=text, changes=tuple(found), skipped=tuple(skipped), proofs=proofs)
+    if not (job.apply and run.ok):
+        return outcome
+    try:
+        apply(snapshot, after, found)
+    except SandboxError as error:
+        return replace(outcome, refused=error)
+    return replace(outcome, applied=True)
+
+
+def _refused(answer: Any) -> SandboxError | None:
+    try:
+        answer.unwrap()
+    except SandboxError as error:
+        return error
+    return None
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM ends the job as Ctrl-C does, so that what must be closed is closed. Only the main thread can ask for
+    that.
+    """
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait until the block is done."""
+    try:
+        before = {s: signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

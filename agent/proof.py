@@ -1,0 +1,31 @@
+"""Proof: commands that are run in the sandbox after the agent has finished, so that its word is not all there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sandbox.environment import Environment
+
+SECONDS = 600.0
+SHOWN_CHARS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A command, whether it exited with 0, and the end of its output."""
+
+    command: str
+    passed: bool
+    output: str
+
+
+def prove(environment: Environment, commands: Iterable[str]) -> tuple[Proof, ...]:
+    """Run each command in a clean session; stops at none."""
+    return tuple(_prove(environment, command) for command in commands)
+
+
+def _prove(environment: Environment, command: str) -> Proof:
+    answer = environment.run(command, session=None, timeout_seconds=SECONDS)
+    text = answer.to_text()
+    return Proof(command, answer.ok and answer.result.exit_code == 0, text[-SHOWN_CHARS:])

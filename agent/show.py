@@ -1,0 +1,125 @@
+"""The live view of a run: each step as it happens, on standard error, with colours on a terminal and plain lines
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+from .hooks import Hooks, Step
+from .memory import Memory
+from .model.response import Response
+from .registry import ActionRegistry
+from .run import AgentRun
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+RESULT_LINES = 12
+LINE_CHARS = 200
+# Control characters could move the cursor or retitle the terminal, and marks of writing direction could disguise text.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Escape sequences go whole: without their first character the rest of them would be shown as text.
+_SEQUENCE = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[@-Z\\\\^_])")
+_MAIN_ARGUMENTS = ("command", "path", "pattern", "url", "id", "source", "thought", "summary")
+
+
+def clean(text: str) -> str:
+    """``text`` without control characters and escape sequences; tabs and line feeds stay."""
+    return _CONTROL.sub("", _SEQUENCE.sub("", text.replace("\r\n", "\n")))
+
+
+class Screen:
+    """Lines with a style on a stream; rich is imported only for a terminal."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self._console: Console | None = None
+        if self.stream.isatty():
+            from rich.console import Console
+
+            self._console = Console(file=self.stream, highlight=False, soft_wrap=True)
+
+    def line(self, text: str, style: str = "") -> None:
+        """Show one or several lines."""
+        if self._console is None:
+            self.stream.write(f"{clean(text)}\n")
+            self.stream.flush()
+            return
+        from rich.text import Text
+
+        self._console.print(Text(clean(text), style=style))
+
+    def diff(self, text: str) -> None:
+        """Show a diff: coloured on a terminal, byte for byte elsewhere, so that it can be applied."""
+        if self._console is None:
+            self.stream.write(text)
+            self.stream.flush()
+            return
+        styles = {"+": "green", "-": "red", "@": "cyan", "d": "bold"}
+        for line in text.splitlines():
+            self.line(line, styles.get(line[:1], ""))
+
+
+class LiveView(Hooks):
+    """Shows what the agent thinks, does and gets back."""
+
+    def __init__(self, screen: Screen, registry: ActionRegistry) -> None:
+        self.screen = screen
+        self.registry = registry
+
+    def on_action(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
+        """Show the thought and the call."""
+        thought = thought_of(step.response)
+        self.screen.line(f"\n[{step.number}] {_cut(thought, 6)}".rstrip(), "bold")
+        if step.tool is not None:
+            self.screen.line(f"  → {step.tool} {main_argument(step.args)}".rstrip(), "cyan")
+
+    def on_result(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
+        """Show the answer, cut to a few lines."""
+        envelope = step.envelope or {}
+        action = self.registry.get_action(step.tool)
+        from .envelopes import text_of
+
+        text = action.show(envelope) if action is not None else text_of(envelope)
+        failed = envelope.get("tool_executed") is not True
+        shown = "\n".join(f"    {line}" for line in _cut(text, RESULT_LINES).split("\n"))
+        self.screen.line(shown, "red" if failed else "dim")
+
+
+def thought_of(response: Any) -> str:
+    """The text a reply came with."""
+    if isinstance(response, str):
+        return response.split("{", 1)[0].strip()
+    try:
+        return Response.of(response).text.strip()
+    except TypeError:
+        return ""
+
+
+def main_argument(args: Any) -> str:
+    """The one argument that says most about a call."""
+    if not isinstance(args, dict):
+        return ""
+    name = next((n for n in _MAIN_ARGUMENTS if n in args), None)
+    return "" if name is None else _cut(str(args[name]), 3).replace("\n", "\n      ")
+
+
+def summary_line(run: AgentRun) -> str:
+    """How the run ended and what it used, in one line."""
+    u = run.usage
+    cost = "cost unknown" if u.unpriced_calls else f"${u.cost_usd:.4f}"
+    tokens = f"{u.input_tokens} + {u.output_tokens} tokens"
+    failed = f" ({u.failed_calls} failed)" if u.failed_calls else ""
+    calls = f"{u.calls} model call{'' if u.calls == 1 else 's'}{failed}"
+    return f"{run.status.value}: {run.reason} {run.iterations} steps, {run.seconds:.1f} s, {calls}, {tokens}, {cost}"
+
+
+def _cut(text: str, lines: int) -> str:
+    kept = [line if len(line) <= LINE_CHARS else f"{line[:LINE_CHARS]}…" for line in text.split("\n")]
+    if len(kept) <= lines:
+        return "\n".join(kept)
+    half = lines // 2
+    return "\n".join([*kept[:half], f"… {len(kept) - 2 * half} lines …", *kept[-half:]])
