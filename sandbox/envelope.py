@@ -36,7 +36,7 @@ class Notice:
         return {"code": self.code, "message": self.message, "hint": self.hint}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: with them Success[Any](...) raises TypeError in Python 3.11
 class Success(Generic[T]):
     """The action was carried out; ``result`` is its typed result."""
 
@@ -68,7 +68,7 @@ class Success(Generic[T]):
         return "\n".join([_text_of(self.result), *_notice_lines(self.notices)]).strip("\n")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: with them Failure[Any](...) raises TypeError in Python 3.11
 class Failure(Generic[T]):
     """The action was not carried out, or not whole; ``effects`` says whether anything was changed.
 
