@@ -80,7 +80,7 @@ def run_logged(command: list[str], environment: dict[str, str], failure: str) ->
     )
     raise SandboxError(
         ErrorCode.setup_failed,
-        f"{failure}: {errors[-1].removeprefix('E:').strip()}",
+        f"{failure}: {errors[0].removeprefix('E:').strip()}",
         "See that this machine reaches its package mirror: `apt-get update` tells.",
     )
 
