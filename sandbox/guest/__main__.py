@@ -35,6 +35,7 @@ def main() -> None:
 
     from .dispatch import Server
     from .link import Link
+    from .pressure import enforced
     from .processes import Processes
     from .workers import Workers
 
@@ -43,7 +44,7 @@ def main() -> None:
     workers = Workers(int(place.limits["concurrent_actions"]), (place.uid, place.gid) if isolated else None)
     server = Server(reactor, 3, decoder, link, place, processes, workers)
     _reap_orphans(reactor)
-    link.message(wire.Kind.HELLO, 0, {"protocol": wire.PROTOCOL, "pid": os.getpid(), "python": sys.version.split()[0]})
+    link.message(wire.Kind.HELLO, 0, {"protocol": wire.PROTOCOL, "python": sys.version.split()[0], **enforced()})
     for kind, channel, payload in rest:
         server.frame(kind, channel, payload)
     reactor.run()

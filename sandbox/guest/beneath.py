@@ -53,7 +53,9 @@ def encoded(path: str) -> bytes:
     if b"\0" in raw:
         raise Fault("path_invalid", path=path.replace("\0", "\\0"), problem="it contains a NUL character")
     if len(raw) >= PATH_MAX or max(map(len, raw.split(b"/"))) > NAME_MAX:
-        raise Fault("path_invalid", path=shown(raw[:200]), problem="it is longer than 4095 bytes, or a name in it than 255")
+        raise Fault(
+            "path_invalid", path=shown(raw[:200]), problem="it is longer than 4095 bytes, or a name in it than 255"
+        )
     return raw
 
 
@@ -108,7 +110,11 @@ class Roots:
             for _ in range(LINK_BUDGET):
                 head, name = os.path.split(raw.rstrip(b"/") or b"/")
                 if name in (b"", b".", b".."):
-                    raise Fault("path_invalid", path=self.display(path), problem="it does not end in the name of a file or folder")
+                    raise Fault(
+                        "path_invalid",
+                        path=self.display(path),
+                        problem="it does not end in the name of a file or folder",
+                    )
                 if self._is_root(raw):
                     raise Fault("path_invalid", path=self.display(path), problem="it is a root of the sandbox's files")
                 fd = self._open(head or b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -142,7 +148,7 @@ class Roots:
 
     def display(self, path: str | bytes) -> str:
         """The path as the agent would write it: relative to the workspace when beneath it, else absolute."""
-        raw = path if isinstance(path, bytes) else path.encode("utf-8", "replace")
+        raw = path if isinstance(path, bytes) else _as_bytes(path)
         full = os.path.normpath(os.path.join(self.workspace, raw))
         if full == self.workspace:
             return "."
@@ -257,6 +263,13 @@ def _roots(workspace: bytes, roots: tuple[bytes, ...]) -> Roots:
 def roots_of(place: Place) -> Roots:
     """The roots of a place; the same object for the same place, so that its descriptors are opened once."""
     return _roots(place.workspace, place.roots)
+
+
+def _as_bytes(path: str) -> bytes:
+    try:
+        return path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # no path at all; it is only shown
+        return path.encode("utf-8", "replace")
 
 
 def kind_of(mode: int) -> str:

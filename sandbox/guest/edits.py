@@ -26,7 +26,11 @@ CUT = "[the rest of the diff is cut]\n"
 
 def find(data: bytes, old: bytes) -> list[Place]:
     """Where ``old`` occurs, not overlapping, at most MAX_PLACES + 1."""
-    return [match.span() for match in islice(_pattern(data, old).finditer(data), MAX_PLACES + 1)]
+    return _found(_pattern(data, old), data) or _found(re.compile(re.escape(old)), data)
+
+
+def _found(pattern: re.Pattern[bytes], data: bytes) -> list[Place]:
+    return [match.span() for match in islice(pattern.finditer(data), MAX_PLACES + 1)]
 
 
 def with_overlap(data: bytes, old: bytes, places: list[Place]) -> list[Place]:
@@ -43,7 +47,7 @@ def _pattern(data: bytes, old: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"\r?\n".join(re.escape(line) for line in old.replace(b"\r\n", b"\n").split(b"\n")))
 
 
-def replace(data: bytes, places: list[Place], old: bytes, new: bytes) -> tuple[bytes, list[Replaced]]:
+def replace(data: bytes, places: list[Place], new: bytes) -> tuple[bytes, list[Replaced]]:
     """The new content, and each place with what was put there."""
     replaced: list[Replaced] = []
     parts: list[bytes] = []
@@ -65,13 +69,13 @@ def _with_endings(data: bytes, start: int, end: int, new: bytes) -> bytes:
     new_lines = new.split(b"\n")
     same_before = _common(old_lines, new_lines)
     same_after = _common(old_lines[::-1], new_lines[::-1])
-    usual = max(set(endings), key=endings.count) if endings else _ending_near(data, start, end)
+    usual = max(endings, key=endings.count) if endings else _ending_near(data, start, end)
     parts = [new_lines[0]]
     count = len(new_lines) - 1
     for i, line in enumerate(new_lines[1:]):
         if i < min(same_before, len(endings)):
             ending = endings[i]
-        elif count - i <= min(same_after, len(endings)):
+        elif count - i < min(same_after, len(endings) + 1):
             ending = endings[i - count]
         else:
             ending = usual
@@ -100,7 +104,12 @@ def candidate(data: bytes, start: int, end: int, similarity: float = 1.0) -> dic
     stop = data.find(b"\n", max(end - 1, start))
     text = data[begin : len(data) if stop < 0 else stop]
     last = first + text.count(b"\n")
-    return {"start_line": first, "end_line": last, "text": _text(text[:SHOWN_BYTES]), "similarity": round(similarity, 3)}
+    return {
+        "start_line": first,
+        "end_line": last,
+        "text": _text(text[:SHOWN_BYTES]),
+        "similarity": round(similarity, 3),
+    }
 
 
 def describe(data: bytes, places: list[Place]) -> list[dict[str, Any]]:

@@ -47,8 +47,10 @@ def edit(call: Call) -> dict[str, Any]:
         result["candidates"] = edits.describe(data, several)
         raise Fault("text_not_unique", result=result, path=result["path"], count=len(several))
     if len(places) > edits.MAX_PLACES:
-        raise Fault("invalid_arguments", problem=f"old_text occurs more than {edits.MAX_PLACES} times; use run with sed")
-    changed, replaced = edits.replace(data, places, old, new)
+        raise Fault(
+            "invalid_arguments", problem=f"old_text occurs more than {edits.MAX_PLACES} times; use run with sed"
+        )
+    changed, replaced = edits.replace(data, places, new)
     _bound(call, roots, path, len(changed))
     with Replacement(roots, path) as replacement:
         replacement.write(changed)

@@ -22,7 +22,7 @@ def list_folder(call: Call) -> dict[str, Any]:
     hidden, depth, most = args.get("hidden", True), args.get("depth", 1), args.get("max_entries", 500)
     roots = roots_of(call.place)
     top = roots.open(path, DIRECTORY & ~os.O_NOFOLLOW)
-    base = os.fsencode(path)
+    base = path.encode("utf-8", "surrogateescape")
     entries: list[dict[str, Any]] = []
     total, more = 0, False
     hide_below = b""

@@ -6,7 +6,25 @@ import os
 from typing import Any
 
 _COUNTERS = ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events")
+_MEMORY = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max")
+_PIDS = ("/sys/fs/cgroup/pids/pids.max", "/sys/fs/cgroup/pids.max")
 NEARLY_FULL = 0.9
+
+
+def enforced() -> dict[str, int]:
+    """The limits that the kernel holds for this cgroup; one that is not set, or cannot be read, is left out."""
+    found: dict[str, int] = {}
+    for name, paths in (("memory_bytes", _MEMORY), ("pids", _PIDS)):
+        for path in paths:
+            try:
+                with open(path, "rb") as file:
+                    text = file.read().strip()
+            except OSError:
+                continue
+            if text.isdigit():
+                found[name] = int(text)
+            break
+    return found
 
 
 class MemoryPressure:

@@ -24,20 +24,16 @@ def parents() -> dict[int, int]:
     return found
 
 
-def descendants(root: int) -> set[int]:
-    """Every live process below ``root``, which is not among them."""
+def descendants(root: int) -> list[int]:
+    """Every live process below ``root``, which is not among them; parents before their children."""
     table = parents()
     children: dict[int, list[int]] = {}
     for pid, parent in table.items():
         children.setdefault(parent, []).append(pid)
-    found: set[int] = set()
-    todo = [root]
-    while todo:
-        for pid in children.get(todo.pop(), ()):
-            if pid not in found:
-                found.add(pid)
-                todo.append(pid)
-    return found
+    found = [root]
+    for pid in found:  # grows while it is walked
+        found += children.get(pid, ())
+    return found[1:]
 
 
 def kill_below(root: int, seconds: float = KILL_SECONDS) -> tuple[set[int], set[int]]:
@@ -50,15 +46,15 @@ def kill_below(root: int, seconds: float = KILL_SECONDS) -> tuple[set[int], set[
     quiet = 0
     while True:
         alive = descendants(root)
-        for pid in alive:
+        for pid in alive:  # the leader first: a shell must not live to comment on the death of its children
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:  # gone, or not ours to kill: the next scan tells
                 pass
-        killed |= alive
+        killed.update(alive)
         quiet = 0 if alive else quiet + 1
         if quiet == 2 or time.monotonic() > deadline:
-            return killed, alive
+            return killed, set(alive)
         if alive:
             time.sleep(0.001)
 

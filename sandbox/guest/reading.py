@@ -23,7 +23,10 @@ def read(call: Call) -> tuple[dict[str, Any], bytes]:
     first, last, offset, size_asked = (args.get(k) for k in ("start_line", "end_line", "offset", "max_bytes"))
     by_bytes = offset is not None or size_asked is not None
     if by_bytes and (first is not None or last is not None or args.get("numbered")):
-        raise Fault("invalid_arguments", problem="lines (start_line, end_line, numbered) and bytes (offset, max_bytes) exclude each other")
+        raise Fault(
+            "invalid_arguments",
+            problem="lines (start_line, end_line, numbered) and bytes (offset, max_bytes) exclude each other",
+        )
     if first is not None and last is not None and last < first:
         raise Fault("invalid_arguments", problem=f"end_line {last} is before start_line {first}")
     limit = int(call.place.limits["read_bytes"])
@@ -55,7 +58,9 @@ def _bytes(fd: int, shown: dict[str, Any], offset: int, count: int) -> tuple[dic
     }, data  # fmt: skip
 
 
-def _lines(fd: int, shown: dict[str, Any], first: int, last: int | None, limit: int, numbered: bool) -> tuple[dict[str, Any], bytes]:
+def _lines(
+    fd: int, shown: dict[str, Any], first: int, last: int | None, limit: int, numbered: bool
+) -> tuple[dict[str, Any], bytes]:
     size = shown["size_bytes"]
     start, before = _start_of_line(fd, first, size)
     if start is None:

@@ -50,7 +50,9 @@ class Replacement:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         os.close(self._file)
         if self._temporary is not None:
             os.unlink(self._temporary, dir_fd=self._dir)
@@ -88,7 +90,9 @@ class Replacement:
                 return None
             if error.errno != errno.ETXTBSY:  # a running program can be replaced, not written
                 if error.errno == errno.ENXIO:
-                    raise Fault("not_a_regular_file", path=self._roots.display(self._path), kind="socket or fifo") from None
+                    raise Fault(
+                        "not_a_regular_file", path=self._roots.display(self._path), kind="socket or fifo"
+                    ) from None
                 raise
             fd = os.open(self._name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._dir)
         try:

@@ -51,7 +51,9 @@ def _require_plain(name: str, text: str | None) -> None:
     if text is None:
         return
     if "\0" in text:
-        raise Fault("invalid_pattern", pattern=text.replace("\0", "\\0"), problem=f"the {name} contains a NUL character")
+        raise Fault(
+            "invalid_pattern", pattern=text.replace("\0", "\\0"), problem=f"the {name} contains a NUL character"
+        )
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -72,7 +74,12 @@ def _run(call: Call, argv: list[str], fd: int, is_folder: bool) -> Finished:
     # with PYTHONSAFEPATH nothing in that folder is imported
     env = {**call.place.environ, "PYTHONSAFEPATH": "1"}
     return call.run_helper(
-        argv, timeout_seconds=SECONDS, max_output_bytes=OUTPUT_BYTES, cwd_fd=fd if is_folder else None, stdin=b"" if is_folder else fd, env=env
+        argv,
+        timeout_seconds=SECONDS,
+        max_output_bytes=OUTPUT_BYTES,
+        cwd_fd=fd if is_folder else None,
+        stdin=b"" if is_folder else fd,
+        env=env,
     )
 
 
@@ -107,7 +114,12 @@ def _raise_for(done: Finished, result: dict[str, Any], args: dict[str, Any]) -> 
         if not problem:  # files that could not be read are not spoken of
             return
         raise Fault("invalid_pattern", pattern=args["pattern"], problem=problem)
-    raise Fault("io_error", path=args.get("path", "."), errno="unknown", problem=problem or "the search program was ended by a signal")
+    raise Fault(
+        "io_error",
+        path=args.get("path", "."),
+        errno="unknown",
+        problem=problem or "the search program was ended by a signal",
+    )
 
 
 class _Found:
@@ -139,7 +151,9 @@ class _Found:
         if not isinstance(number, int) or not 0 < number < 1 << 53 or text is None:
             return
         text = text.rstrip("\r\n")[:LINE_CHARS]
-        self._open = [m for m in self._open if len(m["after"]) < self._context and number == m["line"] + len(m["after"]) + 1]
+        self._open = [
+            m for m in self._open if len(m["after"]) < self._context and number == m["line"] + len(m["after"]) + 1
+        ]
         for match in self._open:
             match["after"].append(text)
             self._chars += len(text)

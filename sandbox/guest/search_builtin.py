@@ -45,7 +45,9 @@ class Search:
                 continue
             if stat.S_ISREG(item.status.st_mode) and self._wanted(os.fsdecode(item.path)):
                 try:
-                    fd = os.open(item.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=item.folder_fd)
+                    fd = os.open(
+                        item.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=item.folder_fd
+                    )
                 except OSError:  # not ours to read, or gone
                     continue
                 with open(fd, "rb") as file:

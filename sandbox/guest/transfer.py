@@ -32,7 +32,9 @@ def upload(call: Call) -> dict[str, Any]:
         for chunk in call.body():
             size += len(chunk)
             if size > limit:
-                raise Fault("file_too_large", path=roots.display(path), size_bytes=size, limit_bytes=limit, effects=new.effects)
+                raise Fault(
+                    "file_too_large", path=roots.display(path), size_bytes=size, limit_bytes=limit, effects=new.effects
+                )
             new.write(chunk)
         new.commit()
     return {"path": roots.display(path), "files": 1, "size_bytes": size}
@@ -140,7 +142,11 @@ class _Tree:
 
     def _add_file(self, archive: tarfile.TarFile, item: Item, member: tarfile.TarInfo) -> None:
         try:
-            fd = os.open(item.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=item.folder_fd)
+            fd = os.open(
+                item.name,
+                os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC,
+                dir_fd=item.folder_fd,
+            )
         except OSError:  # not ours to read, or gone
             self._skip(item.path)
             return

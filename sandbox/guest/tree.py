@@ -58,7 +58,12 @@ def move(call: Call) -> dict[str, Any]:
     try:
         target_dir, target_name = roots.parent(target, follow=False)
         try:
-            _move(roots, (source_dir, source_name, source), (target_dir, target_name, target), bool(call.args.get("overwrite")))
+            _move(
+                roots,
+                (source_dir, source_name, source),
+                (target_dir, target_name, target),
+                bool(call.args.get("overwrite")),
+            )
         finally:
             os.close(target_dir)
     finally:
@@ -86,7 +91,9 @@ def _move(roots: Roots, source: End, target: End, overwrite: bool) -> None:
         rename(source, target, replace=overwrite)
     except OSError as error:
         if error.errno == errno.EINVAL:
-            raise Fault("path_invalid", path=roots.display(target[2]), problem="it lies inside the folder to be moved") from None
+            raise Fault(
+                "path_invalid", path=roots.display(target[2]), problem="it lies inside the folder to be moved"
+            ) from None
         if error.errno != errno.EXDEV:
             raise roots.fault(error, target[2]) from None
         _move_by_copy(roots, source, target, overwrite)
@@ -206,5 +213,3 @@ def _empty(fd: int, top: int, too_deep: bool, count: _Count) -> bytes | None:
                     return name
                 os.rename(name, b".gamebox-" + secrets.token_hex(8).encode(), src_dir_fd=fd, dst_dir_fd=top)
     return None
-
-

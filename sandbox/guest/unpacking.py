@@ -16,7 +16,13 @@ ENTRIES = 200_000
 HEADER_BYTES = 1 << 20  # of an extended header, which tarfile holds in memory
 CHUNK = 1 << 18
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-EXTENDED = {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
+EXTENDED = {
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+}
 
 
 def unpack(roots: Roots, path: str, body: Iterator[bytes], limit: int) -> dict[str, Any]:
@@ -92,7 +98,11 @@ class _Unpacking:
     def run(self, stream: _Stream) -> None:
         self._enter(b"")
         with tarfile.open(
-            fileobj=stream, mode="r|", tarinfo=_Member, encoding="utf-8", errors="surrogateescape"  # type: ignore[call-overload]
+            fileobj=stream,
+            mode="r|",
+            tarinfo=_Member,
+            encoding="utf-8",
+            errors="surrogateescape",  # type: ignore[call-overload]
         ) as archive:
             for count, member in enumerate(archive):
                 if count >= ENTRIES:
@@ -113,11 +123,11 @@ class _Unpacking:
         parts = self._parts(member.name)
         if not parts:
             return
-        self.at = os.path.join(self._path, *(os.fsdecode(part) for part in parts))
+        self.at = os.path.join(self._path, b"/".join(parts).decode("utf-8", "surrogateescape"))
         self._changed = True
         if member.type == tarfile.DIRTYPE:
             self._enter(b"/".join(parts))
-            self._modes.append((self.at, member.mode & 0o777 | 0o700))
+            self._modes.append((self.at, member.mode & 0o777))
             return
         folder, name = self._enter(b"/".join(parts[:-1])), parts[-1]
         if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE) and not member.issparse():
@@ -151,9 +161,13 @@ class _Unpacking:
         return self._folder[1]
 
     def _file(self, archive: tarfile.TarFile, member: tarfile.TarInfo, folder: int, name: bytes) -> None:
+        if member.size < 0:
+            raise self._unsafe("it has a file of negative size")
         if self._size + member.size > self._limit:
             size = self._size + member.size
-            raise Fault("file_too_large", path=self._roots.display(self._path), size_bytes=size, limit_bytes=self._limit)
+            raise Fault(
+                "file_too_large", path=self._roots.display(self._path), size_bytes=size, limit_bytes=self._limit
+            )
         source = archive.extractfile(member)
         assert source is not None
         _make_way(folder, name)
@@ -177,7 +191,7 @@ class _Unpacking:
         parts = self._parts(member.linkname)
         if not parts:
             raise self._unsafe(f"the hard link {member.name[:200]!r} leads nowhere")
-        source = os.path.join(self._path, *(os.fsdecode(part) for part in parts))
+        source = os.path.join(self._path, b"/".join(parts).decode("utf-8", "surrogateescape"))
         source_dir, source_name = self._roots.parent(source, follow=False)
         try:
             if not stat.S_ISREG(os.stat(source_name, dir_fd=source_dir, follow_symlinks=False).st_mode):

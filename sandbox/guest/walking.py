@@ -23,7 +23,9 @@ class Item:
     status: os.stat_result
 
 
-def walk(top_fd: int, depth: int = LEVELS, passed_over: Callable[[bytes], None] | None = None) -> Generator[Item, None, None]:
+def walk(
+    top_fd: int, depth: int = LEVELS, passed_over: Callable[[bytes], None] | None = None
+) -> Generator[Item, None, None]:
     """Everything beneath a folder, sorted, a folder before what is in it. ``top_fd`` is closed at the end.
 
     ``passed_over`` is told the path of each folder that could not be read, or not all of it.

@@ -1,0 +1,120 @@
+"""The container of a sandbox: what it is created with."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.types import LogConfig, Mount, Ulimit
+
+from sandbox.limits import KIB, Limits
+from sandbox.network.policy import Network
+
+from .events import SANDBOX_LABEL
+from .runtime import CA_BUNDLE, RuntimeVolume
+
+UID = GID = 1000
+WORKSPACE, HOME, TMP, SPILL = "/workspace", "/home/agent", "/tmp", "/run/gamebox"
+# What the guest needs of root: to become the user, and to kill its processes. Nothing else is left to it.
+CAPABILITIES = ["SETUID", "SETGID", "KILL"]
+_BUNDLE_VARIABLES = (
+    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
+)  # fmt: skip
+BUNDLE_PATH = f"{HOME}/.config/gamebox/ca-certificates.crt"
+
+
+def create(
+    client: docker.DockerClient, image_id: str, name: str, runtime: RuntimeVolume, limits: Limits, network: Network
+) -> str:
+    """Create the container and answer its id; the image's entry point does not run. Raises docker-py's errors.
+
+    ``create`` and not ``run``: that would pull. Standard input is open once, so that the pipe's end is the guest's end, and
+    the engine removes the container then.
+    """
+    host_config = client.api.create_host_config(
+        auto_remove=True,
+        network_mode=network.mode,
+        read_only=True,
+        cap_drop=["ALL"],
+        cap_add=CAPABILITIES,
+        security_opt=["no-new-privileges"],
+        log_config=LogConfig(type="none"),
+        mem_limit=limits.memory_bytes,
+        memswap_limit=limits.memory_bytes,
+        nano_cpus=int(limits.cpus * 1e9),
+        pids_limit=limits.pids,
+        shm_size=limits.shm_place_bytes,
+        ulimits=[
+            Ulimit(name="nofile", soft=limits.open_files, hard=limits.open_files),
+            Ulimit(name="fsize", soft=limits.file_bytes, hard=limits.file_bytes),
+            Ulimit(name="core", soft=0, hard=0),
+        ],
+        tmpfs=_places(limits),
+        mounts=[Mount(runtime.mount, runtime.name, type="volume", read_only=True)],
+    )
+    created = client.api.create_container(
+        image_id,
+        entrypoint=[*runtime.argv, "-m", "gamebox_guest"],
+        command=[],
+        name=name,
+        hostname="sandbox",
+        user="0:0",
+        working_dir="/",
+        stdin_open=True,
+        detach=False,
+        labels=labels(name),
+        host_config=host_config,
+        healthcheck={"test": ["NONE"]},
+    )
+    return str(created["Id"])
+
+
+def _places(limits: Limits) -> dict[str, str]:
+    def place(size: int, uid: int, mode: str) -> str:
+        inodes = max(1024, size // (4 * KIB))
+        return f"rw,exec,nosuid,nodev,size={size},nr_inodes={inodes},uid={uid},gid={uid},mode={mode}"
+
+    return {
+        WORKSPACE: place(limits.workspace_bytes, UID, "0755"),
+        HOME: place(limits.home_bytes, UID, "0755"),
+        TMP: place(limits.tmp_place_bytes, 0, "1777"),
+        SPILL: place(limits.spill_place_bytes, 0, "0755"),
+    }
+
+
+def labels(name: str) -> dict[str, str]:
+    """Whose sandbox it is: enough to tell an orphan from one in use."""
+    return {
+        SANDBOX_LABEL: name,
+        "dev.gamebox.host": socket.gethostname(),
+        "dev.gamebox.boot": _read("/proc/sys/kernel/random/boot_id"),
+        "dev.gamebox.pid": str(os.getpid()),
+        "dev.gamebox.started": str(int(time.time())),
+    }
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def place_of(runtime: RuntimeVolume, image_env: list[str], env: Mapping[str, str], bundle: bool) -> dict[str, Any]:
+    """The sandbox as the guest is told of it (see ``guest.context.Place``)."""
+    environ = dict(line.split("=", 1) for line in image_env if "=" in line)
+    environ.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    environ.update({"HOME": HOME, "USER": "agent", "LOGNAME": "agent", "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat"})
+    environ.setdefault("LANG", "C.UTF-8")
+    if bundle:
+        environ.update(dict.fromkeys(_BUNDLE_VARIABLES, BUNDLE_PATH))
+    environ.update(env)
+    return {
+        "workspace": WORKSPACE, "home": HOME, "spill": SPILL, "roots": [WORKSPACE, HOME, TMP, SPILL], "uid": UID, "gid": GID,
+        "interpreter": list(runtime.argv), "environ": environ, "ca_bundle": BUNDLE_PATH if bundle else CA_BUNDLE,
+    }  # fmt: skip

@@ -1,0 +1,196 @@
+"""DockerEnvironment: a sandbox in a container of its own, reached through the engine's attach stream."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import docker
+import docker.errors
+
+from sandbox.environment import Approver
+from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+from sandbox.guest_environment import GuestEnvironment
+from sandbox.limits import Limits
+from sandbox.network.policy import Network
+from sandbox.transport import Transport
+
+from . import container
+from .engine import connect, translated
+from .events import EngineEvents, watch
+from .images import ensure_image
+from .runtime import ensure_runtime
+from .stream import AttachStream
+
+log = logging.getLogger(__name__)
+
+START_SECONDS = 30.0
+# The end of the pipe is worded within 2 s: that long for the engine's own word, the rest for asking it.
+FATE_SECONDS = 1.2
+GONE_SECONDS = 10.0
+
+
+class DockerEnvironment(GuestEnvironment):
+    """A sandbox on a Docker Engine; use it as a context manager, or ``start()`` and ``close()``.
+
+    ``image`` must be on the engine (``gamebox/*`` images are built when they are missing; nothing is pulled). ``workspace`` is a
+    folder of the host that is copied in at the start; nothing is copied back by itself. ``env`` are variables for every
+    command; ``ca_bundle`` a file of certificates (PEM) that commands are to trust. ``report`` gets a line for each slow step
+    of the set-up. Raises SandboxError.
+    """
+
+    def __init__(
+        self,
+        image: str = "gamebox/base",
+        workspace: str | os.PathLike[str] | None = None,
+        *,
+        limits: Limits | None = None,
+        network: Network | None = None,
+        env: Mapping[str, str] | None = None,
+        ca_bundle: str | os.PathLike[str] | None = None,
+        approver: Approver | None = None,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(limits, network, approver)
+        self.image = image
+        self._workspace = None if workspace is None else Path(workspace)
+        self._env = dict(env or {})
+        self._bundle = None if ca_bundle is None else Path(ca_bundle)
+        self._report = report or log.info
+        self._name = f"gamebox-{secrets.token_hex(8)}"
+        self._client: docker.DockerClient | None = None
+        self._container_id: str | None = None
+        self._stream: AttachStream | None = None
+        self._events: EngineEvents | None = None
+        _check_inputs(self._workspace, self._bundle, self._env)
+
+    @property
+    def container_id(self) -> str:
+        """The engine's id of the container. Raises SandboxError before the start."""
+        if self._container_id is None:
+            raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", "Call start() first.")
+        return self._container_id
+
+    # --- start -------------------------------------------------------------------------------------------------------------
+    def _connect(self) -> Transport:
+        client = self._client = connect()
+        image_id = ensure_image(client, self.image, report=self._report)
+        runtime = ensure_runtime(client, report=self._report)
+        self._events = watch(client)
+        with translated():
+            image_env = client.api.inspect_image(image_id)["Config"].get("Env") or []
+            self._container_id = container.create(client, image_id, self._name, runtime, self.limits, self.network)
+            attached = client.api.attach_socket(
+                self._container_id, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+            )
+            self._stream = AttachStream(attached)
+            client.api.start(self._container_id)
+        transport = Transport(self._stream, self._post_mortem)
+        place = container.place_of(runtime, image_env, self._env, self._bundle is not None)
+        facts = transport.open(self._hello(place, isolated=True), START_SECONDS)
+        self._transport = transport
+        _check_enforced(self.limits, facts)
+        self._fill()
+        return transport
+
+    def _fill(self) -> None:
+        if self._bundle is not None:
+            self.upload(self._bundle, container.BUNDLE_PATH).unwrap()
+        if self._workspace is not None:
+            self.upload(self._workspace, container.WORKSPACE).unwrap()
+
+    # --- end ---------------------------------------------------------------------------------------------------------------
+    def _release(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.release()
+        if self._client is None:
+            return
+        # By name: a create that timed out may have been carried out all the same.
+        deadline = time.monotonic() + GONE_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                with translated():
+                    self._client.api.remove_container(self._name, force=True, v=True)
+            except SandboxError as error:
+                if isinstance(error.__cause__, docker.errors.NotFound):
+                    return
+                if error.code is not ErrorCode.engine_error:
+                    log.warning("could not remove sandbox %s: %s", self._name, error)
+                    return
+                time.sleep(0.005)  # its removal is under way
+            else:
+                return
+
+    def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
+        """The guest is silent past a command's deadline: end the container, for nothing may be left running."""
+        if self._client is None or self._container_id is None:
+            return error
+        with contextlib.suppress(SandboxError), translated():
+            if self._client.api.inspect_container(self._container_id)["State"].get("Paused"):
+                return SandboxUnavailableError(
+                    "no_answer", "The sandbox is paused: nothing in it runs until it is unpaused.", "Unpause it, or start another."
+                )
+            self._client.api.kill(self._container_id)
+        return SandboxUnavailableError(
+            "no_answer", f"{error.message} It was ended with everything in it.", "Start another sandbox."
+        )
+
+    def _post_mortem(self, reason: str, detail: str) -> SandboxUnavailableError:
+        """Why the pipe ended, from the engine's events; within 2 s."""
+        again = "Start another sandbox; files in this one are lost."
+        if reason == "protocol_violation":
+            return SandboxUnavailableError(reason, f"The sandbox broke the protocol ({detail}) and was cut off.", again)
+        events = self._events
+        fate = events.fate(self.container_id, FATE_SECONDS) if events is not None else None
+        if fate is not None and fate.died:
+            if fate.oom_at is not None and fate.exit_code == 137 and not fate.killed_by_engine:
+                limit = self.limits.memory_bytes
+                message = f"The sandbox ran out of memory (limit {limit} bytes) and was killed."
+                return SandboxUnavailableError("out_of_memory", message, "Start another one with more memory_bytes.")
+            if fate.killed_by_engine or fate.exit_code == 137:
+                return SandboxUnavailableError("killed", "The sandbox's container was killed from outside.", again)
+            said = self._stream.stderr.strip().splitlines()[-1:] if self._stream is not None else []
+            ended = f"The guest ended by itself with exit code {fate.exit_code}{': ' + said[0][:300] if said else ''}."
+            return SandboxUnavailableError("exited", ended, again)
+        if events is None or not events.alive:
+            return SandboxUnavailableError("engine_gone", f"The Docker Engine is gone. {detail}".strip(), "Start the engine again.")
+        return SandboxUnavailableError("pipe_broken", f"The pipe to the sandbox broke. {detail}".strip(), again)
+
+    def _kind(self) -> str:
+        return f"An isolated container (image {self.image}); you are uid {container.UID}; only {', '.join(_WRITABLE)} are writable."
+
+
+_WRITABLE = (container.WORKSPACE, container.HOME, container.TMP)
+
+
+def _check_inputs(workspace: Path | None, bundle: Path | None, env: Mapping[str, str]) -> None:
+    if workspace is not None and not workspace.is_dir():
+        what = "is a file, not a folder" if workspace.exists() else "does not exist"
+        raise SandboxError(
+            ErrorCode.workspace_invalid, f"The workspace {str(workspace)!r} {what}.", "Give the folder that is to be copied in."
+        )
+    if bundle is not None and not bundle.is_file():
+        raise SandboxError(
+            ErrorCode.invalid_configuration, f"The CA bundle {str(bundle)!r} is no file.", "Give a file of PEM certificates."
+        )
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise SandboxError(ErrorCode.invalid_configuration, f"{name!r} is no name for a variable.", "Give another name.")
+
+
+def _check_enforced(limits: Limits, facts: Mapping[str, object]) -> None:
+    """Compare what the guest reads from its cgroup with what was asked. Raises SandboxError ``limit_not_enforced``."""
+    for name, asked in (("memory_bytes", limits.memory_bytes), ("pids", limits.pids)):
+        found = facts.get(name)
+        if not isinstance(found, int) or found > asked:
+            raise SandboxError(
+                ErrorCode.limit_not_enforced,
+                f"The engine does not enforce {name}={asked} (it set {found}).",
+                "Use an engine whose cgroup driver enforces limits; a rootless engine needs cgroup v2 with delegation.",
+            )

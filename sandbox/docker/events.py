@@ -1,0 +1,108 @@
+"""One event stream per engine: it says why a container died, after the engine has removed all trace of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+import docker
+import requests.exceptions
+
+from .engine import translated
+
+log = logging.getLogger(__name__)
+
+SANDBOX_LABEL = "dev.gamebox.sandbox"
+REMEMBERED = 4096
+# An "oom" event belongs to the death of the container when it came so shortly before it (seen: 0.2 s).
+OOM_SECONDS = 3.0
+
+
+@dataclass
+class Fate:
+    """What the engine said about one container; times are monotonic seconds of this host."""
+
+    exit_code: int | None = None
+    died: bool = False
+    oom_at: float | None = None
+    killed_by_engine: bool = False
+    removed: bool = False
+    seen: list[str] = field(default_factory=list)
+
+
+class EngineEvents:
+    """Collects the fates of this engine's sandboxes. Use ``watch(client)`` before a container is started."""
+
+    def __init__(self, client: docker.DockerClient) -> None:
+        self._fates: OrderedDict[str, Fate] = OrderedDict()
+        self._changed = threading.Condition()
+        self._client = client
+        self.alive = True
+        with translated():
+            self._stream = client.api.events(decode=True, filters={"type": "container", "label": SANDBOX_LABEL})
+        threading.Thread(target=self._read, name="gamebox-events", daemon=True).start()
+
+    def fate(self, container_id: str, timeout_seconds: float) -> Fate:
+        """What is known of a container, after waiting for its death at most ``timeout_seconds``."""
+        deadline = time.monotonic() + timeout_seconds
+        with self._changed:
+            while self.alive and not self._fates.get(container_id, Fate()).died:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            return self._fates.get(container_id, Fate())
+
+    def _read(self) -> None:
+        try:
+            for event in self._stream:
+                self._take(event)
+        except (requests.exceptions.RequestException, OSError, ValueError) as error:
+            log.info("the engine's event stream ended: %s", error)
+        except Exception:
+            log.exception("the engine's event stream failed")
+        with self._changed:
+            self.alive = False
+            self._changed.notify_all()
+
+    def _take(self, event: dict[str, Any]) -> None:
+        actor = event.get("Actor") or {}
+        container_id, action = actor.get("ID"), str(event.get("Action", "")).partition(":")[0]
+        if not container_id or action not in {"oom", "kill", "die", "destroy"}:
+            return
+        with self._changed:
+            fate = self._fates.setdefault(container_id, Fate())
+            fate.seen.append(action)
+            if action == "oom":
+                fate.oom_at = time.monotonic()
+            elif action == "kill":
+                fate.killed_by_engine = True
+            elif action == "die":
+                fate.died = True
+                code = (actor.get("Attributes") or {}).get("exitCode", "")
+                fate.exit_code = int(code) if str(code).isdigit() else None
+                if fate.oom_at is not None and time.monotonic() - fate.oom_at > OOM_SECONDS:
+                    fate.oom_at = None
+            else:
+                fate.removed = True
+            del fate.seen[:-20]
+            while len(self._fates) > REMEMBERED:
+                self._fates.popitem(last=False)
+            self._changed.notify_all()
+
+
+_watched: dict[int, EngineEvents] = {}
+_watched_lock = threading.Lock()
+
+
+def watch(client: docker.DockerClient) -> EngineEvents:
+    """The event stream of ``client``'s engine, opened once and again after it broke. Raises SandboxError."""
+    with _watched_lock:
+        events = _watched.get(id(client))
+        if events is None or not events.alive:
+            events = _watched[id(client)] = EngineEvents(client)
+        return events

@@ -1,0 +1,102 @@
+"""The engine's attach stream as the pipe to a guest: stdin and stdout raw, stderr to the log."""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import struct
+import threading
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+SEND_SECONDS = 30.0
+CHUNK = 1 << 20
+_HEADER = struct.Struct(">BxxxI")
+_STDOUT, _STDERR = 1, 2
+
+
+class AttachStream:
+    """Implements ``transport.ByteStream`` on what docker-py's ``attach_socket`` answers.
+
+    The engine puts an 8-byte header before each piece of output; pieces of stderr go to the log, bounded.
+    """
+
+    def __init__(self, attached: Any) -> None:
+        self._attached = attached  # holds the HTTP response, which would close the socket when it goes
+        self._socket: socket.socket = getattr(attached, "_sock", attached)
+        self._socket.settimeout(SEND_SECONDS)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._pending = bytearray()
+        self._left = 0
+        self._kind = _STDOUT
+        self._stderr = bytearray()
+        self._close_lock = threading.Lock()
+        self._closed = False
+
+    def send(self, data: bytes) -> None:
+        """See ``ByteStream``."""
+        self._socket.sendall(data)
+
+    def receive(self, timeout_seconds: float) -> bytes | None:
+        """See ``ByteStream``."""
+        while True:
+            buffered = getattr(self._socket, "pending", lambda: 0)()  # of a TLS connection
+            if not buffered and not self._poll.poll(timeout_seconds * 1000):
+                return None
+            data = self._socket.recv(CHUNK)
+            if not data:
+                return b""
+            if output := self._unwrap(data):
+                return output
+
+    def close(self) -> None:
+        """See ``ByteStream``."""
+        with self._close_lock:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:  # closed by the other side already
+            pass
+
+    def release(self) -> None:
+        """Close the descriptor; only when no thread uses the stream any more."""
+        self.close()
+        self._socket.close()
+        close = getattr(self._attached, "close", None)
+        if close is not None:
+            close()
+
+    @property
+    def stderr(self) -> str:
+        """The last the guest wrote to its stderr."""
+        return self._stderr.decode("utf-8", "replace")
+
+    def _unwrap(self, data: bytes) -> bytes:
+        self._pending += data
+        output = bytearray()
+        at = 0
+        while at < len(self._pending):
+            if not self._left:
+                if len(self._pending) - at < _HEADER.size:
+                    break
+                self._kind, self._left = _HEADER.unpack_from(self._pending, at)
+                at += _HEADER.size
+                continue
+            piece = self._pending[at : at + self._left]
+            at += len(piece)
+            self._left -= len(piece)
+            if self._kind == _STDOUT:
+                output += piece
+            elif self._kind == _STDERR:
+                self._log(bytes(piece))
+        del self._pending[:at]
+        return bytes(output)
+
+    def _log(self, piece: bytes) -> None:
+        self._stderr = (self._stderr + piece)[-8192:]
+        log.debug("guest: %s", piece[:2000].decode("utf-8", "backslashreplace"))

@@ -1,0 +1,131 @@
+"""One HTTP request, with everything the server sends bounded."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import os
+import ssl
+import urllib.request
+import zlib
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+BODY_BYTES = 5 << 20  # of the body, compressed or not; the rest is not read
+CHUNK = 1 << 16
+SNIFFED = 1024
+TEXT_TYPES = (
+    "json",
+    "xml",
+    "javascript",
+    "ecmascript",
+    "yaml",
+    "toml",
+    "x-sh",
+    "sql",
+    "x-www-form-urlencoded",
+    "x-ndjson",
+    "graphql",
+)
+CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+USER_AGENT = "Mozilla/5.0 (compatible; gamebox)"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """``size_bytes`` is what came over the network of the body, ``body`` the same unpacked; ``truncated`` where not all was read."""
+
+    status: int
+    content_type: str
+    charset: str | None
+    location: str | None
+    body: bytes
+    size_bytes: int
+    truncated: bool
+
+    def kind(self) -> str:
+        """How to show it: "html", "text" or "other"."""
+        head = self.body[:SNIFFED].lstrip().lower()
+        mime = self.content_type
+        if mime in ("text/html", "application/xhtml+xml"):
+            return "html"
+        if mime.startswith("text/") or mime.rpartition("/")[2].rpartition("+")[2] in TEXT_TYPES:
+            return "text"
+        if mime and mime != "application/octet-stream":
+            return "other"
+        if head.startswith((b"<!doctype html", b"<html")):
+            return "html"
+        return "other" if b"\0" in head else "text"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is the sandbox itself."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def fetch(url: str, seconds: float) -> Response:
+    """GET ``url``; redirects are answers like any other. Proxies are those of the environment, never for the sandbox itself.
+
+    Raises OSError (urllib.error.URLError among them) and http.client.HTTPException.
+    """
+    opener = urllib.request.OpenerDirector()
+    proxies = {} if is_loopback(urlsplit(url).hostname or "") else None
+    context = ssl.create_default_context()
+    if os.path.exists(CA_BUNDLE):
+        context.load_verify_locations(CA_BUNDLE)
+    for handler in (
+        urllib.request.ProxyHandler(proxies), urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(context=context),
+    ):  # fmt: skip
+        opener.add_handler(handler)
+    headers = {
+        "User-Agent": USER_AGENT,
+        "Accept": "text/html,text/*;q=0.9,*/*;q=0.8",
+        "Accept-Encoding": "gzip, deflate",
+    }
+    with opener.open(urllib.request.Request(url, headers=headers), timeout=seconds) as response:  # noqa: S310 (http and https only)
+        return _received(response)
+
+
+def _received(response: http.client.HTTPResponse) -> Response:
+    parts: list[bytes] = []
+    size, truncated = 0, False
+    try:
+        while size <= BODY_BYTES and (chunk := response.read1(CHUNK)):
+            parts.append(chunk)
+            size += len(chunk)
+    except (http.client.IncompleteRead, ConnectionError) as error:  # the server broke off: what there is, is shown
+        truncated = True
+        if isinstance(error, http.client.IncompleteRead):
+            parts.append(error.partial)
+            size += len(error.partial)
+    announced = response.length  # what is missing of a body whose length was announced
+    truncated = truncated or size > BODY_BYTES or bool(announced)
+    body, cut = _unpacked(b"".join(parts)[:BODY_BYTES], response.headers.get("Content-Encoding", "").strip().lower())
+    return Response(
+        status=response.status,
+        content_type=response.headers.get_content_type() if "Content-Type" in response.headers else "",
+        charset=response.headers.get_content_charset(),
+        location=response.headers.get("Location"),
+        body=body,
+        size_bytes=size,
+        truncated=truncated or cut,
+    )
+
+
+def _unpacked(body: bytes, encoding: str) -> tuple[bytes, bool]:
+    """The body without its compression, and whether it was cut; never more than BODY_BYTES (a few bytes can become gigabytes)."""
+    if encoding not in ("gzip", "x-gzip", "deflate") or not body:
+        return body, False
+    for bits in (47, -15):  # gzip or zlib by its header; or "deflate" as some servers mean it
+        unpacker = zlib.decompressobj(bits)
+        try:
+            data = unpacker.decompress(body, BODY_BYTES)
+        except zlib.error:
+            continue
+        return data, not unpacker.eof
+    return body, False

@@ -1,0 +1,137 @@
+"""A program that opens a web page and makes it readable: one JSON request on standard input, one JSON answer on standard output.
+
+Runs as the sandbox's unprivileged user in a process of its own, as what it reads is written by anybody. The answer is the result of
+``browse``, or {"fault": code, "fields": {...}}.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import sys
+import urllib.error
+from types import FrameType
+from typing import Any
+from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
+
+from .fetching import Response, fetch
+from .readable import LINKS, decoded, describe, readable
+
+REDIRECTS = 10
+STATUS_OF_REDIRECTS = {301, 302, 303, 307, 308}
+
+
+class PageError(Exception):
+    """The page cannot be had; ``code`` and ``fields`` are those of the fault."""
+
+    def __init__(self, code: str, **fields: Any) -> None:
+        super().__init__(code)
+        self.code, self.fields = code, fields
+
+
+class DeadlineError(BaseException):
+    """The time is up. Not an Exception, so that no library on the way takes it for one of its own errors."""
+
+
+def main() -> int:
+    """Read the request, write the answer."""
+    request = json.load(sys.stdin)
+    seconds = float(request["timeout_seconds"])
+    signal.signal(signal.SIGALRM, _time_is_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        answer = browse(request, seconds)
+    except PageError as error:
+        answer = {"fault": error.code, "fields": error.fields}
+    except DeadlineError:
+        answer = {"fault": "timeout", "fields": {"url": request["url"], "timeout_seconds": seconds}}
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    json.dump(answer, sys.stdout)
+    return 0
+
+
+def _time_is_up(number: int, frame: FrameType | None) -> None:
+    raise DeadlineError
+
+
+def browse(request: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The result of ``browse``."""
+    url = checked(request["url"])
+    redirects: list[str] = []
+    while True:
+        response = _fetch(url, seconds)
+        if response.status not in STATUS_OF_REDIRECTS or not response.location:
+            break
+        if len(redirects) == REDIRECTS:
+            raise PageError("too_many_redirects", url=request["url"], redirects=REDIRECTS)
+        url = checked(urljoin(url, response.location))
+        redirects.append(url)
+    title, text, links = _shown(response, url, bool(request["raw"]))
+    offset, count = int(request["offset"]), int(request["max_chars"])
+    part = text[offset : offset + count]
+    return {
+        "url": request["url"], "final_url": url, "status": response.status, "content_type": response.content_type,
+        "title": title, "text": part, "links": links[:LINKS], "offset": offset, "total_chars": len(text),
+        "size_bytes": response.size_bytes, "truncated": response.truncated or offset + len(part) < len(text), "redirects": redirects,
+    }  # fmt: skip
+
+
+def _shown(response: Response, url: str, raw: bool) -> tuple[str, str, list[dict[str, str]]]:
+    kind = response.kind()
+    if kind == "other":
+        return "", describe(response), []
+    text = decoded(response)
+    return ("", text, []) if raw or kind == "text" else readable(text, url)
+
+
+def checked(url: str) -> str:
+    """The address as it is asked for: http or https, without user name and fragment, in ASCII."""
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+        host = (parts.hostname or "").encode("idna" if not (parts.hostname or "").isascii() else "ascii").decode()
+    except (ValueError, UnicodeError) as error:
+        raise PageError("invalid_url", url=url, problem=str(error)) from None
+    if parts.scheme not in ("http", "https"):
+        raise PageError("invalid_url", url=url, problem="only http:// and https:// addresses can be opened")
+    if not host or any(c.isspace() or c < " " for c in host):
+        raise PageError("invalid_url", url=url, problem="it names no host")
+    place = f"[{host}]" if ":" in host else host
+    safe = "%/:=&?~+!$,;'@()*[]|"
+    return urlunsplit(
+        SplitResult(
+            parts.scheme,
+            place if port is None else f"{place}:{port}",
+            quote(parts.path or "/", safe),
+            quote(parts.query, safe),
+            "",
+        )
+    )
+
+
+def _fetch(url: str, seconds: float) -> Response:
+    try:
+        return fetch(url, seconds)
+    except urllib.error.URLError as error:
+        reason = error.reason
+        if isinstance(reason, TimeoutError):
+            raise DeadlineError from None
+        raise PageError("connection_failed", url=url, problem=_words(reason)) from None
+    except TimeoutError:
+        raise DeadlineError from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise PageError("connection_failed", url=url, problem=_words(error)) from None
+
+
+def _words(reason: object) -> str:
+    if isinstance(reason, socket.gaierror):
+        return f"the host name was not found ({reason.strerror})"
+    if isinstance(reason, OSError) and reason.strerror:
+        return reason.strerror
+    return str(reason) or type(reason).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())
