@@ -24,7 +24,17 @@ def place_at(base: Path, **limits: Any) -> Place:
         name.mkdir(exist_ok=True)
     workspace, home, spill = (os.fsencode(name) for name in names)
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": MODULES}
-    return Place(workspace, home, spill, (workspace, home, spill), os.getuid(), os.getgid(), {**LIMITS, **limits}, (sys.executable,), environ)
+    return Place(
+        workspace,
+        home,
+        spill,
+        (workspace, home, spill),
+        os.getuid(),
+        os.getgid(),
+        {**LIMITS, **limits},
+        (sys.executable,),
+        environ,
+    )
 
 
 @dataclass
@@ -62,7 +72,14 @@ class RealCall:
         timed_out = False
         try:
             done = subprocess.run(
-                argv, capture_output=True, timeout=timeout_seconds, cwd=cwd, pass_fds=passed, env=env, check=False, **source
+                argv,
+                capture_output=True,
+                timeout=timeout_seconds,
+                cwd=cwd,
+                pass_fds=passed,
+                env=env,
+                check=False,
+                **source,
             )
             code, out, err = done.returncode, done.stdout, done.stderr
         except FileNotFoundError:

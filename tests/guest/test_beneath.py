@@ -101,7 +101,18 @@ def test_links_of_folders_into_another_root(roots: Roots, base: Path) -> None:
     assert content(roots, "one/../home/h.txt") == b"h"
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "../outside/secret", "/proc/self/root/etc/passwd", "/", "..", "sub/../../outside/secret", "/dev/zero"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "../outside/secret",
+        "/proc/self/root/etc/passwd",
+        "/",
+        "..",
+        "sub/../../outside/secret",
+        "/dev/zero",
+    ],
+)
 def test_paths_outside(roots: Roots, path: str) -> None:
     with pytest.raises(Fault) as caught:
         roots.regular(path)
@@ -109,7 +120,10 @@ def test_paths_outside(roots: Roots, path: str) -> None:
     assert len(caught.value.fields["roots"]) == 2
 
 
-@pytest.mark.parametrize("target", ["/etc/passwd", "../outside/secret", "{base}/outside/secret", "/proc/self/root/etc/passwd", "/proc/self/fd/0"])
+@pytest.mark.parametrize(
+    "target",
+    ["/etc/passwd", "../outside/secret", "{base}/outside/secret", "/proc/self/root/etc/passwd", "/proc/self/fd/0"],
+)
 def test_links_outside(roots: Roots, base: Path, target: str) -> None:
     (base / "workspace/l").symlink_to(target.format(base=base))
     (base / "workspace/dir").symlink_to(os.path.dirname(target.format(base=base)))
@@ -156,7 +170,7 @@ def test_invalid_utf8_names(roots: Roots, base: Path) -> None:
     with open(raw, "wb") as file:
         file.write(b"x")
     assert content(roots, "b\udcffd") == b"x"
-    assert roots.display("b\udcffd") == "b\ufffd\ufffd\ufffdd" or roots.display("b\udcffd").encode()
+    assert roots.display("b\udcffd") == "b\ufffdd"
 
 
 def test_make_dirs_through_links_and_up(roots: Roots, base: Path) -> None:
@@ -218,12 +232,18 @@ def test_no_race_opens_the_outside(roots: Roots, flipping: Path) -> None:
     assert min(seen.values()) > 0
 
 
-_parts = st.sampled_from(["..", ".", "", "sub", "deep", "a.txt", "secret", "outside", "home", "workspace", "out", "up", "abs", "loop", "x"])
+_parts = st.sampled_from(
+    ["..", ".", "", "sub", "deep", "a.txt", "secret", "outside", "home", "workspace", "out", "up", "abs", "loop", "x"]
+)
 _targets = st.lists(_parts, min_size=1, max_size=5).map("/".join)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(path=st.lists(_parts, min_size=1, max_size=8).map("/".join), targets=st.lists(_targets, min_size=4, max_size=4), absolute=st.booleans())
+@given(
+    path=st.lists(_parts, min_size=1, max_size=8).map("/".join),
+    targets=st.lists(_targets, min_size=4, max_size=4),
+    absolute=st.booleans(),
+)
 def test_no_path_opens_the_outside(base: Path, path: str, targets: list[str], absolute: bool) -> None:
     for folder in ("workspace", "workspace/sub", "home"):
         for name, target in zip(("out", "up", "abs", "loop"), targets, strict=True):

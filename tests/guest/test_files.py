@@ -61,7 +61,9 @@ def test_read_whole(place: Place, workspace: Path) -> None:
         (None, 2, b"l1\nl2\n", (1, 2)),
     ],
 )
-def test_read_lines(place: Place, workspace: Path, start: int | None, end: int | None, expected: bytes, shown: tuple[int, int]) -> None:
+def test_read_lines(
+    place: Place, workspace: Path, start: int | None, end: int | None, expected: bytes, shown: tuple[int, int]
+) -> None:
     (workspace / "f").write_text("".join(f"l{n}\n" for n in range(1, 11)))
     result, content = reading(place, "f", start_line=start, end_line=end)
     assert content == expected
@@ -93,7 +95,12 @@ def test_long_files_are_cut_at_whole_lines(tmp_path: Path) -> None:
     (tmp_path / "workspace/f").write_text("123456789\n" * 500)
     result, content = reading(place, "f", start_line=11)
     assert content == b"123456789\n" * 100
-    assert (result["start_line"], result["end_line"], result["total_lines"], result["truncated"]) == (11, 110, 500, True)
+    assert (result["start_line"], result["end_line"], result["total_lines"], result["truncated"]) == (
+        11,
+        110,
+        500,
+        True,
+    )
     assert len(reading(place, "f", numbered=True)[1]) <= 1000
 
 
