@@ -151,6 +151,9 @@ def _bootstrap(
         repository, tag = name.split(":")
         # Without a command the engine refuses to build on it.
         client.api.import_image_from_file(str(archive), repository=repository, tag=tag, changes=['CMD ["bash"]'])
+        for older in client.api.images(name=BOOTSTRAP_NAME):
+            for left in set(older["RepoTags"] or []) - {name}:
+                client.api.remove_image(left)  # its layers stay for as long as an image stands on them
 
 
 def host_sources(codename: str, etc: Path = Path("/etc/apt")) -> dict[str, str]:

@@ -58,7 +58,7 @@ def ensure_image(
     with translated():
         if usable := _usable(client, made_by, wanted, rebuild_stale, report):
             return usable
-        with locks.exclusive(f"image-{made_by.name}"):
+        with locks.exclusive("images"):  # one build at a time: the end of one removes left-over stages of all
             return _usable(client, made_by, wanted, rebuild_stale, _silent) or _build(
                 client, made_by, wanted, parent_id, report
             )

@@ -17,7 +17,7 @@ from sandbox.docker.engine import connect, describe, is_local
 from sandbox.docker.images import ensure_image
 from sandbox.errors import ErrorCode, SandboxError
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("runtime"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ from sandbox.docker.engine import connect
 from sandbox.docker.runtime import CA_BUNDLE, MOUNT_POINT, RuntimeVolume, ensure_runtime, forget_runtime
 from sandbox.errors import ErrorCode, SandboxError
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(180)]
+# One worker: a runtime volume that nobody uses may go whenever another one is made.
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("runtime"), pytest.mark.timeout(180)]
 
 FOREIGN = f"lib/{platform.machine()}-linux-gnu"
 
