@@ -1,8 +1,8 @@
 """Opening files so that nothing outside the roots is ever touched, whatever links and races the sandbox sets up.
 
-No path is checked and then opened by its name. The kernel resolves it beneath a held root (openat2 with RESOLVE_BENEATH, Linux
-5.6); where it refuses (an absolute link that leads into a root, `..` from one root into another) or is not allowed to try,
-a walk with O_NOFOLLOW resolves component by component on held descriptors.
+No path is checked and then opened by its name. The kernel resolves it beneath a held root (openat2 with
+RESOLVE_BENEATH, Linux 5.6); where it refuses (an absolute link that leads into a root, `..` from one root into another)
+or is not allowed to try, a walk with O_NOFOLLOW resolves component by component on held descriptors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _OpenHow(ctypes.Structure):
 
 
 def openat2(dir_fd: int, path: bytes, flags: int) -> int:
-    """Open ``path`` beneath ``dir_fd``. Raises OSError: EXDEV where it leads out, ENOSYS or EPERM where it may not be used."""
+    """Open ``path`` beneath ``dir_fd``. Raises OSError: EXDEV where it leads out, ENOSYS or EPERM if barred."""
     how = _OpenHow(flags, 0, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
     while True:
         fd: int = _libc.syscall(SYS_OPENAT2, dir_fd, path, ctypes.byref(how), ctypes.sizeof(how))
@@ -103,7 +103,7 @@ class Roots:
     def parent(self, path: str, *, follow: bool) -> tuple[int, bytes]:
         """A descriptor of the folder that holds ``path``, and the name in it, which may not exist yet.
 
-        With ``follow`` links at the end of the path are followed to what they stand for; otherwise the name is the link's own.
+        With ``follow`` links at the end of the path are followed to their end; else the name is the link's own.
         """
         raw = encoded(path)
         try:
@@ -248,7 +248,7 @@ class Roots:
                 os.close(here)
                 here = child
                 if not stat.S_ISDIR(os.fstat(here).st_mode):
-                    # a link here was set up this very moment: opening anything beneath its descriptor fails the same way
+                    # a file; or a link that was set up this very moment
                     raise OSError(errno.ENOTDIR, "not a folder")
             return os.open(b".", flags, dir_fd=here)
         finally:

@@ -19,7 +19,10 @@ LINKS, REDIRECTS = 200, 10
 
 
 def browse(call: Call) -> dict[str, Any]:
-    """The handler of ``browse``. Raises Fault ``network_denied`` where the sandbox has no network and the host is not itself."""
+    """The handler of ``browse``.
+
+    Raises Fault ``network_denied`` where a sandbox without network cannot reach a host that is not itself.
+    """
     args = call.args
     seconds = float(args.get("timeout_seconds", 30))
     request = {

@@ -14,7 +14,7 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def copy(source_dir: int, source: bytes, target_dir: int, target: bytes) -> None:
-    """Copy with modes and times; ``target`` must not exist. Raises OSError, and Fault for what is no file, folder or link."""
+    """Copy with modes and times; ``target`` must not exist. Raises OSError, Fault for FIFOs, sockets, devices."""
     status = os.stat(source, dir_fd=source_dir, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode):
         _copy_one(source_dir, source, status, target_dir, target)

@@ -1,7 +1,8 @@
 """Replacing a piece of text in the bytes of a file: pure logic, no files.
 
-Everything works on bytes, so that what is not part of the piece (invalid UTF-8, a byte order mark, other line endings) stays as it
-is. A line feed in the wanted text also stands for CR LF where the file has such; new text takes over the endings it replaces.
+Everything works on bytes, so that what is not part of the piece (invalid UTF-8, a byte order mark, other line endings)
+stays as it is. A line feed in the wanted text also stands for CR LF where the file has such; new text takes over the
+endings it replaces.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def describe(data: bytes, places: list[Place]) -> list[dict[str, Any]]:
 
 
 def diff(name: str, data: bytes, replaced: list[Replaced]) -> str:
-    """A unified diff of the replacements, at most DIFF_BYTES long; made from the places alone, so its cost is theirs."""
+    """A unified diff of the replacements, at most DIFF_BYTES long; made from the places alone, never the whole file."""
     out = [f"--- {name}\n", f"+++ {name}\n"]
     room = DIFF_BYTES - len(CUT) - sum(map(len, out))
     shift = 0
@@ -140,7 +141,7 @@ def diff(name: str, data: bytes, replaced: list[Replaced]) -> str:
 def _groups(data: bytes, replaced: list[Replaced]) -> Iterator[tuple[int, int, list[Replaced]]]:
     """Replacements that are near one another, with the extent of the whole lines and the context around them.
 
-    A group longer than a diff may be is given as it is: all of its old text would be shown, so the diff is cut in it anyway.
+    A group longer than a diff may be is not added to: all of its old text is shown, so the diff is cut in it anyway.
     """
     begin, end, items = 0, 0, list[Replaced]()
     for item in replaced:

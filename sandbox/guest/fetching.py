@@ -33,7 +33,7 @@ USER_AGENT = "Mozilla/5.0 (compatible; gamebox)"
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """``size_bytes`` is what came over the network of the body, ``body`` the same unpacked; ``truncated`` where not all was read."""
+    """``size_bytes`` is what came over the network of the body, ``body`` the same unpacked, maybe cut."""
 
     status: int
     content_type: str
@@ -69,19 +69,19 @@ def is_loopback(host: str) -> bool:
 
 
 def fetch(url: str, seconds: float) -> Response:
-    """GET ``url``; redirects are answers like any other. Proxies are those of the environment, never for the sandbox itself.
+    """GET ``url``; redirects are answers like any other.
 
-    Raises OSError (urllib.error.URLError among them) and http.client.HTTPException.
+    Proxies are those of the environment, never for the sandbox itself. Raises OSError (urllib.error.URLError among
+    them) and http.client.HTTPException.
     """
     opener = urllib.request.OpenerDirector()
-    proxies = {} if is_loopback(urlsplit(url).hostname or "") else None
+    proxies: dict[str, str] | None = {} if is_loopback(urlsplit(url).hostname or "") else None
     context = ssl.create_default_context()
     if os.path.exists(CA_BUNDLE):
         context.load_verify_locations(CA_BUNDLE)
-    for handler in (
-        urllib.request.ProxyHandler(proxies), urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(context=context),
-    ):  # fmt: skip
-        opener.add_handler(handler)
+    opener.add_handler(urllib.request.ProxyHandler(proxies))
+    opener.add_handler(urllib.request.HTTPHandler())
+    opener.add_handler(urllib.request.HTTPSHandler(context=context))
     headers = {
         "User-Agent": USER_AGENT,
         "Accept": "text/html,text/*;q=0.9,*/*;q=0.8",
@@ -118,7 +118,7 @@ def _received(response: http.client.HTTPResponse) -> Response:
 
 
 def _unpacked(body: bytes, encoding: str) -> tuple[bytes, bool]:
-    """The body without its compression, and whether it was cut; never more than BODY_BYTES (a few bytes can become gigabytes)."""
+    """The body without its compression, and whether it was cut: few bytes can become gigabytes."""
     if encoding not in ("gzip", "x-gzip", "deflate") or not body:
         return body, False
     for bits in (47, -15):  # gzip or zlib by its header; or "deflate" as some servers mean it

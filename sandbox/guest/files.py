@@ -56,8 +56,8 @@ def edit(call: Call) -> dict[str, Any]:
         replacement.write(changed)
         replacement.commit(unchanged_since=status)
     return {
-        **result, "size_bytes": len(changed), "replacements": len(places), "first_line": data.count(b"\n", 0, places[0][0]) + 1,
-        "diff": edits.diff(result["path"], data, replaced),
+        **result, "size_bytes": len(changed), "replacements": len(places),
+        "first_line": data.count(b"\n", 0, places[0][0]) + 1, "diff": edits.diff(result["path"], data, replaced),
     }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """The places of a file that are most like a text that is not in it, in bounded time.
 
-Short pieces of the text (q-grams) are looked up in the file; each hit votes for the line where the text would then begin. Only the
-lines with most votes are compared in full (Ukkonen 1992, "Approximate string-matching with q-grams and maximal matches").
+Short pieces of the text (q-grams) are looked up in the file; each hit votes for the line where the text would begin.
+Only the lines with most votes are compared in full (after Ukkonen 1992, "Approximate string-matching with q-grams and
+maximal matches").
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A program that opens a web page and makes it readable: one JSON request on standard input, one JSON answer on standard output.
+"""Open a web page and make it readable, as a program: JSON request on standard input, JSON answer on standard output.
 
-Runs as the sandbox's unprivileged user in a process of its own, as what it reads is written by anybody. The answer is the result of
-``browse``, or {"fault": code, "fields": {...}}.
+Runs as the sandbox's unprivileged user in a process of its own, as what it reads is written by anybody. The answer is
+the result of ``browse``, or {"fault": code, "fields": {...}}.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> int:
     return 0
 
 
-def _time_is_up(number: int, frame: FrameType | None) -> None:
+def _time_is_up(_number: int, _frame: FrameType | None) -> None:
     raise DeadlineError
 
 
@@ -74,7 +74,8 @@ def browse(request: dict[str, Any], seconds: float) -> dict[str, Any]:
     return {
         "url": request["url"], "final_url": url, "status": response.status, "content_type": response.content_type,
         "title": title, "text": part, "links": links[:LINKS], "offset": offset, "total_chars": len(text),
-        "size_bytes": response.size_bytes, "truncated": response.truncated or offset + len(part) < len(text), "redirects": redirects,
+        "size_bytes": response.size_bytes, "truncated": response.truncated or offset + len(part) < len(text),
+        "redirects": redirects,
     }  # fmt: skip
 
 

@@ -33,7 +33,9 @@ def decoded(response: Response) -> str:
 def describe(response: Response) -> str:
     """What is said of a body that is no text."""
     size = f"more than {response.size_bytes}" if response.truncated else str(response.size_bytes)
-    return f"[{response.content_type or 'binary data'}, {size} bytes: not text; download it with a command to work with it]"
+    return (
+        f"[{response.content_type or 'binary data'}, {size} bytes: not text; fetch it with a command to work with it]"
+    )
 
 
 def readable(html: str, url: str) -> tuple[str, str, Links]:

@@ -108,7 +108,7 @@ def _take(data: bytes, first: int, count: int | None, limit: int, numbered: bool
 
 
 def _start_of_line(fd: int, line: int, size: int) -> tuple[int | None, int | None]:
-    """Where a line starts. (None, lines there are) where there are fewer, (None, None) where it is too far to look for."""
+    """Where a line starts; (None, how many lines there are) where there are fewer, (None, None) where it is too far."""
     at, missing = 0, line - 1
     ended = b"\n"
     while missing:

@@ -20,8 +20,8 @@ _commit = threading.Lock()
 class Replacement:
     """The new content of ``path``; without ``commit`` nothing is left of it.
 
-    A link at ``path`` is followed inside the roots. The mode of an existing file is kept unless ``mode`` is given. A file that the
-    user may not write is refused, as a program writing in place would be. ``previous`` is what was there, or None.
+    A link at ``path`` is followed inside the roots. The mode of an existing file is kept unless ``mode`` is given. A
+    file that the user may not write is refused, as it would be when written in place. ``previous`` is what was there.
     """
 
     def __init__(self, roots: Roots, path: str, mode: int | None = None) -> None:
@@ -33,10 +33,9 @@ class Replacement:
             os.close(made_fd)
             self.effects = "partial" if made else "none"
         self._dir, self._name = roots.parent(path, follow=True)
-        self._temporary: bytes | None = None
+        self._temporary, self._committed = b".gamebox-" + secrets.token_hex(8).encode(), False
         try:
             self.previous = self._look()
-            self._temporary = b".gamebox-" + secrets.token_hex(8).encode()
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._file = os.open(self._temporary, flags, 0o666, dir_fd=self._dir)
         except OSError as error:
@@ -54,9 +53,13 @@ class Replacement:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._file)
-        if self._temporary is not None:
-            os.unlink(self._temporary, dir_fd=self._dir)
-        os.close(self._dir)
+        try:
+            if not self._committed:
+                os.unlink(self._temporary, dir_fd=self._dir)
+        except FileNotFoundError:  # a command was faster
+            pass
+        finally:
+            os.close(self._dir)
 
     def write(self, chunk: bytes) -> None:
         """Append to the new content. Raises Fault ``no_space`` and the like."""
@@ -68,16 +71,15 @@ class Replacement:
             raise self._roots.fault(error, self._path, self.effects) from None
 
     def commit(self, unchanged_since: os.stat_result | None = None) -> None:
-        """Put the new content in place. Raises Fault ``path_changed`` where the file is not as ``unchanged_since`` says."""
+        """Put the new content in place. Raises Fault ``path_changed`` if the file is not ``unchanged_since``."""
         try:
             if self._mode is not None:
                 os.fchmod(self._file, self._mode)
             with _commit:
                 if unchanged_since is not None and not same(unchanged_since, self._look()):
                     raise Fault("path_changed", path=self._roots.display(self._path))
-                assert self._temporary is not None
                 os.rename(self._temporary, self._name, src_dir_fd=self._dir, dst_dir_fd=self._dir)
-            self._temporary = None
+            self._committed = True
         except OSError as error:
             raise self._roots.fault(error, self._path, self.effects) from None
 

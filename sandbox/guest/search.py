@@ -20,7 +20,10 @@ RESULT_CHARS = 1 << 20  # text of all matches with their context
 
 
 def search(call: Call) -> dict[str, Any]:
-    """The handler of ``search``. Raises Fault ``invalid_pattern`` with the engine's words, ``timeout`` with what was found."""
+    """The handler of ``search``.
+
+    Raises Fault ``invalid_pattern`` with the engine's words, and ``timeout`` with what was found so far.
+    """
     args = call.args
     path: str = args.get("path", ".")
     for name in ("pattern", "glob"):
@@ -84,7 +87,7 @@ def _run(call: Call, argv: list[str], fd: int, is_folder: bool) -> Finished:
 
 
 def ripgrep_argv(args: dict[str, Any], is_folder: bool) -> list[str]:
-    """ripgrep's command line. Hidden files are searched, .git is not; ignore files count outside repositories too."""
+    """The command line of ripgrep. Hidden files are searched, .git is not; ignore files always count."""
     argv = ["rg", "--json", "--no-config", "--no-messages", "--no-require-git", "--hidden", "--sort=path"]
     argv.append(f"--max-count={args.get('max_matches', 100) + 1}")
     if args.get("literal"):
@@ -106,7 +109,7 @@ def _builtin_argv(call: Call, args: dict[str, Any], is_folder: bool) -> list[str
 
 
 def _raise_for(done: Finished, result: dict[str, Any], args: dict[str, Any]) -> None:
-    """ripgrep ends with 0 (found), 1 (not found), 2 (something was wrong, maybe with one file only)."""
+    """The engine ends with 0 (found), 1 (not found), 2 (something was wrong, maybe with one file only)."""
     if done.exit_code in (0, 1) or done.truncated or result["matches"]:
         return
     problem = done.stderr.decode("utf-8", "replace").strip()[:LINE_CHARS]

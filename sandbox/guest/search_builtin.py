@@ -1,7 +1,7 @@
 """A program that searches as ``rg --json`` does, for sandboxes without ripgrep: ``search_builtin REQUEST``.
 
-Runs in a process of its own, because a regular expression can take for ever and only a process can be killed. Searches the
-working folder, or standard input. Ignore files are not read; .git and binary files are passed over.
+Runs in a process of its own, because a regular expression can take for ever and only a process can be killed. Searches
+the working folder, or standard input. Ignore files are not read; .git and binary files are passed over.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Search:
         pattern = request["pattern"]
         flags = re.IGNORECASE if request.get("ignore_case") else 0
         self.pattern = re.compile(re.escape(pattern) if request.get("literal") else pattern, flags)
-        self.glob = request.get("glob")
+        self.glob: str | None = request.get("glob")
         self.context = int(request.get("context_lines", 0))
         self.left = int(request.get("max_matches", 100)) + 1
 

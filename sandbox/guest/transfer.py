@@ -73,7 +73,7 @@ def chunks_of(fd: int, size: int) -> Iterator[bytes]:
 
 
 class _Tree:
-    """A folder on its way out: never more than ``limit`` bytes, and a whole archive whatever happens to the files meanwhile."""
+    """A folder on its way out: at most ``limit`` bytes, and a whole archive whatever happens to the files meanwhile."""
 
     def __init__(self, call: Call, roots: Roots, path: str, limit: int) -> None:
         self._call, self._roots, self._path, self._limit = call, roots, path, limit
@@ -169,7 +169,7 @@ class _Tree:
 
 
 class _Padded(io.RawIOBase):
-    """A file that never ends: what was cut off it while it is read is made up with zeros, so that the archive stays whole."""
+    """A file that never ends: what is cut off while it is read becomes zeros, so that the archive stays whole."""
 
     def __init__(self, fd: int) -> None:
         super().__init__()

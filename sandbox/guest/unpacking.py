@@ -107,7 +107,7 @@ class _Unpacking:
             for count, member in enumerate(archive):
                 if count >= ENTRIES:
                     raise self._unsafe(f"it has more than {ENTRIES} entries")
-                archive.members = []  # type: ignore[attr-defined]  # or it would keep every header
+                archive.members = []  # or it would keep every header
                 self._take(archive, member)
         while stream.read(CHUNK):  # the padding at its end
             pass
@@ -169,7 +169,8 @@ class _Unpacking:
                 "file_too_large", path=self._roots.display(self._path), size_bytes=size, limit_bytes=self._limit
             )
         source = archive.extractfile(member)
-        assert source is not None
+        if source is None:
+            raise self._unsafe(f"{member.name[:200]!r} has no content")
         _make_way(folder, name)
         fd = os.open(name, NEW, 0o600, dir_fd=folder)
         try:

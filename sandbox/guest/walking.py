@@ -15,7 +15,7 @@ LEVELS = 500  # folders held open at once
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something in a tree: ``path`` is relative to its top, ``name`` is in the folder ``folder_fd``, open until the next item."""
+    """Something in a tree: ``path`` from its top, ``name`` in ``folder_fd``, open until the next item."""
 
     path: bytes
     name: bytes
@@ -30,7 +30,7 @@ def walk(
 
     ``passed_over`` is told the path of each folder that could not be read, or not all of it.
     """
-    tell = passed_over or (lambda path: None)
+    tell = passed_over or (lambda _: None)
     levels: list[tuple[int, bytes, Iterator[bytes]]] = [(top_fd, b"", iter(()))]
     try:
         levels[0] = (top_fd, b"", iter(_names(top_fd, b"", tell)))

@@ -227,7 +227,8 @@ def test_no_race_opens_the_outside(roots: Roots, flipping: Path) -> None:
             assert content(roots, "flip/secret") == b"inside"
             seen["inside"] += 1
         except Fault as fault:
-            assert fault.code in ("path_outside_roots", "not_a_directory", "path_invalid")
+            if fault.code not in ("path_outside_roots", "not_a_directory", "path_invalid"):
+                raise
             seen["refused"] += 1
     assert min(seen.values()) > 0
 
@@ -253,9 +254,9 @@ def test_no_path_opens_the_outside(base: Path, path: str, targets: list[str], ab
     roots = made(base)
     path = f"{base}/{path}" if absolute else path or "."
     answers = []
-    for opened in (lambda: roots.open(path, os.O_RDONLY), lambda: roots.walk(beneath.encoded(path), os.O_RDONLY)):
+    for walked in (False, True):
         try:
-            fd = opened()
+            fd = roots.walk(beneath.encoded(path), os.O_RDONLY) if walked else roots.open(path, os.O_RDONLY)
         except (Fault, OSError) as error:
             answers.append(error.code if isinstance(error, Fault) else roots.fault(error, path).code)
             continue

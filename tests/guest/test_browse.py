@@ -31,7 +31,7 @@ PAGE = """<!doctype html><html><head><title> The
 class Pages(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass
 
     def answer(self, body: bytes, content_type: str | None = "text/plain", status: int = 200, **headers: str) -> None:

@@ -202,7 +202,8 @@ def test_damaged_archives_end_in_a_fault_or_stay_inside(
     try:
         put(place, "t", bytes(data[:cut]), kind="tree")
     except Fault as fault:
-        assert fault.code
+        if fault.code in ("io_error", "path_invalid"):
+            raise
     assert sorted(os.listdir(tmp_path)) == ["home", "spill", "workspace"]
 
 
