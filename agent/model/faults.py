@@ -35,6 +35,8 @@ _REJECTED = frozenset(
 )
 # A 429 with one of these is no matter of waiting.
 _SPENT = re.compile(r"insufficient_quota|exceeded your current quota|billing|credit balance", re.IGNORECASE)
+# litellm calls a reply that it cannot read a fault of the server; the next one would be the same, and billed again.
+_UNREADABLE = re.compile(r"Invalid response object")
 _MISSING_KEY = re.compile(r"\b[A-Z][A-Z0-9_]*_(?:API_KEY|TOKEN|KEY)\b")
 # Some servers answer an overlong prompt with a plain 400; litellm knows only the wordings of large providers.
 _TOO_LONG = re.compile(
@@ -48,7 +50,7 @@ def is_transient(error: BaseException) -> bool:
     name = type(error).__name__
     if name == "APIError":
         return isinstance(status, int) and status >= 500
-    return name in _TRANSIENT and not _SPENT.search(str(error)) and not _TOO_LONG.search(str(error))
+    return name in _TRANSIENT and not any(p.search(str(error)) for p in (_SPENT, _TOO_LONG, _UNREADABLE))
 
 
 def wait_seconds(error: BaseException | None, attempt: int, cap: float) -> float:

@@ -20,6 +20,9 @@ from .switch import refuse_if_forbidden
 
 # Rough, for calls that failed without saying what they used: English text has about 4 characters a token.
 CHARS_PER_TOKEN = 4
+# Retries are ours: litellm's own would escape budget and count. Without the last option litellm 1.106 imports its tool
+# gateway for any call with tools, and with it the package mcp, which it does not depend on.
+CALL_OPTIONS = {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
 
 
 class LiteLLMModel:
@@ -85,7 +88,7 @@ class LiteLLMModel:
 
     def is_priced(self) -> bool:
         """Whether the price of the model is known, so that a limit on cost can be kept."""
-        if "input_cost_per_token" in self.options:
+        if self.options.get("input_cost_per_token") is not None:
             return True
         try:
             info = load().get_model_info(self.model)
@@ -118,7 +121,7 @@ class LiteLLMModel:
         litellm = load()
         try:
             raw = litellm.completion(
-                model=self.model, timeout=self._seconds(), num_retries=0, max_retries=0, **request, **self.options
+                model=self.model, timeout=self._seconds(), **CALL_OPTIONS, **request, **self.options
             )
         except Exception as error:
             billed = isinstance(error, litellm.exceptions.Timeout)
@@ -171,6 +174,15 @@ def load() -> Any:
     litellm.suppress_debug_info = True
     litellm.drop_params = True
     litellm.telemetry = False
+    if litellm.client_session is None:
+        import httpx
+        from litellm.llms.custom_httpx.http_handler import get_ssl_configuration
+
+        from .parts import JoiningTransport
+
+        litellm.client_session = httpx.Client(
+            transport=JoiningTransport(verify=get_ssl_configuration()), follow_redirects=True
+        )
     return litellm
 
 
