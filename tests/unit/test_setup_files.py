@@ -100,8 +100,16 @@ def test_the_wheel_carries_the_image_recipes(tmp_path: Path) -> None:
     )
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
+        wheel.extractall(tmp_path / "installed")
     assert {
         f"sandbox/_images/{path.relative_to(ROOT / 'images')}" for path in (ROOT / "images").glob("*/Dockerfile")
     } <= names
     assert "sandbox/errors.py" in names
     assert not [name for name in names if name.startswith(("tests/", "docs/"))]
+    code = "from sandbox.docker import recipes, runtime; print(recipes.images_folder(), *runtime.guest_files())"
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={"PYTHONPATH": str(tmp_path / "installed")}, cwd=tmp_path, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    assert said[0] == str(tmp_path / "installed/sandbox/_images")
+    assert {f"gamebox_guest/{path.name}" for path in (ROOT / "sandbox/guest").glob("*.py")} <= set(said[1:])
