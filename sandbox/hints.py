@@ -68,7 +68,8 @@ def _outside(f: Fields) -> Wording:
 
 def _too_large(f: Fields) -> Wording:
     measured = f" is {size(f['size_bytes'])}" if "size_bytes" in f else " is too large"
-    limit = f", the limit for {f['operation']} is {size(f['limit'])}" if "limit" in f else ""
+    most = f.get("limit")
+    limit = f", the limit for {f['operation']} is {size(most)}" if most is not None else ""
     hints = {
         "read": "Read a part of it with start_line and end_line, or search it.",
         "edit": "Change it with a command, as sed or a short script, by run.",
@@ -81,11 +82,16 @@ def _timeout(f: Fields) -> Wording:
     seconds = f.get("seconds")
     left = f.get("survivors")
     after = f"{left} of its processes could not be killed." if left else "Nothing of it is left running."
+    allowed = f"{seconds:g} seconds" if isinstance(seconds, int | float) else "its time"
     longer = f"timeout_seconds above {seconds:g}" if isinstance(seconds, int | float) else "a longer timeout_seconds"
+    if f["operation"] == "search":
+        return Wording(
+            f"search did not end within {allowed}; what it found is in the result.", "Narrow the path, the glob or the pattern."
+        )
     if f["operation"] != "run":
-        return Wording(f"{f['operation']} took longer than {seconds} seconds.", f"Give {longer}, or narrow it.", retryable=True)
+        return Wording(f"{f['operation']} did not end within {allowed}.", f"Give {longer}, or take less at once.", retryable=True)
     return Wording(
-        f"The command did not end within {seconds:g} seconds and was killed. {after}",
+        f"The command did not end within {allowed} and was killed. {after}",
         f"Give {longer}, or run it with background=true and look at logs.",
     )
 

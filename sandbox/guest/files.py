@@ -29,35 +29,46 @@ def write(call: Call) -> dict[str, Any]:
 
 def edit(call: Call) -> dict[str, Any]:
     """The handler of ``edit``; a failure carries the nearest places, or the several ones, as candidates."""
-    args = call.args
-    path: str = args["path"]
+    path: str = call.args["path"]
+    check_texts(call.args)
+    roots = roots_of(call.place)
+    data, status = _whole(call, roots, path)
+    changed, result = edited(data, call.args, roots.display(path))
+    _bound(call, roots, path, len(changed))
+    with Replacement(roots, path) as replacement:
+        replacement.write(changed)
+        replacement.commit(unchanged_since=status)
+    return result
+
+
+def check_texts(args: dict[str, Any]) -> None:
+    """Raises Fault ``invalid_arguments`` for texts that no edit can be made of."""
     old, new = _utf8("old_text", args["old_text"]), _utf8("new_text", args["new_text"])
     if not old:
         raise Fault("invalid_arguments", problem="old_text is empty")
     if old == new:
         raise Fault("invalid_arguments", problem="old_text and new_text are the same")
-    roots = roots_of(call.place)
-    data, status = _whole(call, roots, path)
-    result: dict[str, Any] = {"path": roots.display(path), "size_bytes": len(data)}
+
+
+def edited(data: bytes, args: dict[str, Any], path: str) -> tuple[bytes, dict[str, Any]]:
+    """The new content of a file shown as ``path``, and the result. Raises Fault, with candidates in its result."""
+    old, new = _utf8("old_text", args["old_text"]), _utf8("new_text", args["new_text"])
+    result: dict[str, Any] = {"path": path, "size_bytes": len(data)}
     places = edits.find(data, old)
     if not places:
         result["candidates"] = nearest(data, old)
-        raise Fault("text_not_found", result=result, path=result["path"])
+        raise Fault("text_not_found", result=result, path=path, candidates=len(result["candidates"]))
     if not args.get("replace_all") and len(several := edits.with_overlap(data, old, places)) > 1:
         result["candidates"] = edits.describe(data, several)
-        raise Fault("text_not_unique", result=result, path=result["path"], count=len(several))
+        raise Fault("text_not_unique", result=result, path=path, count=len(several))
     if len(places) > edits.MAX_PLACES:
         raise Fault(
             "invalid_arguments", problem=f"old_text occurs more than {edits.MAX_PLACES} times; use run with sed"
         )
     changed, replaced = edits.replace(data, places, new)
-    _bound(call, roots, path, len(changed))
-    with Replacement(roots, path) as replacement:
-        replacement.write(changed)
-        replacement.commit(unchanged_since=status)
-    return {
+    return changed, {
         **result, "size_bytes": len(changed), "replacements": len(places),
-        "first_line": data.count(b"\n", 0, places[0][0]) + 1, "diff": edits.diff(result["path"], data, replaced),
+        "first_line": data.count(b"\n", 0, places[0][0]) + 1, "diff": edits.diff(path, data, replaced),
     }  # fmt: skip
 
 
@@ -81,7 +92,7 @@ def _whole(call: Call, roots: Roots, path: str) -> tuple[bytes, os.stat_result]:
 def _bound(call: Call, roots: Roots, path: str, size: int) -> None:
     limit = int(call.place.limits["write_bytes"])
     if size > limit:
-        raise Fault("file_too_large", path=roots.display(path), size_bytes=size, limit_bytes=limit)
+        raise Fault("file_too_large", path=roots.display(path), size_bytes=size, limit=limit)
 
 
 def _utf8(name: str, text: str) -> bytes:

@@ -20,29 +20,41 @@ def read(call: Call) -> tuple[dict[str, Any], bytes]:
     """The handler of ``read``; the content goes beside the result, as it is in the file."""
     args = call.args
     path: str = args["path"]
-    first, last, offset, size_asked = (args.get(k) for k in ("start_line", "end_line", "offset", "max_bytes"))
-    by_bytes = offset is not None or size_asked is not None
-    if by_bytes and (first is not None or last is not None or args.get("numbered")):
+    check_range(args)
+    roots = roots_of(call.place)
+    fd, status = roots.regular(path)
+    try:
+        shown = {"path": roots.display(path), "size_bytes": status.st_size}
+        return read_open(fd, shown, args, int(call.place.limits["read_bytes"]))
+    except OSError as error:
+        raise roots.fault(error, path) from None
+    finally:
+        os.close(fd)
+
+
+def check_range(args: dict[str, Any]) -> None:
+    """Raises Fault ``invalid_arguments`` where lines and bytes are mixed, or a range ends before it starts."""
+    first, last = args.get("start_line"), args.get("end_line")
+    if _by_bytes(args) and (first is not None or last is not None or args.get("numbered")):
         raise Fault(
             "invalid_arguments",
             problem="lines (start_line, end_line, numbered) and bytes (offset, max_bytes) exclude each other",
         )
     if first is not None and last is not None and last < first:
         raise Fault("invalid_arguments", problem=f"end_line {last} is before start_line {first}")
-    limit = int(call.place.limits["read_bytes"])
-    roots = roots_of(call.place)
-    fd, status = roots.regular(path)
-    try:
-        shown = {"path": roots.display(path), "size_bytes": status.st_size}
-        if by_bytes:
-            return _bytes(fd, shown, offset or 0, min(size_asked or limit, limit))
-        if b"\0" in os.pread(fd, SNIFFED, 0):
-            return {**shown, "binary": True}, b""
-        return _lines(fd, shown, first or 1, last, limit, bool(args.get("numbered")))
-    except OSError as error:
-        raise roots.fault(error, path) from None
-    finally:
-        os.close(fd)
+
+
+def _by_bytes(args: dict[str, Any]) -> bool:
+    return args.get("offset") is not None or args.get("max_bytes") is not None
+
+
+def read_open(fd: int, shown: dict[str, Any], args: dict[str, Any], limit: int) -> tuple[dict[str, Any], bytes]:
+    """The range of an open file that ``args`` asks for; ``shown`` has its path and its size, ``limit`` is in bytes."""
+    if _by_bytes(args):
+        return _bytes(fd, shown, args.get("offset") or 0, min(args.get("max_bytes") or limit, limit))
+    if b"\0" in os.pread(fd, SNIFFED, 0):
+        return {**shown, "binary": True}, b""
+    return _lines(fd, shown, args.get("start_line") or 1, args.get("end_line"), limit, bool(args.get("numbered")))
 
 
 def _bytes(fd: int, shown: dict[str, Any], offset: int, count: int) -> tuple[dict[str, Any], bytes]:
@@ -64,7 +76,8 @@ def _lines(
     size = shown["size_bytes"]
     start, before = _start_of_line(fd, first, size)
     if start is None:
-        raise Fault("range_outside_file", path=shown["path"], start_line=first, total_lines=before, size_bytes=size)
+        known: dict[str, Any] = {} if before is None else {"total_lines": before}
+        raise Fault("range_outside_file", path=shown["path"], start_line=first, size_bytes=size, **known)
     data = _pread(fd, min(limit, size - start), start)
     whole = start + len(data) >= size
     raw, content = _take(data, first, None if last is None else last - first + 1, limit, numbered, whole)

@@ -26,8 +26,7 @@ def search(call: Call) -> dict[str, Any]:
     """
     args = call.args
     path: str = args.get("path", ".")
-    for name in ("pattern", "glob"):
-        _require_plain(name, args.get(name))
+    check_texts(args)
     roots = roots_of(call.place)
     fd, is_folder = _open(roots, path)
     try:
@@ -41,13 +40,19 @@ def search(call: Call) -> dict[str, Any]:
             done = _run(call, _builtin_argv(call, args, is_folder), fd, is_folder)
     finally:
         os.close(fd)
-    found = _Found(roots, path, is_folder, args.get("max_matches", 100), args.get("context_lines", 0))
+    found = Found(roots, path, is_folder, args.get("max_matches", 100), args.get("context_lines", 0))
     result = {**found.read(done.stdout), "engine": engine}
     result["truncated"] = result["truncated"] or done.truncated
     if done.timed_out:
-        raise Fault("timeout", result=result, timeout_seconds=SECONDS)
+        raise Fault("timeout", result=result, seconds=SECONDS)
     _raise_for(done, result, args)
     return result
+
+
+def check_texts(args: dict[str, Any]) -> None:
+    """Raises Fault ``invalid_pattern`` for a pattern or a glob that no program can be given."""
+    for name in ("pattern", "glob"):
+        _require_plain(name, args.get(name))
 
 
 def _require_plain(name: str, text: str | None) -> None:
@@ -112,11 +117,13 @@ def _raise_for(done: Finished, result: dict[str, Any], args: dict[str, Any]) -> 
     """The engine ends with 0 (found), 1 (not found), 2 (something was wrong, maybe with one file only)."""
     if done.exit_code in (0, 1) or done.truncated or result["matches"]:
         return
-    problem = done.stderr.decode("utf-8", "replace").strip()[:LINE_CHARS]
+    said = done.stderr.decode("utf-8", "replace").strip()
+    problem = said.rpartition("error: ")[2].partition("\n\n")[0][:LINE_CHARS]
     if done.exit_code == 2:
         if not problem:  # files that could not be read are not spoken of
             return
-        raise Fault("invalid_pattern", pattern=args["pattern"], problem=problem)
+        about = args.get("glob") if "glob" in said and args.get("glob") else args["pattern"]
+        raise Fault("invalid_pattern", pattern=about, problem=problem)
     raise Fault(
         "io_error",
         path=args.get("path", "."),
@@ -125,7 +132,7 @@ def _raise_for(done: Finished, result: dict[str, Any], args: dict[str, Any]) -> 
     )
 
 
-class _Found:
+class Found:
     """Reads the lines of ``rg --json`` (or of what imitates them), which the sandbox may have forged."""
 
     def __init__(self, roots: Roots, path: str, is_folder: bool, most: int, context: int) -> None:
@@ -139,6 +146,7 @@ class _Found:
         self._full = False
 
     def read(self, output: bytes) -> dict[str, Any]:
+        """The result without its ``engine``."""
         for kind, data in _events(output):
             if self._full and not self._open:
                 break

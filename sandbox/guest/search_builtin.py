@@ -14,6 +14,7 @@ import re
 import stat
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from .walking import DIRECTORY, walk
@@ -25,7 +26,8 @@ LINE_BYTES = 1 << 20  # of a longer line, only so much is searched
 class Search:
     """One search; finished when ``left``, the matches still wanted of all files, is 0."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: dict[str, Any], say: Callable[..., None]) -> None:
+        self._say = say
         pattern = request["pattern"]
         flags = re.IGNORECASE if request.get("ignore_case") else 0
         self.pattern = re.compile(re.escape(pattern) if request.get("literal") else pattern, flags)
@@ -43,7 +45,7 @@ class Search:
                 skipped = item.path + b"/"
             if skipped and item.path.startswith(skipped):
                 continue
-            if stat.S_ISREG(item.status.st_mode) and self._wanted(os.fsdecode(item.path)):
+            if stat.S_ISREG(item.status.st_mode) and self.wanted(os.fsdecode(item.path)):
                 try:
                     fd = os.open(
                         item.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=item.folder_fd
@@ -51,9 +53,11 @@ class Search:
                 except OSError:  # not ours to read, or gone
                     continue
                 with open(fd, "rb") as file:
-                    self.file(file, b"./" + item.path)
+                    if stat.S_ISREG(os.fstat(fd).st_mode):  # exchanged meanwhile, else
+                        self.file(file, b"./" + item.path)
 
-    def _wanted(self, path: str) -> bool:
+    def wanted(self, path: str) -> bool:
+        """Whether the glob allows the file ``path``, relative to the folder."""
         if not self.glob:
             return True
         exclude, glob = self.glob.startswith("!"), self.glob.removeprefix("!")
@@ -63,13 +67,11 @@ class Search:
 
     def file(self, file: BinaryIO, path: bytes) -> None:
         """Search one file."""
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return
         head = file.read(SNIFFED)
         if b"\0" in head:
             return
         file.seek(0)
-        say("begin", path)
+        self._say("begin", path)
         before: deque[tuple[int, bytes]] = deque(maxlen=self.context)
         after = number = 0
         while self.left > 0 and (line := file.readline(LINE_BYTES)):
@@ -79,13 +81,13 @@ class Search:
                 end = file.readline(LINE_BYTES)
             if self.pattern.search(line.decode("utf-8", "replace").rstrip("\r\n")):
                 for earlier in before:
-                    say("context", path, *earlier)
+                    self._say("context", path, *earlier)
                 before.clear()
-                say("match", path, number, line)
+                self._say("match", path, number, line)
                 self.left -= 1
                 after = self.context
             elif after:
-                say("context", path, number, line)
+                self._say("context", path, number, line)
                 after -= 1
             else:
                 before.append((number, line))
@@ -101,19 +103,24 @@ def _alternatives(glob: str) -> list[str]:
 
 
 def say(kind: str, path: bytes, number: int = 0, line: bytes = b"") -> None:
+    """One event as ripgrep writes it, on standard output."""
+    sys.stdout.write(event(kind, path, number, line) + "\n")
+    sys.stdout.flush()
+
+
+def event(kind: str, path: bytes, number: int = 0, line: bytes = b"") -> str:
     """One event as ripgrep writes it."""
     data: dict[str, Any] = {"path": {"bytes": base64.b64encode(path).decode()}}
     if number:
         data |= {"line_number": number, "lines": {"text": line[:8192].decode("utf-8", "replace")}}
-    sys.stdout.write(json.dumps({"type": kind, "data": data}) + "\n")
-    sys.stdout.flush()
+    return json.dumps({"type": kind, "data": data})
 
 
 def main() -> int:
     """Exit status as ripgrep's: 2 with the reason on standard error for a pattern that is none."""
     request = json.loads(sys.argv[1])
     try:
-        search = Search(request)
+        search = Search(request, say)
     except (re.error, RecursionError, OverflowError) as error:
         sys.stderr.write(f"regex parse error: {error}\n")
         return 2
