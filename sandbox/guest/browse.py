@@ -13,7 +13,7 @@ from .fetching import is_loopback
 GRACE_SECONDS = 1.0  # the program has a deadline of its own and normally keeps it
 ANSWER_BYTES = 8 << 20
 FAULTS = {"invalid_url", "connection_failed", "too_many_redirects", "timeout"}
-FIELDS = ("url", "problem", "redirects", "timeout_seconds")
+FIELDS = ("url", "problem", "redirects", "seconds")
 URL_CHARS = 8192
 LINKS, REDIRECTS = 200, 10
 
@@ -39,7 +39,7 @@ def browse(call: Call) -> dict[str, Any]:
         env=env,
     )
     if done.timed_out:
-        raise Fault("timeout", url=args["url"], timeout_seconds=seconds)
+        raise Fault("timeout", url=args["url"], seconds=seconds)
     answer = _parsed(done)
     if "fault" in answer:
         raise _fault(call, answer)

@@ -38,9 +38,9 @@ def copy(source_dir: int, source: bytes, target_dir: int, target: bytes) -> None
         if unread:
             raise Fault("permission_denied", path=shown(unread[0]), problem="not all of this folder could be read")
         for path, mode in reversed(modes):
-            inner, name = _enter(top, path) if path else (os.dup(top), b".")
+            inner, _ = _enter(top, path + b"/")
             try:
-                os.chmod(name, stat.S_IMODE(mode), dir_fd=inner)
+                os.fchmod(inner, stat.S_IMODE(mode))
             finally:
                 os.close(inner)
     finally:
@@ -51,7 +51,7 @@ def _enter(top: int, path: bytes) -> tuple[int, bytes]:
     """The folder of ``path`` beneath ``top``, no link followed on the way, and the name in it."""
     *folders, name = path.split(b"/")
     here = os.dup(top)
-    for folder in folders:
+    for folder in filter(None, folders):
         try:
             inner = os.open(folder, DIRECTORY, dir_fd=here)
         finally:

@@ -46,7 +46,7 @@ def main() -> int:
     except PageError as error:
         answer = {"fault": error.code, "fields": error.fields}
     except DeadlineError:
-        answer = {"fault": "timeout", "fields": {"url": request["url"], "timeout_seconds": seconds}}
+        answer = {"fault": "timeout", "fields": {"url": request["url"], "seconds": seconds}}
     signal.setitimer(signal.ITIMER_REAL, 0)
     json.dump(answer, sys.stdout)
     return 0

@@ -33,7 +33,7 @@ def upload(call: Call) -> dict[str, Any]:
             size += len(chunk)
             if size > limit:
                 raise Fault(
-                    "file_too_large", path=roots.display(path), size_bytes=size, limit_bytes=limit, effects=new.effects
+                    "file_too_large", path=roots.display(path), size_bytes=size, limit=limit, effects=new.effects
                 )
             new.write(chunk)
         new.commit()
@@ -53,7 +53,7 @@ def download(call: Call) -> dict[str, Any]:
         return _Tree(call, roots, path, limit).send()
     try:
         if status.st_size > limit:
-            raise Fault("file_too_large", path=roots.display(path), size_bytes=status.st_size, limit_bytes=limit)
+            raise Fault("file_too_large", path=roots.display(path), size_bytes=status.st_size, limit=limit)
         sent = 0
         for chunk in chunks_of(fd, status.st_size):
             call.send(chunk)
@@ -115,7 +115,7 @@ class _Tree:
 
     def _too_large(self, size: int) -> Fault:
         path = self._roots.display(self._path)
-        return Fault("file_too_large", path=path, size_bytes=size, limit_bytes=self._limit, result=self._result())
+        return Fault("file_too_large", path=path, size_bytes=size, limit=self._limit, result=self._result())
 
     def _add(self, archive: tarfile.TarFile, item: Item) -> None:
         member = tarfile.TarInfo(item.path.decode("utf-8", "surrogateescape"))

@@ -125,9 +125,12 @@ def rename(source: End, target: End, *, replace: bool) -> None:
     number = ctypes.get_errno()
     if number not in (errno.ENOSYS, errno.EINVAL):
         raise OSError(number, os.strerror(number))
-    if os.access(target[1], os.F_OK, dir_fd=target[0], follow_symlinks=False):
-        raise FileExistsError(errno.EEXIST, "exists")
-    os.rename(source[1], target[1], src_dir_fd=source[0], dst_dir_fd=target[0])
+    try:
+        os.stat(target[1], dir_fd=target[0], follow_symlinks=False)
+    except FileNotFoundError:
+        os.rename(source[1], target[1], src_dir_fd=source[0], dst_dir_fd=target[0])
+        return
+    raise FileExistsError(errno.EEXIST, "exists")
 
 
 class _Count:

@@ -165,9 +165,7 @@ class _Unpacking:
             raise self._unsafe("it has a file of negative size")
         if self._size + member.size > self._limit:
             size = self._size + member.size
-            raise Fault(
-                "file_too_large", path=self._roots.display(self._path), size_bytes=size, limit_bytes=self._limit
-            )
+            raise Fault("file_too_large", path=self._roots.display(self._path), size_bytes=size, limit=self._limit)
         source = archive.extractfile(member)
         if source is None:
             raise self._unsafe(f"{member.name[:200]!r} has no content")

@@ -148,7 +148,7 @@ def test_a_sparse_tebibyte_answers(place: Place, workspace: Path) -> None:
     assert reading(place, "zeros")[0]["binary"] is True
     result, content = reading(place, "text", end_line=2)
     assert (content, result["total_lines"]) == (b"line\nline\n", None)
-    assert fault(reading, place, "text", start_line=5000).fields["total_lines"] is None
+    assert "total_lines" not in fault(reading, place, "text", start_line=5000).fields
 
 
 def test_arguments_that_exclude_each_other(place: Place, workspace: Path) -> None:
