@@ -88,7 +88,7 @@ class WorkerCall:
             done.set()
 
         environ = {**self.place.environ, **(env or {})}
-        spec = {"argv": argv, "env": environ, "cwd": None if cwd_fd is not None else "/", "state_fd": None}
+        spec = {"argv": argv, "env": environ, "cwd": None if cwd_fd is not None else "/", "state_fd": None, "announce": False}
         source = os.dup(stdin) if isinstance(stdin, int) else stdin
         folder = os.dup(cwd_fd) if cwd_fd is not None else None
         start: Callable[[], None] = lambda: self._processes.helper(  # noqa: E731

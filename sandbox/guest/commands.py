@@ -21,9 +21,10 @@ from . import zygote
 from .faults import Fault
 from .output import STDERR, STDOUT, Output
 from .reactor import Reactor, Timer
-from .spawner import Runner, Spawner
+from .spawner import Runner, Spawner, in_memory
 
 CHUNK = 256 * 1024
+USUAL_PIPE_BYTES = 64 * 1024
 PIPE_BYTES = 256 * 1024
 F_SETPIPE_SZ = 1031
 STDIN_IN_PIPE = 4096  # fits any pipe, so it is written at once; longer input is read from memory
@@ -77,7 +78,6 @@ class Command:
             os.set_blocking(fd, False)
             self._pipes[fd] = stream
             self._reactor.watch(fd, select.EPOLLIN, lambda _, fd=fd: self._readable(fd))  # type: ignore[misc]
-        _widen(out_read)
         if extra_fd is None:
             self.state_fd = os.memfd_create("state", os.MFD_CLOEXEC)
             extra_fd = os.dup(self.state_fd)
@@ -133,6 +133,8 @@ class Command:
             data = b""
         if data:
             self.output.append(self._pipes[fd], data)
+            if len(data) == USUAL_PIPE_BYTES:
+                _widen(fd)
         else:
             self._reactor.unwatch(fd)
             os.close(fd)
@@ -197,12 +199,7 @@ def _input(data: bytes) -> int:
         os.write(write, data)
         os.close(write)
         return read
-    memory = os.memfd_create("stdin", os.MFD_CLOEXEC)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(memory, view) :]
-    os.lseek(memory, 0, os.SEEK_SET)
-    return memory
+    return in_memory(data)
 
 
 def _widen(fd: int) -> None:

@@ -74,7 +74,10 @@ class Job:
             argv, state_fd = sessions.shell_argv(shell[0], shell[1], args["command"]), shell[1]
         if any("\0" in text for text in (*argv, cwd, *env, *env.values())):
             raise Fault("invalid_arguments", problem="a NUL character in the command, its folder or its environment")
-        return {"argv": argv, "env": env, "cwd": cwd, "state_fd": state_fd}
+        return {
+            "argv": argv, "env": env, "cwd": cwd, "state_fd": state_fd,
+            "announce": bool(args.get("background")),
+        }  # fmt: skip
 
     def _began(self) -> None:
         """A background command is on its way: answer with its id."""

@@ -107,7 +107,11 @@ class Processes:
             report(0)
             return
 
+        runner = command.runner
+        self.spawner.hold(runner)
+
         def killed(count: int, survivors: int, escalated: bool) -> None:
+            self.spawner.release(runner)
             command.survivors = survivors
             if escalated:
                 command.collateral = tuple(c.id for c in self.commands.values() if not c.tree_empty and c is not command)

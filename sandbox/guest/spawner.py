@@ -15,17 +15,23 @@ from .reactor import Reactor
 
 OnPacket = Callable[[bytes], None]
 RETRY_SECONDS = 0.02
+MOST_SPARES = 4
 HIGHEST_DESCRIPTOR = 64  # the guest has opened about ten when it forks
 
 
 class Runner:
-    """One runner process: ``pid`` is the root of its command's tree. ``on_packet(b"")`` says that it is gone."""
+    """One runner process: ``pid`` is the root of its command's tree. ``on_packet(b"")`` says that it is gone.
 
-    __slots__ = ("leader", "on_packet", "pid", "socket")
+    ``held`` counts those who still look at that tree: until then it gets no other command.
+    """
+
+    __slots__ = ("done", "held", "leader", "on_packet", "pid", "socket")
 
     def __init__(self, pid: int, sock: socket.socket) -> None:
         self.pid = pid
         self.leader = 0
+        self.held = 0
+        self.done = False
         self.socket = sock
         self.on_packet: OnPacket | None = None
 
@@ -54,13 +60,15 @@ class Spawner:
 
         ``descriptors`` are taken over. Answers a call that gives up where it has not started yet.
         """
-        image = os.memfd_create("spec", os.MFD_CLOEXEC)
-        os.write(image, json.dumps(spec).encode())
+        packet = json.dumps(spec).encode()
+        if len(packet) > zygote.SPEC_IN_PACKET:
+            descriptors = [*descriptors, in_memory(packet)]
+            packet = zygote.SPEC_IN_FILE
 
         def hand_over(runner: Runner) -> None:
             runner.on_packet = on_packet
             try:
-                socket.send_fds(runner.socket, [b"C"], [image, *descriptors])
+                socket.send_fds(runner.socket, [packet], descriptors)
             except OSError:  # killed while it waited
                 self._forget(runner)
                 self._need(hand_over)
@@ -69,7 +77,7 @@ class Spawner:
             started(runner)
 
         def release() -> None:
-            for fd in (image, *descriptors):
+            for fd in descriptors:
                 os.close(fd)
 
         def give_up() -> None:
@@ -85,7 +93,8 @@ class Spawner:
             use(self._spares.popleft())
         else:
             self._waiting.append(use)
-        self._refill()
+        if not self._spares:
+            self._refill()
 
     def _refill(self) -> None:
         try:
@@ -166,26 +175,61 @@ class Spawner:
             return
         except OSError:
             packet = b""
-        if packet[:1] == b"L":
-            runner.leader = zygote.READY.unpack(packet)[1]
-            self._make_first_victim(runner.leader)
-            if self._waiting:
-                self._waiting.popleft()(runner)
-            else:
-                self._spares.append(runner)
+        kind = packet[:1]
+        if kind == b"L":
+            self._ready(runner, zygote.READY.unpack(packet)[1])
             return
-        if runner.on_packet is not None:
-            runner.on_packet(packet)
-        if not packet or packet[:1] == b"Z":
+        runner.done = kind == b"Z" or (kind == b"X" and bool(zygote.STATUS.unpack(packet)[2]))
+        on_packet = runner.on_packet
+        if runner.done:
+            runner.on_packet = None
+        if on_packet is not None:
+            on_packet(packet)
+        elif runner in self._spares:  # killed while it waited for a command
+            self._spares.remove(runner)
+        if not packet:
+            self._forget(runner)
+        elif runner.done:
+            self._recycle(runner)
+
+    def _ready(self, runner: Runner, leader: int) -> None:
+        runner.leader = leader
+        self._make_first_victim(leader)
+        if self._waiting:
+            self._waiting.popleft()(runner)
+        else:
+            self._spares.append(runner)
+
+    def hold(self, runner: Runner) -> None:
+        """Keep ``runner`` from its next command until ``release``."""
+        runner.held += 1
+
+    def release(self, runner: Runner) -> None:
+        """Undo one ``hold``."""
+        runner.held -= 1
+        self._recycle(runner)
+
+    def _recycle(self, runner: Runner) -> None:
+        """Give a runner that has nothing left below it its next leader, or let it go."""
+        if runner.held or not runner.done or runner.socket.fileno() < 0:
+            return
+        runner.done = False
+        if len(self._spares) >= MOST_SPARES:
+            self._forget(runner)
+            return
+        try:
+            runner.socket.send(zygote.NEXT)
+        except OSError:
             self._forget(runner)
 
     def _forget(self, runner: Runner) -> None:
         if runner in self._spares:
             self._spares.remove(runner)
-            self._refill()
         if runner.socket.fileno() >= 0:
             self._reactor.unwatch(runner.socket.fileno())
             runner.socket.close()
+        if not self._spares:
+            self._refill()
 
     def _make_first_victim(self, leader: int) -> None:
         """Have the kernel take commands, not the guest, when memory runs out (inherited by all the leader starts)."""
@@ -196,6 +240,16 @@ class Spawner:
                 score.write(b"1000")
         except OSError:
             pass
+
+
+def in_memory(data: bytes) -> int:
+    """A descriptor of a file in memory that holds ``data``, to be read from the start."""
+    memory = os.memfd_create("data", os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(memory, view) :]
+    os.lseek(memory, 0, os.SEEK_SET)
+    return memory
 
 
 def become_reaper() -> None:
