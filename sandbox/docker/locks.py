@@ -60,4 +60,11 @@ def if_unused(name: str) -> Iterator[bool]:
 
 def _open(name: str) -> int:
     path = locks_folder() / f"{name.replace('/', '-')}.lock"
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SandboxError(
+            ErrorCode.setup_failed,
+            f"The lock file {path} cannot be opened: {error.strerror}.",
+            "Make it yours, or set XDG_CACHE_HOME to a folder you may write.",
+        ) from error
