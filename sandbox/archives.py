@@ -167,7 +167,9 @@ def _stays(root: str, path: Path) -> bool:
 
 def _unsafe(problem: str) -> OperationError:
     return OperationError(
-        ErrorCode.unsafe_archive, f"The archive was refused: {problem}.", "Nothing was kept; copy fewer or plainer files."
+        ErrorCode.unsafe_archive,
+        f"The archive was refused: {problem}.",
+        "Nothing was kept; copy fewer or plainer files.",
     )
 
 

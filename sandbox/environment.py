@@ -45,7 +45,7 @@ class Environment(OperationMethods):
     def __init__(self, approver: Approver | None = None) -> None:
         self.approver = approver
 
-    def execute_action(self, action: ActionLike, args: Mapping[str, Any] | None) -> dict[str, Any]:
+    def execute_action(self, action: ActionLike, args: Any) -> dict[str, Any]:
         """Carry out ``action`` with ``args``; the answer is the envelope as a dict.
 
         Metadata of the action has these effects: ``requires_approval`` asks the approver first; ``timeout_s`` bounds the
@@ -57,7 +57,9 @@ class Environment(OperationMethods):
         if args is None:
             args = {}
         if not isinstance(args, Mapping):
-            return _invalid(action, f"The arguments of {action.name} must be an object, not {type(args).__name__}.").to_dict()
+            return _invalid(
+                action, f"The arguments of {action.name} must be an object, not {type(args).__name__}."
+            ).to_dict()
         if metadata.get("requires_approval") and not (self.approver and self.approver(action.name, args)):
             return Failure[Any](
                 ErrorCode.approval_refused,
@@ -158,7 +160,10 @@ def invalid_arguments(kind: type[Request], error: ValidationError) -> Failure[An
 def _invalid(action: ActionLike, message: str) -> Failure[Any]:
     schema = getattr(action, "parameters", None)
     return Failure[Any](
-        ErrorCode.invalid_arguments, message, "Send the arguments as one JSON object that fits the schema.", schema=schema
+        ErrorCode.invalid_arguments,
+        message,
+        "Send the arguments as one JSON object that fits the schema.",
+        schema=schema,
     )
 
 

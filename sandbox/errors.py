@@ -144,6 +144,4 @@ class ToolError(SandboxError):
     """What the function of a tool raises to say how it failed and what to do next; becomes a ``tool_error`` envelope."""
 
     def __init__(self, message: str, hint: str = "", retryable: bool = False, next_tool: str | None = None) -> None:
-        super().__init__(
-            ErrorCode.tool_error, message, hint, next_tool=next_tool, retryable=retryable, effects="none"
-        )
+        super().__init__(ErrorCode.tool_error, message, hint, next_tool=next_tool, retryable=retryable, effects="none")

@@ -42,7 +42,7 @@ class GuestEnvironment(Environment):
         self._transport: Transport | None = None
         self._closed = False
 
-    # --- what subclasses say -----------------------------------------------------------------------------------------------
+    # --- what subclasses say ------------------------------------------------------------------
     @abstractmethod
     def _connect(self) -> Transport:
         """Start a guest and greet it. Raises SandboxError."""
@@ -55,7 +55,7 @@ class GuestEnvironment(Environment):
         """Make good on a command's deadline though the guest is silent; the error to report."""
         return error
 
-    # --- life --------------------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------
     def start(self) -> Self:
         """Start the sandbox; does nothing when it is started. Raises SandboxError; nothing is left behind then."""
         if self._closed:
@@ -82,11 +82,13 @@ class GuestEnvironment(Environment):
         if self._transport is None:
             state = "closed" if self._closed else "not started"
             raise SandboxError(
-                ErrorCode.sandbox_closed, f"The sandbox is {state}.", "Use it inside a with block, or call start() first."
+                ErrorCode.sandbox_closed,
+                f"The sandbox is {state}.",
+                "Use it inside a with block, or call start() first.",
             )
         return self._transport
 
-    # --- operations --------------------------------------------------------------------------------------------------------
+    # --- operations ------------------------------------------------------------------
     def perform(self, request: op.Request) -> Envelope[Any]:
         """See ``Environment.perform``."""
         started = time.monotonic()
@@ -127,15 +129,22 @@ class GuestEnvironment(Environment):
             timeout = self.limits.timeout_seconds
         if timeout is not None and timeout > self.limits.max_timeout_seconds:
             most = self.limits.max_timeout_seconds
-            raise _worded(ErrorCode.invalid_arguments, {"problem": f"timeout_seconds is {timeout:g}, at most {most:g}"}, "run")
+            raise _worded(
+                ErrorCode.invalid_arguments, {"problem": f"timeout_seconds is {timeout:g}, at most {most:g}"}, "run"
+            )
         keep = self.limits.keep_output_bytes if request.keep_output_bytes is None else request.keep_output_bytes
-        stdin = request.stdin.encode("utf-8", "surrogateescape") if isinstance(request.stdin, str) else request.stdin or b""
+        stdin = (
+            request.stdin.encode("utf-8", "surrogateescape") if isinstance(request.stdin, str) else request.stdin or b""
+        )
         if len(stdin) > self.limits.write_bytes or keep > self.limits.spill_bytes:
             problem = f"stdin may have {self.limits.write_bytes} bytes, keep_output_bytes be {self.limits.spill_bytes} at most"
             raise _worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
         args = request.model_dump(mode="json", exclude={"stdin"})
         args.update(timeout_seconds=timeout, keep_output_bytes=keep)
-        call = {"timeout_seconds": FILE_SECONDS if request.background else timeout, "max_reply_bytes": MAX_REPLY_BYTES + keep}
+        call: dict[str, Any] = {
+            "timeout_seconds": FILE_SECONDS if request.background else timeout,
+            "max_reply_bytes": MAX_REPLY_BYTES + keep,
+        }
         if stdin:
             call.update(blob=stdin, blob_is_stdin=True)
         return args, call
@@ -153,7 +162,7 @@ class GuestEnvironment(Environment):
         schema = op.schema_of(type(request)) if error.code is ErrorCode.invalid_arguments else None
         return Failure.of(error, result=result, duration_ms=duration_ms, notices=notices, schema=schema)
 
-    # --- transfer ----------------------------------------------------------------------------------------------------------
+    # --- transfer ------------------------------------------------------------------
     def upload(
         self, data_or_path: bytes | str | os.PathLike[str], path: str, *, mode: int | None = None
     ) -> Envelope[res.UploadResult]:
@@ -178,12 +187,14 @@ class GuestEnvironment(Environment):
                 )
                 envelope: Envelope[res.DownloadResult] = self._envelope(request, fields, blob, started)
                 if envelope.ok:
-                    return Success(incoming.finish(envelope.result), duration_ms=envelope.duration_ms, notices=envelope.notices)
+                    return Success(
+                        incoming.finish(envelope.result), duration_ms=envelope.duration_ms, notices=envelope.notices
+                    )
                 return envelope
 
         return _guarded(work)
 
-    # --- description -------------------------------------------------------------------------------------------------------
+    # --- description ------------------------------------------------------------------
     def describe(self) -> dict[str, str]:
         """Short sections for the prompt."""
         limits = self.limits
@@ -227,7 +238,11 @@ def _result(request: op.Request, fields: Mapping[str, Any], blob: bytes) -> res.
             if "segments" in fields:
                 where = known.get("spill_path") if not known.get("spill_truncated") else None
                 shown = shown_output(
-                    fields["segments"], blob, int(known["output_bytes"]), bool(known["truncated"]), where if where else None
+                    fields["segments"],
+                    blob,
+                    int(known["output_bytes"]),
+                    bool(known["truncated"]),
+                    where or None,
                 )
                 known.update(asdict(shown))
         elif isinstance(request, op.Read | op.Logs) and "content" not in known:
@@ -269,5 +284,7 @@ def _notices(listed: Any) -> list[Notice]:
 
 def _violation(operation: str) -> SandboxUnavailableError:
     return SandboxUnavailableError(
-        "protocol_violation", f"The sandbox answered {operation} with something that is no answer.", "Start another sandbox."
+        "protocol_violation",
+        f"The sandbox answered {operation} with something that is no answer.",
+        "Start another sandbox.",
     )

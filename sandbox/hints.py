@@ -41,7 +41,9 @@ def word_fault(code: ErrorCode, fields: Fields, operation: str) -> Wording:
         return maker({**fields, **known, "operation": operation})
     problem = known.get("problem") or known.get("errno") or code.value.replace("_", " ")
     where = f" on {known['path']!r}" if "path" in known else ""
-    return Wording(f"{operation}{where} failed: {problem}.", "Look at the state of the files with list, then choose another way.")
+    return Wording(
+        f"{operation}{where} failed: {problem}.", "Look at the state of the files with list, then choose another way."
+    )
 
 
 def word_notice(code: str, fields: Fields) -> Notice | None:
@@ -86,10 +88,13 @@ def _timeout(f: Fields) -> Wording:
     longer = f"timeout_seconds above {seconds:g}" if isinstance(seconds, int | float) else "a longer timeout_seconds"
     if f["operation"] == "search":
         return Wording(
-            f"search did not end within {allowed}; what it found is in the result.", "Narrow the path, the glob or the pattern."
+            f"search did not end within {allowed}; what it found is in the result.",
+            "Narrow the path, the glob or the pattern.",
         )
     if f["operation"] != "run":
-        return Wording(f"{f['operation']} did not end within {allowed}.", f"Give {longer}, or take less at once.", retryable=True)
+        return Wording(
+            f"{f['operation']} did not end within {allowed}.", f"Give {longer}, or take less at once.", retryable=True
+        )
     return Wording(
         f"The command did not end within {allowed} and was killed. {after}",
         f"Give {longer}, or run it with background=true and look at logs.",
@@ -120,17 +125,30 @@ def _unknown_command(f: Fields) -> Wording:
 
 def _special(f: Fields) -> Wording:
     kind = f.get("kind", "special file")
-    return Wording(f"{f.get('path')!r} is a {kind}, not a regular file.", "Only regular files can be opened with this tool.")
+    return Wording(
+        f"{f.get('path')!r} is a {kind}, not a regular file.", "Only regular files can be opened with this tool."
+    )
 
 
 def _range(f: Fields) -> Wording:
     total = f.get("total_lines", f.get("size_bytes"))
-    return Wording(f"{f.get('path')!r} ends before that: it has {total}.", f"Ask for a start of at most {total}.", "read")
+    return Wording(
+        f"{f.get('path')!r} ends before that: it has {total}.", f"Ask for a start of at most {total}.", "read"
+    )
+
+
+def _no_folder(f: Fields) -> Wording:
+    message = f"The command could not start in {f.get('cwd')!r}: {f.get('errno', 'not found')}."
+    if f.get("reset"):
+        return Wording(message, "The session is back in the workspace: run the command again.", "run", True)
+    return Wording(message, "Give a cwd that exists; list shows what is there.", "list")
 
 
 def _no_space(f: Fields) -> Wording:
     where = f" for {f['path']!r}" if "path" in f else ""
-    return Wording(f"No space is left in the sandbox{where}.", "Free some: delete files that are not needed, then try again.")
+    return Wording(
+        f"No space is left in the sandbox{where}.", "Free some: delete files that are not needed, then try again."
+    )
 
 
 def _connection(f: Fields) -> Wording:
@@ -154,10 +172,14 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         "Give a relative path without NUL characters, with names of at most 255 bytes.",
     ),
     ErrorCode.path_changed: lambda f: Wording(
-        f"{f.get('path')!r} was changed by something else while it was edited.", "Read it again, then edit.", "read", True
+        f"{f.get('path')!r} was changed by something else while it was edited.",
+        "Read it again, then edit.",
+        "read",
+        True,
     ),
     ErrorCode.permission_denied: lambda f: Wording(
-        f"The sandbox's user may not {f['operation']} {f.get('path')!r}.", "Choose a path in the workspace, the home or /tmp."
+        f"The sandbox's user may not {f['operation']} {f.get('path')!r}.",
+        "Choose a path in the workspace, the home or /tmp.",
     ),
     ErrorCode.is_a_directory: lambda f: Wording(
         f"{f.get('path')!r} is a folder.",
@@ -167,7 +189,9 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.not_a_directory: lambda f: Wording(f"{f.get('path')!r} is not a folder.", "Name a folder.", "list"),
     ErrorCode.not_a_regular_file: _special,
     ErrorCode.directory_not_empty: lambda f: Wording(
-        f"{f.get('path')!r} is a folder that is not empty.", "Pass recursive=true to delete all that is in it.", "delete"
+        f"{f.get('path')!r} is a folder that is not empty.",
+        "Pass recursive=true to delete all that is in it.",
+        "delete",
     ),
     ErrorCode.file_too_large: _too_large,
     ErrorCode.not_text: lambda f: Wording(
@@ -182,11 +206,14 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         "search",
     ),
     ErrorCode.invalid_arguments: lambda f: Wording(
-        f"{f['operation']} cannot take these arguments: {f.get('problem')}.", "Correct them and call it again.", f["operation"]
+        f"{f['operation']} cannot take these arguments: {f.get('problem')}.",
+        "Correct them and call it again.",
+        f["operation"],
     ),
     ErrorCode.no_space: _no_space,
     ErrorCode.unsafe_archive: lambda f: Wording(
-        f"The archive was refused: {f.get('problem', 'unsafe entry')}.", "Send an archive of plain files with relative names."
+        f"The archive was refused: {f.get('problem', 'unsafe entry')}.",
+        "Send an archive of plain files with relative names.",
     ),
     ErrorCode.transfer_incomplete: lambda f: Wording(
         f"The transfer did not complete: {f.get('problem', 'it was cut off')}.", "Send it again.", None, True
@@ -194,23 +221,20 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.timeout: _timeout,
     ErrorCode.cancelled: lambda f: Wording(f"{f['operation']} was cancelled.", "Start it again if it is still needed."),
     ErrorCode.program_not_found: lambda f: Wording(
-        f"The program could not be started: {f.get('errno', 'not found')}.",
+        f"The program {f.get('program', '')!r} could not be started: {f.get('errno', 'not found')}.",
         "Check its name and PATH, or give shell text as command.",
     ),
     ErrorCode.program_not_executable: lambda f: Wording(
-        f"The program could not be started: {f.get('errno', 'not executable')}.",
+        f"The program {f.get('program', '')!r} could not be started: {f.get('errno', 'not executable')}.",
         "Make it executable with chmod +x, or start it through its interpreter.",
     ),
-    ErrorCode.shell_not_found: lambda f: Wording(
+    ErrorCode.shell_not_found: lambda _: Wording(
         "This image has no shell to run command text.", "Give argv: the program and its arguments, as a list."
     ),
-    ErrorCode.working_directory_invalid: lambda f: Wording(
-        f"The command could not start in its folder: {f.get('errno', 'not found')}.",
-        "Give a cwd that exists; list shows what is there.",
-        "list",
-    ),
-    ErrorCode.arguments_too_long: lambda f: Wording(
-        "The command line is longer than the system takes.", "Write it to a file and run that, or pass the data as stdin."
+    ErrorCode.working_directory_invalid: _no_folder,
+    ErrorCode.arguments_too_long: lambda _: Wording(
+        "The command line is longer than the system takes.",
+        "Write it to a file and run that, or pass the data as stdin.",
     ),
     ErrorCode.too_many_processes: lambda f: Wording(
         f"No further process can be started (limit {f.get('limit', 'reached')}).",
@@ -229,7 +253,8 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         f"{f.get('survivors')} processes of {f.get('id')!r} could not be killed.", "Call kill once more.", "kill", True
     ),
     ErrorCode.invalid_url: lambda f: Wording(
-        f"{f.get('url')!r} is no address to open: {f.get('problem', 'malformed')}.", "Give an http:// or https:// address."
+        f"{f.get('url')!r} is no address to open: {f.get('problem', 'malformed')}.",
+        "Give an http:// or https:// address.",
     ),
     ErrorCode.network_denied: lambda f: Wording(
         f"{f.get('host') or f.get('url')!r} cannot be reached: this sandbox has no network.",
@@ -265,8 +290,7 @@ _NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     ),
     "out_of_memory": _oom,
     "others_killed": lambda f: (
-        f"Its processes could only be ended by killing everything: {', '.join(map(str, f.get('ids', []))) or 'no other command'}"
-        " ended too.",
+        f"It took a kill of everything: {', '.join(map(str, f.get('ids', []))) or 'no other command'} ended too.",
         "Start those again if they are needed.",
     ),
     "disk_nearly_full": lambda f: (

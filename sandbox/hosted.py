@@ -32,7 +32,7 @@ def call_with_deadline(name: str, call: Callable[[], Any], timeout_s: float | No
     def work() -> None:
         try:
             outcome.append((True, context.run(call)))
-        except BaseException as error:  # handed over to the caller's thread
+        except BaseException as error:  # noqa: BLE001  handed over to the caller's thread
             outcome.append((False, error))
 
     thread = threading.Thread(target=work, name=f"tool-{name}", daemon=True)

@@ -94,4 +94,6 @@ class Limits:
 
 
 def _refuse(name: str, value: object, why: str) -> None:
-    raise SandboxError(ErrorCode.invalid_limits, f"Limits({name}={value!r}) is not allowed: {why}.", f"Give another {name}.")
+    raise SandboxError(
+        ErrorCode.invalid_limits, f"Limits({name}={value!r}) is not allowed: {why}.", f"Give another {name}."
+    )

@@ -24,9 +24,9 @@ class ProcessStream:
     """The pipe to a guest that is a child process."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None and process.stdout is not None
-        self._process = process
-        self._in, self._out = process.stdin.fileno(), process.stdout.fileno()
+        if process.stdin is None or process.stdout is None:
+            raise ValueError("the process has no pipes")
+        self._stdin, self._in, self._out = process.stdin, process.stdin.fileno(), process.stdout.fileno()
         self._poll = select.poll()
         self._poll.register(self._out, select.POLLIN)
 
@@ -44,9 +44,8 @@ class ProcessStream:
 
     def close(self) -> None:
         """See ``ByteStream``."""
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.close()  # the guest ends at the end of its input, and its output with it
+            self._stdin.close()  # the guest ends at the end of its input, and its output with it
         except OSError:
             pass
 
@@ -69,7 +68,9 @@ class LocalEnvironment(GuestEnvironment):
         super().__init__(limits, Network.bridge(), approver)
         if workspace is not None and not Path(workspace).is_dir():
             raise SandboxError(
-                ErrorCode.workspace_invalid, f"The workspace {os.fspath(workspace)!r} is no folder.", "Give a folder that exists."
+                ErrorCode.workspace_invalid,
+                f"The workspace {os.fspath(workspace)!r} is no folder.",
+                "Give a folder that exists.",
             )
         self._given = None if workspace is None else os.path.realpath(workspace)
         self._env = dict(env or {})
@@ -119,7 +120,9 @@ class LocalEnvironment(GuestEnvironment):
             time.sleep(0.005)
         ended = f"its process ended with {code}" if code is not None else "its process still runs"
         return SandboxUnavailableError(
-            reason if code is None else "exited", f"The guest is gone: {ended} {detail}".strip() + ".", "Start another environment."
+            reason if code is None else "exited",
+            f"The guest is gone: {ended} {detail}".strip() + ".",
+            "Start another environment.",
         )
 
     def _release(self) -> None:

@@ -31,37 +31,37 @@ class OperationMethods(ABC):
 
     def read(self, path: str, **options: Any) -> Envelope[res.ReadResult]:
         """Options: ``start_line``, ``end_line``, ``offset``, ``max_bytes``, ``numbered``; see ``operations.Read``."""
-        return cast(Envelope[res.ReadResult], self.execute("read", {"path": path, **options}))
+        return cast("Envelope[res.ReadResult]", self.execute("read", {"path": path, **options}))
 
     def write(self, path: str, content: str) -> Envelope[res.WriteResult]:
         """Replace the whole file atomically; makes parent folders and keeps the mode."""
-        return cast(Envelope[res.WriteResult], self.execute("write", {"path": path, "content": content}))
+        return cast("Envelope[res.WriteResult]", self.execute("write", {"path": path, "content": content}))
 
     def edit(self, path: str, old_text: str, new_text: str, *, replace_all: bool = False) -> Envelope[res.EditResult]:
         """Replace one exact piece of text; failures ``text_not_found`` and ``text_not_unique`` show candidates."""
         args = {"path": path, "old_text": old_text, "new_text": new_text, "replace_all": replace_all}
-        return cast(Envelope[res.EditResult], self.execute("edit", args))
+        return cast("Envelope[res.EditResult]", self.execute("edit", args))
 
     def list(self, path: str = ".", **options: Any) -> Envelope[res.ListResult]:
         """Options: ``depth``, ``hidden``, ``max_entries``; see ``operations.List``."""
-        return cast(Envelope[res.ListResult], self.execute("list", {"path": path, **options}))
+        return cast("Envelope[res.ListResult]", self.execute("list", {"path": path, **options}))
 
     def search(self, pattern: str, path: str = ".", **options: Any) -> Envelope[res.SearchResult]:
         """Options: ``glob``, ``literal``, ``ignore_case``, ``context_lines``, ``max_matches``."""
-        return cast(Envelope[res.SearchResult], self.execute("search", {"pattern": pattern, "path": path, **options}))
+        return cast("Envelope[res.SearchResult]", self.execute("search", {"pattern": pattern, "path": path, **options}))
 
     def make_dir(self, path: str) -> Envelope[res.MakeDirResult]:
         """Make a folder and its parents."""
-        return cast(Envelope[res.MakeDirResult], self.execute("make_dir", {"path": path}))
+        return cast("Envelope[res.MakeDirResult]", self.execute("make_dir", {"path": path}))
 
     def move(self, source: str, target: str, *, overwrite: bool = False) -> Envelope[res.MoveResult]:
         """Move or rename; an existing target is ``path_exists`` unless ``overwrite``."""
         args = {"source": source, "target": target, "overwrite": overwrite}
-        return cast(Envelope[res.MoveResult], self.execute("move", args))
+        return cast("Envelope[res.MoveResult]", self.execute("move", args))
 
     def delete(self, path: str, *, recursive: bool = False) -> Envelope[res.DeleteResult]:
         """Delete a file, or a folder with ``recursive``."""
-        return cast(Envelope[res.DeleteResult], self.execute("delete", {"path": path, "recursive": recursive}))
+        return cast("Envelope[res.DeleteResult]", self.execute("delete", {"path": path, "recursive": recursive}))
 
     def run(
         self,
@@ -81,18 +81,18 @@ class OperationMethods(ABC):
             "command": command, "argv": argv, "cwd": cwd, "env": env, "stdin": stdin, "background": background,
             "timeout_seconds": timeout_seconds, "session": session, "keep_output_bytes": keep_output_bytes,
         }  # fmt: skip
-        return cast(Envelope[res.RunResult], self.execute("run", args))
+        return cast("Envelope[res.RunResult]", self.execute("run", args))
 
-    def logs(self, id: str, *, offset: int = 0, max_bytes: int = 65536) -> Envelope[res.LogsResult]:
+    def logs(self, id: str, *, offset: int = 0, max_bytes: int = 65536) -> Envelope[res.LogsResult]:  # noqa: A002
         """Output of a command from a byte offset on."""
-        return cast(Envelope[res.LogsResult], self.execute("logs", {"id": id, "offset": offset, "max_bytes": max_bytes}))
+        return cast(
+            "Envelope[res.LogsResult]", self.execute("logs", {"id": id, "offset": offset, "max_bytes": max_bytes})
+        )
 
-    def kill(self, id: str) -> Envelope[res.KillResult]:
+    def kill(self, id: str) -> Envelope[res.KillResult]:  # noqa: A002
         """Kill a command and all it started."""
-        return cast(Envelope[res.KillResult], self.execute("kill", {"id": id}))
+        return cast("Envelope[res.KillResult]", self.execute("kill", {"id": id}))
 
     def browse(self, url: str, **options: Any) -> Envelope[res.BrowseResult]:
         """Options: ``offset``, ``max_chars``, ``raw``, ``timeout_seconds``; see ``operations.Browse``."""
-        return cast(Envelope[res.BrowseResult], self.execute("browse", {"url": url, **options}))
-
-
+        return cast("Envelope[res.BrowseResult]", self.execute("browse", {"url": url, **options}))

@@ -88,7 +88,9 @@ class Search(Request):
 
     operation: ClassVar[str] = "search"
     result: ClassVar[type[results.Result]] = results.SearchResult
-    pattern: str = Field(min_length=1, max_length=4096, description="Regular expression, or plain text with literal=true.")
+    pattern: str = Field(
+        min_length=1, max_length=4096, description="Regular expression, or plain text with literal=true."
+    )
     path: Path = "."
     glob: str | None = Field(None, max_length=512, description="Only files whose name matches, as in '*.py'.")
     literal: bool = Field(False, description="Take the pattern as plain text.")
@@ -142,7 +144,9 @@ class Run(Request):
     stdin: str | bytes | None = Field(None, description="What the command reads on standard input.")
     timeout_seconds: float | None = Field(None, gt=0, description="Kill the command after this many seconds.")
     background: bool = Field(False, description="Start the command and return its id at once.")
-    session: str | None = Field("default", max_length=64, description="Session whose state to use; null for a clean one.")
+    session: str | None = Field(
+        "default", max_length=64, description="Session whose state to use; null for a clean one."
+    )
     keep_output_bytes: int | None = Field(None, ge=0, description="How much output to return at most.")
 
 

@@ -70,7 +70,9 @@ class EditResult(Result):
     def to_text(self) -> str:
         """The diff, or the candidates."""
         if self.candidates:
-            return "\n".join(f"line {c.start_line}-{c.end_line} ({c.similarity:.0%} alike):\n{c.text}" for c in self.candidates)
+            return "\n".join(
+                f"line {c.start_line}-{c.end_line} ({c.similarity:.0%} alike):\n{c.text}" for c in self.candidates
+            )
         return self.diff
 
 
@@ -120,7 +122,7 @@ class SearchResult(Result):
     engine: Literal["ripgrep", "builtin"] = "ripgrep"
 
     def to_text(self) -> str:
-        """grep's own form: path:line:text, context as path-line-text."""
+        """Grep's own form: path:line:text, context as path-line-text."""
         lines: list[str] = []
         for m in self.matches:
             first = m.line - len(m.before)
@@ -128,7 +130,9 @@ class SearchResult(Result):
             lines.append(f"{m.path}:{m.line}:{m.text}")
             lines += [f"{m.path}-{m.line + 1 + i}-{t}" for i, t in enumerate(m.after)]
         if self.truncated:
-            lines.append(f"[the first {len(self.matches)} matches; narrow the pattern, the path or the glob for the rest]")
+            lines.append(
+                f"[the first {len(self.matches)} matches; narrow the pattern, the path or the glob for the rest]"
+            )
         return "\n".join(lines) or "[no match]"
 
 
@@ -205,8 +209,12 @@ class LogsResult(Result):
 
     def to_text(self) -> str:
         """The output, then one line with the state of the command."""
-        state = "running" if self.running else f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
-        return f"{self.content.rstrip(chr(10))}\n[{state}; bytes {self.offset}-{self.next_offset} of {self.total_bytes}]".lstrip("\n")
+        state = (
+            "running" if self.running else f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
+        )
+        return f"{self.content.rstrip(chr(10))}\n[{state}; bytes {self.offset}-{self.next_offset} of {self.total_bytes}]".lstrip(
+            "\n"
+        )
 
 
 class KillResult(Result):
@@ -269,5 +277,7 @@ class BrowseResult(Result):
         """Status line, text, links."""
         head = f"[{self.status} {self.final_url or self.url} {self.content_type}]"
         links = [f"[{i}] {link.text}: {link.url}" for i, link in enumerate(self.links, 1)]
-        cut = f"[characters {self.offset}-{self.offset + len(self.text)} of {self.total_chars}]" if self.truncated else ""
+        cut = (
+            f"[characters {self.offset}-{self.offset + len(self.text)} of {self.total_chars}]" if self.truncated else ""
+        )
         return "\n".join(part for part in (head, self.title, self.text, "\n".join(links), cut) if part)

@@ -27,7 +27,11 @@ def shown_output(segments: Any, blob: bytes, total: int, truncated: bool, where:
     """
     pieces = _pieces(segments, blob)
     missing = total - len(blob)
-    mark = f"\n[... {missing} bytes cut{'; all of it in ' + where if where else ''} ...]\n" if truncated and missing > 0 else ""
+    mark = (
+        f"\n[... {missing} bytes cut{'; all of it in ' + where if where else ''} ...]\n"
+        if truncated and missing > 0
+        else ""
+    )
     texts = []
     for stream in (None, 1, 2):
         head = [(s, d) for s, d, part in pieces if part == HEAD and stream in (None, s)]

@@ -30,11 +30,17 @@ def outgoing(
     if source.is_dir():
         return "tree", None, tree_chunks(source, limit)
     if not source.exists():
-        raise OperationError(ErrorCode.path_not_found, f"There is no {source} on the host.", "Give a file or folder that exists.")
+        raise OperationError(
+            ErrorCode.path_not_found, f"There is no {source} on the host.", "Give a file or folder that exists."
+        )
     if not source.is_file():
-        raise OperationError(ErrorCode.not_a_regular_file, f"{source} on the host is no regular file.", "Give a file or folder.")
+        raise OperationError(
+            ErrorCode.not_a_regular_file, f"{source} on the host is no regular file.", "Give a file or folder."
+        )
     if not os.access(source, os.R_OK):
-        raise OperationError(ErrorCode.permission_denied, f"{source} on the host cannot be read.", "Give a readable file.")
+        raise OperationError(
+            ErrorCode.permission_denied, f"{source} on the host cannot be read.", "Give a readable file."
+        )
     return "file", source.stat().st_mode & 0o777, file_chunks(source, limit)
 
 
@@ -63,7 +69,9 @@ class Incoming:
                 self._file = (self._folder / "stream").open("w+b")
             except OSError as error:
                 raise OperationError(
-                    ErrorCode.io_error, f"{self._to.parent} on the host cannot be written: {error.strerror}.", "Give another path."
+                    ErrorCode.io_error,
+                    f"{self._to.parent} on the host cannot be written: {error.strerror}.",
+                    "Give another path.",
                 ) from error
         return self
 
@@ -78,21 +86,27 @@ class Incoming:
         self._size += len(chunk)
         # A tar is larger than its files: a block an entry.
         if self._size > self._limit * 2 + (64 << 20):
-            raise OperationError(ErrorCode.file_too_large, f"The download is larger than the limit of {self._limit} bytes.")
+            raise OperationError(
+                ErrorCode.file_too_large, f"The download is larger than the limit of {self._limit} bytes."
+            )
         if self._file is None:
             self._chunks.append(chunk)
             return
         try:
             self._file.write(chunk)
         except OSError as error:
-            raise OperationError(ErrorCode.host_disk_full, f"The host could not store the download: {error.strerror}.") from error
+            raise OperationError(
+                ErrorCode.host_disk_full, f"The host could not store the download: {error.strerror}."
+            ) from error
 
     def finish(self, result: DownloadResult) -> DownloadResult:
         """The result with what came in: ``content``, or the place it was put in one step."""
         if self._to is None or self._file is None or self._folder is None:
             if result.kind == "tree":
                 raise OperationError(
-                    ErrorCode.is_a_directory, f"{result.path!r} is a folder.", "Give a host path to put it: download(path, to=...)."
+                    ErrorCode.is_a_directory,
+                    f"{result.path!r} is a folder.",
+                    "Give a host path to put it: download(path, to=...).",
                 )
             return result.model_copy(update={"content": b"".join(self._chunks), "size_bytes": self._size})
         update: dict[str, object] = {"saved_to": str(self._to)}

@@ -95,7 +95,9 @@ class Transport:
         self._hello.deadline = time.monotonic() + timeout_seconds
         fields, _ = self._await(self._hello, None)
         if fields.get("protocol") != wire.PROTOCOL:
-            raise SandboxUnavailableError("protocol_violation", f"The guest speaks protocol {fields.get('protocol')!r}.")
+            raise SandboxUnavailableError(
+                "protocol_violation", f"The guest speaks protocol {fields.get('protocol')!r}."
+            )
         return fields
 
     def close(self) -> None:
@@ -125,7 +127,7 @@ class Transport:
         seconds = timeout_seconds + GRACE_SECONDS
         pending = _Pending(seconds, max_reply_bytes, time.monotonic() + seconds)
         channel = self._register(pending)
-        fields = {"operation": operation, "args": args}
+        fields: dict[str, Any] = {"operation": operation, "args": args}
         if blob_is_stdin:
             fields["stdin_blob"] = True
         try:
@@ -148,7 +150,7 @@ class Transport:
             self._pending[self._channel] = pending
             return self._channel
 
-    # --- out -----------------------------------------------------------------------------------------------------------
+    # --- out ------------------------------------------------------------------
     def _message(self, kind: int, channel: int, fields: dict[str, Any], blob: bytes = b"") -> None:
         for part, payload in wire.split_message(kind, wire.pack_message(fields, blob)):
             self._frame(part, channel, payload)
@@ -195,7 +197,7 @@ class Transport:
                 self._wait(pending)
             return pending.window if pending.reply is None and pending.error is None else 0
 
-    # --- waiting ---------------------------------------------------------------------------------------------------------
+    # --- waiting ------------------------------------------------------------------
     def _await(
         self, pending: _Pending, sink: Callable[[bytes], None] | None, channel: int = 0
     ) -> tuple[dict[str, Any], bytes]:
@@ -233,7 +235,7 @@ class Transport:
             )
         pending.changed.wait(left)
 
-    # --- in ----------------------------------------------------------------------------------------------------------------
+    # --- in ------------------------------------------------------------------
     def _read(self) -> None:
         reason, detail = "pipe_broken", ""
         try:

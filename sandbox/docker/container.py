@@ -109,7 +109,9 @@ def place_of(runtime: RuntimeVolume, image_env: list[str], env: Mapping[str, str
     """The sandbox as the guest is told of it (see ``guest.context.Place``)."""
     environ = dict(line.split("=", 1) for line in image_env if "=" in line)
     environ.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-    environ.update({"HOME": HOME, "USER": "agent", "LOGNAME": "agent", "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat"})
+    environ.update(
+        {"HOME": HOME, "USER": "agent", "LOGNAME": "agent", "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat"}
+    )
     environ.setdefault("LANG", "C.UTF-8")
     if bundle:
         environ.update(dict.fromkeys(_BUNDLE_VARIABLES, BUNDLE_PATH))

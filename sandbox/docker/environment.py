@@ -76,7 +76,7 @@ class DockerEnvironment(GuestEnvironment):
             raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", "Call start() first.")
         return self._container_id
 
-    # --- start -------------------------------------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------
     def _connect(self) -> Transport:
         client = self._client = connect()
         image_id = ensure_image(client, self.image, report=self._report)
@@ -104,7 +104,7 @@ class DockerEnvironment(GuestEnvironment):
         if self._workspace is not None:
             self.upload(self._workspace, container.WORKSPACE).unwrap()
 
-    # --- end ---------------------------------------------------------------------------------------------------------------
+    # --- end ------------------------------------------------------------------
     def _release(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
@@ -134,7 +134,9 @@ class DockerEnvironment(GuestEnvironment):
         with contextlib.suppress(SandboxError), translated():
             if self._client.api.inspect_container(self._container_id)["State"].get("Paused"):
                 return SandboxUnavailableError(
-                    "no_answer", "The sandbox is paused: nothing in it runs until it is unpaused.", "Unpause it, or start another."
+                    "no_answer",
+                    "The sandbox is paused: nothing in it runs until it is unpaused.",
+                    "Unpause it, or start another.",
                 )
             self._client.api.kill(self._container_id)
         return SandboxUnavailableError(
@@ -159,7 +161,9 @@ class DockerEnvironment(GuestEnvironment):
             ended = f"The guest ended by itself with exit code {fate.exit_code}{': ' + said[0][:300] if said else ''}."
             return SandboxUnavailableError("exited", ended, again)
         if events is None or not events.alive:
-            return SandboxUnavailableError("engine_gone", f"The Docker Engine is gone. {detail}".strip(), "Start the engine again.")
+            return SandboxUnavailableError(
+                "engine_gone", f"The Docker Engine is gone. {detail}".strip(), "Start the engine again."
+            )
         return SandboxUnavailableError("pipe_broken", f"The pipe to the sandbox broke. {detail}".strip(), again)
 
     def _kind(self) -> str:
@@ -173,15 +177,21 @@ def _check_inputs(workspace: Path | None, bundle: Path | None, env: Mapping[str,
     if workspace is not None and not workspace.is_dir():
         what = "is a file, not a folder" if workspace.exists() else "does not exist"
         raise SandboxError(
-            ErrorCode.workspace_invalid, f"The workspace {str(workspace)!r} {what}.", "Give the folder that is to be copied in."
+            ErrorCode.workspace_invalid,
+            f"The workspace {str(workspace)!r} {what}.",
+            "Give the folder that is to be copied in.",
         )
     if bundle is not None and not bundle.is_file():
         raise SandboxError(
-            ErrorCode.invalid_configuration, f"The CA bundle {str(bundle)!r} is no file.", "Give a file of PEM certificates."
+            ErrorCode.invalid_configuration,
+            f"The CA bundle {str(bundle)!r} is no file.",
+            "Give a file of PEM certificates.",
         )
     for name, value in env.items():
         if not name or "=" in name or "\0" in name + value:
-            raise SandboxError(ErrorCode.invalid_configuration, f"{name!r} is no name for a variable.", "Give another name.")
+            raise SandboxError(
+                ErrorCode.invalid_configuration, f"{name!r} is no name for a variable.", "Give another name."
+            )
 
 
 def _check_enforced(limits: Limits, facts: Mapping[str, object]) -> None:

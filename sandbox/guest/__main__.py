@@ -1,7 +1,7 @@
 """Start of the guest: meet the host, harden, make the zygote, serve.
 
-The host speaks first: a HELLO with a JSON object {"protocol", "place", "isolated"}; the guest answers with its own HELLO {"protocol",
-"pid", "python", "features"} or, where it cannot serve, {"error"}.
+The host speaks first: a HELLO with {"protocol", "place", "isolated"}. The guest answers with a HELLO of its own, {"protocol",
+"python"} and the limits that the kernel holds for it; where it cannot serve, it says why on stderr and ends.
 """
 
 from __future__ import annotations

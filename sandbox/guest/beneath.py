@@ -107,6 +107,8 @@ class Roots:
         """
         raw = encoded(path)
         try:
+            if follow and raw.endswith(b"/"):
+                raise OSError(errno.EISDIR, "a name with a slash at its end is a folder's")
             for _ in range(LINK_BUDGET):
                 head, name = os.path.split(raw.rstrip(b"/") or b"/")
                 if name in (b"", b".", b".."):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,7 +11,7 @@ from .context import Call, Finished
 from .faults import Fault
 from .fetching import is_loopback
 
-GRACE_SECONDS = 1.0  # the program has a deadline of its own and normally keeps it
+GRACE_SECONDS = 0.15  # the program keeps the deadline itself, but where it waits for a name to be resolved
 ANSWER_BYTES = 8 << 20
 FAULTS = {"invalid_url", "connection_failed", "too_many_redirects", "timeout"}
 FIELDS = ("url", "problem", "redirects", "seconds")
@@ -27,7 +28,7 @@ def browse(call: Call) -> dict[str, Any]:
     seconds = float(args.get("timeout_seconds", 30))
     request = {
         "url": args["url"], "offset": args.get("offset", 0), "max_chars": args.get("max_chars", 20000),
-        "raw": args.get("raw", False), "timeout_seconds": seconds,
+        "raw": args.get("raw", False), "timeout_seconds": seconds, "deadline": time.monotonic() + seconds,
     }  # fmt: skip
     argv = [*call.place.interpreter, "-m", f"{__package__}.page"]
     env = {**call.place.environ, "PYTHONSAFEPATH": "1"}  # nothing in the working folder is imported

@@ -21,7 +21,9 @@ CREDIT_STEP = wire.WINDOW // 4
 class WorkerCall:
     """Implements ``context.Call``. ``feed``, ``finish_body``, ``credit`` and ``cancel`` are the reactor's side."""
 
-    def __init__(self, place: Place, args: dict[str, Any], channel: int, link: Link, reactor: Reactor, processes: Processes):
+    def __init__(
+        self, place: Place, args: dict[str, Any], channel: int, link: Link, reactor: Reactor, processes: Processes
+    ):
         self.place = place
         self.args = args
         self._channel = channel
@@ -35,7 +37,7 @@ class WorkerCall:
         self._window = wire.WINDOW
         self._cancelled = False
 
-    # --- the worker's side -----------------------------------------------------------------------------------------------
+    # --- the worker's side ------------------------------------------------------------------
     def body(self) -> Iterator[bytes]:
         """See ``context.Call``."""
         owed = 0
@@ -88,7 +90,13 @@ class WorkerCall:
             done.set()
 
         environ = {**self.place.environ, **(env or {})}
-        spec = {"argv": argv, "env": environ, "cwd": None if cwd_fd is not None else "/", "state_fd": None, "announce": False}
+        spec = {
+            "argv": argv,
+            "env": environ,
+            "cwd": None if cwd_fd is not None else "/",
+            "state_fd": None,
+            "announce": False,
+        }
         source = os.dup(stdin) if isinstance(stdin, int) else stdin
         folder = os.dup(cwd_fd) if cwd_fd is not None else None
         start: Callable[[], None] = lambda: self._processes.helper(  # noqa: E731
@@ -100,7 +108,7 @@ class WorkerCall:
             raise outcome[0]
         return outcome[0]
 
-    # --- the reactor's side ------------------------------------------------------------------------------------------------
+    # --- the reactor's side ------------------------------------------------------------------
     def feed(self, chunk: bytes) -> None:
         """A piece of the body. Raises WireError where the host sends more than it was credited."""
         with self._changed:

@@ -87,7 +87,7 @@ class Command:
     def _handed(self, runner: Runner) -> None:
         self.runner = runner
 
-    # --- what the runner says ----------------------------------------------------------------------------------------
+    # --- what the runner says ------------------------------------------------------------------
     def _packet(self, packet: bytes) -> None:
         kind = packet[:1]
         if kind == b"G" and self.on_begin is not None:
@@ -120,7 +120,7 @@ class Command:
         report, self._on_end = self._on_end, None
         report(self)
 
-    # --- output --------------------------------------------------------------------------------------------------------
+    # --- output ------------------------------------------------------------------
     def _readable(self, fd: int) -> None:
         self._read(fd, CHUNK)
 
@@ -187,7 +187,9 @@ def outcome(status: int | None) -> tuple[int | None, str | None]:
 def _start_fault(packet: bytes) -> Fault:
     report = json.loads(packet)
     code = _STAGES.get((report["stage"], report["errno"]), "io_error")
-    return Fault(code, errno=os.strerror(report["errno"]) if report["errno"] else report["error"], stage=report["stage"])
+    return Fault(
+        code, errno=os.strerror(report["errno"]) if report["errno"] else report["error"], stage=report["stage"]
+    )
 
 
 def _input(data: bytes) -> int:

@@ -115,7 +115,7 @@ class Server:
         except Fault as fault:
             self._reply(channel, {"fault": fault}, b"")
 
-    # --- replies -----------------------------------------------------------------------------------------------------------
+    # --- replies ------------------------------------------------------------------
     def _replier(self, channel: int) -> Callable[[dict[str, Any], bytes], None]:
         return lambda fields, blob: self._reply(channel, fields, blob)
 
@@ -131,7 +131,7 @@ class Server:
             fields["result"] = fields.get("result") or fault.result
         self._link.message(Kind.REPLY, channel, fields, blob)
 
-    # --- workers -----------------------------------------------------------------------------------------------------------
+    # --- workers ------------------------------------------------------------------
     def _start_worker(self, channel: int, operation: str, args: dict[str, Any]) -> None:
         call = WorkerCall(self._place, args, channel, self._link, self._reactor, self._processes)
         self._calls[channel] = call
@@ -152,7 +152,9 @@ class Server:
                 answer = {"fault": fault_of(error, str(args.get("path", "")))}
             except Exception as error:
                 traceback.print_exc()
-                answer = {"fault": Fault("io_error", problem=f"{type(error).__name__} in {operation}", effects="unknown")}
+                answer = {
+                    "fault": Fault("io_error", problem=f"{type(error).__name__} in {operation}", effects="unknown")
+                }
             self._calls.pop(channel, None)
             self._reply(channel, answer, blob)
 

@@ -6,14 +6,16 @@ import errno
 from typing import Any
 
 
-class Fault(Exception):
+class Fault(Exception):  # noqa: N818  (the word of the protocol)
     """An operation cannot be carried out; ``code`` is one of the host's error codes, ``fields`` its values.
 
     ``effects`` is "none", "partial" or "unknown"; ``result`` is what is known so far, in the shape of the operation's
     result.
     """
 
-    def __init__(self, code: str, *, effects: str = "none", result: dict[str, Any] | None = None, **fields: Any) -> None:
+    def __init__(
+        self, code: str, *, effects: str = "none", result: dict[str, Any] | None = None, **fields: Any
+    ) -> None:
         super().__init__(code, fields)
         self.code = code
         self.effects = effects

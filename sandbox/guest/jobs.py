@@ -51,7 +51,11 @@ class Job:
         keep = args["keep_output_bytes"]
         command = self._command = p.new_command(keep, self._ended)
         self._oom_before = p.pressure.kills()
-        stdin = args["stdin"].encode("utf-8", "surrogateescape") if isinstance(args.get("stdin"), str) else args.get("stdin") or b""
+        stdin = (
+            args["stdin"].encode("utf-8", "surrogateescape")
+            if isinstance(args.get("stdin"), str)
+            else args.get("stdin") or b""
+        )
         if self._args.get("background"):
             command.on_begin = self._began
         seconds = args["timeout_seconds"]
@@ -87,9 +91,15 @@ class Job:
     def _ended(self, command: Command) -> None:
         processes = self._processes
         state = command.take_state()
-        if self._foreground and command.stop_reason is None and command.fault is None and self._args.get("argv") is None:
+        if (
+            self._foreground
+            and command.stop_reason is None
+            and command.fault is None
+            and self._args.get("argv") is None
+        ):
             self._keep_state(state)
         if command.fault is not None:
+            self._place_fault(command.fault)
             self._answer({"fault": command.fault})
         else:
             result, notices = self._report(command)
@@ -105,6 +115,16 @@ class Job:
         if not command.running and command.fault is not None:
             processes.commands.pop(command.id, None)
             command.close()
+
+    def _place_fault(self, fault: Fault) -> None:
+        """Say which program or folder it was; a session whose folder is gone goes back to the workspace."""
+        if fault.code == "working_directory_invalid":
+            fault.fields["cwd"] = self._args.get("cwd") or self._session.cwd
+            if not self._args.get("cwd"):
+                fault.fields["reset"] = True
+                self._session.cwd = os.fsdecode(self._processes.place.workspace)
+        elif self._args.get("argv"):
+            fault.fields["program"] = self._args["argv"][0]
 
     def _keep_state(self, data: bytes) -> None:
         state = sessions.parse_state(data)

@@ -13,7 +13,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def prctl(option: int, value: int = 0, pointer: object = 0) -> None:
-    """prctl(2). Raises OSError."""
+    """Set an attribute of this process. Raises OSError."""
     if _libc.prctl(option, ctypes.c_ulong(value), pointer, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl {option}")
 

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 
 from . import proctree
@@ -45,7 +46,7 @@ class Killer:
                 self._before()
                 alive = _kill_everything()
                 self._reactor.hand_over(self._after)
-            self._reactor.hand_over(lambda k=len(killed), a=len(alive), e=escalated, r=report: r(k, a, e))  # type: ignore[misc]
+            self._reactor.hand_over(partial(report, len(killed), len(alive), escalated))
 
 
 def _kill_everything() -> set[int]:

@@ -25,16 +25,11 @@ def list_folder(call: Call) -> dict[str, Any]:
     base = path.encode("utf-8", "surrogateescape")
     entries: list[dict[str, Any]] = []
     total, more = 0, False
-    hide_below = b""
     passed: list[bytes] = []
     deadline = time.monotonic() + SECONDS
-    items = walk(top, depth, passed.append)
+    items = walk(top, depth, passed.append, None if hidden else _is_visible)
     try:
         for item in items:
-            if not hidden and (item.name.startswith(b".") or (hide_below and item.path.startswith(hide_below))):
-                if item.name.startswith(b".") and not (hide_below and item.path.startswith(hide_below)):
-                    hide_below = item.path + b"/"
-                continue
             total += 1
             if len(entries) < most:
                 entries.append(_entry(roots, base, item))
@@ -47,6 +42,10 @@ def list_folder(call: Call) -> dict[str, Any]:
         items.close()
     truncated = more or total > len(entries) or bool(passed)
     return {"path": roots.display(path), "entries": entries, "total_entries": total, "truncated": truncated}
+
+
+def _is_visible(name: bytes) -> bool:
+    return not name.startswith(b".")
 
 
 def _entry(roots: Roots, base: bytes, item: Item) -> dict[str, Any]:

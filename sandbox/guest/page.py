@@ -11,6 +11,7 @@ import json
 import signal
 import socket
 import sys
+import time
 import urllib.error
 from types import FrameType
 from typing import Any
@@ -40,7 +41,7 @@ def main() -> int:
     request = json.load(sys.stdin)
     seconds = float(request["timeout_seconds"])
     signal.signal(signal.SIGALRM, _time_is_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, max(float(request["deadline"]) - time.monotonic(), 0.001))
     try:
         answer = browse(request, seconds)
     except PageError as error:

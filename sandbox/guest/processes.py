@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from . import sessions
@@ -37,7 +38,7 @@ class Processes:
         self.commands: dict[str, Command] = {}
         self._count = 0
 
-    # --- run -----------------------------------------------------------------------------------------------------------
+    # --- run ------------------------------------------------------------------
     def run(self, args: dict[str, Any], reply: Reply, event: Callable[[str], None]) -> Callable[[], None]:
         """Carry out ``run``; ``event`` gets "queued" and "started" where it had to wait. Answers a call that cancels it."""
         name = args.get("session")
@@ -50,7 +51,7 @@ class Processes:
             job.start()
         elif session.busy:
             event("queued")
-            session.waiting.append(lambda: (event("started"), job.start_foreground()))
+            session.waiting.append(partial(_start_queued, job, event))
         else:
             job.start_foreground()
         return job.cancel
@@ -65,7 +66,7 @@ class Processes:
             self._sessions[name] = self._fresh()
         return self._sessions[name]
 
-    # --- logs, kill --------------------------------------------------------------------------------------------------------
+    # --- logs, kill ------------------------------------------------------------------
     def logs(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Output of a command from an offset on."""
         command = self._find(args["id"])
@@ -86,7 +87,12 @@ class Processes:
             return
 
         def report(killed: int) -> None:
-            fields = {"id": command.id, "killed": killed, "survivors": command.survivors, "collateral": command.collateral}
+            fields = {
+                "id": command.id,
+                "killed": killed,
+                "survivors": command.survivors,
+                "collateral": command.collateral,
+            }
             if command.survivors:
                 reply({"fault": Fault("kill_failed", id=command.id, survivors=command.survivors, result=fields)}, b"")
             else:
@@ -114,7 +120,9 @@ class Processes:
             self.spawner.release(runner)
             command.survivors = survivors
             if escalated:
-                command.collateral = tuple(c.id for c in self.commands.values() if not c.tree_empty and c is not command)
+                command.collateral = tuple(
+                    c.id for c in self.commands.values() if not c.tree_empty and c is not command
+                )
             command.end()
             report(count)
 
@@ -138,7 +146,7 @@ class Processes:
             return 0
         return len(descendants(command.runner.pid))
 
-    # --- helper programs ---------------------------------------------------------------------------------------------------
+    # --- helper programs ------------------------------------------------------------------
     def helper(
         self, spec: dict[str, Any], stdin: bytes | int, cwd_fd: int | None, seconds: float, size: int,
         done: Callable[[Finished | Fault], None],
@@ -161,7 +169,7 @@ class Processes:
         command.timer = self.reactor.after(seconds, lambda: self.stop(command, "timeout", lambda _: None))
         command.start(self.spawner, spec, stdin, cwd_fd)
 
-    # --- for jobs ----------------------------------------------------------------------------------------------------------
+    # --- for jobs ------------------------------------------------------------------
     def new_command(self, keep_bytes: int, on_end: Callable[[Command], None]) -> Command:
         """A command with the next id; the oldest ended ones are forgotten."""
         self._count += 1
@@ -181,6 +189,11 @@ class Processes:
             return False
         min(ended, key=lambda c: c.ended).output.discard()
         return True
+
+
+def _start_queued(job: Job, event: Callable[[str], None]) -> None:
+    event("started")
+    job.start_foreground()
 
 
 def _finished(command: Command) -> Finished:

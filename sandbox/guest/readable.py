@@ -50,7 +50,9 @@ def readable(html: str, url: str) -> tuple[str, str, Links]:
     for tag in soup(NOT_READ):
         tag.decompose()
     try:
-        text: str = MarkdownConverter(heading_style="ATX", strip=["img"], escape_misc=False).convert_soup(soup)
+        text: str = MarkdownConverter(
+            heading_style="ATX", strip=["img"], escape_misc=False, autolinks=False
+        ).convert_soup(soup)
     except RecursionError:  # nested thousands of levels deep
         text = soup.get_text("\n")
     text = re.sub(r"[ \t]+\n", "\n", text.replace("\r\n", "\n"))

@@ -10,7 +10,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from .beneath import SAFE, Roots
+from .beneath import SAFE, Roots, encoded
 from .faults import Fault
 
 # Held while a file is compared with what was read and replaced, so that of two edits at once one says path_changed.
@@ -26,7 +26,8 @@ class Replacement:
 
     def __init__(self, roots: Roots, path: str, mode: int | None = None) -> None:
         self._roots, self._path = roots, path
-        folder = os.path.dirname(path.rstrip("/"))
+        encoded(path)  # before a folder is made for a name that cannot be
+        folder = os.path.dirname(path)
         self.effects = "none"
         if folder:
             made_fd, made = roots.make_dirs(folder)

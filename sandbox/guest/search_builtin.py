@@ -37,14 +37,9 @@ class Search:
 
     def folder(self) -> None:
         """Search everything below the working folder that the glob allows."""
-        skipped = b""
-        for item in walk(os.open(b".", DIRECTORY)):
+        for item in walk(os.open(b".", DIRECTORY), wanted=lambda name: name != b".git"):
             if self.left <= 0:
                 return
-            if item.name == b".git":
-                skipped = item.path + b"/"
-            if skipped and item.path.startswith(skipped):
-                continue
             if stat.S_ISREG(item.status.st_mode) and self.wanted(os.fsdecode(item.path)):
                 try:
                     fd = os.open(

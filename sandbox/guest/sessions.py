@@ -1,7 +1,7 @@
 """Sessions: a working folder and exported variables that carry over from one command to the next.
 
-Every command gets a shell of its own, which starts from the session's state and, when it ends, leaves its state in a memory file. So there
-is no long-lived shell that a timeout, an ``exit`` or a syntax error could take away.
+Every command gets a shell of its own, which starts from the session's state and, when it ends, leaves its state in a memory
+file. So there is no long-lived shell that a timeout, an ``exit`` or a syntax error could take away.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _SHELLS = (("/bin/bash", 199), ("/usr/bin/bash", 199), ("/bin/sh", 9), ("/usr/bi
 
 # Saves the state after the command, or on the way out where the command leaves by itself (exit, set -e). A command that
 # sets an EXIT trap of its own keeps it. Nothing here starts a process.
-_PRELUDE = """__gamebox_save() { [ "${__gamebox_saved-}" ] || { printf '%s\\0' "$PWD"; export -p; printf '\\0'; } >&FD; } 2>/dev/null
+_PRELUDE = """__gamebox_save() {
+[ "${__gamebox_saved-}" ] || { printf '%s\\0' "$PWD"; export -p; printf '\\0'; } >&FD; } 2>/dev/null
 trap '{ set +x; } 2>/dev/null; __gamebox_save' EXIT
 __gamebox_command=$1; shift
 eval "$__gamebox_command"

@@ -102,7 +102,7 @@ class Spawner:
         except OSError:  # its end is noticed by the reactor, which starts another
             pass
 
-    # --- the zygote ----------------------------------------------------------------------------------------------------
+    # --- the zygote ------------------------------------------------------------------
     def _fork(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
@@ -163,7 +163,7 @@ class Spawner:
         for _ in range(len(self._waiting) - 1):
             self._refill()
 
-    # --- runners -------------------------------------------------------------------------------------------------------
+    # --- runners ------------------------------------------------------------------
     def _adopt(self, runner: Runner) -> None:
         runner.socket.setblocking(False)
         self._reactor.watch(runner.socket.fileno(), select.EPOLLIN, lambda _: self._on_runner(runner))

@@ -36,7 +36,7 @@ def unpack(roots: Roots, path: str, body: Iterator[bytes], limit: int) -> dict[s
         unpacking.run(_Stream(body))
     except Fault as fault:
         raise unpacking.partly(fault) from None
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, LookupError, ArithmeticError, EOFError) as error:
         raise unpacking.partly(Fault("unsafe_archive", path=roots.display(path), problem=str(error))) from None
     except OSError as error:
         raise unpacking.partly(roots.fault(error, unpacking.at)) from None
@@ -113,7 +113,7 @@ class _Unpacking:
             pass
         self.close()
         for path, mode in reversed(self._modes):
-            fd = self._roots.open(path, DIRECTORY)
+            fd = self._roots.open(path, DIRECTORY & ~os.O_NOFOLLOW)
             try:
                 os.fchmod(fd, mode)
             finally:

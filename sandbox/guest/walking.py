@@ -24,11 +24,15 @@ class Item:
 
 
 def walk(
-    top_fd: int, depth: int = LEVELS, passed_over: Callable[[bytes], None] | None = None
+    top_fd: int,
+    depth: int = LEVELS,
+    passed_over: Callable[[bytes], None] | None = None,
+    wanted: Callable[[bytes], bool] | None = None,
 ) -> Generator[Item, None, None]:
     """Everything beneath a folder, sorted, a folder before what is in it. ``top_fd`` is closed at the end.
 
-    ``passed_over`` is told the path of each folder that could not be read, or not all of it.
+    ``passed_over`` is told the path of each folder that could not be read, or not all of it. What is not ``wanted`` by its
+    name is left out with all that is in it.
     """
     tell = passed_over or (lambda _: None)
     levels: list[tuple[int, bytes, Iterator[bytes]]] = [(top_fd, b"", iter(()))]
@@ -39,6 +43,8 @@ def walk(
             name = next(names, None)
             if name is None:
                 os.close(levels.pop()[0])
+                continue
+            if wanted is not None and not wanted(name):
                 continue
             try:
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)

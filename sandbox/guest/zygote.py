@@ -4,10 +4,11 @@
                           └── leader ── exec ── the command, as the sandbox's user
 
 A leader is forked ahead of time and waits for its descriptors and its spec, which the guest sends it directly. The runner
-outlives it: it reaps what the command leaves behind, and when nothing is left it is told (NEXT) to fork the next leader, or let go.
+outlives it: it reaps what the command leaves behind, and when nothing is left it is told (NEXT) to fork the next leader, or
+let go.
 
-Packets from a spare's socket: ``L pid`` (leader is ready), ``G`` (about to exec; where the spec asks), ``E json`` (could not be started), ``X status
-alone`` (leader ended; alone is 1 when nothing is left below the runner), ``Z`` (nothing left now).
+Packets from a runner's socket: ``L pid`` (a leader is ready), ``G`` (about to exec; where the spec asks), ``E json`` (could not
+be started), ``X status alone`` (leader ended; alone is 1 when nothing is left below the runner), ``Z`` (nothing is left now).
 """
 
 from __future__ import annotations
