@@ -1,0 +1,209 @@
+"""Commands answered from a table: what a test says they do, in the shape the guest reports it."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from sandbox.errors import ErrorCode, OperationError
+from sandbox.guest.faults import Fault
+from sandbox.guest.output import STDERR, STDOUT, Output
+
+from .tree import SPILL, WORKSPACE, File, Tree
+
+FOREVER = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeRun:
+    """A command as the table is asked for it; ``command`` is the shell text, or argv quoted for a shell."""
+
+    command: str
+    argv: tuple[str, ...] | None
+    cwd: str
+    env: Mapping[str, str]
+    stdin: bytes
+    session: str | None
+    background: bool
+    timeout_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What a command does. ``seconds`` is how long it would take: past its timeout it is a failure, no time really passes.
+
+    In the background, a command that takes any time runs until it is killed. ``cwd`` and ``exports`` are what it leaves to its
+    session; ``left_running`` the processes it leaves behind.
+    """
+
+    stdout: str | bytes = b""
+    stderr: str | bytes = b""
+    exit_code: int = 0
+    signal: str | None = None
+    oom_killed: bool = False
+    seconds: float = 0.0
+    left_running: int = 0
+    cwd: str | None = None
+    exports: Mapping[str, str] = field(default_factory=dict)
+
+
+Reply = str | bytes | Ran | Mapping[str, Any]
+Answer = Reply | Callable[[FakeRun], Reply]
+Table = Mapping[str | re.Pattern[str], Answer] | Callable[[FakeRun], Reply | None]
+
+
+@dataclass(slots=True)
+class _Command:
+    id: str
+    ran: Ran
+    output: Output
+    all: bytes
+    running: bool = False
+    killed: bool = False
+
+
+class Commands:
+    """The commands of one fake sandbox. A key of the table is the exact command, or a pattern that must match all of it."""
+
+    def __init__(self, table: Table, tree: Tree, limits: Mapping[str, Any]) -> None:
+        self._table, self._tree, self._limits = table, tree, limits
+        self._known: dict[str, _Command] = {}
+        self._state: dict[str, tuple[str, dict[str, str]]] = {}
+
+    def run(self, args: dict[str, Any], stdin: bytes) -> tuple[dict[str, Any], bytes]:
+        """The reply to ``run``. Raises OperationError for a command that the table does not know."""
+        session, background = args["session"], args["background"]
+        cwd, exports = self._state.get(session, (WORKSPACE, {}))
+        given = args["cwd"]
+        run = FakeRun(
+            command=args["command"] if args["argv"] is None else shlex.join(args["argv"]),
+            argv=None if args["argv"] is None else tuple(args["argv"]),
+            cwd=cwd if given is None else self._folder(given),
+            env={**exports, **(args["env"] or {})},
+            stdin=stdin,
+            session=session,
+            background=background,
+            timeout_seconds=args["timeout_seconds"],
+        )
+        ran = self._answer(run)
+        command = self._started(ran, args["keep_output_bytes"])
+        if background:
+            command.running = ran.seconds > 0
+            return {"result": {"id": command.id, "running": True, "cwd": cwd}}, b""
+        timed_out = run.timeout_seconds is not None and ran.seconds > run.timeout_seconds
+        if not timed_out and session is not None and run.argv is None:
+            cwd = ran.cwd if ran.cwd and given is None else cwd
+            self._state[session] = (cwd, {**exports, **ran.exports})
+        return self._report(command, cwd, run.timeout_seconds if timed_out else None)
+
+    def _folder(self, path: str) -> str:
+        try:
+            return self._tree.resolve(path)
+        except Fault:
+            return path
+
+    def _answer(self, run: FakeRun) -> Ran:
+        answer: Any = None
+        if callable(self._table):
+            answer = self._table(run)
+        else:
+            for key, value in self._table.items():
+                if run.command == key or (isinstance(key, re.Pattern) and key.fullmatch(run.command)):
+                    answer = value
+                    break
+        if callable(answer):
+            answer = answer(run)
+        if answer is None:
+            raise OperationError(
+                ErrorCode.operation_not_supported,
+                f"This fake sandbox has no answer for the command {run.command!r}.",
+                "Add it to FakeEnvironment(commands=...), or use LocalEnvironment to run commands for real.",
+            )
+        return _as_ran(answer)
+
+    def _started(self, ran: Ran, keep: int) -> _Command:
+        ident = f"c{len(self._known) + 1}"
+        output = Output(b"", keep, 0, lambda: False)
+        output.spill_truncated = True  # the spill file is in memory too
+        out, err = _bytes(ran.stdout), _bytes(ran.stderr)
+        for stream, data in ((STDOUT, out), (STDERR, err)):
+            if data:
+                output.append(stream, data)
+        command = self._known[ident] = _Command(ident, ran, output, out + err)
+        if output.truncated:
+            self._tree.nodes[f"{SPILL}/{ident}.log"] = File(command.all[: self._limits["spill_bytes"]])
+        return command
+
+    def _report(self, command: _Command, cwd: str, timed_out: float | None) -> tuple[dict[str, Any], bytes]:
+        ran, output = command.ran, command.output
+        stopped = timed_out is not None
+        command.killed = stopped
+        signal = "SIGKILL" if stopped else ran.signal
+        spill = f"{SPILL}/{command.id}.log" if output.truncated else None
+        left = 0 if stopped else ran.left_running
+        result = {
+            "id": command.id, "exit_code": None if signal else ran.exit_code, "signal": signal,
+            "oom_killed": ran.oom_killed and not stopped, "output_bytes": output.total, "truncated": output.truncated,
+            "spill_path": spill, "spill_truncated": output.truncated and output.total > self._limits["spill_bytes"],
+            "left_running": left, "cwd": cwd, "duration_ms": (timed_out or ran.seconds) * 1000,
+        }  # fmt: skip
+        notices: list[dict[str, Any]] = []
+        if left:
+            notices.append({"code": "left_running", "id": command.id, "count": left})
+        if spill:
+            notices.append({"code": "output_cut", "bytes": output.total, "path": spill})
+        if result["oom_killed"]:
+            limit = self._limits["memory_bytes"]
+            notices.append({"code": "out_of_memory", "kills": 1, "limit": limit, "certain": True})
+        segments, blob = output.shown()
+        reply: dict[str, Any] = {"result": result, "segments": segments, "notices": notices}
+        if stopped:
+            reply["fault"] = Fault("timeout", seconds=timed_out, survivors=0, effects="unknown")
+        return reply, blob
+
+    def logs(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """The result of ``logs``."""
+        command = self._find(args["id"])
+        size = min(args["max_bytes"], self._limits["read_bytes"])
+        start = min(args["offset"], len(command.all))
+        data = command.all[start : start + size]
+        signal = None if command.running else "SIGKILL" if command.killed else command.ran.signal
+        ended = not command.running and signal is None
+        return {
+            "id": command.id, "offset": start, "next_offset": start + len(data), "total_bytes": len(command.all),
+            "kept_bytes": len(command.all), "running": command.running, "signal": signal,
+            "exit_code": command.ran.exit_code if ended else None,
+            "left_running": 0 if command.running or command.killed else command.ran.left_running,
+        }, data  # fmt: skip
+
+    def kill(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The result of ``kill``."""
+        command = self._find(args["id"])
+        left = 1 if command.running else 0 if command.killed else command.ran.left_running
+        command.killed = command.killed or command.running or left > 0
+        command.running = False
+        return {"id": command.id, "killed": left} if left else {"id": command.id, "already_ended": True}
+
+    def _find(self, ident: str) -> _Command:
+        if ident not in self._known:
+            raise Fault("unknown_command", id=ident, known=list(self._known)[-10:])
+        return self._known[ident]
+
+
+def _as_ran(answer: Reply) -> Ran:
+    if isinstance(answer, Ran):
+        return answer
+    if isinstance(answer, Mapping):
+        unknown = set(answer) - {f.name for f in fields(Ran)}
+        if unknown:
+            raise TypeError(f"no field of Ran: {', '.join(sorted(unknown))}")
+        return Ran(**answer)
+    return Ran(stdout=answer)
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text

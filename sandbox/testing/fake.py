@@ -1,0 +1,159 @@
+"""FakeEnvironment: a sandbox in memory, to test agents and tools without an engine and without a process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from sandbox import operations as op
+from sandbox.envelope import Envelope
+from sandbox.environment import Approver
+from sandbox.errors import SandboxUnavailableError
+from sandbox.guest.faults import Fault
+from sandbox.guest.fetching import is_loopback
+from sandbox.guest_environment import GuestEnvironment
+from sandbox.limits import Limits
+from sandbox.network.policy import Network
+from sandbox.transport import Transport
+
+from .commands import Commands, Table
+from .files import FileOperations
+from .tree import File, Tree
+
+
+class FakeEnvironment(GuestEnvironment):
+    """The operations on files in memory and commands answered from ``commands``; ready without ``start()``.
+
+    ``files`` maps paths to contents (text or bytes). ``commands`` maps exact commands, or compiled patterns that match all of
+    one, to what they print (text or bytes), to a ``Ran``, to a mapping of its fields, or to a callable that gets the
+    ``FakeRun`` and answers one of these; or it is one callable for all, which answers None for what it does not know. A
+    command that is not known is the failure ``operation_not_supported``. ``pages`` maps addresses to texts for ``browse``.
+
+    Everything else is the real thing: arguments, ranges, edits, codes, hints and envelopes are made by the code that serves
+    real sandboxes. ``requests`` lists every valid request so far, for assertions. ``lose()`` makes it unavailable.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, str | bytes] | None = None,
+        commands: Table | None = None,
+        *,
+        pages: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        approver: Approver | None = None,
+    ) -> None:
+        super().__init__(limits, Network.none(), approver)
+        self.requests: list[op.Request] = []
+        self._tree = Tree()
+        bounds = asdict(self.limits)
+        self._operations = FileOperations(self._tree, bounds)
+        for path, content in (files or {}).items():
+            self._operations.put(path, content.encode() if isinstance(content, str) else content)
+        self._memory = _MemoryTransport(
+            self._operations, Commands(commands or {}, self._tree, bounds), dict(pages or {}), self.requests
+        )
+        self.start()
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The contents of all files now, by path: relative in the workspace, else absolute."""
+        return {self._tree.display(path): n.data for path, n in self._tree.nodes.items() if isinstance(n, File)}
+
+    def lose(self, reason: str = "killed", message: str = "The sandbox's container was killed from outside.") -> None:
+        """Have every further operation fail as if the sandbox had died for ``reason``."""
+        self._memory.lost = SandboxUnavailableError(reason, message, "Start another sandbox; files in this one are lost.")
+
+    def perform(self, request: op.Request) -> Envelope[Any]:
+        """See ``Environment.perform``."""
+        self.requests.append(request)
+        return super().perform(request)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def _connect(self) -> Transport:
+        return self._memory
+
+    def _release(self) -> None:
+        """Nothing is held."""
+
+    def _kind(self) -> str:
+        return "A fake sandbox: its files are in memory, and only the commands its test knows can be run."
+
+
+class _MemoryTransport(Transport):
+    """Answers requests at once, as the guest would; nothing is sent anywhere."""
+
+    def __init__(
+        self, operations: FileOperations, commands: Commands, pages: dict[str, str], requests: list[op.Request]
+    ) -> None:
+        self.lost: SandboxUnavailableError | None = None
+        self._operations, self._commands, self._pages, self._requests = operations, commands, pages, requests
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def request(
+        self,
+        operation: str,
+        args: dict[str, Any],
+        *,
+        blob: bytes = b"",
+        body: Iterable[bytes] | None = None,
+        sink: Callable[[bytes], None] | None = None,
+        **_call: Any,
+    ) -> tuple[dict[str, Any], bytes]:
+        """See ``Transport.request``."""
+        if self.lost is not None:
+            raise self.lost
+        if body is not None or sink is not None:
+            self._requests.append(op.OPERATIONS[operation].model_validate(args))
+        try:
+            fields, data = self._handle(operation, args, blob, body, sink)
+        except Fault as fault:
+            fields, data = {"fault": fault}, b""
+        fault_raised = fields.get("fault")
+        if isinstance(fault_raised, Fault):
+            fields["fault"] = {"code": fault_raised.code, "effects": fault_raised.effects, "fields": fault_raised.fields}
+            fields["result"] = fields.get("result") or fault_raised.result
+        return fields, data
+
+    def _handle(
+        self,
+        operation: str,
+        args: dict[str, Any],
+        blob: bytes,
+        body: Iterable[bytes] | None,
+        sink: Callable[[bytes], None] | None,
+    ) -> tuple[dict[str, Any], bytes]:
+        if operation == "run":
+            return self._commands.run(args, blob)
+        if operation == "logs":
+            fields, data = self._commands.logs(args)
+        elif operation == "kill":
+            fields, data = self._commands.kill(args), b""
+        elif operation == "browse":
+            fields, data = self._browse(args), b""
+        elif body is not None:
+            fields, data = self._operations.upload(args, body), b""
+        elif sink is not None:
+            fields, data = self._operations.download(args, sink), b""
+        else:
+            fields, data = getattr(self._operations, operation)(args)
+        return {"result": fields}, data
+
+    def _browse(self, args: dict[str, Any]) -> dict[str, Any]:
+        url, start = args["url"], args["offset"]
+        text = self._pages.get(url)
+        if text is None:
+            if is_loopback(urlsplit(url).hostname or ""):
+                raise Fault("connection_failed", url=url, problem=os.strerror(111))
+            raise Fault("network_denied", url=url)
+        part = text[start : start + args["max_chars"]]
+        return {
+            "url": url, "final_url": url, "status": 200, "content_type": "text/plain", "text": part, "offset": start,
+            "total_chars": len(text), "size_bytes": len(text.encode()), "truncated": start + len(part) < len(text),
+        }  # fmt: skip

@@ -1,0 +1,151 @@
+"""A guest in this process at the far end of a socket pair, which answers as a test says: late, torn, too much, or nonsense."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from sandbox.guest import wire
+from sandbox.guest.wire import Kind
+
+
+class SocketStream:
+    """A ``transport.ByteStream`` on a connected socket."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._poll = select.poll()
+        self._poll.register(connected, select.POLLIN)
+
+    def send(self, data: bytes) -> None:
+        """See ``ByteStream``."""
+        self._socket.sendall(data)
+
+    def receive(self, timeout_seconds: float) -> bytes | None:
+        """See ``ByteStream``."""
+        if not self._poll.poll(timeout_seconds * 1000):
+            return None
+        return self._socket.recv(1 << 20)
+
+    def close(self) -> None:
+        """See ``ByteStream``."""
+        with contextlib.suppress(OSError):  # closed by the other side already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        """Close the descriptor."""
+        self._socket.close()
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRequest:
+    """A request as the guest sees it."""
+
+    channel: int
+    operation: str
+    args: dict[str, Any]
+    blob: bytes
+
+
+Script = Callable[["ScriptedGuest", GuestRequest], None]
+
+
+class ScriptedGuest:
+    """Serves ``stream`` in a thread of its own: greets, then calls ``script(guest, request)`` for each request.
+
+    The script answers with ``reply``, ``frame`` or ``raw``, at once or later. ``heard`` collects every other frame as (kind,
+    channel, payload). Use it as a context manager.
+    """
+
+    def __init__(self, script: Script, hello: dict[str, Any] | None = None) -> None:
+        ours, theirs = socket.socketpair()
+        self.stream = SocketStream(ours)
+        self.heard: list[tuple[int, int, bytes]] = []
+        self.nonce = b""
+        self.sequence = 0
+        self._hello = {"protocol": wire.PROTOCOL} if hello is None else hello
+        self._script = script
+        self._socket = theirs
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._serve, name="scripted-guest", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.hang_up()
+        self._thread.join(timeout=10)
+        self._socket.close()
+        self.stream.release()
+
+    # --- what a script says --------------------------------------------------------------------------------------------
+    def reply(self, request: GuestRequest, result: Any = None, blob: bytes = b"", **fields: Any) -> None:
+        """A whole reply with ``result`` and further fields."""
+        message = wire.pack_message({"result": result, **fields}, blob)
+        for kind, payload in wire.split_message(Kind.REPLY, message):
+            self.frame(kind, request.channel, payload)
+
+    def notice(self, request: GuestRequest, event: str) -> None:
+        """The notice that the request is "queued" or "started"."""
+        self.frame(Kind.NOTICE, request.channel, wire.pack_message({"event": event}))
+
+    def frame(
+        self, kind: int, channel: int, payload: bytes | memoryview = b"", *, nonce: bytes | None = None, skip: int = 0
+    ) -> None:
+        """One frame; with another ``nonce``, or with a sequence number that is off by ``skip``."""
+        with self._lock:
+            data = wire.frame(self.nonce if nonce is None else nonce, self.sequence + skip, kind, channel, payload)
+            self.sequence += 1
+            self._send(data)
+
+    def raw(self, data: bytes) -> None:
+        """Bytes as they are."""
+        with self._lock:
+            self._send(data)
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # the host has hung up
+            self._socket.sendall(data)
+
+    def hang_up(self) -> None:
+        """End the pipe."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def wait_for(self, kind: int, seconds: float = 5.0) -> list[bytes]:
+        """Payloads of every frame of ``kind`` heard so far, once there is one; [] when none came in time."""
+        found: list[bytes] = []
+
+        def there() -> bool:
+            found[:] = [payload for k, _, payload in self.heard if k == kind]
+            return bool(found)
+
+        with self._changed:
+            self._changed.wait_for(there, seconds)
+        return found
+
+    # --- the thread ----------------------------------------------------------------------------------------------------
+    def _serve(self) -> None:
+        decoder, assembler = wire.Decoder(None), wire.Assembler()
+        with contextlib.suppress(OSError):
+            while data := self._socket.recv(1 << 20):
+                for kind, channel, payload in decoder.feed(data):
+                    self.nonce = decoder.nonce or b""
+                    if kind == Kind.HELLO:
+                        self.frame(Kind.HELLO, 0, wire.pack_message(self._hello))
+                    elif kind == Kind.PART:
+                        assembler.add(channel, payload)
+                    elif kind == Kind.REQUEST:
+                        fields, blob = wire.unpack_message(assembler.finish(channel, payload))
+                        self._script(self, GuestRequest(channel, fields["operation"], fields["args"], blob))
+                    else:
+                        with self._changed:
+                            self.heard.append((kind, channel, payload))
+                            self._changed.notify_all()
