@@ -107,8 +107,6 @@ class Roots:
         """
         raw = encoded(path)
         try:
-            if follow and raw.endswith(b"/"):
-                raise OSError(errno.EISDIR, "a name with a slash at its end is a folder's")
             for _ in range(LINK_BUDGET):
                 head, name = os.path.split(raw.rstrip(b"/") or b"/")
                 if name in (b"", b".", b".."):
@@ -212,6 +210,8 @@ class Roots:
 
     def _open(self, raw: bytes, flags: int) -> int:
         root, rest = self.resolve_root(raw)
+        if raw.endswith((b"/", b"/.")):
+            flags |= os.O_DIRECTORY
         try:
             return openat2(self._hold(root), rest or b".", flags)
         except OSError as error:
@@ -225,6 +225,8 @@ class Roots:
         links = restarts = 0
         while links <= LINK_BUDGET and restarts <= RESTART_BUDGET:
             root, rest = self.resolve_root(raw)
+            if raw.endswith((b"/", b"/.")):
+                flags |= os.O_DIRECTORY
             step = self._walk_once(root, [p for p in rest.split(b"/") if p not in (b"", b".")], flags)
             if isinstance(step, int):
                 return step
@@ -237,13 +239,13 @@ class Roots:
         here = os.dup(self._hold(root))
         try:
             for i, part in enumerate(parts):
-                rest = b"/".join(parts[i + 1 :])
+                rest = parts[i + 1 :]
                 if part == b"..":
-                    done = os.path.join(root, *parts[: i - 1]) if i else os.path.dirname(self._real[root])
-                    return os.path.join(done, rest), False
+                    done = (root, *parts[: i - 1]) if i else (os.path.dirname(self._real[root]),)
+                    return os.path.join(*done, *rest), False
                 link = _link_at(here, part)
                 if link is not None:
-                    return os.path.join(root, *parts[:i], link, rest), True
+                    return os.path.join(root, *parts[:i], link, *rest), True
                 if i == len(parts) - 1:
                     return _open_last(here, part, flags)
                 child = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)

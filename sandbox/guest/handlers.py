@@ -1,29 +1,42 @@
-"""The operations on files, search, transfer and pages, by name."""
+"""The operations on files, search, transfer and pages, by name. Each is imported when it is first asked for: a guest starts
+without them, and holds only what its sandbox uses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from importlib import import_module
 
-from .browse import browse
-from .context import Call
-from .files import edit, write
-from .listing import list_folder
-from .reading import read
-from .search import search
-from .transfer import download, upload
-from .tree import delete, make_dir, move
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
-HANDLERS: dict[str, Callable[[Call], dict[str, Any] | tuple[dict[str, Any], bytes]]] = {
-    "read": read,
-    "write": write,
-    "edit": edit,
-    "list": list_folder,
-    "search": search,
-    "make_dir": make_dir,
-    "move": move,
-    "delete": delete,
-    "upload": upload,
-    "download": download,
-    "browse": browse,
+    from .context import Call
+
+    Handler = Callable[[Call], dict[str, Any] | tuple[dict[str, Any], bytes]]
+
+_HOMES = {
+    "read": ("reading", "read"),
+    "write": ("files", "write"),
+    "edit": ("files", "edit"),
+    "list": ("listing", "list_folder"),
+    "search": ("search", "search"),
+    "make_dir": ("tree", "make_dir"),
+    "move": ("tree", "move"),
+    "delete": ("tree", "delete"),
+    "upload": ("transfer", "upload"),
+    "download": ("transfer", "download"),
+    "browse": ("browse", "browse"),
 }
+
+
+def has_handler(operation: str) -> bool:
+    """Whether there is a handler of that name."""
+    return operation in _HOMES
+
+
+def handler(operation: str) -> Handler:
+    """The handler of that name. Raises KeyError."""
+    module, name = _HOMES[operation]
+    found: Handler = getattr(import_module(f".{module}", __package__), name)
+    return found

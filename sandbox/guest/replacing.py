@@ -26,7 +26,8 @@ class Replacement:
 
     def __init__(self, roots: Roots, path: str, mode: int | None = None) -> None:
         self._roots, self._path = roots, path
-        encoded(path)  # before a folder is made for a name that cannot be
+        if encoded(path).endswith(b"/"):  # checked before a folder is made for a name that cannot be
+            raise Fault("is_a_directory", path=roots.display(path))
         folder = os.path.dirname(path)
         self.effects = "none"
         if folder:

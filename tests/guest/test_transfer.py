@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import tarfile
@@ -249,6 +250,7 @@ def test_the_caller_can_give_up(place: Place, workspace: Path) -> None:
             raise Fault("cancelled")
 
     for path in ("f", "."):
+        gc.collect()
         before = len(os.listdir("/proc/self/fd"))
         with pytest.raises(Fault) as caught:
             download(GivenUp(place, {"path": path}))
