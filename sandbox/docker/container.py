@@ -55,7 +55,7 @@ def create(
             Ulimit(name="core", soft=0, hard=0),
         ],
         tmpfs=_places(limits),
-        mounts=[Mount(runtime.mount, runtime.name, type="volume", read_only=True)],
+        mounts=[Mount(runtime.mount, runtime.name, type="volume", read_only=True, no_copy=True)],
     )
     created = client.api.create_container(
         image_id,

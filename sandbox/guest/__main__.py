@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Any
 
 from . import kernel, wire
 from .context import Place
 from .reactor import Reactor
 from .spawner import Spawner, become_reaper
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def main() -> None:
@@ -70,15 +73,17 @@ def _meet(decoder: wire.Decoder) -> tuple[dict[str, Any], list[tuple[int, int, b
 
 
 def _place(fields: dict[str, Any]) -> Place:
-    paths = {name: os.fsencode(fields[name]) for name in ("workspace", "home", "spill")}
     return Place(
-        **paths,
+        workspace=os.fsencode(fields["workspace"]),
+        home=os.fsencode(fields["home"]),
+        spill=os.fsencode(fields["spill"]),
         roots=tuple(os.fsencode(root) for root in fields["roots"]),
         uid=int(fields["uid"]),
         gid=int(fields["gid"]),
         limits=dict(fields["limits"]),
         interpreter=tuple(fields["interpreter"]) or (sys.executable,),
         environ=dict(fields["environ"]),
+        ca_bundle=fields.get("ca_bundle"),
     )
 
 

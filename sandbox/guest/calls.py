@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
 
 from . import wire
 from .context import Finished, Place
@@ -14,6 +12,11 @@ from .faults import Fault
 from .link import Link
 from .processes import Processes
 from .reactor import Reactor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
 
 CREDIT_STEP = wire.WINDOW // 4
 

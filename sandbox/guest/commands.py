@@ -14,14 +14,17 @@ import select
 import signal
 import termios
 import time
-from collections.abc import Callable
-from typing import Any
 
 from . import zygote
 from .faults import Fault
 from .output import STDERR, STDOUT, Output
 from .reactor import Reactor, Timer
 from .spawner import Runner, Spawner, in_memory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 CHUNK = 256 * 1024
 USUAL_PIPE_BYTES = 64 * 1024

@@ -2,64 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+TYPE_CHECKING = False  # typing and dataclasses cost a guest a third of its start
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, Protocol
 
 
-@dataclass(frozen=True, slots=True)
 class Place:
-    """The sandbox as handlers see it: absolute paths as bytes, sizes in bytes.
+    """The sandbox as handlers see it: absolute paths as bytes, sizes in bytes. Not to be changed.
 
     ``roots`` are the folders that file operations may touch, the workspace first; relative paths start at ``workspace``.
     ``interpreter`` is the argv prefix that starts this very Python with the guest and its libraries importable.
     """
 
-    workspace: bytes
-    home: bytes
-    spill: bytes
-    roots: tuple[bytes, ...]
-    uid: int
-    gid: int
-    limits: dict[str, Any]
-    interpreter: tuple[str, ...]
-    environ: dict[str, str] = field(default_factory=dict)
+    __slots__ = ("ca_bundle", "environ", "gid", "home", "interpreter", "limits", "roots", "spill", "uid", "workspace")
+
+    def __init__(
+        self,
+        workspace: bytes,
+        home: bytes,
+        spill: bytes,
+        roots: tuple[bytes, ...],
+        uid: int,
+        gid: int,
+        limits: dict[str, Any],
+        interpreter: tuple[str, ...],
+        environ: dict[str, str] | None = None,
+        ca_bundle: str | None = None,
+    ) -> None:
+        self.workspace = workspace
+        self.home = home
+        self.spill = spill
+        self.roots = roots
+        self.uid = uid
+        self.gid = gid
+        self.limits = limits
+        self.interpreter = interpreter
+        self.environ = environ or {}
+        self.ca_bundle = ca_bundle
 
 
-@dataclass(frozen=True, slots=True)
 class Finished:
     """How a helper process ended; ``exit_code`` is None where a signal ended it or it was timed out."""
 
-    exit_code: int | None
-    stdout: bytes
-    stderr: bytes
-    truncated: bool
-    timed_out: bool
+    __slots__ = ("exit_code", "stderr", "stdout", "timed_out", "truncated")
+
+    def __init__(self, exit_code: int | None, stdout: bytes, stderr: bytes, truncated: bool, timed_out: bool) -> None:
+        self.exit_code = exit_code
+        self.stdout = stdout
+        self.stderr = stderr
+        self.truncated = truncated
+        self.timed_out = timed_out
 
 
-class Call(Protocol):
-    """One request under way. Handlers run in a thread that acts as the sandbox's user on files."""
+if TYPE_CHECKING:
 
-    place: Place
-    args: dict[str, Any]
+    class Call(Protocol):
+        """One request under way. Handlers run in a thread that acts as the sandbox's user on files."""
 
-    def body(self) -> Iterator[bytes]:
-        """The bytes the caller streams to this request; raises Fault ``transfer_incomplete`` where they end too soon."""
+        place: Place
+        args: dict[str, Any]
 
-    def send(self, chunk: bytes) -> None:
-        """Stream bytes back, blocking while the caller does not take them; Fault ``cancelled`` when it gave up."""
+        def body(self) -> Iterator[bytes]:
+            """The bytes the caller streams to this request; raises Fault ``transfer_incomplete`` where they end too soon."""
 
-    def run_helper(
-        self,
-        argv: list[str],
-        *,
-        timeout_seconds: float,
-        max_output_bytes: int,
-        cwd_fd: int | None = None,
-        stdin: bytes | int = b"",
-        env: dict[str, str] | None = None,
-    ) -> Finished:
-        """Run a program as the sandbox's user and collect its output; everything it started is killed at the end.
+        def send(self, chunk: bytes) -> None:
+            """Stream bytes back, blocking while the caller does not take them; Fault ``cancelled`` when it gave up."""
 
-        ``stdin`` is bytes or a descriptor to read from. Raises Fault ``program_not_found`` and the like.
-        """
+        def run_helper(
+            self,
+            argv: list[str],
+            *,
+            timeout_seconds: float,
+            max_output_bytes: int,
+            cwd_fd: int | None = None,
+            stdin: bytes | int = b"",
+            env: dict[str, str] | None = None,
+        ) -> Finished:
+            """Run a program as the sandbox's user and collect its output; everything it started is killed at the end.
+
+            ``stdin`` is bytes or a descriptor to read from. Raises Fault ``program_not_found`` and the like.
+            """
+
+else:
+    Call = object

@@ -6,20 +6,22 @@ import os
 import select
 import sys
 import time
-import traceback
-from collections.abc import Callable
-from typing import Any
 
 from . import wire
 from .calls import WorkerCall
 from .context import Place
 from .faults import Fault, fault_of
-from .handlers import HANDLERS
+from .handlers import handler, has_handler
 from .link import Link
 from .processes import Processes
 from .reactor import Reactor
 from .wire import Kind
 from .workers import Workers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 READ_BYTES = 256 * 1024
 # A host that sends nothing for this long is gone, though the pipe may stand (an engine restarted under live-restore).
@@ -108,7 +110,7 @@ class Server:
                 self._reply(channel, {"result": result}, data)
             elif operation == "kill":
                 self._processes.kill(args, self._replier(channel))
-            elif operation in HANDLERS:
+            elif isinstance(operation, str) and has_handler(operation):
                 self._start_worker(channel, operation, args)
             else:
                 raise Fault("unknown_tool", name=str(operation)[:100])
@@ -136,13 +138,12 @@ class Server:
         call = WorkerCall(self._place, args, channel, self._link, self._reactor, self._processes)
         self._calls[channel] = call
         self._cancels[channel] = call.cancel
-        handler = HANDLERS[operation]
 
         def work() -> None:
             answer: dict[str, Any]
             blob = b""
             try:
-                result = handler(call)
+                result = handler(operation)(call)
                 if isinstance(result, tuple):
                     result, blob = result
                 answer = {"result": result}
@@ -151,7 +152,7 @@ class Server:
             except OSError as error:
                 answer = {"fault": fault_of(error, str(args.get("path", "")))}
             except Exception as error:
-                traceback.print_exc()
+                sys.excepthook(type(error), error, error.__traceback__)
                 answer = {
                     "fault": Fault("io_error", problem=f"{type(error).__name__} in {operation}", effects="unknown")
                 }

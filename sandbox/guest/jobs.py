@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from . import sessions
 from .commands import Command, outcome
@@ -12,10 +10,14 @@ from .faults import Fault
 from .pressure import disk_notice
 from .sessions import Session
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from .processes import Processes
 
-Reply = Callable[[dict[str, Any], bytes], None]
+    Reply = Callable[[dict[str, Any], bytes], None]
 
 
 class Job:

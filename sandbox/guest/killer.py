@@ -6,16 +6,20 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 
 from . import proctree
 from .reactor import Reactor
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Report = Callable[[int, int, bool], None]
+
 # A kill of everything is atomic, but a fork that was under way shows up a moment later (seen: 199 ms at half a cpu).
 EVERYTHING_SECONDS = 1.0
-Report = Callable[[int, int, bool], None]
 
 
 class Killer:

@@ -6,11 +6,14 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
 
 from . import wire
 from .reactor import Reactor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 
 class Link:

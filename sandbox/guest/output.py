@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 STDOUT, STDERR = 1, 2
 SPILL_FLAGS = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from . import sessions
 from .commands import Command, outcome
 from .context import Finished, Place
 from .faults import Fault
-from .jobs import Job, Reply
+from .jobs import Job
 from .killer import Killer
 from .output import Output
 from .pressure import MemoryPressure
@@ -19,6 +17,13 @@ from .proctree import descendants, kill_below
 from .reactor import Reactor
 from .sessions import Session
 from .spawner import Spawner
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .jobs import Reply
 
 # Ended commands whose output can still be asked for; older ones are forgotten with their spill files.
 REMEMBERED = 64

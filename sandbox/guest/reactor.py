@@ -7,9 +7,12 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Callable
 
-Callback = Callable[[int], None]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Callback = Callable[[int], None]
 
 
 class Timer:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 STATE_LIMIT = 1 << 20
 # Variables the shell keeps for itself; the session has no use for them.
@@ -29,14 +31,16 @@ eval "$__gamebox_command"
 exit $__gamebox_status"""
 
 
-@dataclass(slots=True)
 class Session:
     """State and queue of one session; ``busy`` while a foreground command of it runs."""
 
-    cwd: str
-    env: dict[str, str]
-    busy: bool = False
-    waiting: deque[Callable[[], None]] = field(default_factory=deque)
+    __slots__ = ("busy", "cwd", "env", "waiting")
+
+    def __init__(self, cwd: str, env: dict[str, str]) -> None:
+        self.cwd = cwd
+        self.env = env
+        self.busy = False
+        self.waiting: deque[Callable[[], None]] = deque()
 
 
 def find_shell() -> tuple[str, int] | None:

@@ -7,13 +7,17 @@ import os
 import select
 import socket
 from collections import deque
-from collections.abc import Callable
-from typing import Any
 
 from . import kernel, zygote
 from .reactor import Reactor
 
-OnPacket = Callable[[bytes], None]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    OnPacket = Callable[[bytes], None]
+
 RETRY_SECONDS = 0.02
 MOST_SPARES = 4
 HIGHEST_DESCRIPTOR = 64  # the guest has opened about ten when it forks

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 PROTOCOL = 1
 HEADER = struct.Struct(">8sIB3sII")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
 from queue import SimpleQueue
 
 from . import kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 READY_AT_START = 2
 

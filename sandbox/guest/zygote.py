@@ -22,9 +22,12 @@ import signal
 import socket
 import struct
 import sys
-from typing import Any, NoReturn
 
 from . import kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 STATUS = struct.Struct(">cIB")
 READY = struct.Struct(">cI")

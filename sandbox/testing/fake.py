@@ -64,7 +64,9 @@ class FakeEnvironment(GuestEnvironment):
 
     def lose(self, reason: str = "killed", message: str = "The sandbox's container was killed from outside.") -> None:
         """Have every further operation fail as if the sandbox had died for ``reason``."""
-        self._memory.lost = SandboxUnavailableError(reason, message, "Start another sandbox; files in this one are lost.")
+        self._memory.lost = SandboxUnavailableError(
+            reason, message, "Start another sandbox; files in this one are lost."
+        )
 
     def perform(self, request: op.Request) -> Envelope[Any]:
         """See ``Environment.perform``."""
@@ -117,7 +119,11 @@ class _MemoryTransport(Transport):
             fields, data = {"fault": fault}, b""
         fault_raised = fields.get("fault")
         if isinstance(fault_raised, Fault):
-            fields["fault"] = {"code": fault_raised.code, "effects": fault_raised.effects, "fields": fault_raised.fields}
+            fields["fault"] = {
+                "code": fault_raised.code,
+                "effects": fault_raised.effects,
+                "fields": fault_raised.fields,
+            }
             fields["result"] = fields.get("result") or fault_raised.result
         return fields, data
 
