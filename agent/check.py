@@ -101,10 +101,14 @@ def _envelopes(agent: Agent) -> Finding:
 
 def _timeouts(agent: Agent) -> Finding:
     slow = Action("probe", lambda: time.sleep(PROBE_SECONDS * 5), "Probe.", metadata={"timeout_s": PROBE_SECONDS})
-    answer = agent.environment.execute_action(slow, {})
+    hint = "Build on Environment, which keeps it."
+    try:
+        answer = agent.environment.execute_action(slow, {})
+    except Exception as error:  # noqa: BLE001 - whatever the environment raises is the finding
+        return Finding("timeouts", "fail", f"the environment raised {type(error).__name__}", hint)
     if answer.get("code") == ErrorCode.timeout:
         return Finding("timeouts", "pass", "metadata timeout_s is kept")
-    return Finding("timeouts", "warn", "metadata timeout_s has no effect", "Build on Environment, which keeps it.")
+    return Finding("timeouts", "warn", "metadata timeout_s has no effect", hint)
 
 
 def _isolation(agent: Agent) -> Finding:

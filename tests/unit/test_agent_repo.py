@@ -1,0 +1,255 @@
+"""A repository into the sandbox and back: what is copied, the diff, and what apply refuses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.repo.applying import apply
+from agent.repo.changes import Change, changes, diff_text
+from agent.repo.ignoring import Rules
+from agent.repo.snapshot import FileState, Snapshot, stays_inside, take
+from sandbox.errors import ErrorCode, SandboxError
+
+
+def git(repo: Path, *args: str) -> str:
+    done = subprocess.run(
+        ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-C", str(repo), *args],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def write(repo: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = repo / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.fixture(params=["git", "plain"])
+def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    folder = tmp_path / "repo"
+    folder.mkdir()
+    write(folder, a_dot_py="a = 1\n", pkg__b_dot_py="b = 1\n", pkg__c_dot_txt="last line without end")
+    (folder / ".gitignore").write_text("*.log\n/build/\n!keep.log\n")
+    (folder / "pkg/.gitignore").write_text("!b.log\n*.tmp\n")
+    write(folder, x_dot_log="", keep_dot_log="", pkg__b_dot_log="", pkg__y_dot_tmp="", build__out="", sub__build__in="")
+    if request.param == "git":
+        git(folder, "init", "-q")
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", "first")
+    return folder
+
+
+def job(repo: Path, tmp_path: Path, work: Callable[[Path], object]) -> tuple[Snapshot, Path, list[Change]]:
+    """Take a snapshot, let ``work`` change a copy of it, and compare."""
+    snapshot = take(repo, tmp_path / "before")
+    after = tmp_path / "after"
+    shutil.copytree(snapshot.copy, after, symlinks=True)
+    work(after)
+    return snapshot, after, changes(snapshot, after)
+
+
+def test_what_counts_is_what_gitignore_says(repo: Path) -> None:
+    rules = Rules(repo)
+    expected = {
+        ".gitignore", "a.py", "keep.log", "pkg/.gitignore", "pkg/b.log", "pkg/b.py", "pkg/c.txt", "sub/build/in",
+    }  # fmt: skip
+    assert set(rules.files()) == expected
+    new = [
+        "n.py",
+        "n.log",
+        "build/n",
+        "sub/build/n",
+        "pkg/b.log",
+        "pkg/n.tmp",
+        "n.tmp",
+        "q/__pycache__/n.pyc",
+        ".git/x",
+    ]
+    assert rules.ignored(new) == {"n.log", "build/n", "pkg/n.tmp", "q/__pycache__/n.pyc", ".git/x"}
+
+
+def test_the_copy_has_no_git_folder_and_no_links_out(repo: Path, tmp_path: Path) -> None:
+    (repo / "in").symlink_to("pkg/b.py")
+    (repo / "out").symlink_to("/etc/passwd")
+    (repo / "up").symlink_to("../secret")
+    (repo / "gone").symlink_to("nowhere")
+    snapshot = take(repo, tmp_path / "copy")
+    assert set(snapshot.left_out) == {"out", "up"}
+    assert os.readlink(snapshot.copy / "in") == "pkg/b.py"
+    assert not (snapshot.copy / ".git").exists()
+    assert snapshot.files["gone"] == FileState("nowhere", link=True)
+
+
+def test_a_repository_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("none", "file"):
+        with pytest.raises(SandboxError) as caught:
+            take(tmp_path / name, tmp_path / "copy")
+        assert caught.value.code is ErrorCode.workspace_invalid
+
+
+def rework(folder: Path) -> None:
+    (folder / "a.py").write_text("a = 2\n")
+    (folder / "pkg/c.txt").write_text("other line without end")
+    (folder / "pkg/b.py").unlink()
+    (folder / "new dir").mkdir()
+    (folder / "new dir/é\n.txt").write_text("new\x0cpage\n\nend")
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "empty").write_text("")
+    (folder / "keep.log").chmod(0o755)
+    (folder / "noise.log").write_text("ignored")
+    (folder / "link").symlink_to("a.py")
+
+
+def test_git_applies_the_diff_and_gets_the_same_tree(repo: Path, tmp_path: Path) -> None:
+    snapshot, after, found = job(repo, tmp_path, rework)
+    other = tmp_path / "other"
+    shutil.copytree(snapshot.copy, other, symlinks=True)
+    git(other, "init", "-q")
+    (tmp_path / "diff").write_text(diff_text(snapshot, after, found))
+    git(other, "apply", str(tmp_path / "diff"))
+    shutil.rmtree(other / ".git")
+    (after / "noise.log").unlink()
+    assert subprocess.run(["diff", "-r", "--no-dereference", other, after], check=False).returncode == 0
+    assert os.access(other / "run.sh", os.X_OK)
+    assert os.access(other / "keep.log", os.X_OK)
+
+
+LINES = st.lists(st.sampled_from(["a", "b", "c", "", "\x0b", "d\r"]), max_size=12)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(before=LINES, after=LINES, ends=st.tuples(st.booleans(), st.booleans()))
+def test_any_diff_of_text_can_be_applied(
+    tmp_path_factory: pytest.TempPathFactory, before: list[str], after: list[str], ends: tuple[bool, bool]
+) -> None:
+    base = tmp_path_factory.mktemp("diff")
+    (base / "repo").mkdir()
+    (base / "repo/f").write_bytes(("\n".join(before) + "\n" * ends[0]).encode())
+    wanted = ("\n".join(after) + "\n" * ends[1]).encode()
+    snapshot, folder, found = job(base / "repo", base, lambda f: (f / "f").write_bytes(wanted))
+    if found:
+        git(base / "repo", "init", "-q")
+        (base / "diff").write_bytes(diff_text(snapshot, folder, found).encode())
+        git(base / "repo", "apply", "--whitespace=nowarn", str(base / "diff"))
+    assert (base / "repo/f").read_bytes() == wanted
+
+
+def test_binary_files_are_named_only(repo: Path, tmp_path: Path) -> None:
+    snapshot, after, found = job(repo, tmp_path, lambda f: (f / "image").write_bytes(b"\x89PNG\0\0"))
+    assert "Binary files a/image and b/image differ" in diff_text(snapshot, after, found)
+
+
+def test_apply_makes_the_repository_what_it_became(repo: Path, tmp_path: Path) -> None:
+    (repo / "a.py").chmod(0o640)
+    snapshot, after, found = job(repo, tmp_path, rework)
+    apply(snapshot, after, found)
+    assert (repo / "a.py").read_text() == "a = 2\n"
+    assert (repo / "a.py").stat().st_mode & 0o777 == 0o640
+    assert not (repo / "pkg/b.py").exists()
+    assert os.access(repo / "run.sh", os.X_OK)
+    assert os.readlink(repo / "link") == "a.py"
+    assert not (repo / "noise.log").exists()
+    again = take(repo, tmp_path / "again")
+    assert changes(again, after) == []
+
+
+def test_a_folder_that_became_empty_goes(repo: Path, tmp_path: Path) -> None:
+    snapshot, after, found = job(repo, tmp_path, lambda f: shutil.rmtree(f / "sub"))
+    apply(snapshot, after, found)
+    assert not (repo / "sub").exists()
+
+
+def tree(folder: Path) -> dict[str, bytes | str]:
+    return {
+        p.relative_to(folder).as_posix(): os.readlink(p) if p.is_symlink() else p.read_bytes()
+        for p in sorted(folder.rglob("*"))
+        if p.is_symlink() or p.is_file()
+    }
+
+
+def refused(repo: Path, snapshot: Snapshot, after: Path, found: list[Change]) -> str:
+    before = tree(repo)
+    with pytest.raises(SandboxError) as caught:
+        apply(snapshot, after, found)
+    assert caught.value.code is ErrorCode.apply_refused
+    assert caught.value.hint
+    assert tree(repo) == before
+    return caught.value.message
+
+
+def test_a_file_changed_on_the_host_refuses_everything(repo: Path, tmp_path: Path) -> None:
+    snapshot, after, found = job(repo, tmp_path, rework)
+    (repo / "a.py").write_text("mine\n")
+    assert "'a.py' was changed on the host since the copy" in refused(repo, snapshot, after, found)
+
+
+def test_a_file_that_appeared_or_went_on_the_host_refuses_everything(repo: Path, tmp_path: Path) -> None:
+    snapshot, after, found = job(repo, tmp_path, rework)
+    (repo / "empty").write_text("mine")
+    (repo / "pkg/c.txt").unlink()
+    message = refused(repo, snapshot, after, found)
+    assert "'empty' has appeared" in message
+    assert "'pkg/c.txt' was changed" in message
+
+
+@pytest.mark.parametrize(
+    "path", [".git/hooks/post-commit", "sub/.GIT/config", ".git./config", "git~1/config", "../x", "/x"]
+)
+def test_paths_that_no_sandbox_may_write(repo: Path, tmp_path: Path, path: str) -> None:
+    snapshot, after, _ = job(repo, tmp_path, lambda f: None)
+    change = Change(path, None, FileState("0" * 64))
+    assert "Nothing was written back" in refused(repo, snapshot, after, [change])
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "sub/../../outside", ""])
+def test_links_that_lead_out_are_refused(repo: Path, tmp_path: Path, target: str) -> None:
+    snapshot, after, _ = job(repo, tmp_path, lambda f: None)
+    change = Change("evil", None, FileState(target, link=True))
+    assert "leads out" in refused(repo, snapshot, after, [change])
+
+
+def test_a_folder_that_became_a_link_on_the_host_is_not_followed(repo: Path, tmp_path: Path) -> None:
+    snapshot, after, found = job(repo, tmp_path, lambda f: (f / "pkg/new.py").write_text("x"))
+    outside = tmp_path / "outside"
+    (repo / "pkg").rename(outside)
+    (repo / "pkg").symlink_to(outside)
+    assert "leads out of the repository through a link" in refused(repo, snapshot, after, found)
+    assert not (outside / "new.py").exists()
+
+
+def test_a_fault_while_writing_puts_everything_back(repo: Path, tmp_path: Path) -> None:
+    def work(folder: Path) -> None:
+        (folder / "a.py").write_text("a = 2\n")
+        (folder / "pkg/b.py").unlink()
+        (folder / "zz").mkdir()
+        (folder / "zz/new").write_text("x")
+
+    snapshot, after, found = job(repo, tmp_path, work)
+    (repo / "zz").write_text("a file where a folder is needed")
+    assert "Nothing was written back" in refused(repo, snapshot, after, found)
+
+
+def test_what_was_skipped_on_the_way_back_is_not_taken_for_deleted(repo: Path, tmp_path: Path) -> None:
+    snapshot, after, _ = job(repo, tmp_path, lambda f: shutil.rmtree(f / "pkg"))
+    assert {c.path for c in changes(snapshot, after, ("pkg",))} == set()
+    assert {c.kind for c in changes(snapshot, after)} == {"deleted"}
+
+
+@pytest.mark.parametrize(
+    ("path", "target", "inside"),
+    [("a", "b", True), ("a/b", "../c", True), ("a/b", "../../c", False), ("a", "..", False), ("a", "/b", False)],
+)
+def test_stays_inside(path: str, target: str, inside: bool) -> None:
+    assert stays_inside(path, target) is inside
