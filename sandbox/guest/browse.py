@@ -32,6 +32,8 @@ def browse(call: Call) -> dict[str, Any]:
     }  # fmt: skip
     argv = [*call.place.interpreter, "-m", f"{__package__}.page"]
     env = {**call.place.environ, "PYTHONSAFEPATH": "1"}  # nothing in the working folder is imported
+    if call.place.ca_bundle is not None:  # what the runtime brings: the image may have no certificates at all
+        env.setdefault("SSL_CERT_FILE", call.place.ca_bundle)
     done = call.run_helper(
         argv,
         timeout_seconds=seconds + GRACE_SECONDS,
