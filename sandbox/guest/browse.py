@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 from urllib.parse import urlsplit
 
 from .context import Call, Finished
 from .faults import Fault
-from .fetching import is_loopback
+from .loopback import is_loopback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 GRACE_SECONDS = 0.15  # the program keeps the deadline itself, but where it waits for a name to be resolved
 ANSWER_BYTES = 8 << 20
@@ -29,6 +32,7 @@ def browse(call: Call) -> dict[str, Any]:
     request = {
         "url": args["url"], "offset": args.get("offset", 0), "max_chars": args.get("max_chars", 20000),
         "raw": args.get("raw", False), "timeout_seconds": seconds, "deadline": time.monotonic() + seconds,
+        "ca_bundle": call.place.ca_bundle,
     }  # fmt: skip
     argv = [*call.place.interpreter, "-m", f"{__package__}.page"]
     env = {**call.place.environ, "PYTHONSAFEPATH": "1"}  # nothing in the working folder is imported

@@ -11,7 +11,10 @@ import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from itertools import islice
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 Place = tuple[int, int]
 Replaced = tuple[int, int, bytes]

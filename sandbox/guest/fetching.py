@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import os
 import ssl
 import urllib.request
 import zlib
 from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from .loopback import is_loopback
 
 BODY_BYTES = 5 << 20  # of the body, compressed or not; the rest is not read
 CHUNK = 1 << 16
@@ -27,7 +28,6 @@ TEXT_TYPES = (
     "x-ndjson",
     "graphql",
 )
-CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 USER_AGENT = "Mozilla/5.0 (compatible; gamebox)"
 
 
@@ -58,20 +58,11 @@ class Response:
         return "other" if b"\0" in head else "text"
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host is the sandbox itself."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def fetch(url: str, seconds: float) -> Response:
+def fetch(url: str, seconds: float, ca_bundle: str | None) -> Response:
     """GET ``url``; redirects are answers like any other.
 
-    Proxies are those of the environment, never for the sandbox itself. Raises OSError (urllib.error.URLError among
+    Proxies are those of the environment, never for the sandbox itself.
+    ``ca_bundle`` is a file of certificates (PEM). Raises OSError (urllib.error.URLError among
     them) and http.client.HTTPException.
     """
     opener = urllib.request.OpenerDirector()
@@ -79,7 +70,7 @@ def fetch(url: str, seconds: float) -> Response:
     opener.add_handler(urllib.request.ProxyHandler(proxies))
     opener.add_handler(urllib.request.HTTPHandler())
     if url.startswith("https:"):  # certificates take a while to load
-        opener.add_handler(urllib.request.HTTPSHandler(context=_trust()))
+        opener.add_handler(urllib.request.HTTPSHandler(context=_trust(ca_bundle)))
     headers = {
         "User-Agent": USER_AGENT,
         "Accept": "text/html,text/*;q=0.9,*/*;q=0.8",
@@ -89,11 +80,11 @@ def fetch(url: str, seconds: float) -> Response:
         return _received(response)
 
 
-def _trust() -> ssl.SSLContext:
-    """The certificates of the sandbox's image, also where this Python's own OpenSSL looks for them in another place."""
+def _trust(ca_bundle: str | None) -> ssl.SSLContext:
+    """The certificates of the bundle, as this Python's own OpenSSL looks for them in another place than the image's."""
     context = ssl.create_default_context()
-    if os.path.exists(CA_BUNDLE):
-        context.load_verify_locations(CA_BUNDLE)
+    if ca_bundle and os.path.exists(ca_bundle):
+        context.load_verify_locations(ca_bundle)
     return context
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from . import edits
 from .beneath import Roots, roots_of
@@ -12,6 +11,10 @@ from .faults import Fault
 from .nearest import nearest
 from .reading import SNIFFED
 from .replacing import Replacement, same
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def write(call: Call) -> dict[str, Any]:

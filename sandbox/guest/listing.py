@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import Any
 
 from .beneath import Roots, roots_of, shown
 from .context import Call
 from .walking import DIRECTORY, Item, walk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 COUNTED = 100_000  # entries counted beyond those that are shown
 SECONDS = 3.0  # after that the count stops where it is; ``truncated`` then says so

@@ -13,9 +13,12 @@ from bisect import bisect_right
 from collections import Counter
 from difflib import SequenceMatcher
 from itertools import pairwise
-from typing import Any
 
 from .edits import candidate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SECONDS = 0.5  # after that, what was found so far is the answer
 SEARCHED = 4 << 20  # bytes of the file

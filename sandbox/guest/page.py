@@ -62,7 +62,7 @@ def browse(request: dict[str, Any], seconds: float) -> dict[str, Any]:
     url = checked(request["url"])
     redirects: list[str] = []
     while True:
-        response = _fetch(url, seconds)
+        response = _fetch(url, seconds, request["ca_bundle"])
         if response.status not in STATUS_OF_REDIRECTS or not response.location:
             break
         if len(redirects) == REDIRECTS:
@@ -113,9 +113,9 @@ def checked(url: str) -> str:
     )
 
 
-def _fetch(url: str, seconds: float) -> Response:
+def _fetch(url: str, seconds: float, ca_bundle: str | None) -> Response:
     try:
-        return fetch(url, seconds)
+        return fetch(url, seconds, ca_bundle)
     except urllib.error.URLError as error:
         reason = error.reason
         if isinstance(reason, TimeoutError):

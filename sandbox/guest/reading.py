@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import codecs
 import os
-from typing import Any
 
 from .beneath import roots_of
 from .context import Call
 from .faults import Fault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CHUNK = 1 << 18
 SNIFFED = 8192  # bytes in which a NUL makes a file binary, as git and ripgrep look at it

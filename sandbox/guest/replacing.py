@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 import threading
 from types import TracebackType
-from typing import Self
 
 from .beneath import SAFE, Roots, encoded
 from .faults import Fault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Self
 
 # Held while a file is compared with what was read and replaced, so that of two edits at once one says path_changed.
 _commit = threading.Lock()
@@ -35,7 +37,7 @@ class Replacement:
             os.close(made_fd)
             self.effects = "partial" if made else "none"
         self._dir, self._name = roots.parent(path, follow=True)
-        self._temporary, self._committed = b".gamebox-" + secrets.token_hex(8).encode(), False
+        self._temporary, self._committed = b".gamebox-" + os.urandom(8).hex().encode(), False
         try:
             self.previous = self._look()
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -7,11 +7,14 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 from .beneath import Roots, roots_of
 from .context import Call, Finished
 from .faults import Fault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SECONDS = 30.0
 OUTPUT_BYTES = 8 << 20

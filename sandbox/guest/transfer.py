@@ -7,7 +7,6 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterator
-from typing import Any
 
 from .beneath import Roots, roots_of, shown
 from .context import Call
@@ -15,6 +14,10 @@ from .faults import Fault
 from .replacing import Replacement
 from .unpacking import unpack
 from .walking import DIRECTORY, Item, walk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CHUNK = 1 << 18
 SKIPPED_NAMES = 100

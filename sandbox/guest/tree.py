@@ -5,15 +5,17 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import secrets
 import stat
-from typing import Any
 
 from .beneath import Roots, roots_of
 from .context import Call
 from .copying import copy
 from .faults import Fault
 from .walking import DIRECTORY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 RENAME_NOREPLACE = 1
 LEVELS = 100  # folders held open at once while a tree is deleted
@@ -101,7 +103,7 @@ def _move(roots: Roots, source: End, target: End, overwrite: bool) -> None:
 
 def _move_by_copy(roots: Roots, source: End, target: End, overwrite: bool) -> None:
     """To another file system: copied under another name, put in place in one step, then deleted at the source."""
-    temporary = b".gamebox-" + secrets.token_hex(8).encode()
+    temporary = b".gamebox-" + os.urandom(8).hex().encode()
     beside = (target[0], temporary, target[2])
     try:
         copy(source[0], source[1], target[0], temporary)
@@ -214,5 +216,5 @@ def _empty(fd: int, top: int, too_deep: bool, count: _Count) -> bytes | None:
             except IsADirectoryError:
                 if not too_deep:
                     return name
-                os.rename(name, b".gamebox-" + secrets.token_hex(8).encode(), src_dir_fd=fd, dst_dir_fd=top)
+                os.rename(name, b".gamebox-" + os.urandom(8).hex().encode(), src_dir_fd=fd, dst_dir_fd=top)
     return None

@@ -6,11 +6,14 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterator
-from typing import Any, Self
 
 from .beneath import Roots, shown
 from .faults import Fault
 from .walking import DIRECTORY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Self
 
 ENTRIES = 200_000
 HEADER_BYTES = 1 << 20  # of an extended header, which tarfile holds in memory

@@ -6,21 +6,22 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 NAMES = 100_000  # of one folder; what it holds beyond is passed over
 LEVELS = 500  # folders held open at once
 
 
-@dataclass(frozen=True, slots=True)
 class Item:
     """Something in a tree: ``path`` from its top, ``name`` in ``folder_fd``, open until the next item."""
 
-    path: bytes
-    name: bytes
-    folder_fd: int
-    status: os.stat_result
+    __slots__ = ("folder_fd", "name", "path", "status")
+
+    def __init__(self, path: bytes, name: bytes, folder_fd: int, status: os.stat_result) -> None:
+        self.path = path
+        self.name = name
+        self.folder_fd = folder_fd
+        self.status = status
 
 
 def walk(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,8 @@ def place(tmp_path: Path, engine: str) -> Place:
     programs.mkdir()
     if engine == "ripgrep":
         (programs / "rg").symlink_to(str(RIPGREP))
-    return replace(place, environ={**place.environ, "PATH": str(programs)})
+    place.environ["PATH"] = str(programs)
+    return place
 
 
 @pytest.fixture
