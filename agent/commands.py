@@ -117,6 +117,14 @@ def opener(image: str, *, local: bool) -> Callable[[Path], Environment]:
     return opened
 
 
+def tell_proofs(outcome: Outcome, screen: Screen) -> None:
+    """The commands that were run after the agent had finished, and what they said, on standard error."""
+    for proof in outcome.proofs:
+        first, *more = proof.command.strip().splitlines()
+        screen.line(f"\nafterwards, run by us: {first}{' …' if more else ''}", "bold")
+        screen.line(proof.output, "green" if proof.passed else "red")
+
+
 def tell(outcome: Outcome, screen: Screen) -> None:
     """How it ended, on standard error."""
     result: Any = outcome.run.result
@@ -126,9 +134,6 @@ def tell(outcome: Outcome, screen: Screen) -> None:
     error = outcome.run.error
     if getattr(error, "hint", ""):
         screen.line(f"hint: {getattr(error, 'hint', '')}")
-    for proof in outcome.proofs:
-        screen.line(f"\nproof: {proof.command.strip()}", "bold")
-        screen.line(proof.output, "green" if proof.passed else "red")
     for path in outcome.skipped:
         screen.line(f"not brought back: {path}", "yellow")
     if outcome.interrupted:

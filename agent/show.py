@@ -85,6 +85,8 @@ class LiveView(Hooks):
 
         text = action.show(envelope) if action is not None else text_of(envelope)
         failed = envelope.get("tool_executed") is not True
+        if action is not None and action.terminal and not failed:
+            return  # the result of the run is told at its end
         shown = "\n".join(f"    {line}" for line in _cut(text, RESULT_LINES).split("\n"))
         self.screen.line(shown, "red" if failed else "dim")
 
@@ -113,6 +115,8 @@ def summary_line(run: AgentRun) -> str:
     cost = "cost unknown" if u.unpriced_calls else f"${u.cost_usd:.4f}"
     tokens = f"{u.input_tokens} + {u.output_tokens} tokens"
     failed = f" ({u.failed_calls} failed)" if u.failed_calls else ""
+    if not u.calls:
+        return f"{run.status.value}: {run.reason} {run.iterations} steps, {run.seconds:.1f} s, no model was called"
     calls = f"{u.calls} model call{'' if u.calls == 1 else 's'}{failed}"
     return f"{run.status.value}: {run.reason} {run.iterations} steps, {run.seconds:.1f} s, {calls}, {tokens}, {cost}"
 

@@ -32,7 +32,7 @@ EPILOG = """Examples:
 
 
 def run(
-    command: list[str] = typer.Argument(..., metavar="-- COMMAND...", help="The program and its arguments."),
+    command: list[str] = typer.Argument(..., metavar="COMMAND", help="The program and its arguments."),
     image: str = typer.Option(DEFAULT_IMAGE, help="Image of the sandbox."),
     workspace: Path | None = typer.Option(None, help="Folder to copy in; nothing is written back to it."),
     timeout: float = typer.Option(120.0, help="Seconds after which the command and all it started are killed."),

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from agent.budget import Budget
-from agent.commands import brain_of, opener, tell
+from agent.commands import brain_of, opener, tell, tell_proofs
 from agent.job import Job, carry_out
 from agent.model.brain import Brain
 from agent.model.scripted import ScriptedModel
@@ -41,4 +41,5 @@ def run_demo(model: str | None, image: str) -> int:
         outcome = carry_out(job, screen)
     tell(outcome, screen)
     Screen(sys.stdout).diff(outcome.diff or "")
+    tell_proofs(outcome, screen)
     return outcome.exit_code

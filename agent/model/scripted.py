@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from agent.budget import Usage, charge
 from sandbox.errors import ErrorCode, SandboxError
 
 from .brain import ModelError
@@ -48,7 +47,6 @@ class ScriptedModel:
     def __call__(self, prompt: Any, /) -> Any:
         number = len(self.prompts)
         self.prompts.append(prompt)
-        charge(Usage(calls=1))
         if number >= len(self.steps):
             raise ModelError(
                 ErrorCode.model_unavailable,
