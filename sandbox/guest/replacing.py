@@ -33,7 +33,12 @@ class Replacement:
         folder = os.path.dirname(path)
         self.effects = "none"
         if folder:
-            made_fd, made = roots.make_dirs(folder)
+            try:
+                made_fd, made = roots.make_dirs(folder)
+            except Fault as fault:
+                if fault.code == "path_outside_roots":
+                    fault.fields["path"] = roots.display(path)
+                raise
             os.close(made_fd)
             self.effects = "partial" if made else "none"
         self._dir, self._name = roots.parent(path, follow=True)

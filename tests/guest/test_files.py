@@ -191,6 +191,7 @@ def test_write_refuses_what_is_no_file(place: Place, workspace: Path) -> None:
     (workspace / "d").mkdir()
     assert fault(writing, place, "fifo", "x").code == "not_a_regular_file"
     assert fault(writing, place, "d", "x").code == "is_a_directory"
+    assert fault(writing, place, "/etc/new", "x").fields["path"] == "/etc/new"
     assert fault(writing, place, "new/", "x").code == "is_a_directory"
     assert fault(writing, place, "made/a\0b", "x").code == "path_invalid"
     assert fault(writing, place, "fifo/x", "x").code == "not_a_directory"
