@@ -29,7 +29,7 @@ class AttachStream:
         self._socket.settimeout(SEND_SECONDS)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
-        self._pending = bytearray()
+        self._header = bytearray()
         self._left = 0
         self._kind = _STDOUT
         self._stderr = bytearray()
@@ -77,25 +77,25 @@ class AttachStream:
         return self._stderr.decode("utf-8", "replace")
 
     def _unwrap(self, data: bytes) -> bytes:
-        self._pending += data
-        output = bytearray()
-        at = 0
-        while at < len(self._pending):
+        """What is stdout in ``data``; a header may be cut anywhere."""
+        view = memoryview(data)
+        output: list[memoryview] = []
+        while view:
             if not self._left:
-                if len(self._pending) - at < _HEADER.size:
-                    break
-                self._kind, self._left = _HEADER.unpack_from(self._pending, at)
-                at += _HEADER.size
+                missing = _HEADER.size - len(self._header)
+                self._header += view[:missing]
+                view = view[missing:]
+                if len(self._header) == _HEADER.size:
+                    self._kind, self._left = _HEADER.unpack(self._header)
+                    self._header.clear()
                 continue
-            piece = self._pending[at : at + self._left]
-            at += len(piece)
+            piece, view = view[: self._left], view[self._left :]
             self._left -= len(piece)
             if self._kind == _STDOUT:
-                output += piece
+                output.append(piece)
             elif self._kind == _STDERR:
                 self._log(bytes(piece))
-        del self._pending[:at]
-        return bytes(output)
+        return b"".join(output)
 
     def _log(self, piece: bytes) -> None:
         self._stderr = (self._stderr + piece)[-8192:]

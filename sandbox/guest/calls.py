@@ -71,7 +71,7 @@ class WorkerCall:
                     raise Fault("cancelled")
                 piece = view[: min(self._window, wire.MAX_PAYLOAD)]
                 self._window -= len(piece)
-            self._link.frame(wire.Kind.DATA, self._channel, bytes(piece))
+            self._link.frame(wire.Kind.DATA, self._channel, piece)
             view = view[len(piece) :]
 
     def run_helper(

@@ -30,7 +30,7 @@ class Link:
         self._sequence = 0
         self._lock = threading.Lock()
         self._queue: deque[Iterator[tuple[int, int, bytes | memoryview]]] = deque()
-        self._unsent = b""
+        self._unsent = memoryview(b"")
         self._watched = False
         self.lost = False
         os.set_blocking(out_fd, False)
@@ -40,7 +40,7 @@ class Link:
         data = wire.pack_message(fields, blob)
         self._add((k, channel, p) for k, p in wire.split_message(kind, data))
 
-    def frame(self, kind: int, channel: int, payload: bytes = b"") -> None:
+    def frame(self, kind: int, channel: int, payload: bytes | memoryview = b"") -> None:
         """Send one frame; returns at once."""
         self._add(iter(((kind, channel, payload),)))
 
@@ -75,7 +75,7 @@ class Link:
                 if head is None:
                     continue
                 kind, channel, payload = head
-                self._unsent = wire.frame(self._nonce, self._sequence, kind, channel, payload)
+                self._unsent = memoryview(wire.frame(self._nonce, self._sequence, kind, channel, payload))
                 self._sequence += 1
                 self._queue.append(frames)
             try:

@@ -59,7 +59,7 @@ def frame(nonce: bytes, sequence: int, kind: int, channel: int, payload: bytes |
     """One frame as bytes. Raises ValueError for a payload over MAX_PAYLOAD."""
     if len(payload) > MAX_PAYLOAD:
         raise ValueError("payload too long for one frame")
-    return HEADER.pack(nonce, sequence & 0xFFFFFFFF, kind, _ZERO, channel, len(payload)) + bytes(payload)
+    return HEADER.pack(nonce, sequence & 0xFFFFFFFF, kind, _ZERO, channel, len(payload)) + payload
 
 
 class Decoder:
@@ -107,10 +107,11 @@ class Decoder:
         return kind, channel, length
 
 
-def pack_message(fields: dict[str, Any], blob: bytes = b"") -> bytes:
-    """A message as bytes."""
-    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-    return _LENGTH.pack(len(text)) + text + blob
+def pack_message(fields: dict[str, Any], blob: bytes = b"", *, exact: bool = False) -> bytes:
+    """A message as bytes. Surrogates in its texts become "?", or with ``exact`` arrive as they are."""
+    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    encoded = text.encode("utf-8", "surrogatepass" if exact else "replace")
+    return _LENGTH.pack(len(encoded)) + encoded + blob
 
 
 def unpack_message(data: bytes) -> tuple[dict[str, Any], bytes]:
