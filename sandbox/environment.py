@@ -110,7 +110,8 @@ class Environment(OperationMethods):
         try:
             return self.perform(request)
         except SandboxError as error:
-            return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
+            schema = schema_of(kind) if error.code is ErrorCode.invalid_arguments else None
+            return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000, schema=schema)
 
     def perform(self, request: Request) -> Envelope[Any]:
         """Carry out a validated request; may raise SandboxError, which ``execute`` turns into a failure."""

@@ -122,8 +122,8 @@ class GuestEnvironment(Environment):
         return args, {"timeout_seconds": seconds, "max_reply_bytes": MAX_REPLY_BYTES + self.limits.read_bytes}
 
     def _prepared_run(self, request: op.Run) -> tuple[dict[str, Any], dict[str, Any]]:
-        if (request.command is None) == (request.argv is None):
-            raise _worded(ErrorCode.invalid_arguments, {"problem": "give either command or argv"}, "run")
+        if wrong := request.problem():
+            raise _worded(ErrorCode.invalid_arguments, {"problem": wrong}, "run")
         timeout = request.timeout_seconds
         if timeout is None and not request.background:
             timeout = self.limits.timeout_seconds

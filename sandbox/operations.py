@@ -149,6 +149,29 @@ class Run(Request):
     )
     keep_output_bytes: int | None = Field(None, ge=0, description="How much output to return at most.")
 
+    def problem(self) -> str | None:
+        """Why no process can be started from this; None where one can. Surrogate escapes stand for bytes."""
+        if (self.command is None) == (self.argv is None):
+            return "give either command or argv"
+        env = self.env or {}
+        for text in (self.command or "", *(self.argv or ()), self.cwd or "", *env, *env.values()):
+            if "\0" in text:
+                return "a NUL character in the command, its folder or its environment"
+            if not _is_bytes(text):
+                return f"{text[:80]!r} is not valid Unicode"
+        if isinstance(self.stdin, str) and not _is_bytes(self.stdin):
+            return "stdin is not valid Unicode"
+        wrong = next((name for name in env if not name or "=" in name), None)
+        return None if wrong is None else f"{wrong[:80]!r} is no name for a variable"
+
+
+def _is_bytes(text: str) -> bool:
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
 
 class Logs(Request):
     """Show the output of a command by its id, from a byte offset on; shows whether it still runs."""

@@ -152,7 +152,8 @@ class Transport:
 
     # --- out ------------------------------------------------------------------
     def _message(self, kind: int, channel: int, fields: dict[str, Any], blob: bytes = b"") -> None:
-        for part, payload in wire.split_message(kind, wire.pack_message(fields, blob)):
+        # exact: what cannot be carried out as it was asked is to be refused, not carried out in another way
+        for part, payload in wire.split_message(kind, wire.pack_message(fields, blob, exact=True)):
             self._frame(part, channel, payload)
 
     def _frame(self, kind: int, channel: int, payload: bytes | memoryview = b"") -> None:
