@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Report = Callable[[int, int, bool], None]
+    Report = Callable[[int, int, tuple[str, ...]], None]
 
 # A kill of everything is atomic, but a fork that was under way shows up a moment later (seen: 199 ms at half a cpu).
 EVERYTHING_SECONDS = 1.0
@@ -26,10 +26,10 @@ class Killer:
     """Kills trees of processes one after the other and reports in the reactor's thread.
 
     ``everything`` says whether the last resort, a SIGKILL to every other process, is there: only as PID 1 of a sandbox.
-    ``before`` and ``after`` are called around it.
+    ``before`` and ``after`` are called around it; what ``before`` answers, the commands that are hit, goes into the report.
     """
 
-    def __init__(self, reactor: Reactor, before: Callable[[], None], after: Callable[[], None]) -> None:
+    def __init__(self, reactor: Reactor, before: Callable[[], tuple[str, ...]], after: Callable[[], None]) -> None:
         self.everything = os.getpid() == 1
         self._reactor = reactor
         self._before = before
@@ -38,19 +38,19 @@ class Killer:
         threading.Thread(target=self._work, name="killer", daemon=True).start()
 
     def kill(self, root: int, report: Report) -> None:
-        """Kill all below ``root``, then call ``report(killed, survivors, escalated)``."""
+        """Kill all below ``root``, then call ``report(killed, survivors, hit)``."""
         self._jobs.put((root, report))
 
     def _work(self) -> None:
         while True:
             root, report = self._jobs.get()
             killed, alive = proctree.kill_below(root)
-            escalated = bool(alive) and self.everything
-            if escalated:
-                self._before()
+            hit: tuple[str, ...] = ()
+            if alive and self.everything:
+                hit = self._before()
                 alive = _kill_everything()
                 self._reactor.hand_over(self._after)
-            self._reactor.hand_over(partial(report, len(killed), len(alive), escalated))
+            self._reactor.hand_over(partial(report, len(killed), len(alive), hit))
 
 
 def _kill_everything() -> set[int]:

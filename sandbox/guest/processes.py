@@ -36,7 +36,7 @@ class Processes:
         self.reactor = reactor
         self.spawner = spawner
         self.place = place
-        self._killer = Killer(reactor, spawner.pause, spawner.resume)
+        self._killer = Killer(reactor, self._before_everything, spawner.resume)
         self.pressure = MemoryPressure()
         self.shell = sessions.find_shell()
         self._sessions: dict[str, Session] = {}
@@ -121,17 +121,19 @@ class Processes:
         runner = command.runner
         self.spawner.hold(runner)
 
-        def killed(count: int, survivors: int, escalated: bool) -> None:
+        def killed(count: int, survivors: int, hit: tuple[str, ...]) -> None:
             self.spawner.release(runner)
             command.survivors = survivors
-            if escalated:
-                command.collateral = tuple(
-                    c.id for c in self.commands.values() if not c.tree_empty and c is not command
-                )
+            command.collateral = tuple(ident for ident in hit if ident != command.id)
             command.end()
             report(count)
 
         self._killer.kill(command.runner.pid, killed)
+
+    def _before_everything(self) -> tuple[str, ...]:
+        """Get ready for a kill of everything, in the killer's thread; ids of the commands that it will hit."""
+        self.spawner.pause()
+        return tuple(c.id for c in list(self.commands.values()) if not c.tree_empty)
 
     def stop_all(self) -> None:
         """Kill every command without waiting for reports; for the end of a guest that is not PID 1."""
