@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from . import operations as op
 from . import results as res
 from .envelope import Envelope, Failure, Notice, Success
-from .environment import Approver, Environment
+from .environment import Approver, Environment, invalid_arguments
 from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
 from .hints import word_fault, word_notice
 from .limits import Limits
@@ -174,7 +174,7 @@ class GuestEnvironment(Environment):
             fields, blob = self._live().request("upload", request.model_dump(), timeout_seconds=FILE_SECONDS, body=body)
             return self._envelope(request, fields, blob, started)
 
-        return _guarded(work)
+        return _guarded(op.Upload, work)
 
     def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
         """See ``OperationMethods.download``."""
@@ -192,7 +192,7 @@ class GuestEnvironment(Environment):
                     )
                 return envelope
 
-        return _guarded(work)
+        return _guarded(op.Download, work)
 
     # --- description ------------------------------------------------------------------
     def describe(self) -> dict[str, str]:
@@ -216,15 +216,17 @@ class GuestEnvironment(Environment):
         return {"isolated": isolated, "place": {**place, "limits": limits}}
 
 
-def _guarded(work: Callable[[float], Envelope[T]]) -> Envelope[T]:
+def _guarded(kind: type[op.Request], work: Callable[[float], Envelope[T]]) -> Envelope[T]:
     started = time.monotonic()
     try:
         return work(started)
     except ValidationError as error:
-        problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])
-        return Failure.of(_worded(ErrorCode.invalid_arguments, {"problem": problem}, "transfer"))
+        return invalid_arguments(kind, error)
     except SandboxError as error:
         return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
+    except OSError as error:  # of the host's files; the pipe's own are worded by the transport
+        message = f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."
+        return Failure(ErrorCode.io_error, message, "Check the files on the host, then do it again.", effects="unknown")
 
 
 def _result(request: op.Request, fields: Mapping[str, Any], blob: bytes) -> res.Result | None:

@@ -14,6 +14,7 @@ from .errors import ErrorCode, OperationError
 from .results import DownloadResult
 
 CHUNK = 256 * 1024
+_SMALLER = "Copy a part of it, or raise Limits(transfer_bytes=...)."
 
 
 def outgoing(
@@ -23,7 +24,7 @@ def outgoing(
     if isinstance(data_or_path, bytes | bytearray | memoryview):
         if len(data_or_path) > limit:
             raise OperationError(
-                ErrorCode.file_too_large, f"{len(data_or_path)} bytes are more than the transfer limit of {limit}."
+                ErrorCode.file_too_large, f"{len(data_or_path)} bytes are more than the transfer limit of {limit}.", _SMALLER
             )
         return "file", None, (bytes(data_or_path),)
     source = Path(data_or_path)
@@ -87,7 +88,7 @@ class Incoming:
         # A tar is larger than its files: a block an entry.
         if self._size > self._limit * 2 + (64 << 20):
             raise OperationError(
-                ErrorCode.file_too_large, f"The download is larger than the limit of {self._limit} bytes."
+                ErrorCode.file_too_large, f"The download is larger than the limit of {self._limit} bytes.", _SMALLER
             )
         if self._file is None:
             self._chunks.append(chunk)
@@ -96,7 +97,7 @@ class Incoming:
             self._file.write(chunk)
         except OSError as error:
             raise OperationError(
-                ErrorCode.host_disk_full, f"The host could not store the download: {error.strerror}."
+                ErrorCode.host_disk_full, f"The host could not store the download: {error.strerror}.", "Free space there."
             ) from error
 
     def finish(self, result: DownloadResult) -> DownloadResult:

@@ -1,0 +1,80 @@
+"""What every test may use: the engine, and sandboxes that are gone when the test is."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from sandbox import DockerEnvironment
+
+REQUIRED = "GAMEBOX_REQUIRE_ENGINE"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*capabilities): only environments that have these take part")
+
+
+@functools.cache
+def engine_problem() -> str | None:
+    """Why no engine answers; None where one does."""
+    from sandbox.docker.engine import connect
+    from sandbox.errors import SandboxError
+
+    try:
+        connect().close()
+    except SandboxError as error:
+        return str(error)
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked ``engine`` are skipped without one, or fail where GAMEBOX_REQUIRE_ENGINE is 1."""
+    if item.get_closest_marker("engine") is None:
+        return
+    problem = engine_problem()
+    if problem is None:
+        return
+    if os.environ.get(REQUIRED) == "1":
+        pytest.fail(f"{REQUIRED}=1, but no engine answers: {problem}", pytrace=False)
+    pytest.skip(f"no engine answers: {problem}")
+
+
+@pytest.fixture
+def docker_env() -> Iterator[Callable[..., DockerEnvironment]]:
+    """Makes started DockerEnvironments of the given options, and closes them all."""
+    from sandbox import DockerEnvironment
+
+    made: list[DockerEnvironment] = []
+
+    def make(*args: Any, **options: Any) -> DockerEnvironment:
+        made.append(DockerEnvironment(*args, **options))
+        return made[-1].start()
+
+    yield make
+    for env in made:
+        env.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """At the end no sandbox of this process is left on the engine; set up first, so this is checked last."""
+    yield
+    if "sandbox.docker.environment" not in sys.modules or engine_problem() is not None:
+        return
+    from sandbox.docker.engine import connect
+    from sandbox.docker.events import SANDBOX_LABEL
+
+    client = connect()
+    try:
+        labels = [SANDBOX_LABEL, f"dev.gamebox.pid={os.getpid()}"]
+        left = [found["Names"] for found in client.api.containers(all=True, filters={"label": labels})]
+    finally:
+        client.close()
+    assert not left, f"sandboxes were left on the engine: {left}"

@@ -1,0 +1,72 @@
+"""The environments that have to keep the contract, and what each can do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox import DockerEnvironment, FakeEnvironment, Limits, LocalEnvironment
+from sandbox.guest_environment import GuestEnvironment
+from sandbox.testing import FakeRun, Ran
+
+MIB = 1 << 20
+# Small, so that every bound is reached quickly.
+LIMITS = Limits(
+    memory_bytes=512 * MIB, read_bytes=64 << 10, write_bytes=1 * MIB, transfer_bytes=8 * MIB, spill_bytes=1 * MIB,
+    timeout_seconds=60, background_commands=8, max_timeout_seconds=3600,
+)  # fmt: skip
+
+# shell: commands are really carried out · processes: they can be seen, killed and leave others behind · links: a command
+# makes them · isolated: the user is not root and the host out of reach
+SHELL, ISOLATED = "shell", "isolated"
+
+
+def _counted(run: FakeRun) -> str | Ran:
+    """Commands whose output follows from what they are given."""
+    if run.command == "cat":
+        return Ran(stdout=run.stdin)
+    if run.command == 'printf %s "$GREETING"':
+        return run.env.get("GREETING", "")
+    if run.command == "pwd":
+        return run.cwd + "\n"
+    count = re.fullmatch(r"head -c (\d+) /dev/zero \| tr '\\0' x", run.command)
+    return "x" * int(count[1]) if count else Ran(exit_code=127)
+
+
+# What the fake is told of the commands in test_run.py: nothing of its own can carry out a command.
+TABLE: dict[str | re.Pattern[str], Any] = {
+    "printf 'hello\\n'": "hello\n",
+    "printf hello": "hello",
+    "printf hello there": "hello there",
+    "printf out; printf err >&2; exit 3": Ran(stdout="out", stderr="err", exit_code=3),
+    "printf out; printf err >&2": Ran(stdout="out", stderr="err"),
+    "kill -9 $$": Ran(signal="SIGKILL"),
+    "exit 7": Ran(exit_code=7),
+    "printf early; sleep 30": Ran(stdout="early", seconds=30),
+    "printf '\\377\\000\\nmore'": b"\xff\x00\nmore",
+    "true": "",
+    re.compile(r".*"): _counted,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    name: str
+    make: Callable[[], GuestEnvironment]
+    capabilities: frozenset[str]
+
+
+BACKENDS = (
+    Backend("docker", lambda: DockerEnvironment(limits=LIMITS), frozenset({SHELL, ISOLATED})),
+    Backend("local", lambda: LocalEnvironment(limits=LIMITS), frozenset({SHELL})),
+    Backend("fake", lambda: FakeEnvironment(commands=TABLE, limits=LIMITS), frozenset()),
+)
+
+
+def folder_of(env: GuestEnvironment) -> str:
+    """Absolute path of the workspace."""
+    return env.workspace if isinstance(env, LocalEnvironment) else "/workspace"
+
+

@@ -1,0 +1,70 @@
+"""What every envelope has to be, whatever is in it."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sandbox import results as res
+from sandbox.envelope import Envelope, Failure
+from sandbox.errors import ErrorCode
+
+T = TypeVar("T")
+SUCCESS_KEYS = {"tool_executed", "result", "timestamp", "duration_ms", "notices"}
+FAILURE_KEYS = {
+    "tool_executed", "error", "code", "hint", "next_tool", "retryable", "effects", "result", "timestamp", "duration_ms", "notices",
+}  # fmt: skip
+
+
+def done(envelope: Envelope[T]) -> T:
+    """The result of a success whose every form is as it should be."""
+    assert envelope.ok, envelope.to_text()
+    data = envelope.to_dict()
+    assert set(data) == SUCCESS_KEYS
+    assert data["tool_executed"] is True
+    _check_common(data)
+    result: Any = envelope.unwrap()
+    if not isinstance(result, res.DownloadResult):  # bytes are no JSON
+        assert type(result).model_validate(json.loads(json.dumps(data["result"]))) == result
+    if hasattr(result, "to_text"):
+        assert envelope.to_text().startswith(str(result.to_text()).strip("\n"))
+    return envelope.result
+
+
+def refused(envelope: Envelope[Any], code: str, *words: str, effects: str = "none") -> Failure[Any]:
+    """The failure with ``code``; each of ``words`` stands in its error or its hint."""
+    assert isinstance(envelope, Failure), envelope.to_text()
+    assert (envelope.code, envelope.effects) == (ErrorCode(code), effects), envelope.to_text()
+    data = envelope.to_dict()
+    assert set(data) - {"schema"} == FAILURE_KEYS
+    assert ("schema" in data) == (code == "invalid_arguments")
+    assert (data["tool_executed"], data["code"]) == (False, code)
+    _check_common(data)
+    json.dumps(data)
+    text = envelope.to_text()
+    assert text.startswith(f"ERROR {code}: {envelope.error}\nHINT: {envelope.hint}")
+    assert envelope.error.endswith(".") or envelope.error.endswith("…")
+    for word in ("None", "Traceback", "Error:"):
+        assert word not in envelope.error + envelope.hint
+    for wanted in words:
+        assert wanted in envelope.error + " " + envelope.hint
+    return envelope
+
+
+def _check_common(data: dict[str, Any]) -> None:
+    assert datetime.fromisoformat(data["timestamp"]).tzinfo is not None
+    assert data["duration_ms"] >= 0
+    for notice in data["notices"]:
+        assert set(notice) == {"code", "message", "hint"}
+        assert "None" not in notice["message"] + notice["hint"]
+
+
+def codes_of(envelope: Envelope[Any]) -> list[str]:
+    return [notice.code for notice in envelope.notices]
+
+
+def so_far(failure: Failure[Any]) -> Any:
+    """What a failure knows of its result."""
+    assert failure.result is not None
+    return failure.result

@@ -1,0 +1,46 @@
+"""One environment of each kind for the whole run; a folder of its own for each test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from sandbox.guest_environment import GuestEnvironment
+
+from .backends import BACKENDS, Backend
+
+_numbers = itertools.count(1)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests run on every environment that has what they need."""
+    if "env" not in metafunc.fixturenames:
+        return
+    needed = {name for mark in metafunc.definition.iter_markers("needs") for name in mark.args}
+    params = []
+    for backend in BACKENDS:
+        if needed <= backend.capabilities:
+            marks = [pytest.mark.xdist_group(f"contract-{backend.name}")]
+            if backend.name == "docker":
+                marks.append(pytest.mark.engine)
+            params.append(pytest.param(backend, marks=marks, id=backend.name))
+    assert params, f"no environment has {needed}"
+    metafunc.parametrize("env", params, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def env(request: pytest.FixtureRequest) -> Iterator[GuestEnvironment]:
+    """A started environment that all tests of its kind share."""
+    backend: Backend = request.param
+    with backend.make() as made:
+        yield made
+
+
+@pytest.fixture
+def folder(env: GuestEnvironment) -> str:
+    """A new folder in the workspace."""
+    name = f"t{next(_numbers)}"
+    env.make_dir(name).unwrap()
+    return name

@@ -1,0 +1,148 @@
+"""Run, logs and kill as every environment has them; the fake knows these commands from a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from sandbox import FakeEnvironment
+from sandbox.guest_environment import GuestEnvironment
+
+from .backends import folder_of
+from .checks import codes_of, done, refused, so_far
+
+
+def test_output_and_exit_code(env: GuestEnvironment) -> None:
+    envelope = env.run("printf 'hello\\n'")
+    ran = done(envelope)
+    assert (ran.exit_code, ran.signal, ran.output, ran.stdout, ran.stderr) == (0, None, "hello\n", "hello\n", "")
+    assert (ran.output_bytes, ran.truncated, ran.spill_path, ran.left_running) == (6, False, None, 0)
+    assert (ran.running, ran.oom_killed, ran.cwd) == (False, False, folder_of(env))
+    assert ran.id.startswith("c")
+    assert ran.to_text() == "hello\n[exit code 0]"
+    assert codes_of(envelope) == []
+
+
+def test_a_command_that_fails_was_carried_out(env: GuestEnvironment) -> None:
+    ran = done(env.run("printf out; printf err >&2; exit 3"))
+    assert (ran.exit_code, ran.signal, ran.stdout, ran.stderr) == (3, None, "out", "err")
+    assert sorted([ran.output[:3], ran.output[3:]]) == ["err", "out"]
+
+
+def test_a_signal(env: GuestEnvironment) -> None:
+    ran = done(env.run("kill -9 $$"))
+    assert (ran.exit_code, ran.signal, ran.oom_killed) == (None, "SIGKILL", False)
+    assert ran.to_text() == "[killed by SIGKILL]"
+
+
+def test_argv(env: GuestEnvironment) -> None:
+    assert done(env.run(argv=["printf", "hello"])).output == "hello"
+
+
+@pytest.mark.parametrize("text", ["", "typed", b"\0\xff\n", "x" * 100_000])
+def test_stdin(env: GuestEnvironment, text: str | bytes) -> None:
+    ran = done(env.run("cat", stdin=text, keep_output_bytes=200_000))
+    assert ran.output == (text if isinstance(text, str) else "\0\ufffd\n")
+
+
+def test_environment_of_one_run(env: GuestEnvironment) -> None:
+    assert done(env.run('printf %s "$GREETING"', env={"GREETING": "hi there"})).output == "hi there"
+    assert done(env.run('printf %s "$GREETING"')).output == ""
+
+
+def test_folder_of_one_run(env: GuestEnvironment, folder: str) -> None:
+    assert done(env.run("pwd", cwd=folder)).output == f"{folder_of(env)}/{folder}\n"
+    assert done(env.run("pwd")).output == f"{folder_of(env)}\n"
+
+
+def test_bytes_that_are_no_text(env: GuestEnvironment) -> None:
+    ran = done(env.run("printf '\\377\\000\\nmore'"))
+    assert (ran.output, ran.output_bytes) == ("\ufffd\0\nmore", 7)
+
+
+def test_timeout_keeps_what_was_printed(env: GuestEnvironment) -> None:
+    failure = refused(
+        env.run("printf early; sleep 30", timeout_seconds=0.3), "timeout", "within 0.3 seconds", "background=true",
+        effects="unknown",
+    )  # fmt: skip
+    assert (so_far(failure).output, so_far(failure).signal, so_far(failure).exit_code) == ("early", "SIGKILL", None)
+    assert not failure.retryable
+    assert "early\n[killed by SIGKILL]" in failure.to_text()
+    assert done(env.run("printf hello")).output == "hello"
+
+
+@pytest.mark.parametrize("keep", [0, 1, 10, 1000])
+def test_long_output_is_cut_and_kept_in_a_file(env: GuestEnvironment, keep: int) -> None:
+    envelope = env.run("head -c 5000 /dev/zero | tr '\\0' x", keep_output_bytes=keep)
+    ran = done(envelope)
+    mark = f"\n[... {5000 - keep} bytes cut; all of it in {ran.spill_path} ...]\n"
+    assert ran.output == "x" * (keep - keep // 2) + mark + "x" * (keep // 2)
+    assert (ran.output_bytes, ran.truncated, ran.spill_truncated) == (5000, True, False)
+    assert codes_of(envelope) == ["output_cut"]
+    assert ran.spill_path is not None
+    assert done(env.read(ran.spill_path)).content == "x" * 5000
+    assert len(done(env.search("xxx", ran.spill_path)).matches) == 1
+    assert done(env.logs(ran.id, offset=4990)).content == "x" * 10
+
+
+def test_output_beyond_what_may_be_spilled(env: GuestEnvironment) -> None:
+    size = env.limits.spill_bytes + 1000
+    ran = done(env.run(f"head -c {size} /dev/zero | tr '\\0' x"))
+    assert (ran.output_bytes, ran.truncated, ran.spill_truncated) == (size, True, True)
+    assert f"the first part of it in {ran.spill_path}" in ran.to_text()
+    assert "all of it" not in ran.output
+    assert ran.spill_path is not None
+    assert done(env.read(ran.spill_path)).size_bytes == env.limits.spill_bytes
+
+
+def test_background(env: GuestEnvironment) -> None:
+    started = done(env.run("printf early; sleep 30", background=True))
+    assert (started.running, started.exit_code) == (True, None)
+    assert started.to_text() == f"[running in the background with id {started.id}]"
+    for _ in range(1000):
+        logs = done(env.logs(started.id))
+        if logs.content:
+            break
+    assert (logs.content, logs.offset, logs.next_offset, logs.running) == ("early", 0, 5, True)
+    onward = done(env.logs(started.id, offset=5))
+    assert (onward.content, onward.next_offset) == ("", 5)
+    killed = done(env.kill(started.id))
+    assert killed.killed >= 1
+    assert (killed.survivors, killed.already_ended) == (0, False)
+    ended = done(env.logs(started.id, offset=2, max_bytes=2))
+    assert (ended.content, ended.running, ended.signal) == ("rl", False, "SIGKILL")
+    assert done(env.kill(started.id)).already_ended
+
+
+def test_logs_of_a_foreground_command(env: GuestEnvironment) -> None:
+    ran = done(env.run("exit 7"))
+    logs = done(env.logs(ran.id))
+    assert (logs.running, logs.exit_code, logs.signal, logs.to_text()) == (False, 7, None, "[exit code 7; bytes 0-0 of 0]")
+    assert done(env.kill(ran.id)).already_ended
+
+
+def test_unknown_ids(env: GuestEnvironment) -> None:
+    ran = done(env.run("true"))
+    refused(env.logs("c999999"), "unknown_command", "'c999999'", ran.id)
+    refused(env.kill("nope"), "unknown_command", "'nope'", ran.id)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"command": "true\0"}, "NUL"),
+        ({"command": "\ud800"}, "Unicode"),
+        ({"command": "true", "env": {"A=B": "x"}}, "'A=B'"),
+        ({"command": "true", "env": {"A": "\ud800"}}, "Unicode"),
+        ({"command": "cat", "stdin": "\ud800"}, "stdin"),
+        ({"command": "cat", "stdin": b"x" * ((1 << 20) + 1)}, "stdin may have 1048576 bytes"),
+    ],
+)
+def test_what_no_process_can_be_given(env: GuestEnvironment, options: dict[str, object], named: str) -> None:
+    refused(env.run(**options), "invalid_arguments", named)  # type: ignore[arg-type]
+
+
+def test_a_closed_environment_says_so() -> None:
+    env = FakeEnvironment()
+    env.close()
+    refused(env.run("true"), "sandbox_closed", "closed", "with block")
+    refused(env.upload(b"", "x"), "sandbox_closed")

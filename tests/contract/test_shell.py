@@ -1,0 +1,254 @@
+"""What needs a real shell and real processes: sessions, killing, concurrency, faults of starting."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from sandbox.envelope import Envelope
+from sandbox.guest_environment import GuestEnvironment
+from sandbox.results import RunResult
+
+from .backends import SHELL, folder_of
+from .checks import codes_of, done, refused
+
+pytestmark = pytest.mark.needs(SHELL)
+_sessions = itertools.count(1)
+Run = Callable[..., Envelope[RunResult]]
+# Over a command's deadline, this much may pass before its answer is there.
+PROMPT = 0.25
+
+
+@pytest.fixture
+def run(env: GuestEnvironment) -> Run:
+    """Runs in one of four sessions, cleaned first: there may be only so many."""
+    session = f"s{next(_sessions) % 4}"
+    done(env.run("cd /; for n in $(env | cut -d= -f1); do case $n in KEEP*) unset $n;; esac; done", session=session))
+    done(env.run(f"cd {folder_of(env)}", session=session))
+
+    def in_session(command: str | None = None, **options: object) -> Envelope[RunResult]:
+        return env.run(command, **{"session": session, **options})  # type: ignore[arg-type]
+
+    return in_session
+
+
+# --- sessions --------------------------------------------------------------------------------------------------------------
+
+
+def test_folder_and_variables_carry_over(run: Run, env: GuestEnvironment, folder: str) -> None:
+    ran = done(run(f"cd {folder}; export KEEP1='a \"b\" $c\n\\d é'; KEEP2=not_exported"))
+    assert ran.cwd == f"{folder_of(env)}/{folder}"
+    assert done(run('pwd; printf %s "$KEEP1,$KEEP2"')).output == f"{ran.cwd}\na \"b\" $c\n\\d é,"
+    assert done(run("pwd", session=None)).output == f"{folder_of(env)}\n"
+    assert done(run('printf %s "$KEEP1"', session=None)).output == ""
+    done(run("unset KEEP1; cd .."))
+    assert done(run('printf %s "${KEEP1-unset}"')).output == "unset"
+
+
+def test_what_is_given_for_one_run_is_not_kept(run: Run, env: GuestEnvironment, folder: str) -> None:
+    done(run("export KEEP1=mine"))
+    assert done(run('printf %s "$KEEP1"; export KEEP3=new', env={"KEEP1": "given", "KEEP2": "x"}, cwd=folder)).output == "given"
+    assert done(run('printf %s "$KEEP1,${KEEP2-},$KEEP3"; pwd')).output == f"mine,,new{folder_of(env)}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_code"),
+    [
+        ("exit 5", 5),
+        ("set -e; false; echo never", 1),
+        ("if then fi", None),
+        ("echo 'open", None),
+        ("set -u; echo $KEEP_UNDEFINED", None),
+        ("exec true", 0),
+        ("return 3 2>/dev/null || true", None),
+        ("trap 'exit 9' EXIT; exit 4", 9),
+        ("kill -9 $$", None),
+        ("kill -15 $$", None),
+        ("exec 0<&- 1>&- 2>&-", 0),
+    ],
+)
+def test_no_command_loses_its_session(run: Run, folder: str, command: str, exit_code: int | None) -> None:
+    done(run(f"cd {folder}; export KEEP1=kept"))
+    ran = done(run(command))
+    if exit_code is not None:
+        assert ran.exit_code == exit_code
+    after = done(run('printf %s "$KEEP1:"; pwd'))
+    assert after.output.startswith("kept:")
+    assert after.output.endswith(f"/{folder}\n")
+    assert after.exit_code == 0
+
+
+def test_state_is_kept_when_the_command_exits_itself(run: Run, folder: str) -> None:
+    done(run(f"export KEEP1=before; cd {folder}; exit 3"))
+    assert done(run('printf %s "$KEEP1"; pwd')).output.startswith("before")
+
+
+def test_a_timeout_does_not_lose_the_session(run: Run, folder: str) -> None:
+    done(run(f"cd {folder}; export KEEP1=kept"))
+    refused(run("cd /; export KEEP1=lost; sleep 30", timeout_seconds=0.2), "timeout", effects="unknown")
+    assert done(run('printf %s "$KEEP1"; pwd')).output.startswith("kept")
+
+
+def test_a_folder_that_is_gone(run: Run, env: GuestEnvironment, folder: str) -> None:
+    done(run(f"mkdir {folder}/gone; cd {folder}/gone"))
+    done(env.delete(f"{folder}/gone", recursive=True))
+    refused(run("pwd"), "working_directory_invalid", f"{folder}/gone", "The session is back in the workspace")
+    assert done(run("pwd")).output == f"{folder_of(env)}\n"
+
+
+# --- starting --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_started(run: Run, env: GuestEnvironment, folder: str) -> None:
+    done(env.write(f"{folder}/data", "x"))
+    refused(run(argv=["no-such-program"]), "program_not_found", "no-such-program")
+    refused(run(argv=["./data"], cwd=folder), "program_not_executable", "chmod +x")
+    refused(run("true", cwd=f"{folder}/none"), "working_directory_invalid", f"{folder}/none", "Give a cwd that exists")
+    refused(run("true", cwd=f"{folder}/data"), "working_directory_invalid")
+    refused(run(argv=["true", "x" * 200_000]), "arguments_too_long", "stdin")
+    assert done(run("no-such-program")).exit_code == 127
+    assert done(run(argv=["printf", "%s|", "a b", "", "*"])).output == "a b||*|"
+
+
+# --- ending ----------------------------------------------------------------------------------------------------------------
+
+EVADERS = {
+    "ignores signals": "trap '' TERM INT HUP; sleep 97531 & wait",
+    "setsid": "setsid sleep 97531 & sleep 97531",
+    "double fork": "( ( setsid nohup sleep 97531 >/dev/null 2>&1 & ) & ); sleep 97531",
+    "stopped": "sleep 97531 & kill -STOP $!; sleep 97531",
+    "no environment": "env -i setsid sleep 97531 & sleep 97531",
+    "closed descriptors": "setsid sleep 97531 <&- >&- 2>&- & sleep 97531",
+}
+# how many are there; a command line ends with the kernel's NUL, and this one is not such a line
+SEEN = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep 9753[1]'"
+
+
+@pytest.mark.parametrize("evader", EVADERS)
+def test_a_timeout_leaves_nothing_running(run: Run, evader: str) -> None:
+    started = time.monotonic()
+    envelope = run(EVADERS[evader], timeout_seconds=0.3)
+    took = time.monotonic() - started
+    refused(envelope, "timeout", "Nothing of it is left running", effects="unknown")
+    assert took < 0.3 + PROMPT
+    assert done(run(SEEN, session=None)).output.strip() == "0"
+
+
+def test_what_is_left_running_is_told_and_can_be_killed(run: Run, env: GuestEnvironment) -> None:
+    envelope = run("sleep 97531 & echo started")
+    ran = done(envelope)
+    assert (ran.output, ran.exit_code, ran.left_running) == ("started\n", 0, 1)
+    assert codes_of(envelope) == ["left_running"]
+    assert f"logs(id='{ran.id}')" in envelope.to_text()
+    assert done(env.logs(ran.id)).left_running == 1
+    killed = done(env.kill(ran.id))
+    assert (killed.killed, killed.survivors) == (1, 0)
+    assert done(env.logs(ran.id)).left_running == 0
+    assert done(run(SEEN, session=None)).output.strip() == "0"
+
+
+def test_what_is_left_running_goes_on_printing(run: Run, env: GuestEnvironment) -> None:
+    ran = done(run("(sleep 0.2; echo later) & echo now"))
+    deadline = time.monotonic() + 10
+    while "later" not in (content := done(env.logs(ran.id)).content) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert content == "now\nlater\n"
+
+
+def test_kill_ends_a_foreground_command(run: Run, env: GuestEnvironment) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        before = int(done(run("true")).id[1:])
+        running = pool.submit(run, "echo here; sleep 97531")
+        ident = f"c{before + 1}"
+        while not env.logs(ident).ok:
+            time.sleep(0.01)
+        done(env.kill(ident))
+        ran = done(running.result(timeout=10))
+    assert (ran.signal, ran.exit_code) == ("SIGKILL", None)
+
+
+# --- output ----------------------------------------------------------------------------------------------------------------
+
+
+def test_streams_stay_apart_and_in_order(run: Run) -> None:
+    ran = done(run("for i in 1 2 3; do echo o$i; sleep 0.02; echo e$i >&2; sleep 0.02; done"))
+    assert ran.output == "o1\ne1\no2\ne2\no3\ne3\n"
+    assert (ran.stdout, ran.stderr) == ("o1\no2\no3\n", "e1\ne2\ne3\n")
+
+
+def test_a_character_that_is_written_in_two_parts_stays_whole(run: Run) -> None:
+    ran = done(run("printf '\\303'; sleep 0.05; printf '\\251'"))
+    assert ran.output == "é"
+
+
+def test_very_much_output(run: Run, env: GuestEnvironment) -> None:
+    ran = done(run("yes 0123456789abcdef | head -c 30000000; echo end"))
+    assert (ran.output_bytes, ran.spill_truncated) == (30_000_004, True)
+    assert ran.output.endswith("end\n")
+    assert len(ran.output) < env.limits.keep_output_bytes + 200
+
+
+def test_logs_go_on_where_they_ended(run: Run, env: GuestEnvironment) -> None:
+    ran = done(run("seq 1 20000", keep_output_bytes=100))
+    parts: list[str] = []
+    at = 0
+    while at < ran.output_bytes:
+        logs = done(env.logs(ran.id, offset=at, max_bytes=10_000))
+        assert logs.offset == at
+        parts.append(logs.content)
+        at = logs.next_offset
+    assert "".join(parts) == "".join(f"{n}\n" for n in range(1, 20001))
+    assert done(env.search("^19999$", str(ran.spill_path))).matches[0].line == 19999
+
+
+# --- many at once ----------------------------------------------------------------------------------------------------------
+
+
+def test_runs_of_one_session_queue_and_nothing_else_waits(run: Run, env: GuestEnvironment, folder: str) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(run, f"touch {folder}/begun; while [ ! -e {folder}/go ]; do sleep 0.01; done; echo first")
+        while not env.read(f"{folder}/begun").ok:
+            time.sleep(0.01)
+        # waits for longer than its own timeout, which only counts from its start
+        second = pool.submit(run, f"test -e {folder}/go && echo second", timeout_seconds=0.2)
+        done(env.write(f"{folder}/a", "1"))
+        assert done(env.run("echo free", session=None)).output == "free\n"
+        assert done(env.run("echo other", session="other")).output == "other\n"
+        background = done(run("echo behind", background=True))
+        assert background.running
+        assert done(env.search("1", f"{folder}/a")).matches
+        time.sleep(2.5)
+        assert not first.done()
+        assert not second.done()
+        done(env.write(f"{folder}/go", ""))
+        assert done(first.result(timeout=10)).output == "first\n"
+        assert done(second.result(timeout=10)).output == "second\n"
+
+
+def test_forty_callers(env: GuestEnvironment, folder: str) -> None:
+    barrier = threading.Barrier(40)
+
+    def work(number: int) -> bool:
+        barrier.wait()
+        done(env.write(f"{folder}/{number}", str(number)))
+        ran = done(env.run(f"cat {folder}/{number}", session=None))
+        return ran.output == done(env.read(f"{folder}/{number}")).content == str(number)
+
+    with ThreadPoolExecutor(40) as pool:
+        assert all(pool.map(work, range(40)))
+
+
+def test_too_many_background_commands(env: GuestEnvironment) -> None:
+    started = [done(env.run("sleep 60", background=True)).id for _ in range(env.limits.background_commands)]
+    try:
+        failure = refused(env.run("sleep 60", background=True), "too_many_commands", f"There are {len(started)}")
+        assert failure.next_tool == "kill"
+    finally:
+        for ident in started:
+            done(env.kill(ident))
+    done(env.kill(done(env.run("sleep 60", background=True)).id))
