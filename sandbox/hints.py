@@ -293,6 +293,10 @@ _NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"It took a kill of everything: {', '.join(map(str, f.get('ids', []))) or 'no other command'} ended too.",
         "Start those again if they are needed.",
     ),
+    "session_not_kept": lambda f: (
+        f"Exported variables are too large to carry over: {', '.join(map(str, f.get('names', []))) or 'all of this command'}.",
+        "Keep large values in files; a variable may have 128 KiB, all together 1 MiB.",
+    ),
     "disk_nearly_full": lambda f: (
         f"{f.get('path')} is nearly full: {size(f.get('free'))} of {size(f.get('size'))} are left.",
         "Delete what is not needed before writing more.",

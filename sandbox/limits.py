@@ -53,6 +53,8 @@ class Limits:
             _refuse("memory_bytes", self.memory_bytes, "the guest needs at least 33554432 (32 MiB)")
         if self.pids < 16:
             _refuse("pids", self.pids, "the guest needs at least 16")
+        if self.open_files < 256:  # a shell's state has descriptor 199
+            _refuse("open_files", self.open_files, "the guest needs at least 256")
         if self.writable_bytes > self.memory_bytes * WRITABLE_SHARE_OF_MEMORY:
             _refuse(
                 "disk_bytes",

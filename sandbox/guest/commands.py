@@ -16,9 +16,10 @@ import termios
 import time
 
 from . import zygote
-from .faults import Fault
+from .faults import Fault, fault_of
 from .output import STDERR, STDOUT, Output
 from .reactor import Reactor, Timer
+from .sessions import STATE_LIMIT
 from .spawner import Runner, Spawner, in_memory
 
 TYPE_CHECKING = False
@@ -75,17 +76,35 @@ class Command:
     def start(self, spawner: Spawner, spec: dict[str, Any], stdin: bytes | int, extra_fd: int | None) -> None:
         """Start it. ``stdin`` is bytes or a descriptor (taken over); ``extra_fd`` a folder to start in (taken over)."""
         self.started = time.monotonic()
-        out_read, out_write = os.pipe2(os.O_CLOEXEC)
-        err_read, err_write = os.pipe2(os.O_CLOEXEC)
-        for fd, stream in ((out_read, STDOUT), (err_read, STDERR)):
-            os.set_blocking(fd, False)
-            self._pipes[fd] = stream
-            self._reactor.watch(fd, select.EPOLLIN, lambda _, fd=fd: self._readable(fd))  # type: ignore[misc]
+        given = [fd for fd in (stdin, extra_fd) if isinstance(fd, int)]
+        try:
+            with spawner.acting_as_user:  # so that the command may open /dev/stderr and the like anew
+                descriptors = self._descriptors(stdin, extra_fd, given)
+        except OSError as error:
+            self.close()
+            for fd in given:
+                os.close(fd)
+            self.fault = fault_of(error, "")
+            self.tree_empty = True
+            self.end()
+            return
+        self.give_up = spawner.spawn(spec, descriptors, self._packet, self._handed)
+
+    def _descriptors(self, stdin: bytes | int, extra_fd: int | None, given: list[int]) -> list[int]:
+        """What the command gets; all that is made for it is noted in ``given`` as well. Raises OSError."""
+        ends = []
+        for stream in (STDOUT, STDERR):
+            read, write = os.pipe2(os.O_CLOEXEC)
+            given.append(write)
+            ends.append(write)
+            os.set_blocking(read, False)
+            self._pipes[read] = stream
+            self._reactor.watch(read, select.EPOLLIN, lambda _, fd=read: self._readable(fd))  # type: ignore[misc]
         if extra_fd is None:
-            self.state_fd = os.memfd_create("state", os.MFD_CLOEXEC)
+            self.state_fd = _state_file()
             extra_fd = os.dup(self.state_fd)
-        source = stdin if isinstance(stdin, int) else _input(stdin)
-        self.give_up = spawner.spawn(spec, [source, out_write, err_write, extra_fd], self._packet, self._handed)
+            given.append(extra_fd)
+        return [stdin if isinstance(stdin, int) else _input(stdin), *ends, extra_fd]
 
     def _handed(self, runner: Runner) -> None:
         self.runner = runner
@@ -169,7 +188,7 @@ class Command:
             return b""
         fd, self.state_fd = self.state_fd, None
         try:
-            return os.pread(fd, 1 << 20, 0)
+            return os.pread(fd, min(os.lseek(fd, 0, os.SEEK_CUR), STATE_LIMIT), 0)
         finally:
             os.close(fd)
 
@@ -193,6 +212,14 @@ def _start_fault(packet: bytes) -> Fault:
     return Fault(
         code, errno=os.strerror(report["errno"]) if report["errno"] else report["error"], stage=report["stage"]
     )
+
+
+def _state_file() -> int:
+    """A file in memory that cannot grow: what a command wrote there would stay when the kernel has killed it for memory."""
+    fd = os.memfd_create("state", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, STATE_LIMIT)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    return fd
 
 
 def _input(data: bytes) -> int:

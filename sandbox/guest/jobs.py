@@ -93,20 +93,21 @@ class Job:
     def _ended(self, command: Command) -> None:
         processes = self._processes
         state = command.take_state()
+        notices: list[dict[str, Any]] = []
         if (
             self._foreground
             and command.stop_reason is None
             and command.fault is None
             and self._args.get("argv") is None
         ):
-            self._keep_state(state)
+            notices = self._keep_state(state)
         if command.fault is not None:
             self._place_fault(command.fault)
             self._answer({"fault": command.fault})
         else:
-            result, notices = self._report(command)
+            result, noticed = self._report(command)
             segments, blob = command.output.shown()
-            answer: dict[str, Any] = {"result": result, "segments": segments, "notices": notices}
+            answer: dict[str, Any] = {"result": result, "segments": segments, "notices": notices + noticed}
             if command.stop_reason == "timeout":
                 seconds = self._args["timeout_seconds"]
                 answer["fault"] = Fault("timeout", seconds=seconds, survivors=command.survivors, effects="unknown")
@@ -128,11 +129,14 @@ class Job:
         elif self._args.get("argv"):
             fault.fields["program"] = self._args["argv"][0]
 
-    def _keep_state(self, data: bytes) -> None:
+    def _keep_state(self, data: bytes) -> list[dict[str, Any]]:
+        """Take over what the shell left; notices of what could not be kept."""
         state = sessions.parse_state(data)
-        if state is not None:
-            given = {"cwd": self._args.get("cwd"), "env": self._args.get("env") or {}}
-            sessions.next_state(self._session, given, state)
+        if state is None:
+            return [{"code": "session_not_kept", "names": []}] if len(data) == sessions.STATE_LIMIT else []
+        given = {"cwd": self._args.get("cwd"), "env": self._args.get("env") or {}}
+        dropped = sessions.next_state(self._session, given, state)
+        return [{"code": "session_not_kept", "names": dropped}] if dropped else []
 
     def _report(self, command: Command) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         processes, output = self._processes, command.output

@@ -28,11 +28,27 @@ def syscall(number: int, *arguments: object) -> int:
 
 
 def act_on_files_as(uid: int, gid: int) -> None:
-    """Let this thread alone touch files as ``uid`` and ``gid``, for good. Raises OSError where that did not take."""
+    """Let this thread alone touch files as ``uid`` and ``gid`` from now on. Raises OSError where that did not take."""
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)
     if _libc.setfsuid(-1) != uid or _libc.setfsgid(-1) != gid:  # -1 changes nothing and answers what is set
         raise OSError(1, "setfsuid was refused")
+
+
+class ActingOnFiles:
+    """While inside (``with``), this thread alone touches and makes files as ``uid`` and ``gid``; only where ``wanted``."""
+
+    def __init__(self, uid: int, gid: int, wanted: bool) -> None:
+        self._user = (uid, gid)
+        self._wanted = wanted
+
+    def __enter__(self) -> None:
+        if self._wanted:
+            act_on_files_as(*self._user)
+
+    def __exit__(self, *_: object) -> None:
+        if self._wanted:
+            act_on_files_as(0, 0)
 
 
 # --- the syscall filter laid over the engine's ---------------------------------------------------------------------------

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 STATE_LIMIT = 1 << 20
 # Variables the shell keeps for itself; the session has no use for them.
-_OWN = {"_", "SHLVL", "PWD", "OLDPWD", "BASHPID", "GAMEBOX_STATE"}
+_OWN = {"_", "SHLVL", "PWD", "OLDPWD", "BASHPID", "GAMEBOX_STATE", "SHELLOPTS", "BASHOPTS"}
+# The kernel starts no program with a longer "NAME=value" (MAX_ARG_STRLEN): kept, it would end the session.
+LONGEST_VARIABLE = (128 << 10) - 1
 _SHELLS = (("/bin/bash", 199), ("/usr/bin/bash", 199), ("/bin/sh", 9), ("/usr/bin/sh", 9))
 
 # Saves the state after the command, or on the way out where the command leaves by itself (exit, set -e). A command that
@@ -110,9 +112,15 @@ def _ansi(match: re.Match[str]) -> str:
     return _ANSI.get(code, code)
 
 
-def next_state(session: Session, before: dict[str, Any], state: tuple[str, dict[str, str]]) -> None:
-    """Take over what a command left; ``before`` is {"cwd": given or None, "env": given or {}} of that run alone."""
+def next_state(session: Session, before: dict[str, Any], state: tuple[str, dict[str, str]]) -> list[str]:
+    """Take over what a command left; ``before`` is {"cwd": given or None, "env": given or {}} of that run alone.
+
+    Answers the names of the variables that are too long to be kept.
+    """
     cwd, variables = state
+    too_long = [n for n, v in variables.items() if len(os.fsencode(f"{n}={v}")) > LONGEST_VARIABLE]
+    for name in too_long:
+        del variables[name]
     for name, value in before["env"].items():
         if variables.get(name) == value:
             if name in session.env:
@@ -122,3 +130,4 @@ def next_state(session: Session, before: dict[str, Any], state: tuple[str, dict[
     session.env = variables
     if before["cwd"] is None:
         session.cwd = cwd
+    return too_long

@@ -51,6 +51,7 @@ class Spawner:
         self._reactor = reactor
         self._setting = setting
         self._interpreter = interpreter
+        self.acting_as_user = kernel.ActingOnFiles(setting["uid"], setting["gid"], setting["isolated"])
         self._paused = False
         self._spares: deque[Runner] = deque()
         self._waiting: deque[Callable[[Runner], None]] = deque()
