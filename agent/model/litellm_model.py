@@ -78,7 +78,8 @@ class LiteLLMModel:
         if self.options.get("api_key"):
             return
         found = litellm.validate_environment(self.model)
-        missing = [str(k) for k in found.get("missing_keys", ())]
+        # An address that is missing is not said: local servers have a usual one.
+        missing = [str(k) for k in found.get("missing_keys", ()) if not str(k).endswith("_API_BASE")]
         if not found.get("keys_in_environment") and missing:
             raise ModelError(
                 ErrorCode.model_credentials_missing,

@@ -14,7 +14,11 @@ from agent.loop import Agent as LoopAgent
 class SearchAction(Action):
     name = "search"
     description = "Search for a topic."
-    parameters: Mapping[str, Any] = {"type": "object", "properties": {"topic": {"type": "string"}}, "required": ["topic"]}
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"topic": {"type": "string"}},
+        "required": ["topic"],
+    }
 
     def execute(self, /, **kwargs: Any) -> Any:
         return [f"about {kwargs['topic']}"]

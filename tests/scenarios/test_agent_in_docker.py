@@ -1,0 +1,111 @@
+"""The whole way in a real container: the agent command, the demo, and what Ctrl-C leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import docker
+import pytest
+
+pytestmark = pytest.mark.engine
+GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "repo/calc.py").write_text("def add(a, b):\n    return a - b\n")
+    (tmp_path / "repo/link.py").symlink_to("calc.py")
+    return tmp_path / "repo"
+
+
+def scripted(tmp_path: Path, *steps: Mapping[str, object]) -> str:
+    file = tmp_path / "script.json"
+    file.write_text(json.dumps(steps))
+    return str(file)
+
+
+def run(command: str) -> Mapping[str, object]:
+    return {"tool": "run", "args": {"command": command}}
+
+
+FINISH = {"tool": "finish", "args": {"summary": "done"}}
+
+
+def test_an_agent_repairs_a_repository(repo: Path, tmp_path: Path) -> None:
+    edit = {"tool": "edit", "args": {"path": "calc.py", "old_text": "a - b", "new_text": "a + b"}}
+    steps = scripted(tmp_path, edit, run("python3 -c 'import calc; print(calc.add(2, 3))'; id -u"), FINISH)
+    command = [*GAMEBOX, "agent", "fix add", "--repo", str(repo), "--script", steps, "--apply", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["steps"][1]["envelope"]["result"]["output"] == "5\n1000\n"
+    assert told["changes"] == [{"path": "calc.py", "kind": "modified"}]
+    assert (repo / "calc.py").read_text() == "def add(a, b):\n    return a + b\n"
+    assert (repo / "link.py").is_symlink()
+    assert not (repo / "__pycache__").exists()
+
+
+def test_the_demo_finds_and_proves_the_fix() -> None:
+    done = subprocess.run([*GAMEBOX, "demo"], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "diff --git" in done.stdout
+    assert done.stderr.rstrip().endswith("[exit code 0]")
+    assert done.stderr.count("afterwards, run by us") == 2
+
+
+def containers_with(mark: str) -> list[str]:
+    """Ids of the containers that carry our mark in their workspace; a sandbox that is just going is none."""
+    client = docker.from_env()
+    try:
+        found = []
+        for container in client.containers.list():
+            try:
+                if mark in str(container.top(ps_args="-eo pid,args")):
+                    found.append(str(container.id))
+            except docker.errors.APIError:
+                continue
+        return found
+    finally:
+        client.close()
+
+
+def wait_for_start(mark: str) -> None:
+    deadline = time.monotonic() + 30
+    while not containers_with(mark):
+        assert time.monotonic() < deadline, "the command did not start"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGKILL]]
+)
+def test_an_interrupted_agent_leaves_no_container(repo: Path, tmp_path: Path, signals: list[signal.Signals]) -> None:
+    mark = uuid.uuid4().hex
+    steps = scripted(tmp_path, run(f"sh -c 'sleep 300; : {mark}'"), FINISH)
+    command = [*GAMEBOX, "agent", "wait", "--repo", str(repo), "--script", steps, "--apply"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for_start(mark)
+            for number in signals:
+                os.kill(process.pid, number)
+                time.sleep(0.02)
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    if signals != [signal.SIGKILL]:
+        assert process.returncode == 130, err
+        assert "Traceback" not in err
+        assert out == ""
+    deadline = time.monotonic() + 15
+    while containers_with(mark) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert containers_with(mark) == []

@@ -1,0 +1,213 @@
+"""The command line without an engine: help, what it imports, bad input, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.show import clean, main_argument
+from sandbox.cli import size_of
+from sandbox.errors import SandboxError
+
+
+def gamebox(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "200", **env}
+    command = [sys.executable, "-c", "from agent.cli import main; main()", *args]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+def test_help_names_the_commands() -> None:
+    done = gamebox("--help")
+    assert done.returncode == 0
+    for name in ("run", "agent", "demo", "check", "setup", "version"):
+        assert f"\n  {name} " in done.stdout
+    assert "gamebox agent" in gamebox("agent", "--help").stdout
+    assert "python3 -c" in gamebox("run", "--help").stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom agent.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print(sorted({m.split('.')[0] for m in sys.modules}"
+        " & {'rich', 'pydantic', 'litellm', 'docker', 'jsonschema', 'tenacity', 'requests'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "repo/a.txt").write_text("one\n")
+    return tmp_path / "repo"
+
+
+def script(tmp_path: Path, *steps: object) -> str:
+    file = tmp_path / "script.json"
+    file.write_text(json.dumps(steps))
+    return str(file)
+
+
+EDIT = {"tool": "edit", "args": {"path": "a.txt", "old_text": "one", "new_text": "two"}}
+FINISH = {"tool": "finish", "args": {"summary": "changed\x1b[31m"}}
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("run", "--network", "host", "--", "true"), "none or bridge"),
+        (("run", "--memory", "lots", "--", "true"), "512m"),
+        (("run", "--memory", "0", "--", "true"), "memory_bytes=0"),
+        (("run", "--cpus", "-1", "--", "true"), "cpus=-1"),
+        (("run", "--timeout", "0", "--", "true"), "--timeout 0"),
+        (("run", "--env", "=x", "--", "true"), "NAME=VALUE"),
+        (("run", "--env", "GAMEBOX_NOT_SET", "--", "true"), "not set here"),
+        (("run", "--local", "--workspace", "/nonexistent", "--", "true"), "/nonexistent"),
+        (("run",), "Missing argument"),
+        (("agent", "task", "--repo", "REPO"), "No model was named"),
+        (("agent", "task", "--repo", "REPO", "--model", "a/b", "--script", "x"), "either --model or --script"),
+        (("agent", " ", "--repo", "REPO", "--script", "SCRIPT"), "task is empty"),
+        (("agent", "t", "--repo", "/nonexistent", "--script", "SCRIPT"), "does not exist"),
+        (("agent", "t", "--repo", "SCRIPT", "--script", "SCRIPT"), "is a file"),
+        (("agent", "t", "--repo", "REPO", "--script", "/nonexistent"), "cannot be read"),
+        (("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--max-iterations", "0"), "max_iterations"),
+        (("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--language", "xml"), "function_calling or json"),
+        (("agent", "t", "--repo", "REPO", "--model", "anthropic/claude-sonnet-4-5"), "ANTHROPIC_API_KEY"),
+        (("agent", "t", "--repo", "REPO", "--model", "nosuch-thing"), "provider/name"),
+        (("agent", "t", "--repo", "REPO", "--model", "openai/no-such-model", "--max-cost", "1"), "--max-tokens"),
+        (("check", "nowhere"), "module:attribute"),
+        (("check", "no_such_module:agent"), "no_such_module"),
+        (("check", "/nonexistent.py:agent"), "no file"),
+    ],
+)
+def test_bad_input_is_one_clear_error(repo: Path, tmp_path: Path, args: tuple[str, ...], said: str) -> None:
+    file = script(tmp_path, FINISH)
+    names = {"REPO": str(repo), "SCRIPT": file}
+    done = gamebox(*(names.get(a, a) for a in args), ANTHROPIC_API_KEY="", OPENAI_API_KEY="sk-test")
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_engine_that_is_down() -> None:
+    done = gamebox("run", "--", "true", DOCKER_HOST="unix:///nonexistent/docker.sock")
+    assert done.returncode == 2
+    assert "engine_unavailable" in done.stderr
+    assert "hint: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("true",), 0),
+        (("sh", "-c", "exit 7"), 7),
+        (("sh", "-c", "kill -TERM $$"), 143),
+        (("no-such-program",), 127),
+        (("/etc/hostname",), 126),
+    ],
+)
+def test_run_exits_as_the_command_did(command: tuple[str, ...], code: int) -> None:
+    assert gamebox("run", "--local", "--", *command).returncode == code
+
+
+def test_run_keeps_the_streams_apart_and_says_a_timeout() -> None:
+    done = gamebox("run", "--local", "-e", "WORD=hi", "--", "sh", "-c", "echo $WORD; echo no >&2")
+    assert (done.stdout, done.returncode) == ("hi\n", 0)
+    assert "no\n" in done.stderr
+    done = gamebox("run", "--local", "--timeout", "0.5", "--", "sh", "-c", "echo first; sleep 60")
+    assert (done.stdout, done.returncode) == ("first\n", 124)
+    assert "timeout" in done.stderr
+
+
+def test_run_as_json() -> None:
+    done = gamebox("run", "--local", "--json", "--", "sh", "-c", "echo hi; exit 3")
+    envelope = json.loads(done.stdout)
+    assert (done.returncode, envelope["tool_executed"], envelope["result"]["output"]) == (3, True, "hi\n")
+
+
+def test_agent_ends_with_a_diff_that_can_be_applied(repo: Path, tmp_path: Path) -> None:
+    done = gamebox("agent", "change it", "--repo", str(repo), "--script", script(tmp_path, EDIT, FINISH), "--local")
+    assert done.returncode == 0, done.stderr
+    assert (repo / "a.txt").read_text() == "one\n"
+    assert "→ edit a.txt" in done.stderr
+    assert "finished" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    applied = subprocess.run(["git", "apply", "-"], cwd=repo, input=done.stdout, text=True, check=False)
+    assert applied.returncode == 0
+    assert (repo / "a.txt").read_text() == "two\n"
+
+
+@pytest.mark.parametrize("language", ["function_calling", "json"])
+def test_agent_applies_and_tells_as_json(repo: Path, tmp_path: Path, language: str) -> None:
+    steps = script(tmp_path, "no action", EDIT, FINISH)
+    done = gamebox(
+        "agent", "t", "--repo", str(repo), "--script", steps, "--local", "--apply", "--json", "--language", language
+    )
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["status"], told["applied"]) == (0, "finished", True)
+    assert told["changes"] == [{"path": "a.txt", "kind": "modified"}]
+    assert (repo / "a.txt").read_text() == "two\n"
+
+
+def test_an_agent_that_does_not_finish_applies_nothing(repo: Path, tmp_path: Path) -> None:
+    steps = script(tmp_path, EDIT, EDIT, EDIT)
+    done = gamebox("agent", "t", "--repo", str(repo), "--script", steps, "--local", "--apply", "--max-iterations", "1")
+    assert done.returncode == 1
+    assert "max_iterations" in done.stderr
+    assert "+two" in done.stdout
+    assert (repo / "a.txt").read_text() == "one\n"
+
+
+def test_apply_refused_is_told_and_fails(repo: Path, tmp_path: Path) -> None:
+    touch = {"tool": "run", "args": {"command": f"echo mine > {repo}/a.txt"}}
+    done = gamebox(
+        "agent", "t", "--repo", str(repo), "--script", script(tmp_path, EDIT, touch, FINISH), "--local", "--apply"
+    )
+    assert done.returncode == 1
+    assert "apply_refused" in done.stderr
+    assert (repo / "a.txt").read_text() == "mine\n"
+
+
+def test_check_looks_an_agent_over(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from agent import *\nfrom agent.tools import finish_action\n"
+        "def make():\n    return Agent([Goal('g')], JsonLanguage(), ActionRegistry([finish_action()]), print, Environment())\n"
+        "broken = Agent([Goal('g')], JsonLanguage(), ActionRegistry(), print, Environment())\n"
+    )
+    good, bad = gamebox("check", f"{file}:make"), gamebox("check", f"{file}:broken")
+    assert (good.returncode, bad.returncode) == (0, 1)
+    assert "pass  faults" in good.stdout
+    assert "warn  isolation" in good.stdout
+    assert "fail  actions: there are none" in bad.stdout
+
+
+def test_version() -> None:
+    assert gamebox("version").stdout.startswith("gamebox ")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("512m", 512 << 20), ("2g", 2 << 30), ("1.5GiB", 3 << 29), ("4KB", 4096)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert size_of(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "m", "-1m", "1x", "1 2"])
+def test_sizes_that_are_none(text: str) -> None:
+    with pytest.raises(SandboxError):
+        size_of(text)
+
+
+def test_text_of_an_agent_cannot_steer_the_terminal() -> None:
+    hostile = "a\x1b]0;title\x07b\x1b[2Jc\x9b31md\u202ee\rf\x00g\x1b[38;5;1mh\tä\n"
+    assert clean(hostile) == "abc31mdefgh\tä\n"
+    assert main_argument({"x": 1, "command": "ls"}) == "ls"
