@@ -29,12 +29,13 @@ class ProcessStream:
         self._stdin, self._in, self._out = process.stdin, process.stdin.fileno(), process.stdout.fileno()
         self._poll = select.poll()
         self._poll.register(self._out, select.POLLIN)
+        self._room = select.poll()
+        self._room.register(self._in, select.POLLOUT)
+        os.set_blocking(self._in, False)
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: memoryview, timeout_seconds: float) -> int:
         """See ``ByteStream``."""
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._in, view) :]
+        return os.write(self._in, data) if self._room.poll(timeout_seconds * 1000) else 0
 
     def receive(self, timeout_seconds: float) -> bytes | None:
         """See ``ByteStream``."""

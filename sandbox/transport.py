@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from .errors import SandboxUnavailableError
 from .guest import wire
 from .guest.wire import Kind
+from .sender import ByteSink, FrameSender
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +28,15 @@ PING_SECONDS = 30.0
 # Over an operation's own deadline, silence is reported.
 GRACE_SECONDS = 2.0
 MAX_REPLY_BYTES = 4 * 1024 * 1024
+# For frames that only spare the guest some work.
+OFFER_SECONDS = 0.1
+# Without a deadline of its own (a command in the queue), a caller waits this long for the pipe to take a frame.
+SEND_SECONDS = 30.0
 CREDIT_STEP = wire.WINDOW // 4
 
 
-class ByteStream(Protocol):
+class ByteStream(ByteSink, Protocol):
     """A duplex byte stream to a guest."""
-
-    def send(self, data: bytes) -> None:
-        """Write all of ``data``. Raises OSError, TimeoutError included, where that cannot be done."""
 
     def receive(self, timeout_seconds: float) -> bytes | None:
         """What came in; b"" at the end of the stream, None when nothing came in time. Raises OSError."""
@@ -48,12 +50,15 @@ class _Pending:
     seconds: float
     limit: int
     deadline: float | None
+    sends: bool = False
+    takes: bool = False
     changed: threading.Condition = field(default_factory=threading.Condition)
     reply: tuple[dict[str, Any], bytes] | None = None
     error: SandboxUnavailableError | None = None
     chunks: deque[bytes] = field(default_factory=deque)
     held: int = 0
     window: int = wire.WINDOW
+    events: set[str] = field(default_factory=set)
 
     def wake(self) -> None:
         with self.changed:
@@ -74,12 +79,11 @@ class Transport:
     def __init__(self, stream: ByteStream, explain: Callable[[str, str], SandboxUnavailableError]) -> None:
         self._stream = stream
         self._explain = explain
-        self._nonce = secrets.token_bytes(wire.NONCE_BYTES)
-        self._decoder = wire.Decoder(self._nonce)
+        nonce = secrets.token_bytes(wire.NONCE_BYTES)
+        self._sender = FrameSender(stream, nonce)
+        self._decoder = wire.Decoder(nonce)
         self._assembler = wire.Assembler()
-        self._sequence = 0
         self._channel = 0
-        self._send_lock = threading.Lock()
         self._state_lock = threading.Lock()
         self._pending: dict[int, _Pending] = {}
         self._lost: SandboxUnavailableError | None = None
@@ -89,10 +93,10 @@ class Transport:
 
     def open(self, hello: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
         """Greet the guest and return its HELLO. Raises SandboxUnavailableError."""
-        self._message(Kind.HELLO, 0, {"protocol": wire.PROTOCOL, **hello})
-        self._reader.start()
         self._hello.seconds = timeout_seconds
         self._hello.deadline = time.monotonic() + timeout_seconds
+        self._reader.start()
+        self._message(self._hello, Kind.HELLO, 0, {"protocol": wire.PROTOCOL, **hello})
         fields, _ = self._await(self._hello, None)
         if fields.get("protocol") != wire.PROTOCOL:
             raise SandboxUnavailableError(
@@ -125,19 +129,19 @@ class Transport:
         ``timeout_seconds`` + 2 s raises SandboxUnavailableError ``no_answer``; the end of the pipe raises its post-mortem.
         """
         seconds = timeout_seconds + GRACE_SECONDS
-        pending = _Pending(seconds, max_reply_bytes, time.monotonic() + seconds)
+        deadline = time.monotonic() + seconds
+        pending = _Pending(seconds, max_reply_bytes, deadline, sends=body is not None, takes=sink is not None)
         channel = self._register(pending)
         fields: dict[str, Any] = {"operation": operation, "args": args}
         if blob_is_stdin:
             fields["stdin_blob"] = True
         try:
-            self._message(Kind.REQUEST, channel, fields, blob)
+            self._message(pending, Kind.REQUEST, channel, fields, blob)
             if body is not None:
                 self._send_body(channel, pending, body)
             return self._await(pending, sink, channel)
         except BaseException:
-            with contextlib.suppress(SandboxUnavailableError):
-                self._frame(Kind.CANCEL, channel)
+            self._offer(Kind.CANCEL, channel)
             raise
         finally:
             self._pending.pop(channel, None)
@@ -151,27 +155,33 @@ class Transport:
             return self._channel
 
     # --- out ------------------------------------------------------------------
-    def _message(self, kind: int, channel: int, fields: dict[str, Any], blob: bytes = b"") -> None:
+    def _message(
+        self, pending: _Pending, kind: int, channel: int, fields: dict[str, Any], blob: bytes = b""
+    ) -> None:
         # exact: what cannot be carried out as it was asked is to be refused, not carried out in another way
         for part, payload in wire.split_message(kind, wire.pack_message(fields, blob, exact=True)):
-            self._frame(part, channel, payload)
+            self._frame(pending, part, channel, payload)
 
-    def _frame(self, kind: int, channel: int, payload: bytes | memoryview = b"") -> None:
+    def _frame(self, pending: _Pending, kind: int, channel: int, payload: bytes | memoryview = b"") -> None:
+        """Send a frame within the deadline of ``pending``. Raises SandboxUnavailableError."""
         try:
-            with self._send_lock:
-                data = wire.frame(self._nonce, self._sequence, kind, channel, payload)
-                self._sequence += 1
-                self._stream.send(data)
+            deadline = time.monotonic() + SEND_SECONDS if pending.deadline is None else pending.deadline
+            if not self._sender.send(kind, channel, payload, deadline):
+                raise _silent(pending)
         except OSError as error:
             self._stream.close()  # the reader notices, and words it
             raise self._wait_for_loss(error) from error
+
+    def _offer(self, kind: int, channel: int, payload: bytes = b"") -> None:
+        """Send a frame that may be lost where the pipe is full or broken."""
+        with contextlib.suppress(OSError):
+            self._sender.send(kind, channel, payload, time.monotonic() + OFFER_SECONDS)
 
     def _wait_for_loss(self, error: OSError) -> SandboxUnavailableError:
         self._reader.join(timeout=3)
         return self._lost or SandboxUnavailableError("pipe_broken", f"The pipe to the sandbox broke: {error}.")
 
     def _send_body(self, channel: int, pending: _Pending, body: Iterable[bytes]) -> None:
-        problem = ""
         try:
             for chunk in body:
                 view = memoryview(chunk)
@@ -182,15 +192,13 @@ class Transport:
                     piece = view[: min(room, wire.MAX_PAYLOAD)]
                     with pending.changed:
                         pending.window -= len(piece)
-                    self._frame(Kind.DATA, channel, piece)
+                    self._frame(pending, Kind.DATA, channel, piece)
                     view = view[len(piece) :]
-        except OSError as error:  # of the source: the guest must not take a part for the whole
-            problem = f"the source failed: {error}"
+        except BaseException as error:  # of the source, or a Ctrl-C: the guest must not take a part for the whole
+            problem = f"the source failed: {str(error) or type(error).__name__}"
+            self._offer(Kind.END, channel, problem.encode("utf-8", "replace")[:500])
             raise
-        finally:
-            if pending.reply is None and pending.error is None:
-                with contextlib.suppress(SandboxUnavailableError):
-                    self._frame(Kind.END, channel, problem.encode()[: wire.MAX_PAYLOAD])
+        self._frame(pending, Kind.END, channel)
 
     def _await_window(self, pending: _Pending) -> int:
         with pending.changed:
@@ -219,7 +227,7 @@ class Transport:
                 sink(chunk)
             owed += len(chunk)
             if owed >= CREDIT_STEP:
-                self._frame(Kind.CREDIT, channel, owed.to_bytes(4, "big"))
+                self._frame(pending, Kind.CREDIT, channel, owed.to_bytes(4, "big"))
                 owed = 0
 
     def _wait(self, pending: _Pending) -> None:
@@ -229,11 +237,7 @@ class Transport:
             return
         left = pending.deadline - time.monotonic()
         if left <= 0:
-            raise SandboxUnavailableError(
-                "no_answer",
-                f"The sandbox did not answer within {pending.seconds:g} seconds.",
-                "It may be paused or starved of CPU; close it and start another one.",
-            )
+            raise _silent(pending)
         pending.changed.wait(left)
 
     # --- in ------------------------------------------------------------------
@@ -243,7 +247,7 @@ class Transport:
             while True:
                 data = self._stream.receive(PING_SECONDS)
                 if data is None:
-                    self._frame(Kind.PING, 0)
+                    self._offer(Kind.PING, 0)
                     continue
                 if not data:
                     break
@@ -252,7 +256,7 @@ class Transport:
         except wire.WireError as error:
             reason, detail = "protocol_violation", str(error)
             self._stream.close()
-        except (OSError, SandboxUnavailableError) as error:
+        except OSError as error:
             detail = str(error)
         except Exception:
             log.exception("the reader of a sandbox's pipe failed")
@@ -279,22 +283,34 @@ class Transport:
             return
         if kind in (Kind.REPLY, Kind.HELLO):
             pending.reply = wire.unpack_message(self._assembler.finish(channel, payload))
-        elif kind == Kind.PART:
+        elif kind == Kind.PART and payload:
             self._assembler.add(channel, payload, pending.limit)
             pending.extend()
             return
-        elif kind == Kind.DATA:
+        elif kind == Kind.DATA and payload and pending.takes:
             self._take_data(pending, payload)
-        elif kind == Kind.CREDIT and len(payload) == 4:
-            with pending.changed:
-                pending.window = min(pending.window + int.from_bytes(payload, "big"), wire.WINDOW)
-            pending.extend()
+        elif kind == Kind.CREDIT and len(payload) == 4 and pending.sends:
+            self._take_credit(pending, int.from_bytes(payload, "big"))
         elif kind == Kind.NOTICE:
-            event = wire.unpack_message(payload)[0].get("event")
-            pending.deadline = None if event == "queued" else time.monotonic() + pending.seconds
+            self._take_notice(pending, payload)
         else:
-            raise wire.WireError(f"frame of kind {kind} from the guest")
+            raise wire.WireError(f"frame of kind {kind} from the guest that nothing asked for")
         pending.wake()
+
+    # Every frame that puts off a deadline is bounded in number by something else: else a guest could put it off for ever.
+    def _take_credit(self, pending: _Pending, size: int) -> None:
+        with pending.changed:
+            if not 0 < size <= wire.WINDOW - pending.window:
+                raise wire.WireError("credit for what was not sent")
+            pending.window += size
+        pending.extend()
+
+    def _take_notice(self, pending: _Pending, payload: bytes) -> None:
+        event = wire.unpack_message(payload)[0].get("event")
+        if event not in ("queued", "started") or event in pending.events:
+            raise wire.WireError("notice that makes no sense")
+        pending.events.add(event)
+        pending.deadline = None if event == "queued" else time.monotonic() + pending.seconds
 
     def _take_data(self, pending: _Pending, payload: bytes) -> None:
         with pending.changed:
@@ -303,3 +319,11 @@ class Transport:
                 raise wire.WireError("stream beyond its credit")
             pending.chunks.append(payload)
         pending.extend()
+
+
+def _silent(pending: _Pending) -> SandboxUnavailableError:
+    return SandboxUnavailableError(
+        "no_answer",
+        f"The sandbox did not answer within {pending.seconds:g} seconds.",
+        "It may be paused or starved of CPU; close it and start another one.",
+    )

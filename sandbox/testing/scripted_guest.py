@@ -21,10 +21,12 @@ class SocketStream:
         self._socket = connected
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
+        self._room = select.poll()
+        self._room.register(connected, select.POLLOUT)
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: memoryview, timeout_seconds: float) -> int:
         """See ``ByteStream``."""
-        self._socket.sendall(data)
+        return self._socket.send(data, socket.MSG_DONTWAIT) if self._room.poll(timeout_seconds * 1000) else 0
 
     def receive(self, timeout_seconds: float) -> bytes | None:
         """See ``ByteStream``."""

@@ -1,0 +1,380 @@
+"""The host's end of the pipe against a guest that answers late, torn, too much, or nonsense."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sandbox import transport
+from sandbox.errors import SandboxUnavailableError
+from sandbox.guest import wire
+from sandbox.guest.wire import Kind
+from sandbox.testing import GuestRequest, ScriptedGuest
+from sandbox.transport import Transport
+
+GRACE = 0.1
+Script = Callable[[ScriptedGuest, GuestRequest], None]
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "GRACE_SECONDS", GRACE)
+
+
+def explain(reason: str, detail: str) -> SandboxUnavailableError:
+    return SandboxUnavailableError(reason, f"Explained: {reason}: {detail}.")
+
+
+@contextmanager
+def talk(script: Script, hello: dict[str, Any] | None = None) -> Iterator[tuple[Transport, ScriptedGuest]]:
+    with ScriptedGuest(script, hello) as guest:
+        host = Transport(guest.stream, explain)
+        try:
+            host.open({"place": {}}, 5)
+            yield host, guest
+        finally:
+            host.close()
+
+
+def silent(guest: ScriptedGuest, request: GuestRequest) -> None:
+    """No answer."""
+
+
+def echo(guest: ScriptedGuest, request: GuestRequest) -> None:
+    guest.reply(request, request.args, request.blob)
+
+
+def fails(host: Transport, reason: str, *words: str, **options: Any) -> SandboxUnavailableError:
+    with pytest.raises(SandboxUnavailableError) as caught:
+        host.request("read", {}, **{"timeout_seconds": 5.0, **options})
+    assert caught.value.reason == reason, caught.value
+    for word in words:
+        assert word in str(caught.value)
+    return caught.value
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------------
+
+
+def test_request_and_reply() -> None:
+    with talk(echo) as (host, _):
+        fields, blob = host.request("read", {"path": "é\udcff"}, timeout_seconds=5, blob=b"\0\xff")
+        assert (fields["result"], blob) == ({"path": "é?"}, b"\0\xff")  # the guest's own texts are valid Unicode
+
+
+def test_long_messages_in_parts() -> None:
+    blob = bytes(range(256)) * 5000
+    with talk(echo) as (host, _):
+        assert host.request("write", {"a": "x" * 600_000}, timeout_seconds=5, blob=blob)[1] == blob
+
+
+def test_many_callers_get_their_own_answers() -> None:
+    def later(guest: ScriptedGuest, request: GuestRequest) -> None:
+        threading.Timer(request.args["n"] % 7 / 100, echo, (guest, request)).start()
+
+    with talk(later) as (host, _), ThreadPoolExecutor(30) as pool:
+        answers = pool.map(lambda n: host.request("read", {"n": n}, timeout_seconds=5)[0]["result"]["n"], range(200))
+        assert list(answers) == list(range(200))
+
+
+@given(sizes=st.lists(st.integers(1, 400_000), max_size=6), cuts=st.lists(st.integers(1, 5000), min_size=1, max_size=4))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_streams_in_both_directions(sizes: list[int], cuts: list[int]) -> None:
+    sent = [bytes([n % 251]) * size for n, size in enumerate(sizes)]
+    taken = bytearray()
+
+    def script(guest: ScriptedGuest, request: GuestRequest) -> None:
+        total = b"".join(sent)
+        at = 0
+        for n in range(10_000):
+            if at >= len(total):
+                break
+            cut = cuts[n % len(cuts)] * 50
+            if at + cut > wire.WINDOW // 2:  # well inside the first credit
+                break
+            guest.frame(Kind.DATA, request.channel, total[at : at + cut])
+            at += len(total[at : at + cut])
+        guest.reply(request, at)
+
+    with talk(script) as (host, _):
+        fields, _blob = host.request("download", {}, timeout_seconds=5, sink=taken.extend)
+        assert bytes(taken) == b"".join(sent)[: fields["result"]]
+
+
+def test_a_body_waits_for_credit() -> None:
+    heard: list[int] = []
+
+    def script(guest: ScriptedGuest, request: GuestRequest) -> None:
+        threading.Thread(target=take, args=(guest, request), daemon=True).start()
+
+    def take(guest: ScriptedGuest, request: GuestRequest) -> None:
+        credited = 0
+        while not [1 for kind, _, _ in guest.heard if kind == Kind.END]:
+            got = sum(len(payload) for kind, _, payload in list(guest.heard) if kind == Kind.DATA)
+            heard.append(got - credited)
+            if got > credited:
+                guest.frame(Kind.CREDIT, request.channel, (got - credited).to_bytes(4, "big"))
+                credited = got
+            time.sleep(0.001)
+        guest.reply(request, sum(len(payload) for kind, _, payload in guest.heard if kind == Kind.DATA))
+
+    with talk(script) as (host, _):
+        body = (bytes(300_000) for _ in range(30))
+        assert host.request("upload", {}, timeout_seconds=5, body=body)[0]["result"] == 9_000_000
+        assert max(heard) <= wire.WINDOW
+
+
+def test_an_answer_ends_a_body_that_is_not_wanted() -> None:
+    def refuse(guest: ScriptedGuest, request: GuestRequest) -> None:
+        guest.reply(request, fault={"code": "no_space"})
+
+    with talk(refuse) as (host, _):
+        endless = iter(lambda: bytes(100_000), None)
+        fields, _ = host.request("upload", {}, timeout_seconds=5, body=endless)
+        assert fields["fault"] == {"code": "no_space"}
+
+
+def test_a_source_that_fails_is_told_to_the_guest() -> None:
+    def body() -> Iterator[bytes]:
+        yield b"abc"
+        raise OSError(5, "Input/output error")
+
+    with talk(silent) as (host, guest):
+        with pytest.raises(OSError, match="Input/output error"):
+            host.request("upload", {}, timeout_seconds=5, body=body())
+        assert guest.wait_for(Kind.END) == [b"the source failed: [Errno 5] Input/output error"]
+        assert guest.wait_for(Kind.CANCEL) == [b""]
+
+
+# --- deadlines -------------------------------------------------------------------------------------------------------------
+
+
+def test_silence_is_reported_at_the_deadline_and_the_request_cancelled() -> None:
+    with talk(silent) as (host, guest):
+        started = time.monotonic()
+        fails(host, "no_answer", "within 0.3 seconds", timeout_seconds=0.2)
+        assert 0.3 <= time.monotonic() - started < 1.3
+        assert guest.wait_for(Kind.CANCEL)
+
+
+def test_an_answer_that_comes_too_late_is_no_answer_to_another_request() -> None:
+    asked: list[GuestRequest] = []
+
+    def script(guest: ScriptedGuest, request: GuestRequest) -> None:
+        asked.append(request)
+        if len(asked) == 2:
+            guest.frame(Kind.PART, asked[0].channel, b"late")
+            guest.frame(Kind.DATA, asked[0].channel, b"late")
+            guest.reply(asked[0], "late")
+            guest.reply(request, "in time")
+
+    with talk(script) as (host, _):
+        fails(host, "no_answer", timeout_seconds=0.0)
+        assert host.request("read", {}, timeout_seconds=5)[0]["result"] == "in time"
+
+
+def test_a_request_that_is_queued_waits_without_a_deadline_until_it_is_started() -> None:
+    def script(guest: ScriptedGuest, request: GuestRequest) -> None:
+        guest.notice(request, "queued")
+        threading.Timer(0.5, guest.notice, (request, "started")).start()
+        if request.args["answers"]:
+            threading.Timer(0.55, guest.reply, (request, "done")).start()
+
+    with talk(script) as (host, _):
+        fields, _blob = host.request("run", {"answers": True}, timeout_seconds=0.1)
+        assert fields["result"] == "done"
+        started = time.monotonic()
+        with pytest.raises(SandboxUnavailableError, match="within 0.2 seconds"):
+            host.request("run", {"answers": False}, timeout_seconds=0.1)
+        assert 0.7 <= time.monotonic() - started < 1.7
+
+
+def test_a_long_answer_counts_as_a_sign_of_life() -> None:
+    def script(guest: ScriptedGuest, request: GuestRequest) -> None:
+        message = wire.pack_message({"result": "x" * 60})
+        for n in range(8):
+            guest.frame(Kind.PART, request.channel, message[n * 8 : n * 8 + 8])
+            time.sleep(0.05)
+        guest.frame(Kind.REPLY, request.channel, message[64:])
+
+    with talk(script) as (host, _):
+        assert host.request("read", {}, timeout_seconds=0.1)[0]["result"] == "x" * 60
+
+
+def test_silence_is_broken_by_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "PING_SECONDS", 0.05)
+    with talk(silent) as (_, guest):
+        assert guest.wait_for(Kind.PING)
+
+
+# --- the end of the pipe ---------------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_the_pipe_wakes_everybody() -> None:
+    began = threading.Barrier(11)
+
+    def script(guest: ScriptedGuest, request: GuestRequest) -> None:
+        if request.args["last"]:
+            guest.hang_up()
+
+    with talk(script) as (host, _), ThreadPoolExecutor(10) as pool:
+
+        def wait(_: int) -> str:
+            began.wait()
+            with pytest.raises(SandboxUnavailableError) as caught:
+                host.request("run", {"last": False}, timeout_seconds=60)
+            return caught.value.reason
+
+        waiting = pool.map(wait, range(10))
+        began.wait()
+        started = time.monotonic()
+        fails_at_once = pytest.raises(SandboxUnavailableError)
+        with fails_at_once:
+            host.request("run", {"last": True}, timeout_seconds=60)
+        assert list(waiting) == ["pipe_broken"] * 10
+        assert time.monotonic() - started < 2
+        fails(host, "pipe_broken", "Explained")
+
+
+def test_closing_wakes_everybody() -> None:
+    with talk(silent) as (host, _):
+        threading.Timer(0.1, host.close).start()
+        fails(host, "closed", timeout_seconds=60)
+        fails(host, "closed")
+        host.close()
+
+
+def test_a_body_under_way_is_woken_too() -> None:
+    with talk(lambda guest, request: guest.hang_up()) as (host, _):
+        fails(host, "pipe_broken", body=iter(lambda: bytes(100_000), None), timeout_seconds=60)
+
+
+def test_a_guest_of_another_protocol_is_refused() -> None:
+    with pytest.raises(SandboxUnavailableError, match="protocol 99"), talk(silent, {"protocol": 99}):
+        pass
+
+
+def test_a_guest_that_does_not_greet() -> None:
+    with ScriptedGuest(silent) as guest:
+        guest.frame = lambda *_, **__: None  # type: ignore[method-assign]
+        host = Transport(guest.stream, explain)
+        with pytest.raises(SandboxUnavailableError) as caught:
+            host.open({}, 0.1)
+        assert caught.value.reason == "no_answer"
+        host.close()
+
+
+# --- nonsense --------------------------------------------------------------------------------------------------------------
+
+
+def _foreign_nonce(guest: ScriptedGuest, request: GuestRequest) -> None:
+    guest.frame(Kind.REPLY, request.channel, wire.pack_message({}), nonce=b"otherone")
+
+
+def _repeated(guest: ScriptedGuest, request: GuestRequest) -> None:
+    guest.frame(Kind.PONG, 0, skip=-1)
+
+
+def _skipped(guest: ScriptedGuest, request: GuestRequest) -> None:
+    guest.frame(Kind.PONG, 0, skip=1)
+
+
+def _too_long(guest: ScriptedGuest, request: GuestRequest) -> None:
+    for _ in range(80):
+        guest.frame(Kind.PART, request.channel, bytes(wire.MAX_PAYLOAD))
+
+
+def _beyond_credit(guest: ScriptedGuest, request: GuestRequest) -> None:
+    for _ in range(2 * wire.WINDOW // wire.MAX_PAYLOAD):
+        guest.frame(Kind.DATA, request.channel, bytes(wire.MAX_PAYLOAD))
+
+
+def _oversize(guest: ScriptedGuest, request: GuestRequest) -> None:
+    guest.raw(wire.HEADER.pack(guest.nonce, guest.sequence, Kind.REPLY, b"\0\0\0", request.channel, wire.MAX_PAYLOAD + 1))
+
+
+def _again_queued(guest: ScriptedGuest, request: GuestRequest) -> None:
+    guest.notice(request, "queued")
+    guest.notice(request, "queued")
+
+
+NONSENSE: dict[str, tuple[Script, str]] = {
+    "garbage": (lambda g, r: g.raw(b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n"), "foreign nonce"),
+    "foreign nonce": (_foreign_nonce, "foreign nonce"),
+    "repeated frame": (_repeated, "was due"),
+    "skipped frame": (_skipped, "was due"),
+    "unknown kind": (lambda g, r: g.frame(77, r.channel), "unknown frame kind 77"),
+    "kind of the host": (lambda g, r: g.frame(Kind.REQUEST, r.channel), "kind 2"),
+    "frame too long": (_oversize, "frame of 262145 bytes"),
+    "message too long": (_too_long, "message too long"),
+    "stream beyond its credit": (_beyond_credit, "beyond its credit"),
+    "empty parts": (lambda g, r: g.frame(Kind.PART, r.channel), "nothing asked for"),
+    "empty pieces": (lambda g, r: g.frame(Kind.DATA, r.channel), "nothing asked for"),
+    "credit unasked": (lambda g, r: g.frame(Kind.CREDIT, r.channel, b"\0\0\0\1"), "nothing asked for"),
+    "no JSON": (lambda g, r: g.frame(Kind.REPLY, r.channel, b"\0\0\0\2{]"), "not JSON"),
+    "no object": (lambda g, r: g.frame(Kind.REPLY, r.channel, b"\0\0\0\2[]"), "not an object"),
+    "deep JSON": (lambda g, r: g.frame(Kind.REPLY, r.channel, b"\0\0\xff\xff" + b"[" * 0xFFFF), "not JSON"),
+    "huge number": (lambda g, r: g.frame(Kind.REPLY, r.channel, b"\0\0\x17\x70" + b"9" * 6000), "not JSON"),
+    "short message": (lambda g, r: g.frame(Kind.REPLY, r.channel, b"\0"), "too short"),
+    "queued twice": (_again_queued, "makes no sense"),
+    "unknown notice": (lambda g, r: g.notice(r, "tea"), "makes no sense"),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_ends_the_pipe(name: str) -> None:
+    script, words = NONSENSE[name]
+    slow = threading.Event()
+    with talk(script) as (host, _):
+        fails(host, "protocol_violation", words, sink=lambda _: slow.wait(0.5) and None)
+        fails(host, "protocol_violation")
+
+
+def test_credit_for_what_was_never_sent() -> None:
+    with talk(lambda g, r: g.frame(Kind.CREDIT, r.channel, b"\0\0\0\1")) as (host, _):
+        fails(host, "protocol_violation", "not sent", body=[])
+
+
+def test_a_stream_that_nobody_takes() -> None:
+    with talk(lambda g, r: g.frame(Kind.DATA, r.channel, b"x")) as (host, _):
+        fails(host, "protocol_violation", "nothing asked for")
+
+
+@pytest.mark.parametrize("cut", [1, 10, 23, 24, 30])
+def test_a_cut_in_the_middle_of_a_frame(cut: int) -> None:
+    def script(guest: ScriptedGuest, request: GuestRequest) -> None:
+        whole = wire.frame(guest.nonce, guest.sequence, Kind.REPLY, request.channel, wire.pack_message({"result": 1}))
+        guest.raw(whole[:cut])
+        guest.hang_up()
+
+    with talk(script) as (host, _):
+        fails(host, "pipe_broken")
+
+
+def test_a_frame_in_crumbs_is_a_frame() -> None:
+    def script(guest: ScriptedGuest, request: GuestRequest) -> None:
+        for byte in wire.frame(guest.nonce, guest.sequence, Kind.REPLY, request.channel, wire.pack_message({"result": 1})):
+            guest.raw(bytes([byte]))
+
+    with talk(script) as (host, _):
+        assert host.request("read", {}, timeout_seconds=5)[0] == {"result": 1}
+
+
+def test_a_guest_that_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    with talk(lambda g, r: bool(release.wait(10)) and None) as (host, guest):
+        guest.stream._socket.settimeout(0.3)
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(fails, host, "pipe_broken", timeout_seconds=30)
+            time.sleep(0.05)
+            fails(host, "pipe_broken", blob=bytes(16 << 20), timeout_seconds=30)
+            first.result(timeout=5)
+        release.set()
