@@ -29,6 +29,8 @@ class AttachStream:
         self._socket.settimeout(SEND_SECONDS)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
+        self._room = select.poll()
+        self._room.register(self._socket, select.POLLOUT)
         self._header = bytearray()
         self._left = 0
         self._kind = _STDOUT
@@ -36,9 +38,9 @@ class AttachStream:
         self._close_lock = threading.Lock()
         self._closed = False
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: memoryview, timeout_seconds: float) -> int:
         """See ``ByteStream``."""
-        self._socket.sendall(data)
+        return self._socket.send(data) if self._room.poll(timeout_seconds * 1000) else 0
 
     def receive(self, timeout_seconds: float) -> bytes | None:
         """See ``ByteStream``."""
