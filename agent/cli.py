@@ -112,6 +112,9 @@ def main(args: list[str] | None = None) -> Any:
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         raise SystemExit(130) from None
+    except BrokenPipeError:  # as with | head: whoever read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
     except Exception as error:
         from sandbox.errors import SandboxError
 

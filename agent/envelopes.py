@@ -14,8 +14,10 @@ from pydantic import BaseModel, ValidationError
 from sandbox.envelope import Failure, Notice, Success, jsonable
 from sandbox.errors import ErrorCode
 
-# About 50,000 tokens: more would fill the context of most models with one result.
-MAX_RESULT_CHARS = 200_000
+# About 25,000 tokens: more would fill much of most models' context with one text.
+MAX_TEXT_CHARS = 100_000
+# A result of several texts, or of very many small values.
+MAX_RESULT_CHARS = 400_000
 # The sandbox is gone: no later action of the run can be carried out.
 LOST = frozenset({ErrorCode.sandbox_unavailable.value, ErrorCode.sandbox_closed.value})
 
@@ -63,21 +65,42 @@ def only_first_call() -> Envelope:
 
 
 def bounded(envelope: Mapping[str, Any]) -> Envelope:
-    """The envelope as JSON-ready data whose result has at most 200,000 characters; a notice says when it was cut."""
+    """The envelope as JSON-ready data that a context can hold; a notice says when something was cut.
+
+    Texts inside the result are cut to 100,000 characters, head and tail; a result that still has more than 400,000 in all
+    becomes text and is cut as a whole.
+    """
     data: Envelope = jsonable(envelope)
-    text = json.dumps(data.get("result"), ensure_ascii=False)
-    if len(text) <= MAX_RESULT_CHARS:
+    cut: list[int] = []
+    result = _cut_texts(data.get("result"), cut)
+    whole = json.dumps(result, ensure_ascii=False)
+    if len(whole) > MAX_RESULT_CHARS:
+        result = _cut(whole, MAX_RESULT_CHARS, cut)
+    if not cut:
         return data
-    half = MAX_RESULT_CHARS // 2
     notice = Notice(
         "output_cut",
-        f"The result has {len(text)} characters; its first and last {half} are shown.",
+        f"The result was cut in the middle: {sum(cut)} characters of it are not shown.",
         "Ask for a smaller part of it.",
     )
-    cut = len(text) - 2 * half
-    data["result"] = f"{text[:half]}\n[… {cut} characters cut …]\n{text[-half:]}"
-    data["notices"] = [*data.get("notices", []), notice.to_dict()]
-    return data
+    return {**data, "result": result, "notices": [*data.get("notices", []), notice.to_dict()]}
+
+
+def _cut_texts(value: Any, cut: list[int]) -> Any:
+    if isinstance(value, str):
+        return _cut(value, MAX_TEXT_CHARS, cut)
+    if isinstance(value, dict):
+        return {k: _cut_texts(v, cut) for k, v in value.items()}
+    return [_cut_texts(v, cut) for v in value] if isinstance(value, list) else value
+
+
+def _cut(text: str, limit: int, cut: list[int]) -> str:
+    """Head and tail of ``text``; what was taken out is added to ``cut``."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    cut.append(len(text) - 2 * half)
+    return f"{text[:half]}\n[… {cut[-1]} characters cut …]\n{text[-half:]}"
 
 
 def text_of(envelope: Mapping[str, Any], result_type: type[BaseModel] | None = None) -> str:

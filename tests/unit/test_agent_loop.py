@@ -263,13 +263,24 @@ def test_the_reply_is_parsed_once_a_step() -> None:
     assert language.parsed == 2
 
 
-def test_a_huge_result_is_cut_in_memory_and_said() -> None:
-    big = Action("big", lambda: "x" * 1_000_000, "Big.")
+def test_a_huge_text_is_cut_in_memory_and_said() -> None:
+    big = Action("big", lambda: {"output": "head" + "x" * 1_000_000 + "tail", "code": 3}, "Big.")
     run = agent_of([{"tool": "big"}, FINISH], big).execute("task")
     stored = run.memory.items[2]["content"]
-    assert len(stored["result"]) < 210_000
-    assert stored["notices"][0]["code"] == "output_cut"
-    assert len((run.steps[0].envelope or {})["result"]) == 1_000_000
+    assert stored["result"]["code"] == 3
+    assert stored["result"]["output"].startswith("head")
+    assert stored["result"]["output"].endswith("tail")
+    assert len(stored["result"]["output"]) < 101_000
+    assert [n["code"] for n in stored["notices"]] == ["output_cut"]
+    assert "900008 characters" in stored["notices"][0]["message"]
+    assert len((run.steps[0].envelope or {})["result"]["output"]) == 1_000_008
+
+
+def test_a_result_of_very_many_values_is_cut_as_a_whole() -> None:
+    run = agent_of([{"tool": "many"}, FINISH], Action("many", lambda: list(range(200_000)), "Many.")).execute("task")
+    stored = run.memory.items[2]["content"]
+    assert len(stored["result"]) < 401_000
+    assert [n["code"] for n in stored["notices"]] == ["output_cut"]
 
 
 def test_the_default_memory_is_a_window_and_new_for_each_run() -> None:
