@@ -64,10 +64,12 @@ def _pieces(segments: Any, blob: bytes) -> list[tuple[int, bytes, int]]:
 def _decode(pieces: list[tuple[int, bytes]], cut_start: bool = False, cut_end: bool = False) -> str:
     texts: list[str] = []
     begun: dict[int, bytes] = {}
-    for index, (stream, piece) in enumerate(pieces):
+    seen: set[int] = set()
+    for stream, piece in pieces:
         data = begun.pop(stream, b"") + piece
-        if cut_start and index == 0:
+        if cut_start and stream not in seen:
             data = _without_torn_start(data)
+        seen.add(stream)
         whole = len(data) - _torn_end(data)
         begun[stream] = data[whole:]
         texts.append(data[:whole].decode("utf-8", "replace"))
@@ -77,10 +79,10 @@ def _decode(pieces: list[tuple[int, bytes]], cut_start: bool = False, cut_end: b
 
 
 def _without_torn_start(data: bytes) -> bytes:
-    for length in range(min(3, len(data))):
-        if data[length] & 0xC0 != 0x80:
-            return data[length:]
-    return data
+    torn = 0
+    while torn < min(4, len(data)) and data[torn] & 0xC0 == 0x80:
+        torn += 1
+    return data if torn > 3 else data[torn:]  # more than three are no end of a character
 
 
 def _torn_end(data: bytes) -> int:

@@ -1,0 +1,143 @@
+"""What a shell leaves is what the session takes over, whatever the values: through the real shells of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandbox.guest import sessions
+from sandbox.guest.sessions import Session, next_state, parse_exports, parse_state, shell_argv
+
+SHELLS = [path for name in ("bash", "dash", "busybox") if (path := shutil.which(name))]
+_values = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30)
+_awkward = st.lists(
+    st.sampled_from(["'", '"', "\\", "$", "`", "\n", "\r", "\t", "\x01", "\x7f", "!", "export A=", "declare -x B=", "é", "\udcff", " ", "$'"]),
+    max_size=8,
+).map("".join)  # fmt: skip
+_names = st.from_regex(r"\AG_[A-Za-z0-9_]{0,8}\Z")
+
+
+def state_after(shell: str, command: str, env: dict[str, str], cwd: str) -> tuple[int, bytes]:
+    """Exit status and what the shell left, run as the guest runs it."""
+    fd = os.memfd_create("state")
+    target = 9
+    argv = shell_argv(shell, target, command)
+    if shell.endswith("busybox"):
+        argv = [shell, "sh", *argv[1:]]
+
+    def connect() -> None:
+        os.dup2(fd, target, inheritable=True)
+
+    done = subprocess.run(
+        argv, env={"PATH": os.environ["PATH"], **env}, cwd=cwd, preexec_fn=connect, close_fds=False, capture_output=True,
+        check=False, timeout=20,
+    )  # fmt: skip
+    try:
+        return done.returncode, os.pread(fd, 1 << 20, 0)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@given(values=st.dictionaries(_names, _values | _awkward, max_size=4))
+@settings(max_examples=12, deadline=None)
+def test_any_value_carries_over(shell: str, values: dict[str, str]) -> None:
+    code, left = state_after(shell, "true", values, "/")
+    state = parse_state(left)
+    assert code == 0
+    assert state is not None
+    assert state[0] == "/"
+    assert {name: value for name, value in state[1].items() if name.startswith("G_")} == values
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("export G_A='a b'; cd /tmp", 0),
+        ("export G_A='a b'; cd /tmp; exit 3", 3),
+        ("export G_A='a b'; cd /tmp; (exit 4)", 4),
+        ("set -e; export G_A='a b'; cd /tmp; false; cd /", 1),
+        ("set -x; export G_A='a b'; cd /tmp", 0),
+        ("G_A='a b'; export G_A; readonly G_A; cd /tmp", 0),
+        ("f() { export G_A='a b'; cd /tmp; return 5; }; f", 5),
+        ("cd /tmp; export G_A='a b'; exec 1>&- 2>&-", 0),
+    ],
+)
+def test_ways_to_end(shell: str, command: str, code: int) -> None:
+    status, left = state_after(shell, command, {}, "/")
+    state = parse_state(left)
+    assert status == code
+    assert state is not None
+    assert (state[0], state[1]["G_A"]) == ("/tmp", "a b")
+    assert "G_B" not in state[1]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("command", ["if then fi", "echo 'open", "kill -9 $$", "exec true", "trap - EXIT; exit 1"])
+def test_no_state_is_better_than_a_wrong_one(shell: str, command: str) -> None:
+    _, left = state_after(shell, command, {"G_A": "1"}, "/")
+    state = parse_state(left)
+    assert state is None or (state[0], state[1]["G_A"]) == ("/", "1")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_variable_without_a_value_is_none(shell: str) -> None:
+    _, left = state_after(shell, "export G_UNSET; export G_EMPTY=; unset PATH", {}, "/")
+    state = parse_state(left)
+    assert state is not None
+    assert state[1].get("G_EMPTY") == ""
+    assert "G_UNSET" not in state[1]
+    assert not {"_", "SHLVL", "PWD", "OLDPWD", "PATH"} & set(state[1])
+
+
+@given(st.text(max_size=200) | st.text(st.sampled_from("export declare -x A='\"\\$\n="), max_size=200))
+def test_parse_exports_answers_for_any_text(text: str) -> None:
+    for name, value in parse_exports(text).items():
+        assert isinstance(value, str)
+        assert name.isidentifier()
+
+
+@given(st.binary(max_size=200))
+def test_parse_state_answers_for_any_bytes(data: bytes) -> None:
+    state = parse_state(data)
+    assert state is None or (state[0].startswith("/") and state[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('declare -x A="a\\"b\\$c\\`d\\\\e"\n', {"A": 'a"b$c`d\\e'}),
+        ("declare -x A=$'a\\nb\\001\\'c\\303\\251'\n", {"A": "a\nb\x01'cé"}),
+        ("export A='a'\"'\"'b'\n", {"A": "a'b"}),
+        ("export A='a'\\''b'\n", {"A": "a'b"}),
+        ('declare -rx A="1"\ndeclare -ix B="2"\n', {"A": "1", "B": "2"}),
+        ('declare -x A="line\ndeclare -x B=\\"no\\"\n"\n', {"A": 'line\ndeclare -x B="no"\n'}),
+        ("declare -x A\n", {}),
+        ('declare -x BASH_FUNC_f%%="() { :; }"\n', {}),
+        ("", {}),
+    ],
+)
+def test_quoting(text: str, values: dict[str, str]) -> None:
+    assert parse_exports(text) == values
+
+
+def test_what_was_given_for_one_run_is_taken_back() -> None:
+    session = Session("/workspace", {"KEPT": "old", "GIVEN": "own"})
+    before = {"cwd": "/elsewhere", "env": {"GIVEN": "given", "NEW": "given", "CHANGED": "given"}}
+    next_state(session, before, ("/elsewhere", {"KEPT": "new", "GIVEN": "given", "NEW": "given", "CHANGED": "by it"}))
+    assert session.env == {"KEPT": "new", "GIVEN": "own", "CHANGED": "by it"}
+    assert session.cwd == "/workspace"
+    next_state(session, {"cwd": None, "env": {}}, ("/tmp", {"A": "1"}))
+    assert (session.cwd, session.env) == ("/tmp", {"A": "1"})
+
+
+def test_a_shell_is_found() -> None:
+    found = sessions.find_shell()
+    assert found is not None
+    assert os.access(found[0], os.X_OK)
