@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from email.utils import parsedate_to_datetime
@@ -73,8 +74,7 @@ def translated(error: BaseException, model: str) -> ModelError | None:
             "Use a smaller memory window, or a model with a larger context.",
         )
     if name in _CREDENTIALS:
-        key = _MISSING_KEY.search(str(error))
-        which = key.group(0) if key else "the provider's key"
+        which = _key_of(error)
         return ModelError(
             ErrorCode.model_credentials_missing,
             f"{model} refused the key: {text}",
@@ -94,6 +94,13 @@ def translated(error: BaseException, model: str) -> ModelError | None:
             retryable=True,
         )
     return None
+
+
+def _key_of(error: BaseException) -> str:
+    """The variable that holds the refused key, where it is known."""
+    named = _MISSING_KEY.search(str(error))
+    usual = f"{str(getattr(error, 'llm_provider', '')).upper()}_API_KEY"
+    return named.group(0) if named else usual if usual in os.environ else "the provider's key"
 
 
 def _retry_after(error: BaseException | None) -> float | None:

@@ -1,0 +1,66 @@
+"""``gamebox agent --model`` through the real litellm against a server of our own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .model_server import ModelServer, Reply, call, error, text
+
+
+def agent(tmp_path: Path, replies: list[Reply], *options: str) -> tuple[subprocess.CompletedProcess[str], ModelServer]:
+    repo = tmp_path / "repo"
+    repo.mkdir()
+    (repo / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    code = "from agent.cli import main; main()"
+    with ModelServer(replies) as server:
+        environment = {**os.environ, "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "sk-test"}
+        command = [sys.executable, "-c", code, "agent", "fix add", "--repo", str(repo), "--model", "openai/gpt-4o-mini"]
+        done = subprocess.run(
+            [*command, "--local", *options], capture_output=True, text=True, env=environment, timeout=120, check=False
+        )
+    return done, server
+
+
+EDIT = {"path": "calc.py", "old_text": "a - b", "new_text": "a + b"}
+
+
+def test_a_model_repairs_and_its_cost_is_told(tmp_path: Path) -> None:
+    replies = [
+        error(500, "busy"),
+        call("edit", EDIT, content="The sign is wrong."),
+        text("Done."),
+        call("finish", {"summary": "Fixed the sign."}),
+    ]
+    done, server = agent(tmp_path, replies, "--json", "--apply", "--max-cost", "1")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["status"], told["applied"]) == ("finished", True)
+    usage = told["usage"]
+    assert (usage["calls"], usage["failed_calls"], usage["input_tokens"]) == (4, 1, 300)
+    assert usage["cost_usd"] > 0
+    assert "The sign is wrong." in done.stderr
+    assert "4 model calls (1 failed), 300 + 60 tokens, $0.0" in done.stderr
+    system = server.requests[0]["messages"][0]["content"]
+    assert "Reproduce a fault before you mend it" in system
+    assert (tmp_path / "repo/calc.py").read_text() == "def add(a, b):\n    return a + b\n"
+
+
+@pytest.mark.parametrize(
+    ("reply", "code", "said"),
+    [
+        (error(401, "Incorrect API key provided", code="invalid_api_key"), 2, "OPENAI_API_KEY"),
+        (error(404, "no such model"), 1, "model_rejected_request"),
+    ],
+)
+def test_a_model_that_refuses_is_told_without_a_traceback(tmp_path: Path, reply: Reply, code: int, said: str) -> None:
+    done, server = agent(tmp_path, [reply] * 3)
+    assert done.returncode == code
+    assert len(server.requests) == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
