@@ -91,6 +91,7 @@ class Server:
         elif kind == Kind.CREDIT and call is not None:
             call.credit(int.from_bytes(payload[:4], "big"))
         elif kind == Kind.CANCEL:
+            self._assembler.drop(channel)  # of a request that was given up while it was sent
             self._cancels.get(channel, _nothing)()
         elif kind == Kind.PING:
             self._link.frame(Kind.PONG, channel, payload[:64])
