@@ -46,6 +46,8 @@ class Link:
 
     def _add(self, frames: Iterator[tuple[int, int, bytes | memoryview]]) -> None:
         with self._lock:
+            if self.lost:
+                return
             self._queue.append(frames)
             self._pump()
             waiting = bool(self._unsent) and not self._watched

@@ -14,9 +14,12 @@ from sandbox.guest import sessions
 from sandbox.guest.sessions import Session, next_state, parse_exports, parse_state, shell_argv
 
 SHELLS = [path for name in ("bash", "dash", "busybox") if (path := shutil.which(name))]
-_values = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30)
+_values = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
 _awkward = st.lists(
-    st.sampled_from(["'", '"', "\\", "$", "`", "\n", "\r", "\t", "\x01", "\x7f", "!", "export A=", "declare -x B=", "é", "\udcff", " ", "$'"]),
+    st.sampled_from(
+        ["'", '"', "\\", "$", "`", "\n", "\r", "\t", "\x01", "\x7f", "!", "export A=", "declare -x B=", "é", "\udcff", " ",
+         "$'"]
+    ),
     max_size=8,
 ).map("".join)  # fmt: skip
 _names = st.from_regex(r"\AG_[A-Za-z0-9_]{0,8}\Z")

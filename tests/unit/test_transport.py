@@ -192,7 +192,7 @@ def test_a_request_that_is_queued_waits_without_a_deadline_until_it_is_started()
         fields, _blob = host.request("run", {"answers": True}, timeout_seconds=0.1)
         assert fields["result"] == "done"
         started = time.monotonic()
-        with pytest.raises(SandboxUnavailableError, match="within 0.2 seconds"):
+        with pytest.raises(SandboxUnavailableError, match=r"within 0\.2 seconds"):
             host.request("run", {"answers": False}, timeout_seconds=0.1)
         assert 0.7 <= time.monotonic() - started < 1.7
 

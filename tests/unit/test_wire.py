@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def packed(frames: list[tuple[Kind, int, bytes]], nonce: bytes = NONCE) -> bytes
 
 def chunks(data: bytes, cuts: list[int]) -> list[bytes]:
     edges = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(edges)]
 
 
 @given(frames=_frames, cuts=st.lists(st.integers(0, 2500)), known=st.booleans())
@@ -46,7 +47,13 @@ def test_frames_come_out_whole_under_any_chunking(
     assert decoder.nonce == (NONCE if known or frames else None)
 
 
-@given(frames=_frames, at=st.integers(0, 3000), change=st.binary(min_size=1, max_size=40), keep=st.integers(0, 40), cuts=st.lists(st.integers(0, 2500)))  # fmt: skip
+@given(
+    frames=_frames,
+    at=st.integers(0, 3000),
+    change=st.binary(min_size=1, max_size=40),
+    keep=st.integers(0, 40),
+    cuts=st.lists(st.integers(0, 2500)),
+)
 def test_any_change_gives_frames_or_wire_error(
     frames: list[tuple[Kind, int, bytes]], at: int, change: bytes, keep: int, cuts: list[int]
 ) -> None:

@@ -1,0 +1,145 @@
+"""The guest's event loop and its end of the pipe."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+
+import pytest
+
+from sandbox.guest import wire
+from sandbox.guest.link import Link
+from sandbox.guest.reactor import Reactor
+from sandbox.guest.wire import Decoder, Kind
+
+NONCE = b"12345678"
+
+
+class Pipe:
+    """A link on a real pipe, with the reactor in a thread."""
+
+    def __init__(self) -> None:
+        self.read_end, self.write_end = os.pipe()
+        self.reactor = Reactor()
+        self.link = Link(self.reactor, self.write_end, NONCE)
+        self.thread = threading.Thread(target=self.reactor.run, daemon=True)
+        self.thread.start()
+        self.decoder = Decoder(NONCE)
+
+    def frames(self, count: int) -> list[tuple[int, int, bytes]]:
+        found: list[tuple[int, int, bytes]] = []
+        while len(found) < count:
+            assert select.select([self.read_end], [], [], 10)[0], f"{len(found)} of {count} frames came"
+            found += self.decoder.feed(os.read(self.read_end, 65536))
+        return found
+
+    def end(self) -> None:
+        self.reactor.hand_over(self.reactor.stop)
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+        for fd in (self.read_end, self.write_end):
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+
+
+@pytest.fixture
+def pipe() -> Pipe:
+    return Pipe()
+
+
+def test_messages_from_many_threads_arrive_whole(pipe: Pipe) -> None:
+    def send(channel: int) -> None:
+        for n in range(20):
+            pipe.link.message(Kind.REPLY, channel, {"n": n}, bytes([channel]) * 10_000)
+
+    threads = [threading.Thread(target=send, args=(channel,)) for channel in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    seen: dict[int, list[int]] = {}
+    for kind, channel, payload in pipe.frames(160):
+        fields, blob = wire.unpack_message(payload)
+        assert (kind, blob) == (Kind.REPLY, bytes([channel]) * 10_000)
+        seen.setdefault(channel, []).append(fields["n"])
+    assert seen == {channel: list(range(20)) for channel in range(1, 9)}
+    pipe.end()
+
+
+def test_sending_never_blocks_and_a_long_message_holds_up_no_short_one(pipe: Pipe) -> None:
+    pipe.link.message(Kind.REPLY, 1, {}, bytes(20 * wire.MAX_PAYLOAD))  # nobody reads yet
+    pipe.link.message(Kind.REPLY, 2, {"short": True})
+    frames = pipe.frames(22)
+    places = [channel for _, channel, _ in frames]
+    assert places.index(2) <= 2
+    assert [kind for kind, channel, _ in frames if channel == 1] == [Kind.PART] * 20 + [Kind.REPLY]
+    pipe.end()
+
+
+def test_a_host_that_is_gone_is_noticed_and_nothing_piles_up(pipe: Pipe) -> None:
+    os.close(pipe.read_end)
+    for _ in range(3):
+        pipe.link.message(Kind.REPLY, 1, {}, bytes(100_000))
+    assert pipe.link.lost
+    assert not pipe.link._queue
+    pipe.end()
+
+
+def test_a_host_that_goes_while_something_waits(pipe: Pipe) -> None:
+    pipe.link.message(Kind.REPLY, 1, {}, bytes(20 * wire.MAX_PAYLOAD))
+    os.close(pipe.read_end)
+    deadline = time.monotonic() + 10
+    while not pipe.link.lost and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert pipe.link.lost
+    pipe.end()
+
+
+def test_timers_in_their_order() -> None:
+    reactor, order = Reactor(), list[str]()
+    reactor.after(0.03, lambda: order.append("third"))
+    reactor.after(0.01, lambda: order.append("first"))
+    cancelled = reactor.after(0.015, lambda: order.append("cancelled"))
+    reactor.after(0.02, lambda: order.append("second"))
+    reactor.after(0.04, reactor.stop)
+    cancelled.cancel()
+    reactor.run()
+    assert order == ["first", "second", "third"]
+
+
+def test_calls_from_other_threads_are_made_in_the_reactors_own() -> None:
+    reactor, where = Reactor(), list[threading.Thread]()
+    for _ in range(50):
+        threading.Thread(target=reactor.hand_over, args=(lambda: where.append(threading.current_thread()),)).start()
+    reactor.after(0.2, reactor.stop)
+    reactor.run()
+    assert where == [threading.current_thread()] * 50
+
+
+def test_a_call_that_hands_over_another_does_not_starve_the_rest() -> None:
+    reactor, count = Reactor(), [0]
+
+    def again() -> None:
+        count[0] += 1
+        reactor.hand_over(again)
+
+    reactor.hand_over(again)
+    reactor.after(0.05, reactor.stop)
+    reactor.run()
+    assert count[0] > 1
+
+
+def test_a_descriptor_that_is_forgotten_is_not_called() -> None:
+    reactor, called = Reactor(), list[int]()
+    read_end, write_end = os.pipe()
+    reactor.watch(read_end, select.EPOLLIN, called.append)
+    reactor.watch(read_end, select.EPOLLIN, lambda events: (called.append(events), reactor.unwatch(read_end), None)[-1])  # type: ignore[func-returns-value]
+    os.write(write_end, b"x")
+    reactor.after(0.05, reactor.stop)
+    reactor.run()
+    assert called == [select.EPOLLIN]
+    reactor.unwatch(read_end)
+    os.close(read_end)
+    os.close(write_end)

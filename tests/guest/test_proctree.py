@@ -1,0 +1,123 @@
+"""Killing everything below a sub-reaper, whatever the processes do against it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.guest import proctree
+
+ROOT = str(Path(__file__).parents[2])
+# A stand-in for a runner: sub-reaper of what it starts, reaps, says when its command has begun.
+RUNNER = """
+import os, signal, subprocess, sys
+from sandbox.guest import kernel
+kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.DEVNULL)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    signal.pause()
+"""
+READY = "import os, signal, sys, time, threading\ndef ready(): os.write(1, b'+')\n"
+TREES = {
+    "plain": "ready(); time.sleep(600)",
+    "ignores signals": "[signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]; ready(); time.sleep(600)",
+    "children": "[os.fork() for _ in range(3)]; ready() if os.getppid() else 0; time.sleep(600)",
+    "setsid": "os.fork() and os._exit(0); os.setsid(); ready(); time.sleep(600)",
+    "double fork": "os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); os.chdir('/'); ready(); time.sleep(600)",
+    "stopped": "p = os.fork()\nif p: os.kill(p, signal.SIGSTOP); ready()\ntime.sleep(600)",
+    "stops itself": "ready(); os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)",
+    "own sub-reaper": (
+        "import ctypes; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n"
+        "if os.fork() == 0:\n    os.fork() and os._exit(0)\n    os.setsid(); ready()\ntime.sleep(600)"
+    ),
+    "dead leader thread": (
+        "import ctypes\ndef go():\n    time.sleep(0.1); ready(); time.sleep(600)\n"
+        "threading.Thread(target=go).start(); ctypes.CDLL(None).syscall(60, 0)"
+    ),
+    "renamed": "import ctypes; ctypes.CDLL(None).prctl(15, b') X 1 (', 0, 0, 0); ready(); time.sleep(600)",
+    "respawning": (
+        "import subprocess\n"
+        "code = 'import subprocess, sys, time; time.sleep(0.05); '\\\n"
+        "    'subprocess.Popen([sys.executable, \"-c\", sys.argv[1], sys.argv[1]], start_new_session=True)'\n"
+        "subprocess.Popen([sys.executable, '-S', '-c', code, code]); ready(); time.sleep(600)"
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[[str], int]]:
+    """Starts a tree and answers the pid of its runner."""
+    runners: list[subprocess.Popen[bytes]] = []
+
+    def start(code: str) -> int:
+        runner = subprocess.Popen(
+            [sys.executable, "-c", RUNNER, READY + code],
+            cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        runners.append(runner)
+        assert runner.stdout is not None
+        assert runner.stdout.read(1) == b"+"
+        return runner.pid
+
+    yield start
+    for runner in runners:
+        for pid in proctree.descendants(runner.pid):
+            os.kill(pid, signal.SIGKILL)
+        runner.kill()
+        runner.wait()
+        assert runner.stdout is not None
+        runner.stdout.close()
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_nothing_survives(started: Callable[[str], int], tree: str) -> None:
+    root = started(TREES[tree])
+    before = proctree.descendants(root)
+    assert before
+    killed, survivors = proctree.kill_below(root, seconds=5)
+    assert survivors == set()
+    assert killed
+    time.sleep(0.05)
+    assert proctree.descendants(root) == []
+    assert all(pid not in proctree.parents() for pid in before)
+
+
+def test_the_root_and_its_siblings_live_on(started: Callable[[str], int]) -> None:
+    root, other = started(TREES["plain"]), started(TREES["children"])
+    theirs = set(proctree.descendants(other))
+    killed, _ = proctree.kill_below(root, seconds=5)
+    assert not killed & (theirs | {root, other, os.getpid()})
+    assert theirs <= set(proctree.descendants(other))
+    assert root in proctree.parents()
+
+
+def test_parents_come_before_their_children(started: Callable[[str], int]) -> None:
+    root = started("os.fork() or os.fork() or os.fork(); ready(); time.sleep(600)")
+    time.sleep(0.1)
+    order = proctree.descendants(root)
+    table = proctree.parents()
+    assert len(order) >= 3
+    assert all(table[pid] == root or order.index(table[pid]) < order.index(pid) for pid in order)
+
+
+def test_it_gives_up_in_time_and_says_who_is_left(started: Callable[[str], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    root = started(TREES["plain"])
+    before = set(proctree.descendants(root))
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)  # as where the kill is not allowed
+    began = time.monotonic()
+    _, survivors = proctree.kill_below(root, seconds=0.1)
+    assert time.monotonic() - began < 0.35
+    assert survivors == before
+    monkeypatch.undo()
+
+
+def test_nothing_is_below_a_pid_that_is_not_there() -> None:
+    assert proctree.kill_below(2**22 + 1) == (set(), set())
