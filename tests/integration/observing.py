@@ -1,0 +1,107 @@
+"""What the tests see of a sandbox from outside: its processes as the engine lists them, and how late this machine itself is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import docker.errors
+
+from sandbox import DockerEnvironment
+from sandbox.docker.engine import connect
+
+COMMAND_UID = 1000
+# Above this the machine, not the sandbox, is what is late.
+MACHINE_LATE_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class HostProcess:
+    """One process of a container as ``ps`` on the engine's host shows it."""
+
+    pid: int
+    uid: int
+    state: str
+    threads: int
+    args: str
+
+    @property
+    def alive(self) -> bool:
+        """Not a mere zombie; a process whose leader thread is dead has further threads and counts as alive."""
+        return not self.state.startswith("Z") or "l" in self.state or self.threads > 1
+
+
+def processes(env: DockerEnvironment) -> list[HostProcess]:
+    """Every process in the sandbox's container, as the engine sees it from the host; [] where the container is gone."""
+    try:
+        listed = connect().api.top(env.container_id, ps_args="-eo pid,uid,stat,nlwp,args")
+    except docker.errors.APIError:
+        return []
+    return [HostProcess(int(p), int(u), s, int(n), a) for p, u, s, n, a in listed["Processes"]]
+
+
+def of_commands(env: DockerEnvironment, *, without: Sequence[str] = ()) -> list[HostProcess]:
+    """Live processes of commands (they, and only they, have the user's id), but for those with ``without`` in their argv."""
+    return [p for p in processes(env) if p.uid == COMMAND_UID and p.alive and not any(w in p.args for w in without)]
+
+
+def guest_pid(env: DockerEnvironment) -> int:
+    """Process id of the guest on the host."""
+    return int(connect().api.inspect_container(env.container_id)["State"]["Pid"])
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process of this host."""
+    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+class Heartbeat:
+    """A thread that wants to wake every 5 ms; ``late_seconds`` is the most that this machine kept it waiting."""
+
+    def __init__(self) -> None:
+        self.late_seconds = 0.0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def _beat(self) -> None:
+        while True:
+            before = time.monotonic()
+            if self._end.wait(0.005):
+                return
+            self.late_seconds = max(self.late_seconds, time.monotonic() - before - 0.005)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+def within(seconds: float, case: Callable[[], Any]) -> tuple[Any, float]:
+    """Run ``case`` and hold it to a promised deadline; answers (its result, seconds it took).
+
+    The machine is shared and noisy: where it was itself more than 100 ms late meanwhile, the whole case gets a second try.
+    """
+    for last in (False, True):
+        with Heartbeat() as heart:
+            before = time.monotonic()
+            result = case()
+            took = time.monotonic() - before
+        if took <= seconds or last or heart.late_seconds < MACHINE_LATE_SECONDS:
+            break
+    assert took <= seconds, f"took {took:.3f} s where {seconds} s are promised (machine late by {heart.late_seconds:.3f} s)"
+    return result, took
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
+    """The first true value of ``condition`` within ``seconds``, else its last value."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return value
