@@ -107,6 +107,8 @@ class LocalEnvironment(GuestEnvironment):
             "uid": os.getuid(), "gid": os.getgid(), "interpreter": [sys.executable],
             "environ": {
                 "PATH": os.environ.get("PATH", os.defpath), "HOME": home, "TMPDIR": tmp, "LANG": "C.UTF-8", "TERM": "dumb",
+                "PYTHONDONTWRITEBYTECODE": "1",  # see docker/container.py
+               
                 "PYTHONPATH": package_root, **self._env,
             },
         }  # fmt: skip

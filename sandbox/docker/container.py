@@ -113,6 +113,9 @@ def place_of(runtime: RuntimeVolume, image_env: list[str], env: Mapping[str, str
         {"HOME": HOME, "USER": "agent", "LOGNAME": "agent", "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat"}
     )
     environ.setdefault("LANG", "C.UTF-8")
+    # Python takes a cached module for fresh when size and second of the source agree: an agent that runs, edits and runs again
+    # within a second would be shown the old program.
+    environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
     if bundle:
         environ.update(dict.fromkeys(_BUNDLE_VARIABLES, BUNDLE_PATH))
     environ.update(env)
