@@ -104,12 +104,11 @@ class LocalEnvironment(GuestEnvironment):
         transport = Transport(ProcessStream(self._process), self._post_mortem)
         place = {
             "workspace": workspace, "home": home, "spill": spill, "roots": [workspace, home, spill, tmp],
-            "uid": os.getuid(), "gid": os.getgid(), "interpreter": [sys.executable],
+            "uid": os.getuid(), "gid": os.getgid(), "interpreter": ["/usr/bin/env", f"PYTHONPATH={package_root}", sys.executable],
             "environ": {
                 "PATH": os.environ.get("PATH", os.defpath), "HOME": home, "TMPDIR": tmp, "LANG": "C.UTF-8", "TERM": "dumb",
                 "PYTHONDONTWRITEBYTECODE": "1",  # see docker/container.py
-               
-                "PYTHONPATH": package_root, **self._env,
+                **self._env,
             },
         }  # fmt: skip
         transport.open(self._hello(place, isolated=False), START_SECONDS)
