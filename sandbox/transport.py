@@ -155,9 +155,7 @@ class Transport:
             return self._channel
 
     # --- out ------------------------------------------------------------------
-    def _message(
-        self, pending: _Pending, kind: int, channel: int, fields: dict[str, Any], blob: bytes = b""
-    ) -> None:
+    def _message(self, pending: _Pending, kind: int, channel: int, fields: dict[str, Any], blob: bytes = b"") -> None:
         # exact: what cannot be carried out as it was asked is to be refused, not carried out in another way
         for part, payload in wire.split_message(kind, wire.pack_message(fields, blob, exact=True)):
             self._frame(pending, part, channel, payload)
@@ -255,13 +253,12 @@ class Transport:
                     self._take(kind, channel, payload)
         except wire.WireError as error:
             reason, detail = "protocol_violation", str(error)
-            self._stream.close()
         except OSError as error:
             detail = str(error)
         except Exception:
             log.exception("the reader of a sandbox's pipe failed")
             reason, detail = "protocol_violation", "unreadable"
-            self._stream.close()
+        self._stream.close()  # the far end may be open for writing still, with nobody there who reads
         self._fail("closed" if self._closing else reason, detail)
 
     def _fail(self, reason: str, detail: str) -> None:
