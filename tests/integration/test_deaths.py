@@ -1,0 +1,207 @@
+"""A sandbox that dies says so: within 2 s, with the right reason, to everyone who waits, and nothing of it is left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import docker.errors
+import pytest
+
+from sandbox import DockerEnvironment, Limits
+from sandbox.docker.engine import connect
+from sandbox.errors import ErrorCode
+
+from .observing import eventually, guest_pid, within
+
+pytestmark = pytest.mark.engine
+
+MAKE = Callable[..., DockerEnvironment]
+SMALL = Limits(memory_bytes=256 << 20)
+ENDINGS: dict[str, Callable[[DockerEnvironment], None]] = {
+    "killed": lambda env: connect().api.kill(env.container_id),
+    "removed": lambda env: connect().api.remove_container(env.container_id, force=True),
+    "guest killed": lambda env: os.kill(guest_pid(env), signal.SIGKILL),
+}
+REASONS = {"killed": "killed from outside", "removed": "killed from outside", "guest killed": "killed from outside"}
+
+
+def exists(container_id: str) -> bool:
+    try:
+        connect().api.inspect_container(container_id)
+    except docker.errors.NotFound:
+        return False
+    return True
+
+
+def upload(env: DockerEnvironment, folder: Path) -> Any:
+    """An upload that takes a while: 900 MiB."""
+    source = folder / "large"
+    with source.open("wb") as file:
+        file.truncate(900 << 20)
+    return env.upload(source, "large")
+
+
+MOMENTS: dict[str, Callable[[DockerEnvironment, Path], Any]] = {
+    "a run": lambda env, _: env.run("echo begun; sleep 100", session="other"),
+    "an upload": upload,
+    "a download": lambda env, _: env.download("/workspace/large"),
+    "a run in the queue": lambda env, _: env.run("echo never"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_death_at_rest(docker_env: MAKE, ending: str) -> None:
+    env = docker_env(limits=SMALL)
+    container = env.container_id
+    ENDINGS[ending](env)
+    answer, _ = within(2.0, lambda: env.run("true"))
+    assert answer.code is ErrorCode.sandbox_unavailable
+    assert REASONS[ending] in answer.error
+    for again in (lambda: env.read("x"), lambda: env.run("true"), lambda: env.upload(b"x", "x"), lambda: env.kill("c1")):
+        repeated, _ = within(0.25, again)
+        assert (repeated.code, repeated.error) == (answer.code, answer.error)
+    within(2.0, env.close)
+    assert not exists(container)
+
+
+@pytest.mark.parametrize(
+    ("ending", "moment"), [*[("killed", m) for m in MOMENTS], ("removed", "a run"), ("guest killed", "a run")]
+)
+def test_death_in_the_middle(docker_env: MAKE, tmp_path: Path, ending: str, moment: str) -> None:
+    env = docker_env(limits=Limits(memory_bytes=2 << 30, cpus=0.3))  # slow, so that there is a middle
+    env.run("truncate -s 600M large; echo > small").unwrap()
+    answers: list[tuple[float, Any]] = []
+    waiting = [
+        threading.Thread(target=lambda: env.run("sleep 100")),
+        threading.Thread(target=lambda: answers.append((MOMENTS[moment](env, tmp_path), time.monotonic()))),
+        threading.Thread(target=lambda: answers.append((env.run("sleep 100", session=None), time.monotonic()))),
+    ]
+    for thread in waiting:
+        thread.start()
+        time.sleep(0.05)
+    died = time.monotonic()
+    ENDINGS[ending](env)
+    for thread in waiting:
+        thread.join(10)
+    assert len(answers) == 2, "somebody waits for ever"
+    for answer, at in answers:
+        assert not answer.ok
+        assert answer.code is ErrorCode.sandbox_unavailable, answer
+        assert REASONS[ending] in answer.error
+        assert at - died < 2.0
+        assert answer.effects == "unknown"
+    env.close()
+
+
+def test_a_guest_that_ran_out_of_memory(docker_env: MAKE) -> None:
+    """Only what the caller has the guest keep can do it: commands die first."""
+    env = docker_env(limits=Limits(memory_bytes=64 << 20))
+    for _ in range(8):
+        answer = env.run("head -c 20000000 /dev/zero", keep_output_bytes=20_000_000)
+        if not answer.ok:
+            break
+    assert not answer.ok
+    assert answer.code is ErrorCode.sandbox_unavailable, answer
+    assert "out of memory" in answer.error
+    assert str(64 << 20) in answer.error
+
+
+def test_a_paused_sandbox_is_said_to_be_paused(docker_env: MAKE) -> None:
+    env = docker_env(limits=SMALL)
+    container = env.container_id
+    connect().api.pause(container)
+    answer, took = within(0.5 + 2.0 + 0.5, lambda: env.run("true", timeout_seconds=0.5))
+    assert answer.code is ErrorCode.sandbox_unavailable
+    assert "paused" in answer.error
+    assert took > 2.4
+    # a request that does not fit into the pipe any more has the same deadline
+    answer, _ = within(0.5 + 2.0 + 0.7, lambda: env.run("wc -c", stdin=bytes(8 << 20), timeout_seconds=0.5))
+    assert "paused" in answer.error
+    connect().api.unpause(container)
+    assert env.run("echo back").unwrap().output == "back\n"  # given up in the middle of a frame, and whole all the same
+    connect().api.pause(container)
+    within(3.0, env.close)
+    assert not exists(container)
+
+
+def test_twenty_lives_leave_nothing() -> None:
+    """Neither containers nor volumes nor descriptors nor threads."""
+    for _ in range(6):
+        DockerEnvironment(limits=SMALL).start().close()  # what is made once, connections to the engine too, is made now
+    client = connect()
+    volumes = {v["Name"] for v in client.api.volumes().get("Volumes") or [] if "runtime" not in v["Name"]}
+    gc.collect()
+    descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    made = []
+    for count in range(20):
+        env = DockerEnvironment(limits=SMALL).start()
+        made.append(env.container_id)
+        env.run("sleep 100 & echo x").unwrap()
+        if count % 5 == 4:
+            client.api.kill(env.container_id)
+        env.close()
+        env.close()
+    gc.collect()
+    assert not [c for c in made if exists(c)]
+    assert threading.active_count() <= threads
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 10  # docker-py keeps up to 25 connections, one a URL
+    left = {v["Name"] for v in client.api.volumes().get("Volumes") or [] if "runtime" not in v["Name"]} - volumes
+    assert not left
+
+
+CHILD = """
+import sys, time
+from sandbox import DockerEnvironment, Limits
+with DockerEnvironment(limits=Limits(memory_bytes=256 << 20)) as env:
+    print(env.container_id, flush=True)
+    try:
+        env.run("sleep 100")
+    except KeyboardInterrupt:
+        answer = env.run("echo usable; pgrep -c sleep")
+        print("interrupted", answer.unwrap().output.split(), flush=True)
+print("closed", flush=True)
+"""
+
+
+@pytest.fixture
+def orchestrator() -> Iterator[subprocess.Popen[str]]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    yield child
+    child.kill()
+    child.communicate()
+
+
+def test_a_killed_orchestrator_leaves_no_container(orchestrator: subprocess.Popen[str]) -> None:
+    assert orchestrator.stdout is not None
+    container = orchestrator.stdout.readline().strip()
+    assert exists(container)
+    time.sleep(0.2)
+    orchestrator.kill()
+    orchestrator.wait()
+    before = time.monotonic()
+    eventually(lambda: not exists(container), 3.0)
+    assert not exists(container), f"still there after {time.monotonic() - before:.1f} s"
+
+
+def test_ctrl_c_in_a_blocking_run(orchestrator: subprocess.Popen[str]) -> None:
+    """The command ends, the sandbox is usable, and closing it leaves nothing."""
+    assert orchestrator.stdout is not None
+    container = orchestrator.stdout.readline().strip()
+    time.sleep(0.5)
+    orchestrator.send_signal(signal.SIGINT)
+    said, complaints = orchestrator.communicate(timeout=10)
+    assert said.split("\n")[:2] == ["interrupted ['usable', '0']", "closed"], (said, complaints)
+    assert complaints == ""
+    assert orchestrator.returncode == 0
+    assert not exists(container)
