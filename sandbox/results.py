@@ -241,7 +241,7 @@ class DownloadResult(Result):
     kind: Literal["file", "tree"] = "file"
     files: int = 0
     size_bytes: int = 0
-    content: bytes | None = Field(None, repr=False)
+    content: bytes | None = Field(default=None, repr=False)
     saved_to: str | None = None
     skipped: tuple[str, ...] = ()
 

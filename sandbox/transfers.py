@@ -24,7 +24,9 @@ def outgoing(
     if isinstance(data_or_path, bytes | bytearray | memoryview):
         if len(data_or_path) > limit:
             raise OperationError(
-                ErrorCode.file_too_large, f"{len(data_or_path)} bytes are more than the transfer limit of {limit}.", _SMALLER
+                ErrorCode.file_too_large,
+                f"{len(data_or_path)} bytes are more than the transfer limit of {limit}.",
+                _SMALLER,
             )
         return "file", None, (bytes(data_or_path),)
     source = Path(data_or_path)
@@ -97,7 +99,9 @@ class Incoming:
             self._file.write(chunk)
         except OSError as error:
             raise OperationError(
-                ErrorCode.host_disk_full, f"The host could not store the download: {error.strerror}.", "Free space there."
+                ErrorCode.host_disk_full,
+                f"The host could not store the download: {error.strerror}.",
+                "Free space there.",
             ) from error
 
     def finish(self, result: DownloadResult) -> DownloadResult:
@@ -116,6 +120,9 @@ class Incoming:
             self._file.seek(0)
             ready = self._folder / "tree"
             files, size, skipped = unpack(self._file, ready, self._limit)
+            if files != result.files:  # a tar that is cut between two entries is a shorter tar
+                message = f"The archive held {files} of {result.files} files."
+                raise OperationError(ErrorCode.transfer_incomplete, message, "Download it again.", retryable=True)
             update.update(files=files, size_bytes=size, skipped=(*result.skipped, *skipped))
         else:
             self._file.flush()
