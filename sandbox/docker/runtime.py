@@ -14,6 +14,7 @@ import json
 import logging
 import tarfile
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,8 @@ _FINISH_SECONDS = 120
 _VERIFIED = "-verified"
 
 _log = logging.getLogger(__name__)
-_known: dict[str, RuntimeVolume] = {}
+# By client and not by its address: docker-py calls every local socket by the same one.
+_known: weakref.WeakKeyDictionary[docker.DockerClient, RuntimeVolume] = weakref.WeakKeyDictionary()
 _known_lock = threading.Lock()
 
 
@@ -70,21 +72,20 @@ class RuntimeVolume:
 def ensure_runtime(client: docker.DockerClient, *, report: Callable[[str], None]) -> RuntimeVolume:
     """The runtime volume of this guest code on this engine, made and verified if it is not there yet.
 
-    Looked up once per process and engine; after that the answer costs nothing (`forget_runtime` makes it look again),
+    Looked up once per client; after that the answer costs nothing (`forget_runtime` makes it look again),
     and the volume is kept for as long as this process lives. Raises SandboxError: setup_failed, image_build_failed,
     host_disk_full, start_failed, engine_*.
     """
-    engine = str(client.api.base_url)
     with _known_lock:
-        if engine not in _known:
-            _known[engine] = _find_or_make(client, report)
-        return _known[engine]
+        if client not in _known:
+            _known[client] = _find_or_make(client, report)
+        return _known[client]
 
 
 def forget_runtime(client: docker.DockerClient) -> None:
     """Look again at the next `ensure_runtime`: somebody removed the volume, or the guest's code has changed."""
     with _known_lock:
-        _known.pop(str(client.api.base_url), None)
+        _known.pop(client, None)
 
 
 def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) -> RuntimeVolume:
