@@ -35,10 +35,10 @@ def size(count: Any) -> str:
 
 def word_fault(code: ErrorCode, fields: Fields, operation: str) -> Wording:
     """The wording of a fault the guest reported in ``operation``."""
-    known = {k: _short(v) for k, v in fields.items()}
+    known = _known(fields)
     maker = _FAULTS.get(code)
     if maker is not None:
-        return maker({**fields, **known, "operation": operation})
+        return maker({**known, "operation": operation})
     problem = known.get("problem") or known.get("errno") or code.value.replace("_", " ")
     where = f" on {known['path']!r}" if "path" in known else ""
     return Wording(
@@ -49,15 +49,29 @@ def word_fault(code: ErrorCode, fields: Fields, operation: str) -> Wording:
 def word_notice(code: str, fields: Fields) -> Notice | None:
     """The notice for what the guest noticed; None for a code this host does not know."""
     maker = _NOTICES.get(code)
-    return None if maker is None else Notice(code, *maker({k: _short(v) for k, v in fields.items()}))
+    return None if maker is None else Notice(code, *maker(_known(fields)))
+
+
+# Fields that are lists; all others are single values.
+_LISTS = frozenset({"roots", "known", "ids", "names"})
+
+
+def _known(fields: Fields) -> dict[str, Any]:
+    """The values as they can be worded, whatever the guest sent: short, and lists where lists belong."""
+    known: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in _LISTS:
+            known[name] = [_short(v) for v in value[:10]] if isinstance(value, list) else []
+        else:
+            known[name] = _short(value)
+    return known
 
 
 def _short(value: Any) -> Any:
-    if isinstance(value, str):
-        return value if len(value) <= 500 else value[:497] + "..."
-    if isinstance(value, list):
-        return [_short(v) for v in value[:10]]
-    return value
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else str(value)
+    return text if len(text) <= 500 else text[:497] + "..."
 
 
 def _outside(f: Fields) -> Wording:

@@ -1,0 +1,93 @@
+"""What the fake has beside the contract: how it is told of commands, and what it remembers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sandbox import FakeEnvironment, operations
+from sandbox.testing import FakeRun, Ran
+
+from .checks import codes_of, done, refused
+
+
+def test_it_is_ready_and_holds_the_files_it_was_given() -> None:
+    env = FakeEnvironment({"a.py": "x", "d/b": b"\xff", "/tmp/t": "t"})
+    assert env.files == {"a.py": b"x", "d/b": b"\xff", "/tmp/t": b"t"}
+    done(env.write("c", "new"))
+    assert env.files["c"] == b"new"
+
+
+def test_forms_of_the_table() -> None:
+    asked: list[FakeRun] = []
+
+    def answer(run: FakeRun) -> Ran:
+        asked.append(run)
+        return Ran(stdout=run.stdin.upper(), exit_code=2)
+
+    env = FakeEnvironment(
+        commands={
+            "ls": "a.py\n",
+            "raw": b"\xff",
+            "make": {"exit_code": 2, "stderr": "no rule"},
+            re.compile(r"pytest .*"): answer,
+            "git status": Ran(stdout="clean", cwd="/workspace/d", exports={"A": "1"}),
+        }
+    )
+    assert done(env.run("ls")).output == "a.py\n"
+    assert done(env.run("raw")).output == "\ufffd"
+    made = done(env.run("make"))
+    assert (made.exit_code, made.stderr, made.stdout) == (2, "no rule", "")
+    assert done(env.run(argv=["pytest", "-k", "a b"], stdin="typed", session=None)).output == "TYPED"
+    assert (asked[0].command, asked[0].argv, asked[0].session) == ("pytest -k 'a b'", ("pytest", "-k", "a b"), None)
+    assert done(env.run("git status")).cwd == "/workspace/d"
+    done(env.run("pytest x"))
+    assert (asked[1].cwd, dict(asked[1].env)) == ("/workspace/d", {"A": "1"})
+    with pytest.raises(TypeError, match="exit_status"):
+        FakeEnvironment(commands={"x": {"exit_status": 1}}).run("x")
+
+
+def test_a_command_it_was_not_told_of_is_an_honest_failure() -> None:
+    for env in (FakeEnvironment(), FakeEnvironment(commands={"ls": ""}), FakeEnvironment(commands=lambda run: None)):
+        refused(env.run("rm -rf /"), "operation_not_supported", "'rm -rf /'", "FakeEnvironment(commands=...)")
+
+
+def test_it_remembers_what_was_asked() -> None:
+    env = FakeEnvironment({"a": "x"}, {"ls": ""})
+    env.read("a")
+    env.run("ls")
+    env.run("nope")
+    env.execute("read", {"path": 5})  # not valid, so it reached no sandbox
+    env.upload(b"1", "b")
+    env.download("b")
+    assert [request.operation for request in env.requests] == ["read", "run", "run", "upload", "download"]
+    assert env.requests[0] == operations.Read.model_validate({"path": "a"})
+
+
+def test_notices_and_memory() -> None:
+    env = FakeEnvironment(commands={"leak": Ran(left_running=2), "eat": Ran(signal="SIGKILL", oom_killed=True)})
+    assert codes_of(env.run("leak")) == ["left_running"]
+    assert done(env.kill("c1")).killed == 2
+    envelope = env.run("eat")
+    assert done(envelope).oom_killed
+    assert codes_of(envelope) == ["out_of_memory"]
+
+
+def test_it_can_die() -> None:
+    env = FakeEnvironment({"a": "x"})
+    env.lose("out_of_memory", "The sandbox ran out of memory.")
+    refused(env.read("a"), "sandbox_unavailable", "out of memory", effects="unknown")
+    refused(env.upload(b"", "b"), "sandbox_unavailable", effects="unknown")
+
+
+def test_pages() -> None:
+    env = FakeEnvironment(pages={"http://example.com/": "Example text"})
+    page = done(env.browse("http://example.com/", offset=8, max_chars=2))
+    assert (page.text, page.total_chars, page.truncated, page.status) == ("te", 12, True, 200)
+    refused(env.browse("http://example.org/"), "network_denied", "no network")
+    refused(env.browse("http://127.0.0.1:8000/"), "connection_failed", "Connection refused")
+
+
+def test_it_is_described() -> None:
+    assert "fake" in FakeEnvironment().describe()["sandbox"]

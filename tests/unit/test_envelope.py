@@ -1,0 +1,122 @@
+"""The envelope is exactly the JSON of the design page, and text that a model can act on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandbox.envelope import Envelope, Failure, Notice, Success, jsonable
+from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError, ToolError
+from sandbox.results import ReadResult, RunResult
+
+WHEN = "2024-05-01T12:00:00.000+02:00"
+NOTICE = Notice("disk_nearly_full", "The disk is nearly full.", "Delete something.")
+
+
+def test_success() -> None:
+    envelope = Success({"a": 1}, timestamp=WHEN, duration_ms=1.23456, notices=(NOTICE,))
+    assert envelope.to_dict() == {
+        "tool_executed": True,
+        "result": {"a": 1},
+        "timestamp": WHEN,
+        "duration_ms": 1.235,
+        "notices": [{"code": "disk_nearly_full", "message": "The disk is nearly full.", "hint": "Delete something."}],
+    }
+    assert envelope.to_text() == '{"a": 1}\nNOTICE disk_nearly_full: The disk is nearly full. Delete something.'
+    assert envelope.ok
+    assert envelope.unwrap() == {"a": 1}
+
+
+def test_failure() -> None:
+    envelope = Failure[Any](
+        ErrorCode.path_not_found, "'a' does not exist.", "List the folder.", "list", True, "partial", {"path": "a"},
+        timestamp=WHEN, duration_ms=2, notices=(NOTICE,),
+    )  # fmt: skip
+    assert envelope.to_dict() == {
+        "tool_executed": False,
+        "error": "'a' does not exist.",
+        "code": "path_not_found",
+        "hint": "List the folder.",
+        "next_tool": "list",
+        "retryable": True,
+        "effects": "partial",
+        "result": {"path": "a"},
+        "timestamp": WHEN,
+        "duration_ms": 2,
+        "notices": [NOTICE.to_dict()],
+    }
+    assert envelope.to_text().splitlines() == [
+        "ERROR path_not_found: 'a' does not exist.", "HINT: List the folder.", "EFFECTS: partial", '{"path": "a"}',
+        "NOTICE disk_nearly_full: The disk is nearly full. Delete something.",
+    ]  # fmt: skip
+    assert not envelope.ok
+
+
+def test_schema_only_with_a_failure_that_has_one() -> None:
+    bare = Failure[Any](ErrorCode.timeout, "Too slow.")
+    assert "schema" not in bare.to_dict()
+    assert bare.to_dict()["result"] is None
+    with_schema = Failure[Any](ErrorCode.invalid_arguments, "Wrong.", schema={"type": "object"})
+    assert with_schema.to_dict()["schema"] == {"type": "object"}
+    assert 'SCHEMA: {"type": "object"}' in with_schema.to_text()
+
+
+def test_typed_results() -> None:
+    ran = RunResult(id="c1", exit_code=1, output="out\n", stdout="out\n")
+    envelope: Envelope[RunResult] = Success(ran)
+    assert RunResult.model_validate(envelope.to_dict()["result"]) == ran
+    assert envelope.to_text() == "out\n[exit code 1]"
+    read = Failure[ReadResult](ErrorCode.timeout, "Slow.", "Wait.", result=ReadResult(path="a", content="so far"))
+    assert read.to_dict()["result"]["content"] == "so far"
+    assert read.to_text() == "ERROR timeout: Slow.\nHINT: Wait.\nso far"
+
+
+def test_unwrap_raises_the_same_fields() -> None:
+    failure = Failure[Any](ErrorCode.no_space, "Full.", "Delete.", "delete", True, "partial", {"a": 1})
+    with pytest.raises(SandboxError, match=r"Full\. \(no_space\) Delete\.") as caught:
+        failure.unwrap()
+    again = Failure[Any].of(caught.value, timestamp=failure.timestamp)
+    assert again == failure
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "effects"),
+    [
+        (SandboxUnavailableError("killed", "Gone.", "Start another."), "sandbox_unavailable", "unknown"),
+        (ToolError("Broken.", "Mend it."), "tool_error", "none"),
+        (SandboxError(ErrorCode.io_error, "Odd.", effects="partial"), "io_error", "partial"),
+    ],
+)
+def test_failures_of_errors(error: SandboxError, code: str, effects: str) -> None:
+    failure = Failure[Any].of(error, duration_ms=3.0)
+    assert (failure.code, failure.effects, failure.error, failure.hint) == (code, effects, error.message, error.hint)
+    assert failure.duration_ms == 3.0
+
+
+_anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.complex_numbers(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.integers() | st.text(), inner) | st.tuples(inner) | st.frozensets(st.text()),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(_anything)
+def test_whatever_a_tool_returns_becomes_json(value: Any) -> None:
+    envelope = Success(value)
+    assert json.loads(json.dumps(envelope.to_dict(), allow_nan=True))["tool_executed"] is True
+    assert isinstance(envelope.to_text(), str)
+
+
+def test_things_that_are_no_json() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    json.dumps(jsonable(loop))
+    assert jsonable({1: b"\xff", "s": {"x"}, "o": object}) == {"1": "\ufffd", "s": ["x"], "o": "<class 'object'>"}
+
+
+def test_codes_say_their_own_name() -> None:
+    assert all(code.name == code.value and code.value.isidentifier() and code.value.islower() for code in ErrorCode)

@@ -1,0 +1,129 @@
+"""Every fault is worded: one sentence with the offending value, and the next legal step."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandbox import hints
+from sandbox.errors import ErrorCode
+from sandbox.operations import OPERATIONS
+
+GUEST = Path(hints.__file__).parent / "guest"
+# Codes as the guest sends them: by name, or through the table of errno values.
+SENT = {
+    code
+    for path in GUEST.glob("*.py")
+    for code in re.findall(r"(?:Fault\(\s*|errno\.\w+: |\): )\"([a-z_]+)\"", path.read_text())
+    if code in ErrorCode.__members__
+}
+# Values for the placeholders; as the guest sends them.
+FIELDS = {
+    "path": "src/a.py", "roots": ["/workspace", "/tmp"], "errno": "ENOENT", "size_bytes": 3_250_000, "limit": 1 << 20,
+    "count": 3, "candidates": 1, "total_lines": 10, "pattern": "(", "problem": "missing )", "seconds": 2.5, "survivors": 0,
+    "id": "c9", "known": ["c1", "c2"], "url": "http://example.com/", "kind": "fifo", "program": "nope", "cwd": "/x",
+}  # fmt: skip
+
+
+def test_the_guest_sends_only_codes_that_exist() -> None:
+    assert len(SENT) > 20
+    for path in GUEST.glob("*.py"):
+        for code in re.findall(r"Fault\(\s*\"([^\"]+)\"", path.read_text()):
+            assert code in ErrorCode.__members__, f"{path.name}: {code}"
+
+
+@pytest.mark.parametrize("code", sorted(SENT))
+@pytest.mark.parametrize("fields", [FIELDS, {}, {"path": "a"}])
+def test_wording(code: str, fields: dict[str, object]) -> None:
+    wording = hints.word_fault(ErrorCode(code), fields, "read")
+    assert re.fullmatch(r"[^\n]+[.]", wording.message), wording
+    assert re.fullmatch(r"[A-Z][^\n]+[.]", wording.hint), wording
+    assert wording.next_tool is None or wording.next_tool in OPERATIONS
+    if fields is FIELDS:
+        assert "None" not in wording.message + wording.hint
+
+
+@pytest.mark.parametrize(
+    ("code", "operation", "said"),
+    [
+        ("path_not_found", "read", "'src/a.py' does not exist."),
+        ("path_outside_roots", "read", "/workspace, /tmp"),
+        ("file_too_large", "read", "is 3.1 MiB, the limit for read is 1.0 MiB"),
+        ("file_too_large", "write", "Write it in parts"),
+        ("timeout", "run", "within 2.5 seconds"),
+        ("timeout", "search", "within 2.5 seconds"),
+        ("timeout", "browse", "above 2.5"),
+        ("text_not_unique", "edit", "3 times"),
+        ("unknown_command", "logs", "c1, c2"),
+        ("is_a_directory", "delete", "recursive=true"),
+        ("is_a_directory", "read", "List it"),
+        ("range_outside_file", "read", "at most 10"),
+        ("invalid_pattern", "search", "missing )"),
+    ],
+)
+def test_values_stand_in_the_sentences(code: str, operation: str, said: str) -> None:
+    wording = hints.word_fault(ErrorCode(code), FIELDS, operation)
+    assert said in f"{wording.message} {wording.hint}"
+
+
+def test_survivors_are_not_kept_quiet() -> None:
+    wording = hints.word_fault(ErrorCode.timeout, {"seconds": 1, "survivors": 2}, "run")
+    assert "2 of its processes could not be killed" in wording.message
+    assert "Nothing of it is left" not in wording.message
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+_fields = st.fixed_dictionaries(dict.fromkeys([*sorted(FIELDS), "ids", "names", "free", "size", "kills", "bytes"], _values))
+
+
+@given(fields=_fields)
+@settings(max_examples=12, deadline=None)
+@pytest.mark.parametrize("code", sorted(hints._FAULTS))
+def test_values_of_any_type_are_worded(code: ErrorCode, fields: dict[str, object]) -> None:
+    """A guest that is not ours any more may send anything as a value."""
+    for operation in ("run", "read"):
+        wording = hints.word_fault(code, fields, operation)
+        assert isinstance(wording.message, str)
+        assert wording.hint
+
+
+@given(fields=_fields)
+@settings(max_examples=12, deadline=None)
+@pytest.mark.parametrize("code", sorted(hints._NOTICES))
+def test_notices_of_any_values(code: str, fields: dict[str, object]) -> None:
+    notice = hints.word_notice(code, fields)
+    assert notice is not None
+    assert notice.message
+
+
+def test_a_notice_that_is_not_known_is_none() -> None:
+    assert hints.word_notice("tea_is_ready", {}) is None
+
+
+def test_long_values_are_cut() -> None:
+    wording = hints.word_fault(ErrorCode.path_not_found, {"path": "x" * 100_000}, "read")
+    assert len(wording.message) < 600
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (3_250_000, "3.1 MiB"), (5 << 30, "5.0 GiB"), ("x", "0 bytes")],
+)
+def test_sizes(count: object, text: str) -> None:
+    assert hints.size(count) == text
+
+
+def test_every_code_of_the_fallback_table_is_worded() -> None:
+    from sandbox.guest import faults
+
+    assert set(faults._CODES.values()) <= set(ErrorCode.__members__)
+    assert faults.fault_of(OSError(28, "full"), "a").code == "no_space"
+    assert faults.fault_of(OSError(9999, "?"), "a").fields == {"path": "a", "errno": "unknown"}

@@ -1,0 +1,101 @@
+"""Limits: what is allowed, and what a refusal says."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
+
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.limits import MIB, WRITABLE_SHARE_OF_MEMORY, Limits
+
+FIELDS = [f.name for f in dataclasses.fields(Limits)]
+FRACTIONS = ("cpus", "timeout_seconds", "max_timeout_seconds")
+OPTIONAL = ("disk_bytes", "tmp_bytes", "shm_bytes")
+
+
+def made(name: str, value: Any) -> Limits:
+    return Limits(**{name: value})
+
+
+def refused(**fields: object) -> SandboxError:
+    with pytest.raises(SandboxError) as caught:
+        Limits(**fields)  # type: ignore[arg-type]
+    assert caught.value.code is ErrorCode.invalid_limits
+    assert caught.value.hint
+    return caught.value
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("value", [0, -1, True, "1", math.inf, math.nan, b"1"])
+def test_only_positive_numbers(name: str, value: object) -> None:
+    error = refused(**{name: value})
+    assert f"{name}={value!r}" in error.message
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fractions_only_where_they_make_sense(name: str) -> None:
+    if name in FRACTIONS:
+        assert getattr(made(name, 0.5), name) == 0.5
+    else:
+        assert "whole number" in refused(**{name: 1.5}).message
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_none_only_where_there_is_a_default(name: str) -> None:
+    if name in OPTIONAL:
+        assert getattr(made(name, None), name) is None
+    else:
+        refused(**{name: None})
+
+
+def test_a_guest_needs_room() -> None:
+    assert "32 MiB" in refused(memory_bytes=32 * MIB - 1).message
+    assert "at least 16" in refused(pids=15).message
+    Limits(memory_bytes=32 * MIB, pids=16)
+
+
+def test_places_fit_into_memory() -> None:
+    error = refused(memory_bytes=512 * MIB, disk_bytes=512 * MIB)
+    assert "disk_bytes=536870912" in error.message
+    assert "three quarters of memory_bytes (536870912)" in error.message
+    refused(memory_bytes=512 * MIB, tmp_bytes=500 * MIB)
+    refused(memory_bytes=512 * MIB, shm_bytes=500 * MIB)
+
+
+@given(
+    memory=st.integers(32 * MIB, 1 << 40),
+    disk=st.none() | st.integers(1, 1 << 40),
+    tmp=st.none() | st.integers(1, 1 << 32),
+    spill=st.integers(1, 1 << 40),
+)
+def test_all_places_together_never_take_more_than_their_share(
+    memory: int, disk: int | None, tmp: int | None, spill: int
+) -> None:
+    try:
+        limits = Limits(memory_bytes=memory, disk_bytes=disk, tmp_bytes=tmp, spill_bytes=spill)
+    except SandboxError:
+        reject()
+    places = [
+        limits.workspace_bytes, limits.home_bytes, limits.tmp_place_bytes, limits.shm_place_bytes, limits.spill_place_bytes,
+    ]  # fmt: skip
+    assert limits.writable_bytes == sum(places)
+    assert sum(places) <= memory * WRITABLE_SHARE_OF_MEMORY
+    assert min(places) >= 0
+    assert limits.workspace_bytes + limits.home_bytes == (disk or memory // 2)
+
+
+@given(memory=st.integers(32 * MIB, 1 << 42))
+def test_the_defaults_fit_any_memory(memory: int) -> None:
+    limits = Limits(memory_bytes=memory)
+    assert limits.tmp_place_bytes == min(256 * MIB, memory // 8)
+    assert limits.shm_place_bytes == min(64 * MIB, memory // 16)
+
+
+def test_they_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Limits().pids = 5  # type: ignore[misc]

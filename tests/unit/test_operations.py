@@ -1,0 +1,134 @@
+"""Requests, results and schemas: what a model is told, and what it is answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+from pydantic import ValidationError
+
+from sandbox.methods import OperationMethods
+from sandbox.operations import OPERATIONS, Read, Request, Run, schema_of
+from sandbox.results import BrowseResult, ReadResult, Result, RunResult
+
+NAMES = [
+    "read", "write", "edit", "list", "search", "make_dir", "move", "delete", "run", "logs", "kill", "upload", "download", "browse",
+]  # fmt: skip
+MINIMAL: dict[str, dict[str, Any]] = {
+    "read": {"path": "a"}, "write": {"path": "a", "content": ""}, "edit": {"path": "a", "old_text": "x", "new_text": ""},
+    "list": {}, "search": {"pattern": "x"}, "make_dir": {"path": "a"}, "move": {"source": "a", "target": "b"},
+    "delete": {"path": "a"}, "run": {}, "logs": {"id": "c1"}, "kill": {"id": "c1"}, "upload": {"path": "a"},
+    "download": {"path": "a"}, "browse": {"url": "http://127.0.0.1/"},
+}  # fmt: skip
+
+
+def test_the_operations() -> None:
+    assert list(OPERATIONS) == NAMES
+    for name, kind in OPERATIONS.items():
+        assert kind.operation == name
+        assert issubclass(kind.result, Result)
+        assert callable(getattr(OperationMethods, name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_schemas(name: str) -> None:
+    schema = schema_of(OPERATIONS[name])
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["type"] == "object"
+    assert schema["additionalProperties"] is False
+    assert sorted(schema["required"]) == sorted(MINIMAL[name])
+    assert "title" not in schema
+    for field, described in schema["properties"].items():
+        assert "title" not in described
+        if name not in ("upload", "download"):  # not for models
+            assert described.get("description"), field
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_schema_and_the_request_agree(name: str) -> None:
+    kind, schema = OPERATIONS[name], schema_of(OPERATIONS[name])
+    kind.model_validate(MINIMAL[name])
+    jsonschema.validate(MINIMAL[name], schema)
+    wrong: list[dict[str, Any]] = [{**MINIMAL[name], "surplus": 1}]
+    wrong += [{k: v for k, v in MINIMAL[name].items() if k != missing} for missing in MINIMAL[name]]
+    wrong += [{**MINIMAL[name], field: ["no", {}]} for field in schema["properties"] if field != "argv"]
+    for args in wrong:
+        with pytest.raises(ValidationError):
+            kind.model_validate(args)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(args, schema)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_docstrings_are_for_models(name: str) -> None:
+    text = OPERATIONS[name].__doc__ or ""
+    assert text.splitlines()[0].endswith((".", ":")) or len(text.splitlines()) > 1
+    assert "``" not in text
+
+
+def test_requests_are_values() -> None:
+    request = Read.model_validate({"path": "a"})
+    with pytest.raises(ValidationError):
+        request.path = "b"
+    assert request == Read.model_validate({"path": "a"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"command": "true"}, None),
+        ({"argv": ("true",)}, None),
+        ({"command": "true", "env": {"A": "\udcff"}, "stdin": "\udcff"}, None),
+        ({}, "give either command or argv"),
+        ({"command": "a", "argv": ("b",)}, "give either command or argv"),
+        ({"command": "a\0"}, "NUL"),
+        ({"argv": ("a", "b\0")}, "NUL"),
+        ({"command": "a", "cwd": "\0"}, "NUL"),
+        ({"command": "a", "env": {"A": "\0"}}, "NUL"),
+        ({"command": "a", "env": {"": "x"}}, "'' is no name"),
+        ({"command": "a", "env": {"A=B": "x"}}, "'A=B' is no name"),
+        ({"command": "\ud800"}, "not valid Unicode"),
+        ({"command": "a", "stdin": "\ud800"}, "stdin is not valid Unicode"),
+    ],
+)
+def test_what_a_run_cannot_be(fields: dict[str, Any], problem: str | None) -> None:
+    found = Run.model_validate(fields).problem()
+    assert found is None if problem is None else problem in str(found)
+
+
+def test_results_refuse_what_is_not_theirs() -> None:
+    with pytest.raises(ValidationError):
+        ReadResult.model_validate({"path": "a", "__class__": "x"})
+    with pytest.raises(ValidationError):
+        BrowseResult(url="u", status=42)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (RunResult(id="c1", running=True), "[running in the background with id c1]"),
+        (RunResult(signal="SIGKILL", oom_killed=True), "[killed by SIGKILL, out of memory]"),
+        (RunResult(exit_code=0, output="a\n\n"), "a\n[exit code 0]"),
+        (
+            RunResult(exit_code=0, output="a", truncated=True, output_bytes=9, spill_path="/s"),
+            "a\n[exit code 0] [9 bytes of output, cut; all of it in /s]",
+        ),
+        (
+            RunResult(exit_code=0, truncated=True, output_bytes=9, spill_path="/s", spill_truncated=True),
+            "[exit code 0] [9 bytes of output, cut; the first part of it in /s]",
+        ),
+        (RunResult(exit_code=0, truncated=True, output_bytes=9), "[exit code 0] [9 bytes of output, cut]"),
+        (RunResult(output="so far"), "so far"),
+    ],
+)
+def test_what_a_model_is_shown_of_a_run(result: RunResult, text: str) -> None:
+    assert result.to_text() == text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_result_is_json(name: str) -> None:
+    kind: type[Request] = OPERATIONS[name]
+    needed = {field: "x" for field, info in kind.result.model_fields.items() if info.is_required()}
+    result = kind.result.model_validate(needed)
+    assert kind.result.model_validate_json(result.model_dump_json()) == result
