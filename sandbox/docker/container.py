@@ -49,6 +49,7 @@ def create(
         nano_cpus=int(limits.cpus * 1e9),
         pids_limit=limits.pids,
         shm_size=limits.shm_place_bytes,
+        sysctls=_ipc(limits),
         ulimits=[
             Ulimit(name="nofile", soft=limits.open_files, hard=limits.open_files),
             Ulimit(name="fsize", soft=limits.file_bytes, hard=limits.file_bytes),
@@ -72,6 +73,16 @@ def create(
         healthcheck={"test": ["NONE"]},
     )
     return str(created["Id"])
+
+
+def _ipc(limits: Limits) -> dict[str, str]:
+    """Bounds on what outlives the process that made it: it would hold the sandbox's memory for good."""
+    return {
+        "kernel.shm_rmid_forced": "1",  # shared memory goes with the last process that uses it
+        "kernel.shmall": str(limits.shm_place_bytes // (4 * KIB)),
+        "kernel.msgmni": "64",
+        "kernel.sem": "250 16000 100 64",
+    }
 
 
 def _places(limits: Limits) -> dict[str, str]:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 0.02
 MOST_SPARES = 4
+# oom_score_adj. The memory of a killed command may take some milliseconds to come free (files in memory): without a spare left to
+# take meanwhile, the kernel took the guest.
+VICTIM, SPARE = 1000, 900
 HIGHEST_DESCRIPTOR = 64  # the guest has opened about ten when it forks
 
 
@@ -72,6 +75,7 @@ class Spawner:
 
         def hand_over(runner: Runner) -> None:
             runner.on_packet = on_packet
+            self._offer_to_kernel(runner.leader, VICTIM)
             try:
                 socket.send_fds(runner.socket, [packet], descriptors)
             except OSError:  # killed while it waited
@@ -199,7 +203,7 @@ class Spawner:
 
     def _ready(self, runner: Runner, leader: int) -> None:
         runner.leader = leader
-        self._make_first_victim(leader)
+        self._offer_to_kernel(leader, SPARE)
         if self._waiting:
             self._waiting.popleft()(runner)
         else:
@@ -236,13 +240,13 @@ class Spawner:
         if not self._spares:
             self._refill()
 
-    def _make_first_victim(self, leader: int) -> None:
-        """Have the kernel take commands, not the guest, when memory runs out (inherited by all the leader starts)."""
+    def _offer_to_kernel(self, leader: int, score: int) -> None:
+        """Have the kernel take commands, then spares, not the guest, when memory runs out (inherited by all it starts)."""
         if not self._setting["isolated"]:
             return
         try:
-            with open(f"/proc/{leader}/oom_score_adj", "wb", buffering=0) as score:
-                score.write(b"1000")
+            with open(f"/proc/{leader}/oom_score_adj", "wb", buffering=0) as file:
+                file.write(b"%d" % score)
         except OSError:
             pass
 
