@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -118,38 +119,56 @@ def test_what_cannot_be_started(run: Run, env: GuestEnvironment, folder: str) ->
 # --- ending ----------------------------------------------------------------------------------------------------------------
 
 EVADERS = {
-    "ignores signals": "trap '' TERM INT HUP; sleep 97531 & wait",
-    "setsid": "setsid sleep 97531 & sleep 97531",
-    "double fork": "( ( setsid nohup sleep 97531 >/dev/null 2>&1 & ) & ); sleep 97531",
-    "stopped": "sleep 97531 & kill -STOP $!; sleep 97531",
-    "no environment": "env -i setsid sleep 97531 & sleep 97531",
-    "closed descriptors": "setsid sleep 97531 <&- >&- 2>&- & sleep 97531",
+    "ignores signals": "trap '' TERM INT HUP; SLEEP & wait",
+    "setsid": "setsid SLEEP & SLEEP",
+    "double fork": "( ( setsid nohup SLEEP >/dev/null 2>&1 & ) & ); SLEEP",
+    "stopped": "SLEEP & kill -STOP $!; SLEEP",
+    "no environment": "env -i setsid SLEEP & SLEEP",
+    "closed descriptors": "setsid SLEEP <&- >&- 2>&- & SLEEP",
 }
-# how many are there; a command line ends with the kernel's NUL, and this one is not such a line
-SEEN = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep 9753[1]'"
+
+
+class Sleep:
+    """A command that nothing else on this machine runs, so that it can be counted: a local guest sees every process."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.command = f"sleep {os.getpid() * 1000 + next(_sessions)}"
+
+    def count(self) -> int:
+        """How many of it there are; the brackets keep the counting itself from being counted."""
+        pattern = f"{self.command[:-1]}[{self.command[-1]}]"
+        seen = f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o '{pattern}' | wc -l"
+        return int(done(self._run(seen, session=None)).output)
+
+
+@pytest.fixture
+def sleep(run: Run) -> Sleep:
+    return Sleep(run)
 
 
 @pytest.mark.parametrize("evader", EVADERS)
-def test_a_timeout_leaves_nothing_running(run: Run, evader: str) -> None:
+def test_a_timeout_leaves_nothing_running(run: Run, sleep: Sleep, evader: str) -> None:
     started = time.monotonic()
-    envelope = run(EVADERS[evader], timeout_seconds=0.3)
+    envelope = run(EVADERS[evader].replace("SLEEP", sleep.command), timeout_seconds=0.3)
     took = time.monotonic() - started
     refused(envelope, "timeout", "Nothing of it is left running", effects="unknown")
     assert took < 0.3 + PROMPT
-    assert done(run(SEEN, session=None)).output.strip() == "0"
+    assert sleep.count() == 0
 
 
-def test_what_is_left_running_is_told_and_can_be_killed(run: Run, env: GuestEnvironment) -> None:
-    envelope = run("sleep 97531 & echo started")
+def test_what_is_left_running_is_told_and_can_be_killed(run: Run, sleep: Sleep, env: GuestEnvironment) -> None:
+    envelope = run(f"{sleep.command} & echo started")
     ran = done(envelope)
     assert (ran.output, ran.exit_code, ran.left_running) == ("started\n", 0, 1)
     assert codes_of(envelope) == ["left_running"]
     assert f"logs(id='{ran.id}')" in envelope.to_text()
     assert done(env.logs(ran.id)).left_running == 1
+    assert sleep.count() == 1
     killed = done(env.kill(ran.id))
     assert (killed.killed, killed.survivors) == (1, 0)
     assert done(env.logs(ran.id)).left_running == 0
-    assert done(run(SEEN, session=None)).output.strip() == "0"
+    assert sleep.count() == 0
 
 
 def test_what_is_left_running_goes_on_printing(run: Run, env: GuestEnvironment) -> None:
@@ -160,10 +179,10 @@ def test_what_is_left_running_goes_on_printing(run: Run, env: GuestEnvironment) 
     assert content == "now\nlater\n"
 
 
-def test_kill_ends_a_foreground_command(run: Run, env: GuestEnvironment) -> None:
+def test_kill_ends_a_foreground_command(run: Run, sleep: Sleep, env: GuestEnvironment) -> None:
     with ThreadPoolExecutor(1) as pool:
         before = int(done(run("true")).id[1:])
-        running = pool.submit(run, "echo here; sleep 97531")
+        running = pool.submit(run, f"echo here; {sleep.command}")
         ident = f"c{before + 1}"
         while not env.logs(ident).ok:
             time.sleep(0.01)
