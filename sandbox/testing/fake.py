@@ -152,7 +152,13 @@ class _MemoryTransport(Transport):
         return {"result": fields}, data
 
     def _browse(self, args: dict[str, Any]) -> dict[str, Any]:
+        from sandbox.guest.page import PageError, checked  # brings the readers of web pages with it
+
         url, start = args["url"], args["offset"]
+        try:
+            checked(url)
+        except PageError as error:
+            raise Fault(error.code, **error.fields) from None
         text = self._pages.get(url)
         if text is None:
             if is_loopback(urlsplit(url).hostname or ""):

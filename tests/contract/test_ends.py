@@ -1,0 +1,110 @@
+"""The beginning and the end of an environment, for each kind."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sandbox import DockerEnvironment, LocalEnvironment
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.guest_environment import GuestEnvironment
+
+from .checks import done, refused
+
+KINDS = [pytest.param(DockerEnvironment, marks=pytest.mark.engine, id="docker"), pytest.param(LocalEnvironment, id="local")]
+
+
+@pytest.fixture(params=KINDS)
+def own(request: pytest.FixtureRequest) -> Iterator[GuestEnvironment]:
+    """An environment of the test's own, not started."""
+    made: GuestEnvironment = request.param()
+    yield made
+    made.close()
+
+
+def test_from_beginning_to_end(own: GuestEnvironment) -> None:
+    refused(own.run("true"), "sandbox_closed", "not started", "start()")
+    refused(own.download("a"), "sandbox_closed", "not started")
+    assert own.start() is own
+    assert own.start() is own
+    assert done(own.run("echo on")).output == "on\n"
+    own.close()
+    own.close()
+    refused(own.run("true"), "sandbox_closed", "closed")
+    with pytest.raises(SandboxError) as caught:
+        own.start()
+    assert caught.value.code is ErrorCode.sandbox_closed
+
+
+def test_closing_ends_what_is_under_way_at_once(own: GuestEnvironment) -> None:
+    own.start()
+    with ThreadPoolExecutor(3) as pool:
+        running = [pool.submit(own.run, "sleep 600", session=None), pool.submit(own.run, "sleep 600")]
+        queued = pool.submit(own.run, "sleep 600")
+        time.sleep(0.3)
+        began = time.monotonic()
+        own.close()
+        for one in (*running, queued):
+            refused(one.result(timeout=10), "sandbox_unavailable", "closed", effects="unknown")
+        assert time.monotonic() - began < 5
+
+
+def test_closing_from_many_threads(own: GuestEnvironment) -> None:
+    own.start()
+    threads = [threading.Thread(target=own.close) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+    refused(own.read("a"), "sandbox_closed")
+
+
+@pytest.mark.parametrize("kind", [DockerEnvironment, LocalEnvironment])
+def test_a_workspace_that_is_none(kind: type[DockerEnvironment | LocalEnvironment], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("none", "file"):
+        with pytest.raises(SandboxError, match=name) as caught:
+            kind(workspace=tmp_path / name)
+        assert (caught.value.code, bool(caught.value.hint)) == (ErrorCode.workspace_invalid, True)
+
+
+def test_a_local_guest_that_dies_is_told(tmp_path: Path) -> None:
+    with LocalEnvironment(tmp_path) as env:
+        assert env._process is not None
+        threading.Timer(0.3, env._process.kill).start()
+        began = time.monotonic()
+        refused(env.run("sleep 600"), "sandbox_unavailable", "The guest is gone", "Start another", effects="unknown")
+        assert time.monotonic() - began < 0.3 + 2
+        refused(env.read("a"), "sandbox_unavailable", effects="unknown")
+
+
+def test_a_local_guest_that_is_stopped_is_silent(tmp_path: Path) -> None:
+    with LocalEnvironment(tmp_path) as env:
+        assert env._process is not None
+        done(env.run("true"))
+        env._process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        refused(env.run("true", timeout_seconds=0.5), "sandbox_unavailable", "did not answer within 2.5 s", effects="unknown")
+        assert time.monotonic() - began < 3.5
+        env._process.send_signal(signal.SIGCONT)
+        assert done(env.run("echo back", session=None)).output == "back\n"
+
+
+def test_nothing_of_a_local_environment_is_left() -> None:
+    with LocalEnvironment() as env:
+        folder = Path(env.workspace)
+        ran = done(env.run("setsid sleep 600 & echo $!"))
+        pid = int(ran.output)
+        assert Path(f"/proc/{pid}").exists()
+    assert not folder.exists()
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{pid}").exists()
