@@ -13,7 +13,7 @@ from sandbox.envelope import Envelope
 from sandbox.environment import Approver
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.faults import Fault
-from sandbox.guest.fetching import is_loopback
+from sandbox.guest.loopback import is_loopback
 from sandbox.guest_environment import GuestEnvironment
 from sandbox.limits import Limits
 from sandbox.network.policy import Network

@@ -12,7 +12,6 @@ from sandbox.guest_environment import GuestEnvironment
 from .backends import SHELL
 from .checks import done, refused
 
-
 SERVER = """
 import http.server
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
