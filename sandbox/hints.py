@@ -132,6 +132,21 @@ def _several(f: Fields) -> Wording:
     )
 
 
+def _too_many(f: Fields) -> Wording:
+    if f.get("what") == "sessions":
+        return Wording(
+            f"There are {f.get('limit')} sessions already, the most there may be.",
+            "Use a session that there is already, or session=null for a clean one.",
+            "run",
+        )
+    return Wording(
+        f"There are {f.get('limit')} background commands already, the most there may be.",
+        "Kill one that is not needed any more, or wait for one to end.",
+        "kill",
+        True,
+    )
+
+
 def _unknown_command(f: Fields) -> Wording:
     known = ", ".join(str(k) for k in f.get("known", [])) or "none yet"
     return Wording(f"There is no command with the id {f.get('id')!r}.", f"Ids known here: {known}.")
@@ -256,12 +271,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         "kill",
         True,
     ),
-    ErrorCode.too_many_commands: lambda f: Wording(
-        f"There are {f.get('limit')} {f.get('what', 'background commands')} already, the most there may be.",
-        "Kill one that is not needed any more, or wait for one to end.",
-        "kill",
-        True,
-    ),
+    ErrorCode.too_many_commands: _too_many,
     ErrorCode.unknown_command: _unknown_command,
     ErrorCode.kill_failed: lambda f: Wording(
         f"{f.get('survivors')} processes of {f.get('id')!r} could not be killed.", "Call kill once more.", "kill", True

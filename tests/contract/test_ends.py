@@ -13,7 +13,7 @@ import pytest
 
 from sandbox import DockerEnvironment, LocalEnvironment
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.guest_environment import SESSIONS, GuestEnvironment
 
 from .checks import done, refused
 
@@ -53,6 +53,16 @@ def test_closing_ends_what_is_under_way_at_once(own: GuestEnvironment) -> None:
         for one in (*running, queued):
             refused(one.result(timeout=10), "sandbox_unavailable", "closed", effects="unknown")
         assert time.monotonic() - began < 5
+
+
+def test_too_many_sessions(own: GuestEnvironment) -> None:
+    own.start()
+    for number in range(SESSIONS):
+        done(own.run("true", session=f"s{number}"))
+    failure = refused(own.run("true", session="one more"), "too_many_commands", f"{SESSIONS} sessions", "session=null")
+    assert failure.next_tool == "run"
+    done(own.run("true", session="s0"))
+    done(own.run("true", session=None))
 
 
 def test_closing_from_many_threads(own: GuestEnvironment) -> None:
