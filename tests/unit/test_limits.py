@@ -99,3 +99,9 @@ def test_the_defaults_fit_any_memory(memory: int) -> None:
 def test_they_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Limits().pids = 5  # type: ignore[misc]
+
+
+def test_the_share_of_the_places_to_the_byte() -> None:
+    # three quarters of 512 MiB, less /tmp (an eighth), /dev/shm and the spill place (a sixteenth each)
+    assert Limits(memory_bytes=512 * MIB, disk_bytes=256 * MIB).writable_bytes == 384 * MIB
+    refused(memory_bytes=512 * MIB, disk_bytes=256 * MIB + 1)
