@@ -173,7 +173,10 @@ def _prepare() -> None:
     for number in _RESET:
         signal.signal(number, signal.SIG_DFL)
     spec = json.loads(json.dumps({"argv": ["sh", "-c"], "env": {"PATH": "/bin"}, "cwd": "/", "state_fd": None}))
-    _look_up(spec["argv"][0], spec["env"])
+    try:
+        _look_up(spec["argv"][0], spec["env"])
+    except OSError:  # an image without a shell
+        pass
 
 
 def _look_up(program: str, env: dict[str, str]) -> str:
