@@ -1,0 +1,148 @@
+"""Images with next to nothing in them: the guest brings its own interpreter, and what an image lacks is said."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tarfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import docker.errors
+import pytest
+
+from sandbox import DockerEnvironment, Limits
+from sandbox.docker.engine import connect
+from sandbox.errors import ErrorCode
+
+MAKE = Callable[..., DockerEnvironment]
+SMALL = Limits(memory_bytes=256 << 20)
+
+
+def _static_busybox() -> Path | None:
+    found = shutil.which("busybox")
+    if found is None:
+        return None
+    asked = subprocess.run(["ldd", found], capture_output=True, text=True, check=False)
+    return Path(found) if "not a dynamic" in asked.stdout + asked.stderr or "statically" in asked.stdout else None
+
+
+BUSYBOX = _static_busybox()
+pytestmark = pytest.mark.engine
+needs_busybox = pytest.mark.skipif(BUSYBOX is None, reason="no static busybox here (Debian: busybox-static)")
+PAGE = "<html><head><title>Small</title></head><body><p>served inside</p><a href='/x'>more</a></body></html>"
+
+
+def _archive(applets: list[str]) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        for folder in ("bin", "etc", "tmp"):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(entry)
+        if BUSYBOX is not None and applets:
+            content = BUSYBOX.read_bytes()
+            entry = tarfile.TarInfo("bin/busybox")
+            entry.size, entry.mode = len(content), 0o755
+            archive.addfile(entry, io.BytesIO(content))
+            for applet in applets:
+                link = tarfile.TarInfo(f"bin/{applet}")
+                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+                archive.addfile(link)
+    return target.getvalue()
+
+
+def _imported(archive: bytes) -> Iterator[str]:
+    client = connect()
+    name = f"gamebox-test-{uuid.uuid4().hex[:12]}"
+    client.api.import_image_from_data(archive, repository=name, tag="latest")
+    yield name
+    try:
+        client.api.remove_image(name, force=True)
+    except docker.errors.APIError:
+        pass
+
+
+@pytest.fixture(scope="module")
+def busybox() -> Iterator[str]:
+    """A shell and its tools, no bash, no python, no ripgrep, no /etc/passwd: what alpine is like."""
+    tools = "sh cat ls echo sleep grep env pwd id head tail wc seq kill ps mkdir rm httpd nohup setsid true false printf"
+    yield from _imported(_archive(tools.split()))
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[str]:
+    """Folders, and not one program."""
+    yield from _imported(_archive([]))
+
+
+@needs_busybox
+def test_commands_with_a_plain_shell(docker_env: MAKE, busybox: str) -> None:
+    env = docker_env(busybox, limits=SMALL)
+    assert "uid=1000 gid=1000" in env.run("id").unwrap().output
+    env.run("cd /tmp; export A='it''s \"two\" lines\nlong' B=plain").unwrap()
+    assert env.run('echo "$A $B"; pwd').unwrap().output == 'its "two" lines\nlong plain\n/tmp\n'
+    assert env.run("exit 7").unwrap().exit_code == 7
+    assert env.run("if then").unwrap().exit_code not in {0, None}
+    assert env.run("echo $B").unwrap().output == "plain\n"
+    assert env.run("not-there").unwrap().exit_code == 127
+    assert env.run(argv=["not-there"]).code is ErrorCode.program_not_found  # type: ignore[union-attr]
+    assert env.run("cat", stdin="input").unwrap().output == "input"
+    assert env.run("seq 100000", keep_output_bytes=1000).unwrap().truncated
+    late = env.run("trap '' TERM; echo said; setsid sleep 100 & nohup sleep 100 & sleep 100", timeout_seconds=0.5)
+    assert late.code is ErrorCode.timeout  # type: ignore[union-attr]
+    assert late.result is not None
+    assert "said" in late.result.output
+    assert env.run("ps | grep -c '[s]leep'").unwrap().output == "0\n"
+
+
+@needs_busybox
+def test_files_search_and_pages_with_a_plain_shell(docker_env: MAKE, busybox: str) -> None:
+    env = docker_env(busybox, limits=SMALL)
+    env.write("a/b.txt", "one\ntwo needle\nthree\n").unwrap()
+    assert env.edit("a/b.txt", "three", "four").ok
+    assert env.read("a/b.txt").unwrap().content.endswith("four\n")
+    found = env.search("nee+dle", path=".").unwrap()
+    assert [(m.path, m.line, m.text) for m in found.matches] == [("a/b.txt", 2, "two needle")]
+    assert found.engine == "builtin"
+    assert env.upload(b"bytes", "up").ok
+    assert env.download("up").unwrap().content == b"bytes"
+    env.write("index.html", PAGE).unwrap()
+    env.run("httpd -f -p 127.0.0.1:8080 -h /workspace", background=True).unwrap()
+    env.run("sleep 0.3").unwrap()
+    page = env.browse("http://127.0.0.1:8080/").unwrap()
+    assert page.status == 200
+    assert page.title == "Small"
+    assert "served inside" in page.text
+    assert [link.text for link in page.links] == ["more"]
+
+
+@needs_busybox
+def test_a_search_that_would_take_for_ever_ends(docker_env: MAKE, busybox: str) -> None:
+    env = docker_env(busybox, limits=SMALL)
+    env.write("slow.txt", "a" * 60 + "b\n").unwrap()
+    answer = env.search("(a+)+$", path="slow.txt")
+    assert answer.ok or answer.code is ErrorCode.timeout
+    assert env.run("echo alive").unwrap().output == "alive\n"
+    assert env.run("ps | grep -c '[s]earch_builtin'").unwrap().output == "0\n"
+
+
+def test_an_empty_image(docker_env: MAKE, empty: str, tmp_path: Path) -> None:
+    env = docker_env(empty, limits=SMALL)
+    answer = env.run("echo x")
+    assert answer.code is ErrorCode.shell_not_found  # type: ignore[union-attr]
+    assert "argv" in answer.hint  # type: ignore[union-attr]
+    assert env.run(argv=["true"]).code is ErrorCode.program_not_found  # type: ignore[union-attr]
+    env.write("a/file", "text needle\n").unwrap()
+    assert env.read("a/file").unwrap().content == "text needle\n"
+    assert env.search("needle").unwrap().matches[0].path == "a/file"
+    assert [e.path for e in env.list(".").unwrap().entries] == ["a"]
+    assert env.browse("http://127.0.0.1:9/").code is ErrorCode.connection_failed  # type: ignore[union-attr]
+    assert env.download("a", to=tmp_path / "a").ok
+    if BUSYBOX is not None:  # a program that is uploaded runs
+        env.upload(BUSYBOX, "busybox").unwrap()
+        ran = env.run(argv=["/workspace/busybox", "echo", "hello"])
+        assert ran.unwrap().output == "hello\n"
+        assert env.run(argv=["/workspace/busybox", "sleep", "100"], timeout_seconds=0.3).code is ErrorCode.timeout  # type: ignore[union-attr]
