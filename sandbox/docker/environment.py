@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 START_SECONDS = 30.0
 # The end of the pipe is worded within 2 s: that long for the engine's own word, the rest for asking it.
 FATE_SECONDS = 1.2
+ENGINE_SECONDS = 1
 GONE_SECONDS = 10.0
 
 
@@ -157,10 +158,17 @@ class DockerEnvironment(GuestEnvironment):
                 return SandboxUnavailableError("out_of_memory", message, "Start another one with more memory_bytes.")
             if fate.killed_by_engine or fate.exit_code == 137:
                 return SandboxUnavailableError("killed", "The sandbox's container was killed from outside.", again)
+            if fate.exit_code == 0:  # which it does at the end of its input
+                return SandboxUnavailableError(
+                    "pipe_broken", f"The connection to the sandbox was cut, and so it ended. {detail}".strip(), again
+                )
             said = self._stream.stderr.strip().splitlines()[-1:] if self._stream is not None else []
             ended = f"The guest ended by itself with exit code {fate.exit_code}{': ' + said[0][:300] if said else ''}."
             return SandboxUnavailableError("exited", ended, again)
         if events is None or not events.alive:
+            if _engine_answers():
+                message = "The sandbox ended; the engine's word on why was missed, because its event stream had been cut."
+                return SandboxUnavailableError("removed", message, again)
             return SandboxUnavailableError(
                 "engine_gone", f"The Docker Engine is gone. {detail}".strip(), "Start the engine again."
             )
@@ -168,6 +176,15 @@ class DockerEnvironment(GuestEnvironment):
 
     def _kind(self) -> str:
         return f"An isolated container (image {self.image}); you are uid {container.UID}; only {', '.join(_WRITABLE)} are writable."
+
+
+def _engine_answers() -> bool:
+    try:
+        with translated():
+            connect(ENGINE_SECONDS).ping()
+    except SandboxError:
+        return False
+    return True
 
 
 _WRITABLE = (container.WORKSPACE, container.HOME, container.TMP)
