@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -65,6 +66,8 @@ class EngineEvents:
             log.info("the engine's event stream ended: %s", error)
         except Exception:
             log.exception("the engine's event stream failed")
+        with contextlib.suppress(OSError, docker.errors.DockerException):
+            self._stream.close()
         with self._changed:
             self.alive = False
             self._changed.notify_all()

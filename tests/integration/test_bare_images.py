@@ -35,7 +35,7 @@ needs_busybox = pytest.mark.skipif(BUSYBOX is None, reason="no static busybox he
 PAGE = "<html><head><title>Small</title></head><body><p>served inside</p><a href='/x'>more</a></body></html>"
 
 
-def _archive(applets: list[str]) -> bytes:
+def archive_of(applets: list[str]) -> bytes:
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w") as archive:
         for folder in ("bin", "etc", "tmp"):
@@ -68,14 +68,16 @@ def _imported(archive: bytes) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def busybox() -> Iterator[str]:
     """A shell and its tools, no bash, no python, no ripgrep, no /etc/passwd: what alpine is like."""
-    tools = "sh cat ls echo sleep grep env pwd id head tail wc seq kill ps mkdir rm httpd nohup setsid true false printf"
-    yield from _imported(_archive(tools.split()))
+    tools = (
+        "sh cat ls echo sleep grep env pwd id head tail wc seq kill ps mkdir rm httpd nohup setsid true false printf"
+    )
+    yield from _imported(archive_of(tools.split()))
 
 
 @pytest.fixture(scope="module")
 def empty() -> Iterator[str]:
     """Folders, and not one program."""
-    yield from _imported(_archive([]))
+    yield from _imported(archive_of([]))
 
 
 @needs_busybox

@@ -66,7 +66,12 @@ def test_death_at_rest(docker_env: MAKE, ending: str) -> None:
     answer, _ = within(2.0, lambda: env.run("true"))
     assert answer.code is ErrorCode.sandbox_unavailable
     assert REASONS[ending] in answer.error
-    for again in (lambda: env.read("x"), lambda: env.run("true"), lambda: env.upload(b"x", "x"), lambda: env.kill("c1")):
+    for again in (
+        lambda: env.read("x"),
+        lambda: env.run("true"),
+        lambda: env.upload(b"x", "x"),
+        lambda: env.kill("c1"),
+    ):
         repeated, _ = within(0.25, again)
         assert (repeated.code, repeated.error) == (answer.code, answer.error)
     within(2.0, env.close)

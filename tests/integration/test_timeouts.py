@@ -35,7 +35,9 @@ EVADERS = {
     "orphans with closed streams": "echo said; (setsid sleep 100 </dev/null >/dev/null 2>&1 &); exec sleep 100",
     "stopped": "echo said; kill -STOP $$; sleep 100",
     "emptied environment": "echo said; env -i setsid /bin/sleep 100 & exec env -i /bin/sleep 100",
-    "another name": python('print("said", flush=True); ctypes.CDLL(None).prctl(15, b"(x) R 1 ", 0, 0, 0); time.sleep(100)'),
+    "another name": python(
+        'print("said", flush=True); ctypes.CDLL(None).prctl(15, b"(x) R 1 ", 0, 0, 0); time.sleep(100)'
+    ),
     "dead leader thread": python(
         'print("said", flush=True)\nthreading.Thread(target=time.sleep, args=(100,)).start()\nctypes.CDLL(None).syscall(60, 0)'
     ),

@@ -78,6 +78,7 @@ def test_a_session_survives_what_its_commands_do_to_it(env: DockerEnvironment) -
     session = "abused"
     attacks = [
         "for i in $(seq 10000); do export V$i=value-$i; done",
+        "echo ${#V9999}; unset ${!V*}",
         "export HUGE=$(head -c 300000 /dev/zero | tr '\\0' a)",
         "export " + " ".join(f"W{i}=$(head -c 100000 /dev/zero | tr '\\0' b)" for i in range(12)),
         "exit() { :; }; printf() { :; }; export() { :; }; eval() { :; }; trap() { :; }",
