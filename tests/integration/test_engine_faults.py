@@ -20,6 +20,7 @@ import docker.errors
 import pytest
 
 from sandbox import DockerEnvironment, Limits
+from sandbox.docker import engine, runtime
 from sandbox.docker.engine import connect
 from sandbox.errors import ErrorCode
 
@@ -35,7 +36,10 @@ SMALL = Limits(memory_bytes=256 << 20)
 @pytest.fixture(autouse=True)
 def _sockets_of_lost_engines() -> Iterator[None]:
     """Docker-py leaves the sockets of connections that were cut to the garbage collector, which warns of each."""
+    before = set(engine._clients)
     yield
+    for lost in set(engine._clients) - before:
+        engine._clients.pop(lost).close()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
@@ -142,7 +146,8 @@ def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[byt
     base = Path(tempfile.mkdtemp(prefix="gamebox-engine-"))
     address = f"unix://{base}/engine.sock"
     daemon = subprocess.Popen(
-        ["dockerd", "--data-root", f"{base}/data", "--exec-root", f"{base}/exec", "--host", address, "--pidfile", f"{base}/pid",
+        # In a network namespace of its own: a daemon without a bridge removes docker0, which belongs to the machine's engine.
+        ["unshare", "--net", "dockerd", "--data-root", f"{base}/data", "--exec-root", f"{base}/exec", "--host", address, "--pidfile", f"{base}/pid",
          "--bridge", "none", "--iptables=false", "--ip6tables=false"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
@@ -150,6 +155,8 @@ def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[byt
         assert eventually(lambda: (base / "engine.sock").is_socket(), 60)
         monkeypatch.setenv("DOCKER_HOST", address)
         client = connect()
+        # Whether the image is still fresh depends on others, which are too large to be copied here.
+        monkeypatch.setattr(runtime, "ensure_image", lambda on, name, **_: on.api.inspect_image(name)["Id"])
         client.api.load_image(b"".join(main.api.get_image("gamebox/runtime:latest")))
         client.api.import_image_from_data(
             archive_of(["sh", "sleep", "echo"]), repository="gamebox-test-own", tag="latest"
@@ -177,7 +184,7 @@ def _end(daemon: subprocess.Popen[bytes], base: Path) -> None:
         time.sleep(0.1)
     with open("/proc/self/mounts", encoding="utf-8") as mounts:
         for path in [line.split()[1] for line in mounts if f" {base}/" in line]:
-            subprocess.run(["umount", "-l", path], check=False)
+            subprocess.run(["umount", "-l", path], check=False, capture_output=True)
     shutil.rmtree(base, ignore_errors=True)
 
 
