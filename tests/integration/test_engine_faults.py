@@ -147,8 +147,8 @@ def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[byt
     address = f"unix://{base}/engine.sock"
     daemon = subprocess.Popen(
         # In a network namespace of its own: a daemon without a bridge removes docker0, which belongs to the machine's engine.
-        ["unshare", "--net", "dockerd", "--data-root", f"{base}/data", "--exec-root", f"{base}/exec", "--host", address, "--pidfile", f"{base}/pid",
-         "--bridge", "none", "--iptables=false", "--ip6tables=false"],
+        ["unshare", "--net", "dockerd", "--data-root", f"{base}/data", "--exec-root", f"{base}/exec", "--host", address,
+         "--pidfile", f"{base}/pid", "--bridge", "none", "--iptables=false", "--ip6tables=false"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     try:
@@ -157,7 +157,7 @@ def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[byt
         client = connect()
         # Whether the image is still fresh depends on others, which are too large to be copied here.
         monkeypatch.setattr(runtime, "ensure_image", lambda on, name, **_: on.api.inspect_image(name)["Id"])
-        client.api.load_image(b"".join(main.api.get_image("gamebox/runtime:latest")))
+        list(client.api.load_image(b"".join(main.api.get_image("gamebox/runtime:latest"))))
         client.api.import_image_from_data(
             archive_of(["sh", "sleep", "echo"]), repository="gamebox-test-own", tag="latest"
         )
