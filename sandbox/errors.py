@@ -61,6 +61,7 @@ class ErrorCode(StrEnum):
     too_many_commands = "too_many_commands"
     unknown_command = "unknown_command"
     kill_failed = "kill_failed"
+    not_ready = "not_ready"
     # browse
     invalid_url = "invalid_url"
     network_denied = "network_denied"

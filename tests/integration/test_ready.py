@@ -1,0 +1,194 @@
+"""Waits against real servers, and what an error says when they never come."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import time
+
+import pytest
+
+from sandbox import DockerEnvironment, LocalEnvironment, SandboxError
+from sandbox.errors import ErrorCode
+from sandbox.ready import (
+    NotReadyError,
+    listening_ports,
+    wait_for_command,
+    wait_for_file,
+    wait_for_http,
+    wait_for_log,
+    wait_for_port,
+)
+
+pytestmark = pytest.mark.engine
+SERVER = "sleep 0.3; exec python3 -u -m http.server {port} --bind 127.0.0.1"
+
+
+def background(env: DockerEnvironment, command: str) -> str:
+    return env.run(command, background=True).unwrap().id
+
+
+def test_a_port_is_waited_for(env: DockerEnvironment) -> None:
+    server = background(env, SERVER.format(port=8011))
+    assert "8011" not in env.run("cat /proc/net/tcp | grep -c ' 0A '").unwrap().output
+    wait_for_port(env, 8011, command_id=server)
+    assert env.browse("http://127.0.0.1:8011/").ok
+    env.kill(server)
+
+
+def test_an_ipv6_listener_counts(env: DockerEnvironment) -> None:
+    code = "import socket,time; s=socket.create_server(('::1', 8012), family=socket.AF_INET6); time.sleep(60)"
+    server = env.run(argv=["python3", "-c", code], background=True).unwrap().id
+    try:
+        wait_for_port(env, 8012, command_id=server, timeout_seconds=10)
+    except NotReadyError as error:
+        if "Cannot assign requested address" not in error.logs and "not supported" not in error.logs:
+            raise
+        pytest.skip("no IPv6 loopback in containers of this engine")
+    env.kill(server)
+
+
+def test_without_any_program_the_port_is_asked() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with LocalEnvironment(env={"PATH": "/nonexistent"}) as env:
+        with pytest.raises(NotReadyError, match="refused"):
+            wait_for_port(env, port, timeout_seconds=0.5)
+        code = f"import socket,time; s=socket.create_server(('127.0.0.1', {port})); s.accept()[0].send(b'+OK redis'); time.sleep(60)"
+        server = env.run(argv=[sys.executable, "-c", code], background=True).unwrap().id
+        wait_for_port(env, port, command_id=server)
+
+
+def test_only_listeners_on_own_addresses_count() -> None:
+    table = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 623 1 0
+   1: 0100007F:1F41 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 623 1 0
+   2: 0100007F:1F42 0100007F:A000 01 00000000:00000000 00:00000000 00000000     0        0 623 1 0
+   3: 020011AC:1F43 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 623 1 0
+   4: 00000000000000000000000000000000:1F44 00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 1 1 0
+   5: 00000000000000000000000001000000:1F45 00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 1 1 0
+   6: 0000000000000000FFFF00000100007F:1F46 00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 1 1 0
+   7: B80D0120000000000000000001000000:1F47 00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 1 1 0
+nonsense
+"""
+    assert listening_ports(table) == {8000, 8001, 8004, 8005, 8006}
+
+
+def test_a_port_that_stays_closed(env: DockerEnvironment) -> None:
+    server = background(env, "echo starting up; sleep 60")
+    started = time.monotonic()
+    with pytest.raises(NotReadyError) as caught:
+        wait_for_port(env, 8013, command_id=server, timeout_seconds=1)
+    assert 1 <= time.monotonic() - started < 2
+    assert caught.value.code is ErrorCode.not_ready
+    assert "port 8013" in caught.value.message
+    assert caught.value.logs == "starting up\n"
+    assert "starting up" in str(caught.value)
+    env.kill(server)
+
+
+def test_a_server_that_dies_ends_the_wait(env: DockerEnvironment) -> None:
+    server = background(env, "echo no such table >&2; exit 3")
+    started = time.monotonic()
+    with pytest.raises(NotReadyError, match="exit code 3 before port 8014"):
+        wait_for_port(env, 8014, command_id=server, timeout_seconds=60)
+    assert time.monotonic() - started < 5
+
+
+def test_a_command_that_went_into_the_background_has_not_ended(env: DockerEnvironment) -> None:
+    server = background(env, "(sleep 0.5; exec python3 -m http.server 8015 --bind 127.0.0.1) >log 2>&1 & exit 0")
+    wait_for_port(env, 8015, command_id=server, timeout_seconds=20)
+    env.kill(server)
+
+
+def test_a_log_line_is_matched_whole(env: DockerEnvironment) -> None:
+    server = background(env, "sleep 0.1; printf 'listening on 80'; printf '81\\n'; sleep 60")
+    assert wait_for_log(env, server, r"listening on (\d+)")[1] == "8081"
+    env.kill(server)
+
+
+def test_a_prompt_without_an_end_is_matched(env: DockerEnvironment) -> None:
+    server = background(env, "printf 'login: '; sleep 60")
+    assert wait_for_log(env, server, r"login: $", timeout_seconds=10)
+    env.kill(server)
+
+
+def test_the_last_words_of_a_command_are_matched(env: DockerEnvironment) -> None:
+    server = background(env, "seq 30000; sleep 0.2; printf 'all done'")
+    assert wait_for_log(env, server, r"^2999\d$", timeout_seconds=20)
+    assert wait_for_log(env, server, r"done", timeout_seconds=20)
+    with pytest.raises(NotReadyError, match="exit code 0 before a line matches 'never'") as caught:
+        wait_for_log(env, server, "never", timeout_seconds=20)
+    assert caught.value.logs.endswith("all done")
+    assert len(caught.value.logs) == 4096
+
+
+def test_a_file_is_waited_for(env: DockerEnvironment) -> None:
+    server = background(env, "sleep 0.3; mkdir -p out; : >out/pid; mkfifo out/pipe; sleep 60")
+    wait_for_file(env, "out/pid", command_id=server)
+    wait_for_file(env, "out/pipe")
+    wait_for_file(env, "out")
+    with pytest.raises(NotReadyError, match=r"out/none exists \('out/none' does not exist\)"):
+        wait_for_file(env, "out/none", timeout_seconds=0.2)
+    env.kill(server)
+
+
+def test_a_file_made_by_the_last_act_of_a_command_counts(env: DockerEnvironment) -> None:
+    server = background(env, "sleep 0.2; touch made")
+    wait_for_file(env, "made", command_id=server)
+
+
+def test_a_file_that_operations_may_not_touch_is_refused_at_once(env: DockerEnvironment) -> None:
+    with pytest.raises(SandboxError) as caught:
+        wait_for_file(env, "/etc/passwd", timeout_seconds=30)
+    assert caught.value.code is ErrorCode.path_outside_roots
+
+
+def test_http_waits_for_the_status(env: DockerEnvironment) -> None:
+    env.make_dir("www").unwrap()
+    server = env.run(SERVER.format(port=8016), cwd="www", background=True).unwrap().id
+    assert wait_for_http(env, "http://127.0.0.1:8016/", command_id=server).status == 200
+    assert wait_for_http(env, "http://127.0.0.1:8016/ok").status == 404
+    with pytest.raises(NotReadyError, match="it answered with status 404") as caught:
+        wait_for_http(env, "http://127.0.0.1:8016/ok", status=200, command_id=server, timeout_seconds=1)
+    assert "GET /ok" in caught.value.logs
+    env.write("www/ok", "yes").unwrap()
+    assert wait_for_http(env, "http://127.0.0.1:8016/ok", status=200).text == "yes"
+    env.kill(server)
+
+
+def test_a_command_is_tried_until_it_succeeds(env: DockerEnvironment) -> None:
+    server = background(env, "sleep 0.3; echo 42 >answer; sleep 60")
+    assert wait_for_command(env, "cat answer", command_id=server).stdout == "42\n"
+    assert wait_for_command(env, ["test", "-s", "answer"]).exit_code == 0
+    with pytest.raises(NotReadyError, match=re.compile("exit code 7", re.DOTALL)):
+        wait_for_command(env, "echo busy; exit 7", timeout_seconds=0.5)
+    env.kill(server)
+
+
+def test_a_try_that_hangs_does_not_outlast_the_wait(env: DockerEnvironment) -> None:
+    started = time.monotonic()
+    with pytest.raises(NotReadyError):
+        wait_for_command(env, "sleep 60", timeout_seconds=1)
+    assert time.monotonic() - started < 3
+
+
+def test_a_sandbox_that_is_gone_is_not_waited_for() -> None:
+    with DockerEnvironment() as env:
+        env.close()
+        with pytest.raises(SandboxError) as caught:
+            wait_for_port(env, 8000, timeout_seconds=30)
+    assert caught.value.code is ErrorCode.sandbox_closed
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536])
+def test_what_is_no_port_is_refused(env: DockerEnvironment, port: int) -> None:
+    with pytest.raises(SandboxError, match=str(port)):
+        wait_for_port(env, port)
+
+
+def test_a_wait_of_no_time_is_refused(env: DockerEnvironment) -> None:
+    with pytest.raises(SandboxError, match="timeout_seconds is 0"):
+        wait_for_file(env, "x", timeout_seconds=0)
