@@ -15,9 +15,11 @@ import logging
 import tarfile
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import docker
 import docker.errors
@@ -51,6 +53,7 @@ ARGV = (
 CA_BUNDLE = f"{MOUNT_POINT}/etc/ca-certificates.crt"
 """Certificates for the guest's own TLS, inside the sandbox: those gamebox/base trusts."""
 
+STALE_SECONDS = 24 * 3600.0
 _FINISH_SECONDS = 120
 _VERIFIED = "-verified"
 
@@ -187,9 +190,13 @@ def _archive(guest: dict[str, bytes]) -> bytes:
 
 
 def _remove_stale(client: docker.DockerClient, current: str) -> None:
-    """Remove this host's runtime volumes of other guest code that no process here and no container anywhere uses."""
+    """Remove this host's old runtime volumes of other guest code that no process here and no container anywhere uses.
+
+    Only old ones: another user of this engine holds other locks, and another checkout takes turns with this one.
+    """
     listed = client.api.volumes(filters={"label": f"{HOST_LABEL}={_this_host()}"}).get("Volumes") or []
-    for name in {volume["Labels"].get(RUNTIME_LABEL, "") for volume in listed} - {current, ""}:
+    old = [volume for volume in listed if _age_seconds(volume) > STALE_SECONDS]
+    for name in {volume["Labels"].get(RUNTIME_LABEL, "") for volume in old} - {current, ""}:
         with locks.if_unused(name) as unused:
             if not unused:
                 continue
@@ -198,6 +205,15 @@ def _remove_stale(client: docker.DockerClient, current: str) -> None:
                 _remove(client, name + _VERIFIED)  # after: one in use keeps its mark
             except docker.errors.APIError as error:
                 _log.debug("runtime volume %s stays: %s", name, error)
+
+
+def _age_seconds(volume: Mapping[str, Any]) -> float:
+    """How long ago the engine made it; 0 where it does not say."""
+    try:
+        made = datetime.fromisoformat(volume["CreatedAt"])
+    except (KeyError, TypeError, ValueError):
+        return 0.0
+    return (datetime.now(UTC) - made).total_seconds() if made.tzinfo else 0.0
 
 
 def _remove(client: docker.DockerClient, name: str) -> None:
