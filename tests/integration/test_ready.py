@@ -56,7 +56,7 @@ def test_without_any_program_the_port_is_asked() -> None:
     with LocalEnvironment(env={"PATH": "/nonexistent"}) as env:
         with pytest.raises(NotReadyError, match="refused"):
             wait_for_port(env, port, timeout_seconds=0.5)
-        code = f"import socket,time; s=socket.create_server(('127.0.0.1', {port})); s.accept()[0].send(b'+OK redis'); time.sleep(60)"
+        code = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); s.accept()[0].send(b'+OK'); time.sleep(60)"
         server = env.run(argv=[sys.executable, "-c", code], background=True).unwrap().id
         wait_for_port(env, port, command_id=server)
 
@@ -111,14 +111,14 @@ def test_a_log_line_is_matched_whole(env: DockerEnvironment) -> None:
 
 def test_a_prompt_without_an_end_is_matched(env: DockerEnvironment) -> None:
     server = background(env, "printf 'login: '; sleep 60")
-    assert wait_for_log(env, server, r"login: $", timeout_seconds=10)
+    assert wait_for_log(env, server, r"login: $", timeout_seconds=10).start() == 0
     env.kill(server)
 
 
 def test_the_last_words_of_a_command_are_matched(env: DockerEnvironment) -> None:
     server = background(env, "seq 30000; sleep 0.2; printf 'all done'")
-    assert wait_for_log(env, server, r"^2999\d$", timeout_seconds=20)
-    assert wait_for_log(env, server, r"done", timeout_seconds=20)
+    assert wait_for_log(env, server, r"^2999\d$", timeout_seconds=20)[0] == "29990"
+    assert wait_for_log(env, server, r"done", timeout_seconds=20).string == "all done"
     with pytest.raises(NotReadyError, match="exit code 0 before a line matches 'never'") as caught:
         wait_for_log(env, server, "never", timeout_seconds=20)
     assert caught.value.logs.endswith("all done")
