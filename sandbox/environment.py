@@ -17,11 +17,14 @@ from pydantic import ValidationError
 from . import results as res
 from .envelope import Envelope, Failure, Success, jsonable
 from .errors import ErrorCode, SandboxError
-from .hosted import call_with_deadline, checked_result, failure_of_exception
+from .hosted import HostCallTimeoutError, call_with_deadline, checked_result, failure_of_exception
 from .methods import OperationMethods
 from .operations import OPERATIONS, Request, schema_of
 
 log = logging.getLogger(__name__)
+
+# Failures after which doing it again may work, where doing it twice does no harm.
+_RETRYABLE_WHEN_IDEMPOTENT = {"timeout", "io_error", "connection_failed", "transfer_incomplete", "too_many_processes"}
 
 Approver = Callable[[str, Mapping[str, Any]], bool]
 
@@ -53,6 +56,10 @@ class Environment(OperationMethods):
         action's ``return_schema``.
         """
         started = time.monotonic()
+        if not isinstance(getattr(action, "name", None), str):
+            return Failure[Any](
+                ErrorCode.unknown_tool, f"{action!r:.200} is no action.", "Give an action with a name and execute."
+            ).to_dict()
         metadata: Mapping[str, Any] = getattr(action, "metadata", None) or {}
         if args is None:
             args = {}
@@ -60,7 +67,7 @@ class Environment(OperationMethods):
             return _invalid(
                 action, f"The arguments of {action.name} must be an object, not {type(args).__name__}."
             ).to_dict()
-        if metadata.get("requires_approval") and not (self.approver and self.approver(action.name, args)):
+        if metadata.get("requires_approval") and not self._approved(action.name, args):
             return Failure[Any](
                 ErrorCode.approval_refused,
                 f"{action.name} needs an approval and did not get one.",
@@ -68,9 +75,33 @@ class Environment(OperationMethods):
             ).to_dict()
         operation = getattr(action, "operation", None)
         if operation is not None and operation in OPERATIONS:
-            return self.execute(operation, _bounded(operation, args, metadata)).to_dict()
+            return self._operate(action, operation, args, metadata)
         answer = self._call(action, args, metadata, started)
         return answer if isinstance(answer, dict) else answer.to_dict()
+
+    def _approved(self, name: str, args: Mapping[str, Any]) -> bool:
+        """What the approver says; one that fails has not approved."""
+        try:
+            return self.approver is not None and bool(self.approver(name, args))
+        except Exception:
+            log.warning("the approver failed on %s", name, exc_info=True)
+            return False
+
+    def _operate(
+        self, action: ActionLike, operation: str, args: Mapping[str, Any], metadata: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Carry out an action that is bound to an operation."""
+        bounded = _bounded(operation, args, metadata)
+        bound = None if "timeout_seconds" in bounded else metadata.get("timeout_s")
+        idempotent = bool(metadata.get("idempotent"))
+        try:
+            answer = call_with_deadline(action.name, lambda: self.execute(operation, bounded).to_dict(), bound)
+        except HostCallTimeoutError as error:
+            return failure_of_exception(action.name, error, error.seconds * 1000, idempotent).to_dict()
+        envelope = checked_result(action.name, answer, getattr(action, "return_schema", None))
+        if idempotent and envelope.get("code") in _RETRYABLE_WHEN_IDEMPOTENT:
+            envelope["retryable"] = True
+        return envelope
 
     def _call(
         self, action: ActionLike, args: Mapping[str, Any], metadata: Mapping[str, Any], started: float

@@ -143,5 +143,13 @@ class LocalEnvironment(GuestEnvironment):
             self._temporary.cleanup()
             self._temporary = None
 
+    def describe(self) -> dict[str, str]:
+        """Short sections for the prompt: what really holds here, which is little."""
+        return {
+            "sandbox": self._kind(),
+            "network": "The user's own network.",
+            "limits": f"None but time: a command may take {self.limits.timeout_seconds:g} s unless timeout_seconds says otherwise.",
+        }
+
     def _kind(self) -> str:
         return "NO ISOLATION: commands run directly on the user's machine, with the user's rights."

@@ -23,14 +23,14 @@ LONGEST_VARIABLE = (128 << 10) - 1
 _SHELLS = (("/bin/bash", 199), ("/usr/bin/bash", 199), ("/bin/sh", 9), ("/usr/bin/sh", 9))
 
 # Saves the state after the command, or on the way out where the command leaves by itself (exit, set -e). A command that
-# sets an EXIT trap of its own keeps it. Nothing here starts a process.
-_PRELUDE = """__gamebox_save() {
-[ "${__gamebox_saved-}" ] || { printf '%s\\0' "$PWD"; export -p; printf '\\0'; } >&FD; } 2>/dev/null
-trap '{ set +x; } 2>/dev/null; __gamebox_save' EXIT
-__gamebox_command=$1; shift
-eval "$__gamebox_command"
+# sets an EXIT trap of its own keeps it. Nothing here starts a process. All up to the command is one line, so that the shell
+# counts the command's lines from 1.
+_PRELUDE = (
+    """__gamebox_save() { [ "${__gamebox_saved-}" ] || { printf '%s\\0' "$PWD"; export -p; printf '\\0'; } >&FD; } 2>/dev/null; """
+    """trap '{ set +x; } 2>/dev/null; __gamebox_save' EXIT; __gamebox_command=$1; shift; eval "$__gamebox_command"
 { __gamebox_status=$?; set +x; __gamebox_save; __gamebox_saved=1; } 2>/dev/null
 exit $__gamebox_status"""
+)
 
 
 class Session:

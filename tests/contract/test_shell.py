@@ -271,3 +271,8 @@ def test_too_many_background_commands(env: GuestEnvironment) -> None:
         for ident in started:
             done(env.kill(ident))
     done(env.kill(done(env.run("sleep 60", background=True)).id))
+
+
+def test_the_shell_counts_the_lines_of_the_command_from_one(run: Run) -> None:
+    said = done(run("echo a\nno-such-command-here")).stderr
+    assert "line 2:" in said or "sh: 2:" in said

@@ -1,0 +1,86 @@
+"""Environment: what an action's metadata does, and that nothing a tool or an approver does gets out as an exception."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from agent import Action
+from agent.tools import SandboxAction
+from sandbox import Environment, LocalEnvironment
+from sandbox.envelope import Envelope
+from sandbox.errors import ErrorCode, OperationError
+from sandbox.operations import Request
+from sandbox.testing import FakeEnvironment
+
+
+class Slow(FakeEnvironment):
+    """Takes a second for everything."""
+
+    def perform(self, request: Request) -> Envelope[Any]:
+        time.sleep(1)
+        return super().perform(request)
+
+
+class Faulty(FakeEnvironment):
+    """Fails everything in a way that can pass."""
+
+    def perform(self, request: Request) -> Envelope[Any]:
+        raise OperationError(ErrorCode.io_error, "The disk hiccuped.")
+
+
+def test_timeout_s_bounds_an_operation_that_has_no_timeout_of_its_own() -> None:
+    started = time.monotonic()
+    answer = Slow({"a": "b"}).execute_action(SandboxAction("read", metadata={"timeout_s": 0.05}), {"path": "a"})
+    assert answer["code"] == "timeout"
+    assert answer["effects"] == "unknown"
+    assert time.monotonic() - started < 0.9
+
+
+def test_timeout_s_becomes_the_timeout_of_a_command() -> None:
+    with LocalEnvironment() as env:
+        action = SandboxAction("run", metadata={"timeout_s": 0.1})
+        answer = env.execute_action(action, {"command": "sleep 5"})
+        assert answer["code"] == "timeout"
+        assert "0.1 seconds" in answer["error"]
+
+
+def test_idempotent_makes_a_passing_failure_retryable() -> None:
+    plain = Faulty({}).execute_action(SandboxAction("read"), {"path": "a"})
+    marked = Faulty({}).execute_action(SandboxAction("read", metadata={"idempotent": True}), {"path": "a"})
+    assert (plain["retryable"], marked["retryable"]) == (False, True)
+
+
+def test_idempotent_does_not_make_a_lasting_failure_retryable() -> None:
+    answer = FakeEnvironment({}).execute_action(SandboxAction("read", metadata={"idempotent": True}), {"path": "a"})
+    assert (answer["code"], answer["retryable"]) == ("path_not_found", False)
+
+
+def test_the_result_of_an_operation_is_checked_against_return_schema() -> None:
+    action = SandboxAction("read")
+    action.return_schema = {"type": "object", "properties": {"total_lines": {"const": 2}}}
+    env = FakeEnvironment({"one": "1\n", "two": "1\n2\n"})
+    assert env.execute_action(action, {"path": "two"})["tool_executed"] is True
+    assert env.execute_action(action, {"path": "one"})["code"] == "invalid_result"
+
+
+def test_an_approver_that_fails_has_not_approved() -> None:
+    def approver(name: str, args: Mapping[str, Any]) -> bool:
+        raise RuntimeError("no terminal")
+
+    called: list[str] = []
+    action = Action("send", lambda: called.append("sent"), "Send it.", {}, metadata={"requires_approval": True})
+    assert Environment(approver).execute_action(action, {})["code"] == "approval_refused"
+    assert called == []
+
+
+def test_what_is_no_action_is_refused() -> None:
+    assert Environment().execute_action(None, {})["code"] == "unknown_tool"  # type: ignore[arg-type]
+
+
+def test_a_local_environment_claims_no_limits_it_does_not_hold() -> None:
+    said = " ".join(LocalEnvironment().describe().values())
+    assert "NO ISOLATION" in said
+    assert "memory" not in said
+    assert "bridge" not in said
