@@ -325,6 +325,10 @@ _NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"{f.get('path')} is nearly full: {size(f.get('free'))} of {size(f.get('size'))} are left.",
         "Delete what is not needed before writing more.",
     ),
+    "no_space": lambda f: (
+        f"The disk limit of {size(f.get('limit'))} was passed ({size(f.get('used'))} are used), so the command was ended.",
+        "Delete what is not needed; a command that writes more is ended again.",
+    ),
     "files_skipped": lambda f: (
         f"{f.get('count')} entries were skipped: {', '.join(map(str, f.get('names', [])))}.",
         "Links that lead out, devices, sockets and pipes are not copied.",

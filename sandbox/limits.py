@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Literal
 
 from .errors import ErrorCode, SandboxError
 
@@ -18,14 +19,17 @@ class Limits:
     """What a sandbox may use. Every number must be positive.
 
     ``disk_bytes`` is the workspace and the home together (three quarters and one quarter of it); None means half of
-    ``memory_bytes``. ``tmp_bytes=None`` means an eighth of it, at most 256 MiB, ``shm_bytes=None`` a sixteenth, at most
-    64 MiB. Raises SandboxError ``invalid_limits`` that names the field, its value and what is allowed.
+    ``memory_bytes``, kept in memory. More than memory can hold needs a disk: ``disk="hard"`` refuses a sandbox whose disk
+    cannot be bounded by the kernel, ``"auto"`` then takes one that is only watched. ``tmp_bytes=None`` means an eighth of
+    memory, at most 256 MiB, ``shm_bytes=None`` a sixteenth, at most 64 MiB. Raises SandboxError ``invalid_limits`` that names
+    the field, its value and what is allowed.
     """
 
     memory_bytes: int = 2 * GIB
     cpus: float = 2.0
     pids: int = 512
     disk_bytes: int | None = None
+    disk: Literal["auto", "hard"] = "auto"
     tmp_bytes: int | None = None
     shm_bytes: int | None = None
     open_files: int = 4096
@@ -43,25 +47,41 @@ class Limits:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if value is None and f.name in {"disk_bytes", "tmp_bytes", "shm_bytes"}:
+            if f.name == "disk" or (value is None and f.name in {"disk_bytes", "tmp_bytes", "shm_bytes"}):
                 continue
             number = isinstance(value, int | float) and not isinstance(value, bool)
             fraction = f.name in {"cpus", "timeout_seconds", "max_timeout_seconds"}
             if not number or not (fraction or isinstance(value, int)) or not 0 < value < float("inf"):
                 _refuse(f.name, value, "it must be a positive " + ("number" if fraction else "whole number"))
+        self._check_floors()
+        self._check_places()
+
+    def _check_floors(self) -> None:
         if self.memory_bytes < 32 * MIB:
             _refuse("memory_bytes", self.memory_bytes, "the guest needs at least 33554432 (32 MiB)")
         if self.pids < 16:
             _refuse("pids", self.pids, "the guest needs at least 16")
         if self.open_files < 256:  # a shell's state has descriptor 199
             _refuse("open_files", self.open_files, "the guest needs at least 256")
-        if self.writable_bytes > self.memory_bytes * WRITABLE_SHARE_OF_MEMORY:
+
+    def _check_places(self) -> None:
+        if self.disk not in ("auto", "hard"):
+            _refuse("disk", self.disk, 'it must be "auto" or "hard"')
+        in_memory = self.writable_bytes
+        if self.disk_bytes is not None and not self.disk_in_memory:
+            in_memory -= self.disk_bytes
+        if in_memory > self.memory_bytes * WRITABLE_SHARE_OF_MEMORY:
             _refuse(
-                "disk_bytes",
-                self.disk_bytes,
-                f"all writable places together ({self.writable_bytes} bytes) are kept in memory and may take at most "
+                "tmp_bytes",
+                self.tmp_bytes,
+                f"the writable places that are kept in memory ({in_memory} bytes together) may take at most "
                 f"three quarters of memory_bytes ({self.memory_bytes})",
             )
+
+    @property
+    def disk_in_memory(self) -> bool:
+        """Whether memory has room for the workspace and the home; else they need a disk."""
+        return self.writable_bytes <= self.memory_bytes * WRITABLE_SHARE_OF_MEMORY
 
     @property
     def home_bytes(self) -> int:

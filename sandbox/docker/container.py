@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import docker
@@ -15,33 +15,43 @@ from docker.types import LogConfig, Mount, Ulimit
 from sandbox.limits import KIB, Limits
 from sandbox.network.policy import Network
 
+from .disk import Disk
+from .enforcement import boot_id
 from .events import SANDBOX_LABEL
+from .profiles import Profile
 from .runtime import CA_BUNDLE, RuntimeVolume
 
-UID = GID = 1000
-WORKSPACE, HOME, TMP, SPILL = "/workspace", "/home/agent", "/tmp", "/run/gamebox"
-# What the guest needs of root: to become the user, and to kill its processes. Nothing else is left to it.
-CAPABILITIES = ["SETUID", "SETGID", "KILL"]
+WORKSPACE, TMP, SPILL, SHM = "/workspace", "/tmp", "/run/gamebox", "/dev/shm"
 _BUNDLE_VARIABLES = (
     "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
 )  # fmt: skip
-BUNDLE_PATH = f"{HOME}/.config/gamebox/ca-certificates.crt"
 
 
-def create(
-    client: docker.DockerClient, image_id: str, name: str, runtime: RuntimeVolume, limits: Limits, network: Network
-) -> str:
+@dataclass(frozen=True)
+class Shape:
+    """What a sandbox is made like; ``oci_runtime`` is the engine's name for what runs the container, None its default."""
+
+    limits: Limits
+    network: Network
+    profile: Profile
+    disk: Disk
+    oci_runtime: str | None = None
+
+
+def create(client: docker.DockerClient, image_id: str, name: str, runtime: RuntimeVolume, shape: Shape) -> str:
     """Create the container and answer its id; the image's entry point does not run. Raises docker-py's errors.
 
     ``create`` and not ``run``: that would pull. Standard input is open once, so that the pipe's end is the guest's end, and
     the engine removes the container then.
     """
+    limits, profile = shape.limits, shape.profile
     host_config = client.api.create_host_config(
         auto_remove=True,
-        network_mode=network.mode,
-        read_only=True,
-        cap_drop=["ALL"],
-        cap_add=CAPABILITIES,
+        network_mode=shape.network.mode,
+        runtime=shape.oci_runtime,
+        read_only=profile.read_only_root,
+        cap_drop=None if profile.capabilities is None else ["ALL"],
+        cap_add=_added(profile, shape.disk),
         security_opt=["no-new-privileges"],
         log_config=LogConfig(type="none"),
         mem_limit=limits.memory_bytes,
@@ -55,8 +65,8 @@ def create(
             Ulimit(name="fsize", soft=limits.file_bytes, hard=limits.file_bytes),
             Ulimit(name="core", soft=0, hard=0),
         ],
-        tmpfs=_places(limits),
-        mounts=[Mount(runtime.mount, runtime.name, type="volume", read_only=True, no_copy=True)],
+        tmpfs=_tmpfs(shape),
+        mounts=[Mount(runtime.mount, runtime.name, type="volume", read_only=True, no_copy=True), *shape.disk.mounts],
     )
     created = client.api.create_container(
         image_id,
@@ -85,17 +95,28 @@ def _ipc(limits: Limits) -> dict[str, str]:
     }
 
 
-def _places(limits: Limits) -> dict[str, str]:
+def _added(profile: Profile, disk: Disk) -> list[str] | None:
+    if profile.capabilities is None:
+        return None
+    # A plain volume comes owned by root; the guest hands it over once.
+    return [*profile.capabilities, *(["CHOWN"] if disk.kind == "volume" else [])]
+
+
+def places(limits: Limits) -> dict[str, int]:
+    """Sizes in bytes of the writable places beside workspace and home."""
+    return {TMP: limits.tmp_place_bytes, SPILL: limits.spill_place_bytes, SHM: limits.shm_place_bytes}
+
+
+def _tmpfs(shape: Shape) -> dict[str, str]:
     def place(size: int, uid: int, mode: str) -> str:
         inodes = max(1024, size // (4 * KIB))
         return f"rw,exec,nosuid,nodev,size={size},nr_inodes={inodes},uid={uid},gid={uid},mode={mode}"
 
-    return {
-        WORKSPACE: place(limits.workspace_bytes, UID, "0755"),
-        HOME: place(limits.home_bytes, UID, "0755"),
-        TMP: place(limits.tmp_place_bytes, 0, "1777"),
-        SPILL: place(limits.spill_place_bytes, 0, "0755"),
-    }
+    limits = shape.limits
+    mounted = {TMP: place(limits.tmp_place_bytes, 0, "1777"), SPILL: place(limits.spill_place_bytes, 0, "0755")}
+    if shape.disk.kind == "memory":
+        mounted |= {path: place(size, shape.profile.uid, "0755") for path, size in shape.disk.places}
+    return mounted
 
 
 def labels(name: str) -> dict[str, str]:
@@ -103,34 +124,42 @@ def labels(name: str) -> dict[str, str]:
     return {
         SANDBOX_LABEL: name,
         "dev.gamebox.host": socket.gethostname(),
-        "dev.gamebox.boot": _read("/proc/sys/kernel/random/boot_id"),
+        "dev.gamebox.boot": boot_id(),
         "dev.gamebox.pid": str(os.getpid()),
         "dev.gamebox.started": str(int(time.time())),
     }
 
 
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
+def bundle_path(profile: Profile) -> str:
+    """Where the certificates that commands are to trust stand in the sandbox."""
+    return f"{profile.home}/.config/gamebox/ca-certificates.crt"
 
 
-def place_of(runtime: RuntimeVolume, image_env: list[str], env: Mapping[str, str], bundle: bool) -> dict[str, Any]:
+def place_of(
+    runtime: RuntimeVolume, profile: Profile, image_env: list[str], env: Mapping[str, str], bundle: bool
+) -> dict[str, Any]:
     """The sandbox as the guest is told of it (see ``guest.context.Place``)."""
     environ = dict(line.split("=", 1) for line in image_env if "=" in line)
     environ.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     environ.update(
-        {"HOME": HOME, "USER": "agent", "LOGNAME": "agent", "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat"}
+        {
+            "HOME": profile.home,
+            "USER": profile.user,
+            "LOGNAME": profile.user,
+            "TERM": "dumb",
+            "PAGER": "cat",
+            "GIT_PAGER": "cat",
+        }
     )
     environ.setdefault("LANG", "C.UTF-8")
     # Python takes a cached module for fresh when size and second of the source agree: an agent that runs, edits and runs again
     # within a second would be shown the old program.
     environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
     if bundle:
-        environ.update(dict.fromkeys(_BUNDLE_VARIABLES, BUNDLE_PATH))
+        environ.update(dict.fromkeys(_BUNDLE_VARIABLES, bundle_path(profile)))
     environ.update(env)
     return {
-        "workspace": WORKSPACE, "home": HOME, "spill": SPILL, "roots": [WORKSPACE, HOME, TMP, SPILL], "uid": UID, "gid": GID,
-        "interpreter": list(runtime.argv), "environ": environ, "ca_bundle": BUNDLE_PATH if bundle else CA_BUNDLE,
+        "workspace": WORKSPACE, "home": profile.home, "spill": SPILL,
+        "roots": list(profile.file_roots or (WORKSPACE, profile.home, TMP, SPILL)), "uid": profile.uid, "gid": profile.uid,
+        "interpreter": list(runtime.argv), "environ": environ, "ca_bundle": bundle_path(profile) if bundle else CA_BUNDLE,
     }  # fmt: skip

@@ -20,11 +20,13 @@ from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.transport import Transport
 
-from . import container
+from . import container, enforcement
+from .disk import Disk, prepare
 from .engine import connect, translated
 from .events import EngineEvents, watch
 from .images import ensure_image
-from .runtime import ensure_runtime
+from .profiles import profile_named
+from .runtime import RuntimeVolume, ensure_runtime
 from .stream import AttachStream
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,8 @@ class DockerEnvironment(GuestEnvironment):
     ``image`` must be on the engine (``gamebox/*`` images are built when they are missing; nothing is pulled). ``workspace`` is a
     folder of the host that is copied in at the start; nothing is copied back by itself. ``env`` are variables for every
     command; ``ca_bundle`` a file of certificates (PEM) that commands are to trust. ``report`` gets a line for each slow step
-    of the set-up. Raises SandboxError.
+    of the set-up. ``profile`` is default, root or conformance (see docs/isolation.md); ``runtime`` names one of the engine's
+    OCI runtimes, as in "runsc". Raises SandboxError.
     """
 
     def __init__(
@@ -56,8 +59,11 @@ class DockerEnvironment(GuestEnvironment):
         ca_bundle: str | os.PathLike[str] | None = None,
         approver: Approver | None = None,
         report: Callable[[str], None] | None = None,
+        profile: str = "default",
+        runtime: str | None = None,
     ) -> None:
-        super().__init__(limits, network, approver)
+        self.profile = profile_named(profile)
+        super().__init__(self.profile.fitted(limits or Limits()), network, approver)
         self.image = image
         self._workspace = None if workspace is None else Path(workspace)
         self._env = dict(env or {})
@@ -68,6 +74,10 @@ class DockerEnvironment(GuestEnvironment):
         self._container_id: str | None = None
         self._stream: AttachStream | None = None
         self._events: EngineEvents | None = None
+        self._oci_runtime = runtime
+        self._disk: Disk | None = None
+        if self.profile.warning:
+            log.warning(self.profile.warning)
         _check_inputs(self._workspace, self._bundle, self._env)
 
     @property
@@ -85,23 +95,38 @@ class DockerEnvironment(GuestEnvironment):
         self._events = watch(client)
         with translated():
             image_env = client.api.inspect_image(image_id)["Config"].get("Env") or []
-            self._container_id = container.create(client, image_id, self._name, runtime, self.limits, self.network)
+        if self._oci_runtime is not None:
+            _check_runtime(client, self._oci_runtime)
+        disk = self._disk = prepare(client, self.limits, self.profile, container.WORKSPACE)
+        try:
+            self._stream = self._started(client, image_id, runtime, disk)
+        except SandboxError as error:
+            raise enforcement.refusal(error, self.limits) from error
+        finally:
+            disk.release()
+        transport = Transport(self._stream, self._post_mortem)
+        place = container.place_of(runtime, self.profile, image_env, self._env, self._bundle is not None)
+        hello = {**self._hello(place, isolated=True), "disk": disk.for_guest(self.limits, container.places(self.limits))}
+        facts = transport.open(hello, START_SECONDS)
+        self._transport = transport
+        enforcement.check(self.limits, disk, container.places(self.limits), facts)
+        self._fill()
+        return transport
+
+    def _started(self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk) -> AttachStream:
+        shape = container.Shape(self.limits, self.network, self.profile, disk, self._oci_runtime)
+        with translated():
+            self._container_id = container.create(client, image_id, self._name, runtime, shape)
             attached = client.api.attach_socket(
                 self._container_id, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
             )
             self._stream = AttachStream(attached)
             client.api.start(self._container_id)
-        transport = Transport(self._stream, self._post_mortem)
-        place = container.place_of(runtime, image_env, self._env, self._bundle is not None)
-        facts = transport.open(self._hello(place, isolated=True), START_SECONDS)
-        self._transport = transport
-        _check_enforced(self.limits, facts)
-        self._fill()
-        return transport
+        return self._stream
 
     def _fill(self) -> None:
         if self._bundle is not None:
-            self.upload(self._bundle, container.BUNDLE_PATH).unwrap()
+            self.upload(self._bundle, container.bundle_path(self.profile)).unwrap()
         if self._workspace is not None:
             self.upload(self._workspace, container.WORKSPACE).unwrap()
 
@@ -167,15 +192,24 @@ class DockerEnvironment(GuestEnvironment):
             return SandboxUnavailableError("exited", ended, again)
         if events is None or not events.alive:
             if _engine_answers():
-                message = "The sandbox ended; the engine's word on why was missed, because its event stream had been cut."
+                message = (
+                    "The sandbox ended; the engine's word on why was missed, because its event stream had been cut."
+                )
                 return SandboxUnavailableError("removed", message, again)
             return SandboxUnavailableError(
                 "engine_gone", f"The Docker Engine is gone. {detail}".strip(), "Start the engine again."
             )
         return SandboxUnavailableError("pipe_broken", f"The pipe to the sandbox broke. {detail}".strip(), again)
 
+    def describe(self) -> dict[str, str]:
+        """See ``GuestEnvironment.describe``; with what the disk limit is worth once it is started."""
+        sections = super().describe()
+        if self._disk is not None:
+            sections["limits"] += f" {self._disk.describe()}"
+        return sections
+
     def _kind(self) -> str:
-        return f"An isolated container (image {self.image}); you are uid {container.UID}; only {', '.join(_WRITABLE)} are writable."
+        return f"An isolated container (image {self.image}). {self.profile.gives}"
 
 
 def _engine_answers() -> bool:
@@ -185,9 +219,6 @@ def _engine_answers() -> bool:
     except SandboxError:
         return False
     return True
-
-
-_WRITABLE = (container.WORKSPACE, container.HOME, container.TMP)
 
 
 def _check_inputs(workspace: Path | None, bundle: Path | None, env: Mapping[str, str]) -> None:
@@ -211,13 +242,12 @@ def _check_inputs(workspace: Path | None, bundle: Path | None, env: Mapping[str,
             )
 
 
-def _check_enforced(limits: Limits, facts: Mapping[str, object]) -> None:
-    """Compare what the guest reads from its cgroup with what was asked. Raises SandboxError ``limit_not_enforced``."""
-    for name, asked in (("memory_bytes", limits.memory_bytes), ("pids", limits.pids)):
-        found = facts.get(name)
-        if not isinstance(found, int) or found > asked:
-            raise SandboxError(
-                ErrorCode.limit_not_enforced,
-                f"The engine does not enforce {name}={asked} (it set {found}).",
-                "Use an engine whose cgroup driver enforces limits; a rootless engine needs cgroup v2 with delegation.",
-            )
+def _check_runtime(client: docker.DockerClient, name: str) -> None:
+    with translated():
+        known = sorted(client.info().get("Runtimes") or {})
+    if name not in known:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The engine has no runtime {name!r}.",
+            f"Use one of {', '.join(known)}, or have the engine's administrator add it to daemon.json.",
+        )

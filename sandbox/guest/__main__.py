@@ -12,6 +12,7 @@ import sys
 
 from . import kernel, wire
 from .context import Place
+from .places import settle
 from .reactor import Reactor
 from .spawner import Spawner, become_reaper
 
@@ -27,15 +28,18 @@ def main() -> None:
     isolated = bool(hello["isolated"])
     place = _place(hello["place"])
     out_fd = _take_pipe()
+    disk = hello.get("disk") or {}
     if isolated:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         os.setgroups([])
+        settle(disk, place)
     os.environ.clear()
     become_reaper()
     reactor = Reactor()
     setting = {"isolated": isolated, "uid": place.uid, "gid": place.gid}
     spawner = Spawner(reactor, setting, place.interpreter)  # forks: before any thread
 
+    from .disk import DiskWatch
     from .dispatch import Server
     from .link import Link
     from .pressure import enforced
@@ -44,10 +48,13 @@ def main() -> None:
 
     link = Link(reactor, out_fd, decoder.nonce or b"")
     processes = Processes(reactor, spawner, place)
+    if disk.get("watched"):
+        processes.disk = DiskWatch(reactor, processes, place, disk)
     workers = Workers(int(place.limits["concurrent_actions"]), (place.uid, place.gid) if isolated else None)
     server = Server(reactor, 3, decoder, link, place, processes, workers)
     _reap_orphans(reactor)
-    link.message(wire.Kind.HELLO, 0, {"protocol": wire.PROTOCOL, "python": sys.version.split()[0], **enforced()})
+    facts = enforced([os.fsencode(folder) for folder in disk.get("bounded", ())])
+    link.message(wire.Kind.HELLO, 0, {"protocol": wire.PROTOCOL, "python": sys.version.split()[0], **facts})
     for kind, channel, payload in rest:
         server.frame(kind, channel, payload)
     reactor.run()

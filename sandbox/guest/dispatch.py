@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 READ_BYTES = 256 * 1024
 # A host that sends nothing for this long is gone, though the pipe may stand (an engine restarted under live-restore).
 LEASE_SECONDS = 120.0
+_WRITING = frozenset({"write", "edit", "upload"})
 
 
 class Server:
@@ -112,6 +113,8 @@ class Server:
             elif operation == "kill":
                 self._processes.kill(args, self._replier(channel))
             elif isinstance(operation, str) and has_handler(operation):
+                if operation in _WRITING and self._processes.disk is not None:
+                    self._processes.disk.refuse_when_full(str(args.get("path", "")))
                 self._start_worker(channel, operation, args)
             else:
                 raise Fault("unknown_tool", name=str(operation)[:100])

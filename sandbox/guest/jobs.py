@@ -162,7 +162,9 @@ class Job:
             notices.append({"code": "out_of_memory", "kills": kills, "limit": limit, "certain": victim})
         if command.collateral:
             notices.append({"code": "others_killed", "ids": list(command.collateral)})
-        if full := disk_notice(processes.place.workspace):
+        watch = processes.disk
+        full = watch.notice(command.stop_reason == "disk") if watch is not None else disk_notice(processes.place.workspace)
+        if full is not None:
             notices.append(full)
         return result, notices
 

@@ -14,7 +14,7 @@ from .reactor import Reactor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     Report = Callable[[int, int, tuple[str, ...]], None]
 
@@ -34,17 +34,17 @@ class Killer:
         self._reactor = reactor
         self._before = before
         self._after = after
-        self._jobs: SimpleQueue[tuple[int, Report]] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[int, Report, Collection[int]]] = SimpleQueue()
         threading.Thread(target=self._work, name="killer", daemon=True).start()
 
-    def kill(self, root: int, report: Report) -> None:
-        """Kill all below ``root``, then call ``report(killed, survivors, hit)``."""
-        self._jobs.put((root, report))
+    def kill(self, root: int, report: Report, kept: Collection[int] = ()) -> None:
+        """Kill all below ``root`` but ``kept`` and what is below those, then call ``report(killed, survivors, hit)``."""
+        self._jobs.put((root, report, kept))
 
     def _work(self) -> None:
         while True:
-            root, report = self._jobs.get()
-            killed, alive = proctree.kill_below(root)
+            root, report, kept = self._jobs.get()
+            killed, alive = proctree.kill_below(root, kept=kept)
             hit: tuple[str, ...] = ()
             if alive and self.everything:
                 hit = self._before()

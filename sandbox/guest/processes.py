@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .disk import DiskWatch
     from .jobs import Reply
 
 # Ended commands whose output can still be asked for; older ones are forgotten with their spill files.
 REMEMBERED = 64
+# After the death of a runner the kernel hands its children to PID 1, and a busy machine does so late.
+STRAY_SECONDS = (0.02, 0.5)
 
 
 class Processes:
@@ -39,6 +42,8 @@ class Processes:
         self._killer = Killer(reactor, self._before_everything, spawner.resume)
         self.pressure = MemoryPressure()
         self.shell = sessions.find_shell()
+        self.disk: DiskWatch | None = None
+        spawner.on_lost = self._runner_lost
         self._sessions: dict[str, Session] = {}
         self.commands: dict[str, Command] = {}
         self._count = 0
@@ -135,6 +140,11 @@ class Processes:
         self.spawner.pause()
         return tuple(c.id for c in list(self.commands.values()) if not c.tree_empty)
 
+    def _runner_lost(self) -> None:
+        """A command that shares the guest's uid killed a runner: what was below it must not outlive the command's report."""
+        for seconds in STRAY_SECONDS:
+            self.reactor.after(seconds, lambda: self._killer.kill(os.getpid(), _nobody_asks, self.spawner.pids))
+
     def stop_all(self) -> None:
         """Kill every command without waiting for reports; for the end of a guest that is not PID 1."""
         for command in self.commands.values():
@@ -196,6 +206,10 @@ class Processes:
             return False
         min(ended, key=lambda c: c.ended).output.discard()
         return True
+
+
+def _nobody_asks(killed: int, survivors: int, hit: tuple[str, ...]) -> None:
+    """The report on strays goes nowhere."""
 
 
 def _start_queued(job: Job, event: Callable[[str], None]) -> None:

@@ -6,6 +6,10 @@ import os
 import signal
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 # A process that never stops forking can outrun a scan; after this long the caller has to escalate (seen: 200 ms catches every
 # evader but a fork storm).
 KILL_SECONDS = 0.2
@@ -24,20 +28,21 @@ def parents() -> dict[int, int]:
     return found
 
 
-def descendants(root: int) -> list[int]:
-    """Every live process below ``root``, which is not among them; parents before their children."""
+def descendants(root: int, kept: Collection[int] = ()) -> list[int]:
+    """Every live process below ``root``, which is not among them, but ``kept`` and theirs; parents before their children."""
     table = parents()
     children: dict[int, list[int]] = {}
     for pid, parent in table.items():
-        children.setdefault(parent, []).append(pid)
+        if pid not in kept:
+            children.setdefault(parent, []).append(pid)
     found = [root]
     for pid in found:  # grows while it is walked
         found += children.get(pid, ())
     return found[1:]
 
 
-def kill_below(root: int, seconds: float = KILL_SECONDS) -> tuple[set[int], set[int]]:
-    """SIGKILL everything below ``root`` until two scans in a row find nothing, for at most ``seconds``.
+def kill_below(root: int, seconds: float = KILL_SECONDS, kept: Collection[int] = ()) -> tuple[set[int], set[int]]:
+    """SIGKILL everything below ``root`` (but ``kept`` and theirs) until two scans in a row find nothing, for at most ``seconds``.
 
     Answers (killed, survivors). ``root`` must be the sub-reaper of its tree, so that orphans stay below it.
     """
@@ -45,7 +50,7 @@ def kill_below(root: int, seconds: float = KILL_SECONDS) -> tuple[set[int], set[
     killed: set[int] = set()
     quiet = 0
     while True:
-        alive = descendants(root)
+        alive = descendants(root, kept)
         for pid in alive:  # the leader first: a shell must not live to comment on the death of its children
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -55,6 +55,9 @@ class Spawner:
         self._setting = setting
         self._interpreter = interpreter
         self.acting_as_user = kernel.ActingOnFiles(setting["uid"], setting["gid"], setting["isolated"])
+        self.pids: set[int] = set()  # of the guest's own processes: not commands
+        self.on_lost: Callable[[], None] | None = None
+        self._zygote = 0
         self._paused = False
         self._spares: deque[Runner] = deque()
         self._waiting: deque[Callable[[Runner], None]] = deque()
@@ -114,11 +117,13 @@ class Spawner:
     # --- the zygote ------------------------------------------------------------------
     def _fork(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if os.fork() == 0:
+        pid = os.fork()
+        if pid == 0:
             keep = theirs.fileno()
             os.closerange(3, keep)  # the pipe to the host above all
             os.closerange(keep + 1, HIGHEST_DESCRIPTOR)
             zygote.serve(theirs, self._setting)
+        self._is_zygote(pid)
         theirs.close()
         return ours
 
@@ -127,9 +132,14 @@ class Spawner:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs.set_inheritable(True)
         argv = [*self._interpreter, "-m", f"{__package__}.zygote", str(theirs.fileno()), json.dumps(self._setting)]
-        os.posix_spawn(argv[0], argv, os.environ)
+        self._is_zygote(os.posix_spawn(argv[0], argv, os.environ))
         theirs.close()
         return ours
+
+    def _is_zygote(self, pid: int) -> None:
+        self.pids.discard(self._zygote)
+        self.pids.add(pid)
+        self._zygote = pid
 
     def _watch_control(self) -> None:
         self._reactor.watch(self._control.fileno(), select.EPOLLIN, self._on_control)
@@ -175,6 +185,7 @@ class Spawner:
     # --- runners ------------------------------------------------------------------
     def _adopt(self, runner: Runner) -> None:
         runner.socket.setblocking(False)
+        self.pids.add(runner.pid)
         self._reactor.watch(runner.socket.fileno(), select.EPOLLIN, lambda _: self._on_runner(runner))
 
     def _on_runner(self, runner: Runner) -> None:
@@ -198,6 +209,8 @@ class Spawner:
             self._spares.remove(runner)
         if not packet:
             self._forget(runner)
+            if self._setting["isolated"] and not self._setting["uid"] and not self._paused and self.on_lost is not None:
+                self.on_lost()
         elif runner.done:
             self._recycle(runner)
 
@@ -232,6 +245,7 @@ class Spawner:
             self._forget(runner)
 
     def _forget(self, runner: Runner) -> None:
+        self.pids.discard(runner.pid)
         if runner in self._spares:
             self._spares.remove(runner)
         if runner.socket.fileno() >= 0:

@@ -54,7 +54,7 @@ def serve(control: socket.socket, setting: dict[str, Any]) -> NoReturn:
     os.dup2(null, 0)
     os.dup2(null, 1)
     if setting["isolated"]:
-        _harden()
+        _harden(setting["uid"])
     try:
         _offer_spare(control, setting)
         while control.recv(16):
@@ -64,10 +64,11 @@ def serve(control: socket.socket, setting: dict[str, Any]) -> NoReturn:
     os._exit(0)
 
 
-def _harden() -> None:
+def _harden(uid: int) -> None:
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    kernel.deny_writes_to_proc()
+    if uid:  # it would keep root from writing into a new folder in /, too: Landlock allows by name and cannot except
+        kernel.deny_writes_to_proc()
     kernel.filter_system_calls()
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import MIB, WRITABLE_SHARE_OF_MEMORY, Limits
 
-FIELDS = [f.name for f in dataclasses.fields(Limits)]
+FIELDS = [f.name for f in dataclasses.fields(Limits) if f.name != "disk"]
 FRACTIONS = ("cpus", "timeout_seconds", "max_timeout_seconds")
 OPTIONAL = ("disk_bytes", "tmp_bytes", "shm_bytes")
 
@@ -60,8 +60,8 @@ def test_a_guest_needs_room() -> None:
 
 
 def test_places_fit_into_memory() -> None:
-    error = refused(memory_bytes=512 * MIB, disk_bytes=512 * MIB)
-    assert "disk_bytes=536870912" in error.message
+    error = refused(memory_bytes=512 * MIB, tmp_bytes=200 * MIB)
+    assert "tmp_bytes=209715200" in error.message
     assert "three quarters of memory_bytes (536870912)" in error.message
     refused(memory_bytes=512 * MIB, tmp_bytes=500 * MIB)
     refused(memory_bytes=512 * MIB, shm_bytes=500 * MIB)
@@ -84,7 +84,9 @@ def test_all_places_together_never_take_more_than_their_share(
         limits.workspace_bytes, limits.home_bytes, limits.tmp_place_bytes, limits.shm_place_bytes, limits.spill_place_bytes,
     ]  # fmt: skip
     assert limits.writable_bytes == sum(places)
-    assert sum(places) <= memory * WRITABLE_SHARE_OF_MEMORY
+    in_memory = places if limits.disk_in_memory else places[2:]
+    assert sum(in_memory) <= memory * WRITABLE_SHARE_OF_MEMORY
+    assert limits.disk_in_memory or disk is not None
     assert min(places) >= 0
     assert limits.workspace_bytes + limits.home_bytes == (disk or memory // 2)
 
@@ -104,4 +106,10 @@ def test_they_cannot_be_changed() -> None:
 def test_the_share_of_the_places_to_the_byte() -> None:
     # three quarters of 512 MiB, less /tmp (an eighth), /dev/shm and the spill place (a sixteenth each)
     assert Limits(memory_bytes=512 * MIB, disk_bytes=256 * MIB).writable_bytes == 384 * MIB
-    refused(memory_bytes=512 * MIB, disk_bytes=256 * MIB + 1)
+    assert Limits(memory_bytes=512 * MIB, disk_bytes=256 * MIB).disk_in_memory
+    assert not Limits(memory_bytes=512 * MIB, disk_bytes=256 * MIB + 1).disk_in_memory
+
+
+@pytest.mark.parametrize("value", ["soft", "", None, True, 1])
+def test_a_disk_is_hard_or_what_there_is(value: object) -> None:
+    assert f"disk={value!r}" in refused(disk=value).message

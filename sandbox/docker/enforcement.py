@@ -1,0 +1,84 @@
+"""Limits as the guest reads them back from its kernel, against what was asked; and the engine's refusals in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.limits import Limits
+
+from .disk import Disk
+
+PAGE = 4096
+_HINT = "Use an engine whose cgroup driver enforces limits; a rootless engine needs cgroup v2 with delegation."
+_RLIMITS = {"7": "open_files", "1": "file_bytes", "RLIMIT_NOFILE": "open_files", "RLIMIT_FSIZE": "file_bytes"}
+_REFUSALS = (
+    (re.compile(r"rlimits? (?:type )?(\w+)"), ""),
+    (re.compile(r"[Rr]ange of CPUs"), "cpus"),
+    (re.compile(r"[Mm]inimum memory limit"), "memory_bytes"),
+    (re.compile(r"write [^:]*pids\.max"), "pids"),
+)
+
+
+def check(limits: Limits, disk: Disk, places: Mapping[str, int], facts: Mapping[str, object]) -> None:
+    """Compare what holds with what was asked. Raises SandboxError ``limit_not_enforced`` for the first that does not.
+
+    ``places`` are the sizes in bytes of the other places that are bounded; ``facts`` is the guest's HELLO.
+    """
+    asked: dict[str, float] = {
+        "memory_bytes": limits.memory_bytes,
+        "swap_bytes": 0,
+        "pids": limits.pids,
+        "cpus": limits.cpus,
+        "open_files": limits.open_files,
+        "file_bytes": limits.file_bytes,
+    }
+    for name, most in asked.items():
+        _compare(name, most, facts.get(name), 0.005 * most if name == "cpus" else 0)
+    sizes = facts.get("places")
+    found = sizes if isinstance(sizes, Mapping) else {}
+    bounded = dict(places)
+    if disk.kind != "volume":
+        bounded.update(disk.places)
+    for path, size in bounded.items():
+        _compare(f"the size of {path}", size, found.get(path), PAGE)  # tmpfs counts in pages
+    if disk.kind == "ext4" and facts.get("boot_id") != boot_id():
+        raise SandboxError(
+            ErrorCode.limit_not_enforced,
+            "The sandbox's disk was made on this host, and the sandbox runs on another one.",
+            'Speak to the engine of this host, or take disk="auto" and fewer disk_bytes.',
+        )
+
+
+def boot_id() -> str:
+    """The id of this boot of the kernel; "" where there is none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def refusal(error: SandboxError, limits: Limits) -> SandboxError:
+    """The engine's refusal of a container as one of the limit that the engine's host does not allow; else as it is."""
+    for pattern, name in _REFUSALS:
+        if found := pattern.search(error.message):
+            limit = name or _RLIMITS.get(found.group(1), "")
+            if limit:
+                return SandboxError(
+                    ErrorCode.invalid_limits,
+                    f"The engine's host does not allow {limit}={getattr(limits, limit)}: {error.message}",
+                    f"Give {'more' if limit == 'memory_bytes' else 'a smaller'} {limit}.",
+                )
+    return error
+
+
+def _compare(name: str, asked: float, found: object, tolerance: float) -> None:
+    number = isinstance(found, int | float) and not isinstance(found, bool)
+    if number and 0 <= found <= asked + tolerance:  # type: ignore[operator]
+        return
+    what = f"it set {found:g}" if isinstance(found, float) else f"it set {found}"
+    raise SandboxError(
+        ErrorCode.limit_not_enforced, f"The engine does not enforce {name}={asked:.15g} ({what}).", _HINT
+    )

@@ -1,0 +1,82 @@
+"""Profiles: what a sandbox gives its commands, and what it keeps from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.limits import MIB, Limits
+
+# What the guest needs of root: to become the user, and to kill its processes. Nothing else is left to it.
+GUEST_CAPABILITIES = ("SETUID", "SETGID", "KILL")
+_FOREIGN_BYTES = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """``capabilities=None`` are the engine's default ones; ``file_roots=None`` the workspace, the home and /tmp.
+
+    ``gives`` is one sentence for the model, ``warning`` one for the person who chose it ("" where there is none).
+    """
+
+    name: str
+    uid: int
+    user: str
+    home: str
+    read_only_root: bool
+    capabilities: tuple[str, ...] | None
+    file_roots: tuple[str, ...] | None = None
+    least_file_bytes: int = 0
+    gives: str = ""
+    warning: str = ""
+
+    def fitted(self, limits: Limits) -> Limits:
+        """``limits`` with the read and write limits that the profile needs at least."""
+        least = self.least_file_bytes
+        read, write = max(limits.read_bytes, least), max(limits.write_bytes, least)
+        return dataclasses.replace(limits, read_bytes=read, write_bytes=write)
+
+
+DEFAULT = Profile(
+    name="default",
+    uid=1000,
+    user="agent",
+    home="/home/agent",
+    read_only_root=True,
+    capabilities=GUEST_CAPABILITIES,
+    gives="You are uid 1000 without any privilege; only /workspace, /home/agent and /tmp are writable.",
+)
+ROOT = Profile(
+    name="root",
+    uid=0,
+    user="root",
+    home="/root",
+    read_only_root=False,
+    capabilities=None,
+    gives=(
+        "You are root in the container with the engine's default capabilities and may change the whole system, as with apt-get "
+        "install. You share the uid of the process that serves this sandbox: signals cannot end it and its memory cannot be "
+        "read, but killing other processes of root, or taking resources from it, can end your own commands."
+    ),
+)
+CONFORMANCE = dataclasses.replace(
+    ROOT,
+    name="conformance",
+    file_roots=("/",),
+    least_file_bytes=_FOREIGN_BYTES,
+    warning="The profile conformance is for foreign test suites: file tools reach every path of the container, as root.",
+)
+_PROFILES = {profile.name: profile for profile in (DEFAULT, ROOT, CONFORMANCE)}
+
+
+def profile_named(name: str) -> Profile:
+    """The profile of that name. Raises SandboxError ``invalid_configuration`` with the list of those there are."""
+    found = _PROFILES.get(name)
+    if found is None:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"There is no profile {name!r}.",
+            f"Use one of: {', '.join(_PROFILES)}.",
+        )
+    return found

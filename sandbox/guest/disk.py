@@ -1,0 +1,100 @@
+"""A disk that the kernel does not bound: its size is measured, and what writes past it is ended."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+
+from .context import Place
+from .faults import Fault
+from .reactor import Reactor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .processes import Processes
+
+# How much further usage may grow before commands are ended once more: room to delete and to look around in a full sandbox.
+SLACK_BYTES = 16 << 20
+RESTART_SECONDS = 0.5
+
+
+class DiskWatch:
+    """Lives in the reactor's thread. ``disk`` is {"watched": folders, "limit": bytes}.
+
+    Where the root is watched, what is in it at the start does not count.
+    """
+
+    def __init__(self, reactor: Reactor, processes: Processes, place: Place, disk: dict[str, Any]) -> None:
+        self.limit = int(disk["limit"])
+        self.used = 0
+        self._reactor = reactor
+        self._processes = processes
+        self._folders = [str(folder) for folder in disk["watched"]]
+        self._interpreter = place.interpreter
+        self._before: int | None = None if "/" in self._folders else 0
+        self._tolerated = self.limit
+        self._socket: socket.socket | None = None
+        self._start()
+
+    def refuse_when_full(self, path: str) -> None:
+        """Raise Fault ``no_space`` when more is used than may be."""
+        if self.used > self.limit:
+            raise Fault("no_space", path=path)
+
+    def notice(self, stopped: bool) -> dict[str, Any] | None:
+        """The notice that the limit was passed or, where no command was ended for it, that it is near; else None."""
+        if stopped:
+            return {"code": "no_space", "used": self.used, "limit": self.limit}
+        if self.used <= self.limit * 0.9:
+            return None
+        return {
+            "code": "disk_nearly_full",
+            "free": max(0, self.limit - self.used),
+            "size": self.limit,
+            "path": "the disk",
+        }
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.set_inheritable(True)
+        argv = [*self._interpreter, "-m", f"{__package__}.usage", str(theirs.fileno()), *self._folders]
+        try:
+            self._processes.spawner.pids.add(os.posix_spawn(argv[0], argv, os.environ))
+        except OSError:  # no process to be had just now
+            ours.close()
+            self._reactor.after(RESTART_SECONDS, self._start)
+            return
+        finally:
+            theirs.close()
+        self._socket = ours
+        self._reactor.watch(ours.fileno(), select.EPOLLIN, self._readable)
+
+    def _readable(self, _: int) -> None:
+        if self._socket is None:
+            return
+        try:
+            said = self._socket.recv(64)
+        except OSError:
+            said = b""
+        if said.isdigit():
+            self._measured(int(said))
+            return
+        self._reactor.unwatch(self._socket.fileno())  # it was killed
+        self._socket.close()
+        self._socket = None
+        self._reactor.after(RESTART_SECONDS, self._start)
+
+    def _measured(self, total: int) -> None:
+        if self._before is None:
+            self._before = total
+        self.used = max(0, total - self._before)
+        if self.used <= self.limit:
+            self._tolerated = self.limit
+        elif self.used > self._tolerated:
+            self._tolerated = self.used + SLACK_BYTES
+            for command in list(self._processes.commands.values()):
+                if not command.tree_empty and not command.stopping:
+                    self._processes.stop(command, "disk", lambda _: None)
