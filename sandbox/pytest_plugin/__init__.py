@@ -1,0 +1,209 @@
+"""pytest plugin: the fixtures ``sandbox`` and ``sandbox_session``, the marker ``sandbox``, and post-mortems in reports of failures.
+
+Loaded by every pytest of an environment that has Gamebox installed: it imports nothing of weight until a test asks for a sandbox,
+and leaves tests alone that do not. See docs/testing.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from sandbox.guest_environment import GuestEnvironment
+
+    from .inspection import Snapshot
+    from .recorded import Recorded
+
+__all__ = ["sandbox", "sandbox_options", "sandbox_session"]
+
+FIXTURES = ("sandbox", "sandbox_session")
+SECTION = "sandbox post-mortem"
+MARKER = "sandbox(*, image, network, limits, env, workspace, local, profile): what the test's own sandbox is made of"
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A sandbox of a test: the files it held, and how many operations it had carried out, when the test got it."""
+
+    env: Recorded
+    before: Snapshot | None
+    earlier: int
+
+
+_USED = pytest.StashKey[dict[str, _Use]]()
+_SHARED = pytest.StashKey["Recorded"]()
+_RUNNING = pytest.StashKey[pytest.Item]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options; each but the last two also as an ini option."""
+    group = parser.getgroup("sandbox", "sandboxes (gamebox)")
+    for name, what in (
+        ("image", "image of sandboxes whose tests name none (default: gamebox/base)"),
+        ("network", "network of sandboxes whose tests name none: none or bridge (default: none)"),
+        ("profile", "profile of sandboxes whose tests name none"),
+    ):
+        group.addoption(f"--sandbox-{name}", default=None, metavar=name.upper(), help=what)
+        parser.addini(f"sandbox_{name}", what)
+    local = "run sandboxes on this machine itself, WITHOUT ISOLATION; tests that ask for what only a container has are skipped"
+    group.addoption("--sandbox-local", action="store_true", default=False, help=local)
+    parser.addini("sandbox_local", local, type="bool", default=False)
+    group.addoption(
+        "--sandbox-artifacts",
+        default=None,
+        metavar="DIR",
+        help="write the post-mortem of each failed test as a JSON file into DIR",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Announce the marker, and refuse options of the command line that cannot be."""
+    config.addinivalue_line("markers", MARKER)
+    if any(config.getoption(f"sandbox_{name}") for name in ("image", "network", "profile", "local")):
+        from .options import OptionsError, of_command_line
+
+        try:
+            of_command_line(config)
+        except OptionsError as error:
+            raise pytest.UsageError(str(error)) from None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse markers that cannot be before the first test runs."""
+    problems = [f"{item.nodeid}: {problem}" for item in items if (problem := _problem_of_marker(item))]
+    if problems:
+        more = [f"... and {len(problems) - 10} more"] if len(problems) > 10 else []
+        raise pytest.UsageError(*problems[:10], *more)
+
+
+def _problem_of_marker(item: pytest.Item) -> str | None:
+    marks = list(item.iter_markers("sandbox"))
+    if not marks or not (used := [name for name in FIXTURES if _is_ours(item, name)]):
+        return None  # a project may have a marker of that name with a meaning of its own
+    from .options import OptionsError, of_marks
+
+    try:
+        of_marks(marks)
+    except OptionsError as error:
+        return str(error)
+    if "sandbox" in used:
+        return None
+    return (
+        "@pytest.mark.sandbox does not reach sandbox_session, which all tests share. Use the fixture sandbox, or give the options "
+        "to the whole project: a fixture sandbox_options in conftest.py."
+    )
+
+
+def _is_ours(item: pytest.Item, name: str) -> bool:
+    info = getattr(item, "_fixtureinfo", None)
+    found = info.name2fixturedefs.get(name, ()) if info is not None else ()
+    return any(definition.func.__module__ == __name__ for definition in found)
+
+
+@pytest.fixture(scope="session")
+def sandbox_options() -> dict[str, Any]:
+    """Options for every sandbox of a project: override it, in a conftest.py, with the arguments of the marker as a dict."""
+    return {}
+
+
+@pytest.fixture
+def sandbox(
+    request: pytest.FixtureRequest, sandbox_options: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GuestEnvironment]:
+    """A started sandbox of the test's own, gone when the test is. Its options: the marker ``sandbox``."""
+    node: pytest.Item = request.node
+    env = _started(node.config, list(node.iter_markers("sandbox")), node.path.parent, sandbox_options, tmp_path_factory)
+    try:
+        _note(node, "sandbox", env, 0)
+        yield env
+    finally:
+        env.close()
+
+
+@pytest.fixture(scope="session")
+def sandbox_session(
+    request: pytest.FixtureRequest, sandbox_options: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GuestEnvironment]:
+    """A started sandbox that all tests share (with xdist: all tests of a worker), with whatever they leave in it."""
+    config = request.config
+    env = _started(config, [], config.rootpath, sandbox_options, tmp_path_factory)
+    config.stash[_SHARED] = env
+    try:
+        if config.stash.get(_RUNNING, None) is not None:
+            _note(config.stash[_RUNNING], "sandbox_session", env, 0)
+        yield env
+    finally:
+        del config.stash[_SHARED]
+        env.close()
+
+
+def _started(
+    config: pytest.Config, marks: list[pytest.Mark], base: Path, given: Any, copies: pytest.TempPathFactory
+) -> Recorded:
+    from sandbox.errors import SandboxError
+
+    from . import options as opt
+
+    try:
+        marked = opt.anchored(opt.of_marks(marks), base)
+        project = opt.anchored(opt.checked(given, "sandbox_options"), config.rootpath)
+        options = opt.put_together(marked, opt.of_command_line(config), project, opt.of_ini(config))
+        if problem := opt.unsupported(options):
+            raise opt.OptionsError(problem)
+    except opt.OptionsError as error:
+        pytest.fail(str(error), pytrace=False)
+    if reason := opt.reason_to_skip(marked, options):
+        pytest.skip(f"no container is used (--sandbox-local or sandbox_local), and {reason}")
+    try:
+        return opt.made(options, copies).start()
+    except SandboxError as error:
+        pytest.fail(f"The sandbox could not be started: {error}", pytrace=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before the test's fixtures: what of the shared sandbox is not of this test's doing."""
+    item.config.stash[_RUNNING] = item
+    env = item.config.stash.get(_SHARED, None)
+    if env is not None:
+        _note(item, "sandbox_session", env, env.record.count, look=_asks_for(item, "sandbox_session"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the post-mortem of each sandbox of a test that failed."""
+    report = yield
+    if report.failed:
+        for fixture, use in item.stash.get(_USED, {}).items():
+            if _asks_for(item, fixture) or use.env.record.count > use.earlier:
+                report.sections.append((f"{SECTION} ({fixture})", _post_mortem(item, str(report.when), fixture, use)))
+    return report
+
+
+def _post_mortem(item: pytest.Item, phase: str, fixture: str, use: _Use) -> str:
+    from .postmortem import collect, save
+
+    found = collect(item.nodeid, phase, fixture, use.env, use.before, use.earlier)
+    folder = item.config.getoption("sandbox_artifacts")
+    if not folder:
+        return found.to_text()
+    try:
+        return f"{found.to_text()}\nsaved as {save(found, item.config.invocation_params.dir / folder)}"
+    except OSError as error:
+        return f"{found.to_text()}\nnot saved in {folder}: {error}"
+
+
+def _asks_for(item: pytest.Item, fixture: str) -> bool:
+    return fixture in getattr(item, "fixturenames", ())
+
+
+def _note(item: pytest.Item, fixture: str, env: Recorded, earlier: int, look: bool = True) -> None:
+    from .inspection import snapshot
+
+    item.stash.setdefault(_USED, {})[fixture] = _Use(env, snapshot(env) if look else None, earlier)

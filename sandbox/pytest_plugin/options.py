@@ -1,0 +1,171 @@
+"""What a test's sandbox is made of: options of the marker, the command line, ``sandbox_options`` and the ini file, put together."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sandbox.errors import SandboxError
+from sandbox.limits import Limits
+from sandbox.network.policy import Network
+
+if TYPE_CHECKING:
+    from .recorded import RecordedDocker, RecordedLocal
+
+NAMES = ("image", "network", "limits", "env", "workspace", "local", "profile")
+NETWORKS = {"none": Network.none, "bridge": Network.bridge}
+# Limits that LocalEnvironment keeps; all others are the container's.
+_LOCAL_LIMITS = frozenset(
+    {"spill_bytes", "read_bytes", "write_bytes", "transfer_bytes", "timeout_seconds", "max_timeout_seconds",
+     "keep_output_bytes", "background_commands", "concurrent_actions"}
+)  # fmt: skip
+
+
+class OptionsError(Exception):
+    """An option is wrong; the words say which, where, and what is allowed."""
+
+
+def of_marks(marks: Iterable[pytest.Mark]) -> dict[str, Any]:
+    """The checked options of a test's markers, the closest first. Raises OptionsError."""
+    found: dict[str, Any] = {}
+    for mark in marks:
+        if mark.args:
+            raise OptionsError(f"@pytest.mark.sandbox takes only named arguments, not {mark.args[0]!r}: {_choices()}")
+        found = checked(mark.kwargs, "@pytest.mark.sandbox") | found
+    if found.get("local") and (only := _only_of_containers(found)):
+        raise OptionsError(
+            f"@pytest.mark.sandbox(local=True) contradicts {only}, which only a container has. Leave one out."
+        )
+    return found
+
+
+def checked(options: Any, where: str) -> dict[str, Any]:
+    """The options with values of the right types; None stands for "not given here". Raises OptionsError."""
+    if not isinstance(options, Mapping):
+        raise OptionsError(f"{where} must be a dict, not {options!r}.")
+    for name in options:
+        if name not in NAMES:
+            raise OptionsError(f"{where} has no argument {name!r} (given: {name}={options[name]!r}): {_choices()}")
+    try:
+        return {name: _converted(name, value) for name, value in options.items() if value is not None}
+    except (OptionsError, SandboxError) as error:
+        raise OptionsError(f"{where}: {error}") from None
+
+
+def _choices() -> str:
+    return f"it takes {', '.join(NAMES)}."
+
+
+def _converted(name: str, value: Any) -> Any:
+    if name == "network" and isinstance(value, str) and value in NETWORKS:
+        return NETWORKS[value]()
+    if name == "limits" and isinstance(value, Mapping):
+        known = [f.name for f in fields(Limits)]
+        if wrong := [key for key in value if key not in known]:
+            raise OptionsError(f"limits has no {wrong[0]!r}; it takes {', '.join(known)}.")
+        return Limits(**value)
+    if name == "env" and isinstance(value, Mapping) and all(isinstance(t, str) for pair in value.items() for t in pair):
+        return dict(value)
+    if name == "workspace" and isinstance(value, str | Path):
+        return Path(value)
+    wanted: dict[str, type] = {"image": str, "profile": str, "network": Network, "limits": Limits, "local": bool}
+    if name in wanted and isinstance(value, wanted[name]) and value != "":
+        return value
+    allowed = {
+        "network": "'none', 'bridge' or a Network", "limits": "a Limits or a dict of its fields", "local": "True or False",
+        "env": "a dict of texts", "workspace": "the path of a folder",
+    }  # fmt: skip
+    raise OptionsError(f"{name}={value!r} is not possible: give {allowed.get(name, 'its name as a text')}.")
+
+
+def of_command_line(config: pytest.Config) -> dict[str, Any]:
+    """The checked options of the command line. Raises OptionsError."""
+    given = {name: config.getoption(f"sandbox_{name}") for name in ("image", "network", "profile")}
+    if config.getoption("sandbox_local"):
+        if clash := next((name for name, value in given.items() if value is not None), None):
+            raise OptionsError(f"--sandbox-local and --sandbox-{clash} contradict each other. Leave one out.")
+        given["local"] = True
+    return checked(given, "command line")
+
+
+def of_ini(config: pytest.Config) -> dict[str, Any]:
+    """The checked options of the ini file. Raises OptionsError."""
+    given = {name: config.getini(f"sandbox_{name}") or None for name in ("image", "network", "profile", "local")}
+    return checked(given, "ini file")
+
+
+def put_together(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, those of the first layer before those of the second, and so on.
+
+    Who asks for a LocalEnvironment gets one: what a later layer says that only containers have is a default and left out.
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        usable = {k: v for k, v in layer.items() if not (merged.get("local") and k in ("image", "network", "profile"))}
+        merged = usable | merged
+    return merged
+
+
+def reason_to_skip(marked: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
+    """Why a test cannot be run without a container though that is asked for; None where it can."""
+    if not options.get("local") or marked.get("local"):
+        return None
+    only = "local=False" if marked.get("local") is False else _only_of_containers(marked)
+    return None if only is None else f"the test asks for {only}, which only a container has"
+
+
+def _only_of_containers(options: Mapping[str, Any]) -> str | None:
+    """The first option that LocalEnvironment could not keep."""
+    for name in ("image", "profile"):
+        if name in options:
+            return f"{name}={options[name]!r}"
+    if "network" in options and options["network"] != Network.bridge():
+        return f"network={options['network'].mode!r}"
+    default, asked = Limits(), options.get("limits", Limits())
+    for f in fields(Limits):
+        if f.name not in _LOCAL_LIMITS and getattr(asked, f.name) != getattr(default, f.name):
+            return f"limits.{f.name}={getattr(asked, f.name)!r}"
+    return None
+
+
+def unsupported(options: Mapping[str, Any]) -> str | None:
+    """What the sandboxes of this version do not have; None when there is nothing."""
+    if "profile" not in options:
+        return None
+    from sandbox.docker.environment import DockerEnvironment
+
+    known = "profile" in inspect.signature(DockerEnvironment.__init__).parameters
+    return (
+        None
+        if known
+        else f"profile={options['profile']!r} is not possible: DockerEnvironment has no profiles in this version."
+    )
+
+
+def anchored(options: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """The options with a relative ``workspace`` taken from ``base``."""
+    return {**options, "workspace": base / options["workspace"]} if "workspace" in options else dict(options)
+
+
+def made(options: Mapping[str, Any], copies: pytest.TempPathFactory) -> RecordedDocker | RecordedLocal:
+    """The environment of these options, not started. Raises SandboxError.
+
+    A LocalEnvironment works on a copy of the workspace: like a container, it never changes the folder itself.
+    """
+    from .recorded import RecordedDocker, RecordedLocal
+
+    given = {name: value for name, value in options.items() if name != "local"}
+    if not options.get("local"):
+        return RecordedDocker(**given)
+    local = {name: given[name] for name in ("workspace", "limits", "env") if name in given}
+    if "workspace" in local and local["workspace"].is_dir():
+        copy = copies.mktemp("workspace") / "copy"
+        shutil.copytree(local["workspace"], copy, symlinks=True)
+        local["workspace"] = copy
+    return RecordedLocal(**local)

@@ -1,0 +1,188 @@
+"""The post-mortem of a failed test: what its sandbox was asked, what runs in it, which files changed; as text and as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .inspection import MOST_FILES, Changes, Process, Snapshot, changes, processes, snapshot
+from .recorded import Entry, Recorded, cut
+
+LINE_CHARS = 1000
+LOG_BYTES = 2000
+_NEVER = Snapshot({}, {}, "no list was made when the test began")
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """A command that was started in the background and the end of its output; ``state`` in words."""
+
+    id: str
+    command: str
+    state: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostMortem:
+    """All that is known. ``gone`` says why the sandbox cannot be asked any more, ``earlier`` how much happened before the test."""
+
+    test: str
+    phase: str
+    fixture: str
+    about: dict[str, str]
+    gone: str | None
+    out_of_memory: tuple[str, ...]
+    earlier: int
+    forgotten: int
+    entries: tuple[Entry, ...]
+    background: tuple[Background, ...]
+    processes: tuple[Process, ...]
+    processes_problem: str | None
+    files: Changes
+    sizes: dict[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """As it is shown in a report."""
+        lines = [f"{name}: {value}" for name, value in self.about.items()]
+        lines += [f"THE SANDBOX IS GONE: {self.gone}"] if self.gone else []
+        lines += [f"OUT OF MEMORY: {what}" for what in self.out_of_memory]
+        earlier = f", {self.earlier} earlier in this sandbox" if self.earlier else ""
+        forgotten = f", the first {self.forgotten} of them forgotten" if self.forgotten else ""
+        lines.append(f"operations of this test ({len(self.entries) + self.forgotten}{forgotten}{earlier}):")
+        lines += [line for entry in self.entries for line in _entry_lines(entry)]
+        if self.background:
+            lines.append("started in the background:")
+            for command in self.background:
+                lines += [f"  {command.id} {command.state}: {command.command}", *_indented(command.output)]
+        if self.gone is None:
+            lines += [*self._process_lines(), *self._file_lines()]
+        return "\n".join(line[:LINE_CHARS] for line in lines)
+
+    def _process_lines(self) -> list[str]:
+        if self.processes_problem is not None:
+            return [f"processes: not known, {self.processes_problem}"]
+        lines = [f"processes ({len(self.processes)}):"] if self.processes else ["processes: none"]
+        for p in self.processes:
+            memory = f", {p.rss_kib} KiB" if p.rss_kib else ""
+            lines.append(f"  {'  ' * min(p.depth, 20)}{p.pid} [{p.state}{memory}] {p.args}")
+        return lines
+
+    def _file_lines(self) -> list[str]:
+        if self.files.problem is not None:
+            return [f"file changes: not known, {self.files.problem}"]
+        kinds = [("created", self.files.created), ("modified", self.files.modified), ("deleted", self.files.deleted)]
+        found = [(kind, path) for kind, paths in kinds for path in paths]
+        lines = [f"file changes in the workspace ({len(found)}):"] if found else ["file changes in the workspace: none"]
+        for kind, path in found[:MOST_FILES]:
+            size = "" if kind == "deleted" else f" ({self.sizes.get(path, 0)} bytes)"
+            lines.append(f"  {kind} {path}{size}")
+        return [*lines, f"  [and {len(found) - MOST_FILES} more]"] if len(found) > MOST_FILES else lines
+
+
+def collect(test: str, phase: str, fixture: str, env: Recorded, before: Snapshot | None, earlier: int) -> PostMortem:
+    """The post-mortem of ``env``: what it was asked after its first ``earlier`` operations; ``before`` are the files it began with.
+
+    Takes at most a few seconds, also where the sandbox is gone or does not answer.
+    """
+    entries = env.record.since(earlier)
+    gone = _gone(env)
+    listed, problem = ((), gone) if gone else processes(env)
+    after = Snapshot({}, {}, gone) if gone else snapshot(env)
+    return PostMortem(
+        test=test,
+        phase=phase,
+        fixture=fixture,
+        about=_about(env),
+        gone=gone,
+        out_of_memory=_out_of_memory(entries),
+        earlier=earlier,
+        forgotten=env.record.count - earlier - len(entries),
+        entries=entries,
+        background=() if gone else tuple(_background(env, e) for e in env.record.since(0) if e.background and e.id),
+        processes=listed,
+        processes_problem=problem,
+        files=changes(before or _NEVER, after),
+        sizes=after.sizes,
+    )
+
+
+def save(found: PostMortem, folder: Path) -> Path:
+    """Write it as a JSON file named after the test into ``folder``, which is made. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^A-Za-z0-9.\-]+", "_", found.test)[-120:].strip("_.")
+    told = hashlib.sha256(found.test.encode("utf-8", "surrogateescape")).hexdigest()[
+        :8
+    ]  # names that differ only in what was replaced
+    path = folder / f"{name}-{told}-{found.fixture}-{found.phase}.json"
+    path.write_text(json.dumps(found.to_dict(), indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def _gone(env: Recorded) -> str | None:
+    if not env.started:
+        return "it was closed, or did not start"
+    with env.unrecorded():
+        answer = env.list(".", max_entries=1)
+    return (
+        f"{answer.error}" if not answer.ok and answer.code.value in ("sandbox_unavailable", "sandbox_closed") else None
+    )
+
+
+def _about(env: Recorded) -> dict[str, str]:
+    return {name: text for name, text in env.describe().items() if name in ("sandbox", "network", "limits")}
+
+
+def _out_of_memory(entries: Sequence[Entry]) -> tuple[str, ...]:
+    killed = [f"[{e.number}] {e.subject} was killed for memory" for e in entries if e.oom_killed]
+    told = [
+        f"[{e.number}] {n}" for e in entries for n in e.notices if n.startswith("out_of_memory") and not e.oom_killed
+    ]
+    return (*killed, *told)
+
+
+def _background(env: Recorded, entry: Entry) -> Background:
+    command = entry.id or ""
+    with env.unrecorded():
+        state = env.logs(command, max_bytes=1)
+        if not state.ok:
+            return Background(command, entry.subject, f"not known ({state.error})", "")
+        end = env.logs(command, offset=max(0, state.result.total_bytes - LOG_BYTES), max_bytes=LOG_BYTES)
+    said = state.result
+    words = (
+        "running"
+        if said.running
+        else f"killed by {said.signal}"
+        if said.signal
+        else f"ended with exit code {said.exit_code}"
+    )
+    left = f", {said.left_running} processes left running" if said.left_running and not said.running else ""
+    return Background(command, entry.subject, words + left, end.result.content if end.ok else "")
+
+
+def _entry_lines(entry: Entry) -> list[str]:
+    if entry.error:
+        ended = entry.error
+    elif entry.running:
+        ended = f"in the background as {entry.id}"
+    elif entry.signal:
+        ended = f"killed by {entry.signal}{', out of memory' if entry.oom_killed else ''}"
+    else:
+        ended = "ok" if entry.exit_code is None else f"exit code {entry.exit_code}"
+    first, *further = entry.subject.splitlines() or [""]
+    head = f"  [{entry.number}] at {entry.at_seconds:.3f} s, {entry.duration_ms:.0f} ms: {entry.operation} {first}"
+    lines = [head, *_indented("\n".join(further)), f"    -> {ended}"] if further else [f"{head} -> {ended}"]
+    return [*lines, *(f"    ! {notice}" for notice in entry.notices), *_indented(cut(entry.output))]
+
+
+def _indented(text: str) -> list[str]:
+    return [f"    | {line}" for line in text.splitlines()]

@@ -1,0 +1,158 @@
+"""Environments that remember what they were asked: what a post-mortem tells of a failed test."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sandbox import results as res
+from sandbox.docker.environment import DockerEnvironment
+from sandbox.envelope import Envelope
+from sandbox.guest_environment import GuestEnvironment
+from sandbox.local import LocalEnvironment
+
+# How much is remembered: bounded, however long a test runs and however much it prints.
+ENTRIES = 200
+OUTPUT_CHARS = 4000
+SUBJECT_CHARS = 500
+_SUBJECTS = ("command", "argv", "path", "source", "url", "id", "pattern")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One operation and how it ended. ``at_seconds`` counts from the first use; ``output`` is cut in its middle.
+
+    Variables and standard input of a command are not remembered: they may be secrets.
+    """
+
+    number: int
+    at_seconds: float
+    operation: str
+    subject: str
+    background: bool
+    id: str | None
+    exit_code: int | None
+    signal: str | None
+    oom_killed: bool
+    running: bool
+    error: str | None
+    notices: tuple[str, ...]
+    output: str
+    output_bytes: int
+    duration_ms: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return asdict(self)
+
+
+class Record:
+    """The last operations of one environment, in the order in which they ended. May be used by many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: deque[Entry] = deque(maxlen=ENTRIES)
+        self._started = time.monotonic()
+        self.count = 0
+
+    def since(self, number: int) -> tuple[Entry, ...]:
+        """What is remembered of the operations after the first ``number``."""
+        with self._lock:
+            return tuple(e for e in self._entries if e.number > number)
+
+    def add(self, operation: str, args: Mapping[str, Any], envelope: Envelope[Any]) -> None:
+        """Remember how ``operation`` ended."""
+        result = envelope.result
+        ran = result if isinstance(result, res.RunResult) else None
+        subject = next((args[name] for name in _SUBJECTS if args.get(name) is not None), "")
+        with self._lock:
+            self.count += 1
+            entry = Entry(
+                number=self.count,
+                at_seconds=round(time.monotonic() - self._started - envelope.duration_ms / 1000, 3),
+                operation=operation,
+                subject=str(subject if isinstance(subject, str) else list(subject))[:SUBJECT_CHARS],
+                background=bool(args.get("background")),
+                id=ran.id if ran else None,
+                exit_code=ran.exit_code if ran else None,
+                signal=ran.signal if ran else None,
+                oom_killed=bool(ran and ran.oom_killed),
+                running=bool(ran and ran.running),
+                error=None if envelope.ok else f"{envelope.code.value}: {envelope.error}",
+                notices=tuple(f"{n.code}: {n.message}" for n in envelope.notices),
+                output=cut(ran.output) if ran else "",
+                output_bytes=ran.output_bytes if ran else 0,
+                duration_ms=round(envelope.duration_ms, 1),
+            )
+            self._entries.append(entry)
+
+
+def cut(text: str, chars: int = OUTPUT_CHARS) -> str:
+    """At most so many characters of the text, its middle left out and said so."""
+    if len(text) <= chars:
+        return text
+    return f"{text[: chars // 2]}\n[... {len(text) - chars} characters left out ...]\n{text[-(chars // 2) :]}"
+
+
+class Recorded(GuestEnvironment):
+    """Mixed into an environment: ``record`` holds what it was asked, except within ``unrecorded()``.
+
+    ``root_pid`` is the process, as seen by commands, that all others of the sandbox descend from.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.record = Record()
+        self._quiet = threading.local()
+        super().__init__(*args, **options)
+
+    @property
+    def root_pid(self) -> int | None:
+        return 1
+
+    @property
+    def started(self) -> bool:
+        """Whether it was started and not closed."""
+        return self._transport is not None
+
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """Operations of this thread are not remembered."""
+        self._quiet.on = True
+        try:
+            yield
+        finally:
+            self._quiet.on = False
+
+    def execute(self, operation: str, args: Mapping[str, Any], **options: Any) -> Envelope[Any]:
+        """See ``OperationMethods.execute``."""
+        return self._remember(operation, args, super().execute(operation, args, **options))
+
+    def upload(self, data_or_path: Any, path: str, **options: Any) -> Envelope[res.UploadResult]:
+        """See ``OperationMethods.upload``."""
+        return self._remember("upload", {"path": path}, super().upload(data_or_path, path, **options))
+
+    def download(self, path: str, to: Any = None) -> Envelope[res.DownloadResult]:
+        """See ``OperationMethods.download``."""
+        return self._remember("download", {"path": path}, super().download(path, to))
+
+    def _remember(self, operation: str, args: Mapping[str, Any], envelope: Envelope[Any]) -> Envelope[Any]:
+        if not getattr(self._quiet, "on", False):
+            self.record.add(operation, args, envelope)
+        return envelope
+
+
+class RecordedDocker(Recorded, DockerEnvironment):
+    """A DockerEnvironment that remembers what it was asked."""
+
+
+class RecordedLocal(Recorded, LocalEnvironment):
+    """A LocalEnvironment that remembers what it was asked."""
+
+    @property
+    def root_pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
