@@ -84,7 +84,7 @@ def test_death_at_rest(docker_env: MAKE, ending: str) -> None:
 def test_death_in_the_middle(docker_env: MAKE, tmp_path: Path, ending: str, moment: str) -> None:
     env = docker_env(limits=Limits(memory_bytes=2 << 30, cpus=0.3))  # slow, so that there is a middle
     env.run("truncate -s 600M large; echo > small").unwrap()
-    answers: list[tuple[float, Any]] = []
+    answers: list[tuple[Any, float]] = []
     waiting = [
         threading.Thread(target=lambda: env.run("sleep 100")),
         threading.Thread(target=lambda: answers.append((MOMENTS[moment](env, tmp_path), time.monotonic()))),

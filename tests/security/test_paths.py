@@ -220,4 +220,4 @@ def test_downloads_of_hostile_trees(env: DockerEnvironment, tmp_path: Path) -> N
             else:
                 assert path.is_file() or path.is_dir(), path
     assert sorted(p.name for p in tmp_path.iterdir()) == ["target"]
-    assert answer.result.skipped
+    assert answer.unwrap().skipped

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -160,7 +161,7 @@ FLOODS = {
 def test_floods(tight: DockerEnvironment, name: str) -> None:
     """Threat: output without end fills the memory of guest or host, or keeps others from being answered."""
     host, guest = resident_bytes(os.getpid()), resident_bytes(guest_pid(tight))
-    answers = []
+    answers: list[Any] = []
     flood = threading.Thread(target=lambda: answers.append(tight.run(FLOODS[name], timeout_seconds=2.0)))
     flood.start()
     tight.write("beside", "the flood").unwrap()
