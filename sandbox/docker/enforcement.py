@@ -15,7 +15,7 @@ PAGE = 4096
 _HINT = "Use an engine whose cgroup driver enforces limits; a rootless engine needs cgroup v2 with delegation."
 _RLIMITS = {"7": "open_files", "1": "file_bytes", "RLIMIT_NOFILE": "open_files", "RLIMIT_FSIZE": "file_bytes"}
 _REFUSALS = (
-    (re.compile(r"rlimits? (?:type )?(\w+)"), ""),
+    (re.compile(r"(?:rlimit type |(?=RLIMIT_))(\w+)"), ""),
     (re.compile(r"[Rr]ange of CPUs"), "cpus"),
     (re.compile(r"[Mm]inimum memory limit"), "memory_bytes"),
     (re.compile(r"write [^:]*pids\.max"), "pids"),

@@ -181,6 +181,8 @@ class Roots:
             root = self._root_called(b"/" + b"/".join(before))
             if root is not None:
                 return root, b"/".join(parts[i + 1 :])
+        if b"/" in self.names:
+            return b"/", b"/".join(parts)
         raise OSError(errno.EXDEV, "outside the roots")
 
     def _root_called(self, name: bytes) -> bytes | None:

@@ -1,0 +1,117 @@
+"""What a hostile command may do in profile root, where it shares the guest's uid, and what it still may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sandbox import DockerEnvironment, Limits
+from tests.integration.observing import eventually, processes
+
+from .probing import probe
+from .test_isolation import REFUSED
+
+pytestmark = pytest.mark.engine
+
+# Of moby's default profile: chown, dac_override, fsetid, fowner, mknod, net_raw, setgid, setuid, setfcap, setpcap,
+# net_bind_service, sys_chroot, kill, audit_write.
+DEFAULT_CAPABILITIES = 0xA80425FB
+
+
+@pytest.fixture
+def root() -> Iterator[DockerEnvironment]:
+    with DockerEnvironment(profile="root", limits=Limits(memory_bytes=256 << 20, pids=128)) as env:
+        yield env
+
+
+def test_no_more_than_the_default_capabilities(root: DockerEnvironment) -> None:
+    """Threat: root in the container has a capability that reaches the host's kernel."""
+    status = dict(
+        line.split(":\t", 1) for line in root.run("cat /proc/self/status").unwrap().output.splitlines() if ":\t" in line
+    )
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(status[name], 16) & ~DEFAULT_CAPABILITIES == 0, name
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+
+READING = """
+import ctypes, os, signal
+libc = ctypes.CDLL(None, use_errno=True)
+for name in ("mem", "environ", "maps", "auxv", "stack", "syscall", "pagemap"):
+    try: print("READ", name, open(f"/proc/1/{name}", "rb").read(1))
+    except OSError: pass
+for fd in range(12):
+    for mode in (os.O_RDONLY, os.O_WRONLY):
+        try: os.open(f"/proc/1/fd/{fd}", mode); print("OPENED", fd)
+        except OSError: pass
+buffer = ctypes.create_string_buffer(64)
+vector = (ctypes.c_void_p * 2)(ctypes.addressof(buffer), 64)
+calls = {"attach": (101, 16, 1, 0, 0), "seize": (101, 0x4206, 1, 0, 0), "vm_readv": (310, 1, vector, 1, vector, 1, 0),
+         "vm_writev": (311, 1, vector, 1, vector, 1, 0), "kcmp": (312, 1, os.getpid(), 0, 3, 0)}
+for name, call in calls.items():
+    if libc.syscall(*call) >= 0: print("ALLOWED", name)
+pidfd = libc.syscall(434, 1, 0)
+for fd in range(12):
+    if libc.syscall(438, pidfd, fd, 0) >= 0: print("TAKEN", fd)
+print("done")
+"""
+
+
+def test_memory_and_pipe_of_the_guest(root: DockerEnvironment) -> None:
+    """Threat: a command with the guest's uid reads the pipe's secrets, or speaks in the guest's name."""
+    assert probe(root, READING) == "done\n"
+
+
+def test_signals_do_not_end_the_guest(root: DockerEnvironment) -> None:
+    """Threat: root ends or stops the guest, and the sandbox with it."""
+    root.run("for s in KILL STOP TERM INT HUP SEGV USR1; do kill -$s 1; done; true").unwrap()
+    assert root.run("echo unharmed").unwrap().output == "unharmed\n"
+
+
+def test_nothing_outlives_a_runner_that_was_killed(root: DockerEnvironment) -> None:
+    """Threat: a command kills its runner, so that what it started is not below anything that is watched."""
+    root.run(
+        "(setsid sleep 1111 &); (setsid sh -c 'trap \"\" TERM; sleep 1111' &); kill -9 $PPID; sleep 1111",
+        timeout_seconds=5,
+    )
+    assert eventually(lambda: not [p for p in processes(root) if p.alive and "1111" in p.args])
+    other = root.run("exec sleep 2222", background=True).unwrap().id
+    root.run("kill -9 $PPID", session=None)
+    assert root.run("echo next; sleep 0.7").unwrap().output == "next\n"
+    assert root.kill(other).unwrap().killed == 1, "another command was taken for a stray"
+
+
+def test_kill_everything_as_root(root: DockerEnvironment) -> None:
+    """Threat: ``kill -9 -1`` as root takes all that serves the sandbox but PID 1."""
+    for _ in range(2):
+        root.run("kill -9 -1; sleep 1")
+        assert root.run("echo next").unwrap().output == "next\n"
+
+
+def test_system_calls_of_root(root: DockerEnvironment) -> None:
+    """Threat: a kernel feature that the default capabilities open up: mounts, namespaces, devices, modules."""
+    if root.run("uname -m").unwrap().output.strip() != "x86_64":
+        pytest.skip("the numbers are those of x86_64")
+    # setuid, setgid and chroot stay in the container; raw sockets see its own network alone
+    harmless = {"chroot", "setuid", "setgid", "raw icmp", "raw icmp6"}
+    allowed = {line.removeprefix("ALLOWED ") for line in probe(root, REFUSED).splitlines()}
+    assert allowed <= harmless
+
+
+def test_host_settings_stay_read_only(root: DockerEnvironment) -> None:
+    """Threat: root writes settings of the host's kernel, raw devices, or the guest's own code."""
+    files = (
+        "/proc/sys/kernel/core_pattern /proc/sys/kernel/hostname /proc/sysrq-trigger /sys/kernel/uevent_helper "
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max /.gamebox/gamebox_guest/wire.py"
+    )
+    assert (
+        root.run(f"for f in {files}; do [ -e $f ] && (echo 1 > $f) 2>/dev/null && echo WROTE $f; done; true").unwrap().output == ""
+    )
+    made = root.run(
+        "mknod /tmp/disk b 254 0; mknod /disk b 254 0; head -c1 /disk; mknod /mem c 1 1; head -c1 /mem"
+    ).unwrap()
+    assert made.stdout == ""
+    assert (
+        root.run("mount -o remount,rw /.gamebox; umount /proc/sys; mount -t proc none /mnt; true").unwrap().stdout == ""
+    )

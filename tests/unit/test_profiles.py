@@ -1,0 +1,137 @@
+"""Profiles, runtimes and refusals as values; what is read back from either kind of cgroup."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox import DockerEnvironment, Limits
+from sandbox.docker import enforcement
+from sandbox.docker.disk import Disk
+from sandbox.docker.profiles import CONFORMANCE, DEFAULT, ROOT, profile_named
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.guest import pressure
+from sandbox.limits import MIB
+
+
+def test_an_unknown_profile_names_those_there_are() -> None:
+    with pytest.raises(SandboxError) as caught:
+        DockerEnvironment(profile="privileged")
+    assert caught.value.code is ErrorCode.invalid_configuration
+    assert "'privileged'" in caught.value.message
+    assert caught.value.hint == "Use one of: default, root, conformance."
+
+
+def test_only_the_default_keeps_its_commands_unprivileged() -> None:
+    assert (DEFAULT.uid, DEFAULT.read_only_root, DEFAULT.capabilities) == (1000, True, ("SETUID", "SETGID", "KILL"))
+    for profile in (ROOT, CONFORMANCE):
+        assert (profile.uid, profile.read_only_root, profile.capabilities) == (0, False, None)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ROOT.uid = 1  # type: ignore[misc]
+
+
+def test_conformance_raises_limits_and_lowers_none() -> None:
+    fitted = profile_named("conformance").fitted(Limits(write_bytes=100 * MIB))
+    assert (fitted.read_bytes, fitted.write_bytes) == (64 * MIB, 100 * MIB)
+    assert profile_named("default").fitted(Limits()) == Limits()
+
+
+LIMITS = Limits(memory_bytes=512 * MIB, cpus=1.5, disk_bytes=256 * MIB)
+DISK = Disk("memory", (("/workspace", 192 * MIB), ("/home/agent", 64 * MIB)))
+FACTS: dict[str, Any] = {
+    "memory_bytes": 512 * MIB, "swap_bytes": 0, "pids": 512, "cpus": 1.5, "open_files": 4096, "file_bytes": 1 << 30,
+    "places": {"/workspace": 192 * MIB, "/home/agent": 64 * MIB, "/tmp": 64 * MIB}, "boot_id": "x",
+}  # fmt: skip
+
+
+def test_what_was_asked_passes() -> None:
+    enforcement.check(LIMITS, DISK, {"/tmp": 64 * MIB}, FACTS)
+
+
+@pytest.mark.parametrize("name", ["memory_bytes", "swap_bytes", "pids", "cpus", "open_files", "file_bytes"])
+@pytest.mark.parametrize("found", [None, -1, 1 << 40, True, "512"])
+def test_every_limit_is_compared(name: str, found: object) -> None:
+    with pytest.raises(SandboxError) as caught:
+        enforcement.check(LIMITS, DISK, {}, {**FACTS, name: found})
+    assert caught.value.code is ErrorCode.limit_not_enforced
+    assert f"does not enforce {name}=" in caught.value.message
+
+
+@pytest.mark.parametrize("path", ["/workspace", "/home/agent", "/tmp"])
+@pytest.mark.parametrize("found", [None, 1 << 40])
+def test_every_place_is_compared(path: str, found: object) -> None:
+    with pytest.raises(SandboxError, match=f"does not enforce the size of {path}="):
+        enforcement.check(LIMITS, DISK, {"/tmp": 64 * MIB}, {**FACTS, "places": {**FACTS["places"], path: found}})
+
+
+def test_a_disk_of_another_host_is_no_disk() -> None:
+    with pytest.raises(SandboxError, match="runs on another one"):
+        enforcement.check(LIMITS, dataclasses.replace(DISK, kind="ext4"), {}, FACTS)
+
+
+@pytest.mark.parametrize(
+    ("said", "limit"),
+    [
+        ("OCI runtime create failed: error setting rlimit type 7: operation not permitted", "open_files"),
+        ("container init caused: error setting rlimits for ready process: error setting rlimit type 1", "file_bytes"),
+        ("Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available", "cpus"),
+        ("Minimum memory limit allowed is 6MB", "memory_bytes"),
+    ],
+)
+def test_refusals_name_the_limit(said: str, limit: str) -> None:
+    error = enforcement.refusal(SandboxError(ErrorCode.start_failed, said), LIMITS)
+    assert error.code is ErrorCode.invalid_limits
+    assert f"{limit}={getattr(LIMITS, limit)}" in error.message
+    assert limit in error.hint
+
+
+def test_other_refusals_stay_what_they_are() -> None:
+    error = SandboxError(ErrorCode.start_failed, "no such image")
+    assert enforcement.refusal(error, LIMITS) is error
+
+
+def cgroup(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text + "\n")
+
+
+V1 = {
+    "memory/memory.limit_in_bytes": "536870912", "memory/memory.memsw.limit_in_bytes": "536870912", "pids/pids.max": "64",
+    "cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000",
+}  # fmt: skip
+V2 = {"memory.max": "536870912", "memory.swap.max": "0", "pids.max": "64", "cpu.max": "150000 100000"}
+
+
+@pytest.mark.parametrize("files", [V1, V2], ids=["v1", "v2"])
+def test_cgroups_of_both_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
+    cgroup(tmp_path, files)
+    monkeypatch.setattr(pressure, "_CGROUP", str(tmp_path))
+    found = pressure.enforced([])
+    assert {name: found[name] for name in ("memory_bytes", "swap_bytes", "pids", "cpus")} == {
+        "memory_bytes": 512 * MIB, "swap_bytes": 0, "pids": 64, "cpus": 1.5,
+    }  # fmt: skip
+
+
+UNSET_V1 = V1 | {
+    "cpu/cpu.cfs_quota_us": "-1",
+    "pids/pids.max": "max",
+    "memory/memory.memsw.limit_in_bytes": "1073741824",
+}
+UNSET_V2 = {"memory.max": "max", "memory.swap.max": "max", "pids.max": "max", "cpu.max": "max 100000"}
+
+
+def test_what_is_not_set_is_not_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pressure, "_CGROUP", str(tmp_path))
+    assert not {"memory_bytes", "pids", "cpus"} & set(pressure.enforced([]))
+    cgroup(tmp_path, UNSET_V1)
+    found = pressure.enforced([])
+    assert not {"pids", "cpus"} & set(found)
+    assert found["swap_bytes"] == 512 * MIB
+    for name in UNSET_V1:
+        (tmp_path / name).unlink()
+    cgroup(tmp_path, UNSET_V2)
+    assert not {"memory_bytes", "pids", "cpus"} & set(pressure.enforced([]))
