@@ -37,6 +37,7 @@ class _Use:
 
 _USED = pytest.StashKey[dict[str, _Use]]()
 _SHARED = pytest.StashKey["Recorded"]()
+_PROBLEM = pytest.StashKey[str]()
 _RUNNING = pytest.StashKey[pytest.Item]()
 
 
@@ -74,10 +75,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse markers that cannot be before the first test runs."""
-    problems = [f"{item.nodeid}: {problem}" for item in items if (problem := _problem_of_marker(item))]
-    if problems:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse markers that cannot be: before the first test runs, or, in a worker of xdist, which cannot say so, test by test."""
+    problems = []
+    for item in items:
+        if problem := _problem_of_marker(item):
+            item.stash[_PROBLEM] = problem
+            problems.append(f"{item.nodeid}: {problem}")
+    if problems and not hasattr(config, "workerinput"):
         more = [f"... and {len(problems) - 10} more"] if len(problems) > 10 else []
         raise pytest.UsageError(*problems[:10], *more)
 
@@ -154,21 +159,21 @@ def _started(
         marked = opt.anchored(opt.of_marks(marks), base)
         project = opt.anchored(opt.checked(given, "sandbox_options"), config.rootpath)
         options = opt.put_together(marked, opt.of_command_line(config), project, opt.of_ini(config))
-        if problem := opt.unsupported(options):
-            raise opt.OptionsError(problem)
-    except opt.OptionsError as error:
-        pytest.fail(str(error), pytrace=False)
-    if reason := opt.reason_to_skip(marked, options):
+        reason = opt.reason_to_skip(marked, options)
+        if reason is None:
+            return opt.made(options, copies).start()
+    except (opt.OptionsError, SandboxError) as error:
+        problem = f"The sandbox could not be started: {error}"
+    else:
         pytest.skip(f"no container is used (--sandbox-local or sandbox_local), and {reason}")
-    try:
-        return opt.made(options, copies).start()
-    except SandboxError as error:
-        pytest.fail(f"The sandbox could not be started: {error}", pytrace=False)
+    pytest.fail(problem, pytrace=False)  # here, so that nothing but these words is shown
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before the test's fixtures: what of the shared sandbox is not of this test's doing."""
+    if _PROBLEM in item.stash:
+        pytest.fail(item.stash[_PROBLEM], pytrace=False)
     item.config.stash[_RUNNING] = item
     env = item.config.stash.get(_SHARED, None)
     if env is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -132,20 +131,6 @@ def _only_of_containers(options: Mapping[str, Any]) -> str | None:
         if f.name not in _LOCAL_LIMITS and getattr(asked, f.name) != getattr(default, f.name):
             return f"limits.{f.name}={getattr(asked, f.name)!r}"
     return None
-
-
-def unsupported(options: Mapping[str, Any]) -> str | None:
-    """What the sandboxes of this version do not have; None when there is nothing."""
-    if "profile" not in options:
-        return None
-    from sandbox.docker.environment import DockerEnvironment
-
-    known = "profile" in inspect.signature(DockerEnvironment.__init__).parameters
-    return (
-        None
-        if known
-        else f"profile={options['profile']!r} is not possible: DockerEnvironment has no profiles in this version."
-    )
 
 
 def anchored(options: Mapping[str, Any], base: Path) -> dict[str, Any]:
