@@ -19,7 +19,7 @@ from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableE
 from .hints import word_fault, word_notice
 from .limits import Limits
 from .network.policy import Network
-from .shown import shown_output
+from .shown import shown_output, shown_part
 from .transfers import Incoming, outgoing
 from .transport import MAX_REPLY_BYTES, Transport
 
@@ -153,6 +153,8 @@ class GuestEnvironment(Environment):
         duration_ms = (time.monotonic() - started) * 1000
         notices = tuple(_notices(fields.get("notices")))
         result = _result(request, fields, blob)
+        if isinstance(result, res.RunResult | res.LogsResult) and result.encoding_errors:
+            notices = (*notices, *_notices([{"code": "output_not_text"}]))
         fault = fields.get("fault")
         if fault is None:
             if result is None:
@@ -247,7 +249,10 @@ def _result(request: op.Request, fields: Mapping[str, Any], blob: bytes) -> res.
                     where or None,
                 )
                 known.update(asdict(shown))
-        elif isinstance(request, op.Read | op.Logs) and "content" not in known:
+        elif isinstance(request, op.Logs):
+            starts, ends = known["offset"] == 0, known["next_offset"] == known["total_bytes"]
+            known["content"], known["encoding_errors"] = shown_part(blob, starts=starts, ends=ends)
+        elif isinstance(request, op.Read) and "content" not in known:
             known["content"] = blob.decode("utf-8", "replace")
         return type(request).result.model_validate(known)
     except (TypeError, ValueError, KeyError) as error:  # ValidationError is a ValueError

@@ -312,6 +312,10 @@ _NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"The output of {f.get('bytes')} bytes was cut in the middle.",
         f"All of it is in {f.get('path')}: read or search that." if f.get("path") else "Run it again with less output.",
     ),
+    "output_not_text": lambda _: (
+        "The output is not valid UTF-8: bytes in it were replaced.",
+        "For the exact bytes, redirect it to a file and download that.",
+    ),
     "out_of_memory": _oom,
     "others_killed": lambda f: (
         f"It took a kill of everything: {', '.join(map(str, f.get('ids', []))) or 'no other command'} ended too.",

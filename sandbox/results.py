@@ -156,7 +156,9 @@ class RunResult(Result):
 
     ``exit_code`` is None while it runs and when a signal ended it; ``signal`` then names it ("SIGKILL"). ``output`` is both
     streams in the order of arrival, ``stdout`` and ``stderr`` the same bytes apart; all three are cut to head and tail where
-    ``truncated`` is true. ``output_bytes`` is all it produced; ``spill_path`` holds the whole of it up to the spill limit
+    ``truncated`` is true. ``encoding_errors`` says that bytes which are no UTF-8 were replaced in these texts; ``stdout_bytes`` and
+    ``stderr_bytes`` are what was kept as it was printed, for callers in Python: they are no part of the envelope as JSON or
+    text. ``output_bytes`` is all the command produced; ``spill_path`` holds the whole of it up to the spill limit
     (``spill_truncated`` beyond). ``left_running`` is the number of processes it left behind.
     """
 
@@ -167,6 +169,9 @@ class RunResult(Result):
     output: str = ""
     stdout: str = ""
     stderr: str = ""
+    stdout_bytes: bytes = Field(default=b"", exclude=True, repr=False)
+    stderr_bytes: bytes = Field(default=b"", exclude=True, repr=False)
+    encoding_errors: bool = False
     output_bytes: int = 0
     truncated: bool = False
     spill_path: str | None = None
@@ -194,10 +199,14 @@ class RunResult(Result):
 
 
 class LogsResult(Result):
-    """``content`` is the output from ``offset`` to ``next_offset``; ``total_bytes`` is all the command has produced."""
+    """``content`` is the output from ``offset`` to ``next_offset``; ``total_bytes`` is all the command has produced.
+
+    ``encoding_errors`` says that bytes which are no UTF-8 were replaced in it.
+    """
 
     id: str
     content: str = ""
+    encoding_errors: bool = False
     offset: int = 0
     next_offset: int = 0
     total_bytes: int = 0

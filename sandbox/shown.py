@@ -12,18 +12,25 @@ HEAD, TAIL = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """``output`` is both streams as they arrived, ``stdout`` and ``stderr`` the same apart; a cut is marked in each."""
+    """``output`` is both streams as they arrived, ``stdout`` and ``stderr`` the same apart; a cut is marked in each.
+
+    ``encoding_errors`` says that bytes which are no UTF-8 were replaced in them; ``stdout_bytes`` and ``stderr_bytes`` are the
+    bytes that were kept, as they were printed and without the mark.
+    """
 
     output: str
     stdout: str
     stderr: str
+    encoding_errors: bool
+    stdout_bytes: bytes
+    stderr_bytes: bytes
 
 
 def shown_output(segments: Any, blob: bytes, total: int, truncated: bool, where: str | None) -> Shown:
     """The texts of ``blob`` cut into ``segments`` [stream, length, part]. Raises SandboxUnavailableError for nonsense.
 
-    Invalid UTF-8 is replaced; a character that is split between two segments of a stream stays whole, one that the cut split is
-    dropped.
+    Invalid UTF-8 is replaced, and said so; a character that is split between two segments of a stream stays whole, one that the
+    cut split is dropped.
     """
     pieces = _pieces(segments, blob)
     missing = total - len(blob)
@@ -33,16 +40,33 @@ def shown_output(segments: Any, blob: bytes, total: int, truncated: bool, where:
         else ""
     )
     texts = []
+    replaced = False
     for stream in (None, 1, 2):
         head = [(s, d) for s, d, part in pieces if part == HEAD and stream in (None, s)]
         tail = [(s, d) for s, d, part in pieces if part == TAIL and stream in (None, s)]
         if not mark:
-            texts.append(_decode(head + tail))
+            text, wrong = _decode(head + tail)
         elif stream is None or head or tail:
-            texts.append(_decode(head, cut_end=True) + mark + _decode(tail, cut_start=True))
+            first, wrong_first = _decode(head, cut_end=True)
+            last, wrong_last = _decode(tail, cut_start=True)
+            text, wrong = first + mark + last, wrong_first or wrong_last
         else:
-            texts.append("")
-    return Shown(*texts)
+            text, wrong = "", False
+        texts.append(text)
+        replaced = replaced or wrong
+    out, err = (b"".join(d for s, d, _ in pieces if s == stream) for stream in (1, 2))
+    return Shown(*texts, encoding_errors=replaced, stdout_bytes=out, stderr_bytes=err)
+
+
+def shown_part(blob: bytes, *, starts: bool, ends: bool) -> tuple[str, bool]:
+    """The text of a part of an output, and whether bytes that are no UTF-8 were replaced in it.
+
+    ``starts`` and ``ends`` say whether the part reaches the beginning and the end of the output: a character that is torn at
+    another border is replaced, too, but it is no such error.
+    """
+    whole = blob if starts else _without_torn_start(blob)
+    whole = whole if ends else whole[: len(whole) - _torn_end(whole)]
+    return blob.decode("utf-8", "replace"), _text(whole)[1]
 
 
 def _pieces(segments: Any, blob: bytes) -> list[tuple[int, bytes, int]]:
@@ -61,8 +85,8 @@ def _pieces(segments: Any, blob: bytes) -> list[tuple[int, bytes, int]]:
     return pieces
 
 
-def _decode(pieces: list[tuple[int, bytes]], cut_start: bool = False, cut_end: bool = False) -> str:
-    texts: list[str] = []
+def _decode(pieces: list[tuple[int, bytes]], cut_start: bool = False, cut_end: bool = False) -> tuple[str, bool]:
+    texts: list[tuple[str, bool]] = []
     begun: dict[int, bytes] = {}
     seen: set[int] = set()
     for stream, piece in pieces:
@@ -72,10 +96,17 @@ def _decode(pieces: list[tuple[int, bytes]], cut_start: bool = False, cut_end: b
         seen.add(stream)
         whole = len(data) - _torn_end(data)
         begun[stream] = data[whole:]
-        texts.append(data[:whole].decode("utf-8", "replace"))
+        texts.append(_text(data[:whole]))
     if not cut_end:
-        texts += [rest.decode("utf-8", "replace") for rest in begun.values() if rest]
-    return "".join(texts)
+        texts += [_text(rest) for rest in begun.values() if rest]
+    return "".join(text for text, _ in texts), any(wrong for _, wrong in texts)
+
+
+def _text(data: bytes) -> tuple[str, bool]:
+    try:
+        return data.decode(), False
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace"), True
 
 
 def _without_torn_start(data: bytes) -> bytes:

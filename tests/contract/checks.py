@@ -26,7 +26,8 @@ def done(envelope: Envelope[T]) -> T:
     _check_common(data)
     result: Any = envelope.unwrap()
     if not isinstance(result, res.DownloadResult):  # bytes are no JSON
-        assert type(result).model_validate(json.loads(json.dumps(data["result"]))) == result
+        again = type(result).model_validate(json.loads(json.dumps(data["result"])))
+        assert again.model_dump() == result.model_dump()
     if hasattr(result, "to_text"):
         assert envelope.to_text().startswith(str(result.to_text()).strip("\n"))
     return envelope.result

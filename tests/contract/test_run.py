@@ -55,8 +55,18 @@ def test_folder_of_one_run(env: GuestEnvironment, folder: str) -> None:
 
 
 def test_bytes_that_are_no_text(env: GuestEnvironment) -> None:
-    ran = done(env.run("printf '\\377\\000\\nmore'"))
-    assert (ran.output, ran.output_bytes) == ("\ufffd\0\nmore", 7)
+    answer = env.run("printf '\\377\\000\\nmore'")
+    ran = done(answer)
+    assert (ran.output, ran.output_bytes, ran.encoding_errors) == ("\ufffd\0\nmore", 7, True)
+    assert (ran.stdout_bytes, ran.stderr_bytes) == (b"\xff\0\nmore", b"")
+    assert codes_of(answer) == ["output_not_text"]
+    assert "redirect it to a file and download" in answer.to_text()
+    again = env.logs(ran.id)
+    assert (done(again).encoding_errors, codes_of(again)) == (True, ["output_not_text"])
+    rest = env.logs(ran.id, offset=1)
+    assert (done(rest).encoding_errors, codes_of(rest)) == (False, [])
+    assert not {"stdout_bytes", "stderr_bytes"} & set(answer.to_dict()["result"])
+    assert not done(env.run("printf hello")).encoding_errors
 
 
 def test_timeout_keeps_what_was_printed(env: GuestEnvironment) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.output import STDERR, STDOUT, Output
-from sandbox.shown import Shown, shown_output
+from sandbox.shown import Shown, shown_output, shown_part
 
 _writes = st.lists(st.tuples(st.sampled_from([STDOUT, STDERR]), st.binary(min_size=1, max_size=40)), max_size=12)
 _limits = st.integers(0, 200)
@@ -149,7 +149,7 @@ def test_a_cut_tears_no_character(text: str, keep: int) -> None:
         output.append(STDOUT, data)
     shown = shown_output(*output.shown(), output.total, output.truncated, None)
     if not output.truncated:
-        assert shown == Shown(text, text, "")
+        assert shown == Shown(text, text, "", False, data, b"")
         return
     head, _, tail = shown.output.partition(f"\n[... {len(data) - keep} bytes cut ...]\n")
     assert text.startswith(head)
@@ -166,13 +166,29 @@ def test_any_bytes_can_be_shown(data: bytes, keep: int) -> None:
     shown = shown_output(*output.shown(), output.total, output.truncated, "/spill")
     if not output.truncated and not any(i % 2 for i in range(0, len(data), 7)):
         assert shown.stdout == data.decode("utf-8", "replace")
+        assert shown.encoding_errors == (data.decode("utf-8", "replace").encode() != data)
+        assert shown.stdout_bytes == data
+    head, tail = data[: keep - keep // 2], data[len(data) - keep // 2 :]
+    assert len(shown.stdout_bytes + shown.stderr_bytes) == min(keep, len(data))
+    assert output.truncated is False or sorted(shown.stdout_bytes + shown.stderr_bytes) == sorted(head + tail)
     shown.output.encode()
+
+
+@pytest.mark.parametrize(
+    ("part", "starts", "ends", "wrong"),
+    [
+        (b"\xa4a", False, True, False), (b"\xa4a", True, True, True), (b"a\xc3", True, False, False),
+        (b"a\xc3", True, True, True), (b"\xa4\xff\xc3", False, False, True), ("ä".encode(), False, False, False),
+    ],
+)  # fmt: skip
+def test_a_torn_border_is_no_encoding_error(part: bytes, starts: bool, ends: bool, wrong: bool) -> None:
+    assert shown_part(part, starts=starts, ends=ends) == (part.decode("utf-8", "replace"), wrong)
 
 
 def test_the_mark_says_where_the_rest_is() -> None:
     shown = shown_output([[1, 2, 0], [2, 2, 1]], b"abcd", 104, True, "/run/x.log")
     mark = "\n[... 100 bytes cut; all of it in /run/x.log ...]\n"
-    assert shown == Shown(f"ab{mark}cd", f"ab{mark}", f"{mark}cd")
+    assert shown == Shown(f"ab{mark}cd", f"ab{mark}", f"{mark}cd", False, b"ab", b"cd")
 
 
 @pytest.mark.parametrize(
