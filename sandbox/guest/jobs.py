@@ -114,6 +114,7 @@ class Job:
             elif command.stop_reason == "cancelled":
                 answer["fault"] = Fault("cancelled", effects="unknown")
             self._answer(answer, blob)
+            command.output.settle()
         self._release()
         if not command.running and command.fault is not None:
             processes.commands.pop(command.id, None)
@@ -163,7 +164,9 @@ class Job:
         if command.collateral:
             notices.append({"code": "others_killed", "ids": list(command.collateral)})
         watch = processes.disk
-        full = watch.notice(command.stop_reason == "disk") if watch is not None else disk_notice(processes.place.workspace)
+        full = (
+            watch.notice(command.stop_reason == "disk") if watch is not None else disk_notice(processes.place.workspace)
+        )
         if full is not None:
             notices.append(full)
         return result, notices

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STDOUT, STDERR = 1, 2
+SETTLED_BYTES = 64 * 1024
 SPILL_FLAGS = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -26,7 +27,7 @@ class Output:
         self.total = 0
         self.spilled = 0
         self.spill_truncated = False
-        self._keep = keep_bytes
+        self.keep_bytes = keep_bytes
         self._spill_limit = spill_limit
         self._make_room = make_room
         self._head: list[tuple[int, bytes]] = []
@@ -43,12 +44,12 @@ class Output:
     @property
     def truncated(self) -> bool:
         """Whether bytes between head and tail are no longer in memory."""
-        return self.total > self._keep
+        return self.total > self.keep_bytes
 
     def append(self, stream: int, data: bytes) -> None:
         """Take what the command wrote."""
         self.total += len(data)
-        if self._fd is None and self.total > self._keep and not self.spill_truncated:
+        if self._fd is None and self.total > self.keep_bytes and not self.spill_truncated:
             self._open_spill()
         if self._fd is not None:
             self._spill(data)
@@ -78,12 +79,28 @@ class Output:
         if self._fd is not None and offset < self.spilled:
             return offset, os.pread(self._fd, min(size, self.spilled - offset), offset)
         tail_start = self.total - self._tail_size
-        if self._fd is None and not self.truncated:
+        if self._held() == self.total:
             data = b"".join(d for _, d in (*self._head, *self._tail))
             return min(offset, self.total), data[offset : offset + size]
         start = max(offset, tail_start)
         data = b"".join(d for _, d in self._tail)
         return min(start, self.total), data[start - tail_start : start - tail_start + size]
+
+    def settle(self) -> None:
+        """Give up memory, for the command has ended and its result is sent: what was kept beyond SETTLED_BYTES is in the spill
+        file from now on.
+        """
+        if self._held() <= SETTLED_BYTES:
+            return
+        if self._fd is None and not self.spill_truncated:
+            self._open_spill()
+        if self._fd is not None:
+            self._head.clear()
+            self._tail.clear()
+            self._tail_size = self._head_room = 0
+
+    def _held(self) -> int:
+        return self._tail_size + sum(len(data) for _, data in self._head)
 
     def discard(self) -> None:
         """Remove the spill file; the kept head and tail stay."""
@@ -97,7 +114,7 @@ class Output:
                 pass
 
     def _trim(self) -> None:
-        over = self._tail_size - self._keep // 2
+        over = self._tail_size - self.keep_bytes // 2
         while over > 0:
             stream, data = self._tail.popleft()
             cut = min(over, len(data))

@@ -11,7 +11,7 @@ from .context import Finished, Place
 from .faults import Fault
 from .jobs import Job
 from .killer import Killer
-from .output import Output
+from .output import SETTLED_BYTES, Output
 from .pressure import MemoryPressure
 from .proctree import descendants, kill_below
 from .reactor import Reactor
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 # Ended commands whose output can still be asked for; older ones are forgotten with their spill files.
 REMEMBERED = 64
+# The share of the sandbox's memory (one in so many) that the output of all running commands may take: it passes through the
+# guest's memory up to three times, and a guest that runs out of it takes the sandbox along.
+KEPT_SHARE = 16
 # After the death of a runner the kernel hands its children to PID 1, and a busy machine does so late.
 STRAY_SECONDS = (0.02, 0.5)
 
@@ -190,6 +193,8 @@ class Processes:
     def new_command(self, keep_bytes: int, on_end: Callable[[Command], None]) -> Command:
         """A command with the next id; the oldest ended ones are forgotten."""
         self._count += 1
+        held = sum(c.output.keep_bytes for c in self.commands.values() if c.running)
+        keep_bytes = min(keep_bytes, max(SETTLED_BYTES, self.place.limits["memory_bytes"] // KEPT_SHARE - held))
         ident = f"c{self._count}"
         path = os.path.join(self.place.spill, ident.encode() + b".log")
         output = Output(path, keep_bytes, self.place.limits["spill_bytes"], self._make_room)

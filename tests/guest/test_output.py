@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox.errors import SandboxUnavailableError
-from sandbox.guest.output import STDERR, STDOUT, Output
+from sandbox.guest.output import SETTLED_BYTES, STDERR, STDOUT, Output
 from sandbox.shown import Shown, shown_output, shown_part
 
 _writes = st.lists(st.tuples(st.sampled_from([STDOUT, STDERR]), st.binary(min_size=1, max_size=40)), max_size=12)
@@ -52,6 +52,19 @@ def test_head_and_tail_and_spill(writes: list[tuple[int, bytes]], keep: int, lim
                 assert b"".join(shown) == own
         output.discard()
         assert not os.listdir(folder)
+
+
+def test_an_ended_command_gives_its_memory_up_and_its_logs_stay(tmp_path: Path) -> None:
+    whole = os.urandom(3 * SETTLED_BYTES)
+    output = collected(tmp_path, [(STDOUT, whole)], 1 << 20, 1 << 20)
+    assert not output.has_spill
+    output.settle()
+    assert output.shown() == ([], b"")
+    assert output.read(100, 50) == (100, whole[100:150])
+    output.append(STDERR, b"left running")
+    assert output.read(len(whole), 50) == (len(whole), b"left running")
+    output.discard()
+    assert output.read(0, 50) == (len(whole), b"left running")
 
 
 def _with_streams(segments: list[list[int]], blob: bytes) -> list[tuple[int, bytes]]:

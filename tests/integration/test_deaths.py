@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -107,17 +108,42 @@ def test_death_in_the_middle(docker_env: MAKE, tmp_path: Path, ending: str, mome
     env.close()
 
 
+HOARD = """
+import os
+memory = os.memfd_create("hoard")  # counts for the sandbox, but for no process: the guest is no worse a victim than this one
+while True:
+    os.write(memory, bytes(1 << 20))
+"""
+
+
 def test_a_guest_that_ran_out_of_memory(docker_env: MAKE) -> None:
-    """Only what the caller has the guest keep can do it: commands die first."""
+    """Commands die first; here the host makes the guest as good a victim as they are."""
     env = docker_env(limits=Limits(memory_bytes=64 << 20))
+    Path(f"/proc/{guest_pid(env)}/oom_score_adj").write_text("1000")
+    env.write("hoard.py", HOARD).unwrap()
     for _ in range(8):
-        answer = env.run("head -c 20000000 /dev/zero", keep_output_bytes=20_000_000)
+        answer = env.run("python3 hoard.py")
         if not answer.ok:
             break
     assert not answer.ok
     assert answer.code is ErrorCode.sandbox_unavailable, answer
     assert "out of memory" in answer.error
     assert str(64 << 20) in answer.error
+
+
+def test_kept_output_cannot_use_up_the_guest(docker_env: MAKE) -> None:
+    env = docker_env(limits=Limits(memory_bytes=64 << 20))
+    for _ in range(8):
+        answer = env.run("head -c 20000000 /dev/zero", keep_output_bytes=20_000_000).unwrap()
+        assert (answer.output_bytes, answer.truncated) == (20_000_000, True)
+        assert "\0" * 1_000_000 in answer.output
+    with ThreadPoolExecutor(8) as pool:
+        runs = [
+            pool.submit(env.run, "head -c 9000000 /dev/zero", session=None, keep_output_bytes=9_000_000)
+            for _ in range(8)
+        ]
+        assert [run.result().unwrap().output_bytes for run in runs] == [9_000_000] * 8
+    assert env.run("echo still here").unwrap().output == "still here\n"
 
 
 def test_a_paused_sandbox_is_said_to_be_paused(docker_env: MAKE) -> None:
