@@ -78,7 +78,7 @@ def test_nothing_outlives_a_runner_that_was_killed(root: DockerEnvironment) -> N
     assert eventually(lambda: not [p for p in processes(root) if p.alive and "1111" in p.args])
     other = root.run("exec sleep 2222", background=True).unwrap().id
     root.run("kill -9 $PPID", session=None)
-    assert root.run("echo next; sleep 0.7").unwrap().output == "next\n"
+    assert root.run("sleep 0.7; echo next").unwrap().output == "next\n"
     assert root.kill(other).unwrap().killed == 1, "another command was taken for a stray"
 
 
@@ -86,7 +86,8 @@ def test_kill_everything_as_root(root: DockerEnvironment) -> None:
     """Threat: ``kill -9 -1`` as root takes all that serves the sandbox but PID 1."""
     for _ in range(2):
         root.run("kill -9 -1; sleep 1")
-        assert root.run("echo next").unwrap().output == "next\n"
+        # a command that follows at once may have been given to a process that was hit as well, and says so
+        assert eventually(lambda: root.run("echo next").unwrap().output == "next\n")
 
 
 def test_system_calls_of_root(root: DockerEnvironment) -> None:
@@ -106,7 +107,10 @@ def test_host_settings_stay_read_only(root: DockerEnvironment) -> None:
         "/sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max /.gamebox/gamebox_guest/wire.py"
     )
     assert (
-        root.run(f"for f in {files}; do [ -e $f ] && (echo 1 > $f) 2>/dev/null && echo WROTE $f; done; true").unwrap().output == ""
+        root.run(f"for f in {files}; do [ -e $f ] && (echo 1 > $f) 2>/dev/null && echo WROTE $f; done; true")
+        .unwrap()
+        .output
+        == ""
     )
     made = root.run(
         "mknod /tmp/disk b 254 0; mknod /disk b 254 0; head -c1 /disk; mknod /mem c 1 1; head -c1 /mem"

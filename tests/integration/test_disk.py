@@ -1,0 +1,192 @@
+"""Disks beyond memory: bounded by the kernel or watched, and nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sandbox import DockerEnvironment, Limits, SandboxError
+from sandbox.docker import loop
+from sandbox.docker.engine import connect
+from sandbox.errors import ErrorCode
+
+from .observing import eventually
+
+pytestmark = pytest.mark.engine
+Make = Callable[..., DockerEnvironment]
+
+MIB = 1 << 20
+BIG = Limits(memory_bytes=192 * MIB, disk_bytes=400 * MIB, pids=128)
+HARD = Limits(memory_bytes=192 * MIB, disk_bytes=400 * MIB, pids=128, disk="hard")
+needs_loop = pytest.mark.skipif(loop.problem() != "", reason=f"no loop devices: {loop.problem()}")
+
+
+def devices_of(env: DockerEnvironment) -> set[str]:
+    """Loop devices that are mounted in a sandbox."""
+    lines = env.run("cat /proc/mounts").unwrap().output.splitlines()
+    return {line.split()[0] for line in lines if line.startswith("/dev/loop")}
+
+
+def volumes_of(container: str) -> set[str]:
+    mounts = connect().api.inspect_container(container)["Mounts"]
+    return {m["Name"] for m in mounts if m.get("Name") and not m["Name"].startswith("gamebox-runtime")}
+
+
+def nothing_left(devices: set[str], volumes: set[str]) -> bool:
+    listed = {volume["Name"] for volume in connect().api.volumes()["Volumes"] or []}
+    busy = {device for device in devices if Path(f"/sys/block/{Path(device).name}/loop").exists()}
+    return not (listed & volumes) and not busy
+
+
+@needs_loop
+def test_the_size_is_exact_and_more_than_memory(docker_env: Make) -> None:
+    env = docker_env(limits=HARD)
+    assert "enforced" in env.describe()["limits"]
+    filled = env.run(
+        "head -c 250M /dev/zero > full && wc -c < full && cp full more; wc -c < more; rm more", timeout_seconds=60
+    )
+    first, second = map(int, filled.unwrap().stdout.split())
+    assert first == 250 * MIB
+    assert second < 60 * MIB
+    assert "No space left on device" in filled.unwrap().stderr
+    assert not filled.unwrap().oom_killed
+    home = env.run("head -c 200M /dev/zero > ~/full; wc -c < ~/full").unwrap()
+    assert 80 * MIB < int(home.stdout) < 100 * MIB
+    refused = env.write("more", "x" * (8 * MIB))
+    assert refused.ok or refused.code is ErrorCode.no_space
+
+
+@needs_loop
+def test_it_is_the_users_and_as_empty_as_any(docker_env: Make) -> None:
+    env = docker_env(limits=HARD)
+    for place in ("/workspace", "/home/agent"):
+        assert env.run(f"ls -A {place} | wc -l; stat -c %u:%g:%a {place}").unwrap().output == "0\n1000:1000:755\n"
+    options = env.run("grep ' /workspace ' /proc/mounts").unwrap().output
+    assert "nosuid" in options
+    assert "nodev" in options
+
+
+@needs_loop
+def test_a_disk_full_of_names(docker_env: Make) -> None:
+    env = docker_env(limits=HARD)
+    made = env.run(
+        "python3 -",
+        stdin="n = 0\ntry:\n  while True: open(str(n), 'x').close(); n += 1\nexcept OSError as e: print(n, e.errno)",
+        timeout_seconds=100,
+    )
+    count, number = map(int, made.unwrap().output.split())
+    assert count <= 400 * MIB // 4096
+    assert number == 28
+    assert env.run("rm -rf /workspace/* ; echo ok").unwrap().output == "ok\n"
+
+
+@needs_loop
+def test_nothing_is_left_after_a_close(docker_env: Make) -> None:
+    env = docker_env(limits=HARD)
+    devices, volumes = devices_of(env), volumes_of(env.container_id)
+    assert len(devices) == len(volumes) == 2
+    env.run("echo x > file").unwrap()
+    env.close()
+    assert eventually(lambda: nothing_left(devices, volumes))
+
+
+@needs_loop
+def test_nothing_is_left_after_the_orchestrator_was_killed() -> None:
+    program = """
+import sys, time
+from sandbox import DockerEnvironment, Limits
+env = DockerEnvironment(limits=Limits(memory_bytes=192 << 20, disk_bytes=400 << 20, pids=128, disk="hard")).start()
+env.run("echo x > file").unwrap()
+mounts = env.run("cat /proc/mounts").unwrap().output.splitlines()
+print(env.container_id, *[line.split()[0] for line in mounts if "/dev/loop" in line], flush=True)
+time.sleep(1000)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as orchestrator:
+        assert orchestrator.stdout is not None
+        container, *devices = orchestrator.stdout.readline().split()
+        volumes = volumes_of(container)
+        assert len(devices) == len(volumes) == 2
+        orchestrator.send_signal(signal.SIGKILL)
+    assert eventually(lambda: nothing_left(set(devices), volumes), 10)
+
+
+@needs_loop
+def test_nothing_is_left_of_a_disk_that_is_never_used() -> None:
+    device = loop.make(64 * MIB, Path(connect().info()["DockerRootDir"]), 1000)
+    backing = Path(f"/sys/block/{Path(device.path).name}/loop/backing_file")
+    assert "(deleted)" in backing.read_text()  # it never had a name
+    device.release()
+    assert eventually(lambda: not backing.exists())
+
+
+@needs_loop
+def test_more_than_the_host_has() -> None:
+    with pytest.raises(SandboxError) as caught, DockerEnvironment(limits=Limits(disk_bytes=1 << 50)):
+        pass
+    assert caught.value.code is ErrorCode.host_disk_full
+
+
+@pytest.fixture
+def no_ext4(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on a host without mkfs.ext4."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("no_ext4")
+def test_hard_fails_closed() -> None:
+    with pytest.raises(SandboxError) as caught, DockerEnvironment(limits=HARD):
+        pass
+    assert caught.value.code is ErrorCode.limit_not_enforced
+    expected = "mkfs.ext4 is not installed" if os.geteuid() == 0 else "not root"
+    assert expected in caught.value.message
+
+
+def test_hard_does_not_go_with_a_writable_root() -> None:
+    with pytest.raises(SandboxError) as caught, DockerEnvironment(profile="root", limits=Limits(disk="hard")):
+        pass
+    assert caught.value.code is ErrorCode.limit_not_enforced
+    assert "writable root" in caught.value.message
+
+
+FILLER = "i=0; while head -c 20M /dev/zero > part$i; do i=$((i+1)); sleep 0.1; done; echo ended"
+
+
+@pytest.mark.usefixtures("no_ext4")
+def test_a_watched_disk(docker_env: Make) -> None:
+    env = docker_env(limits=BIG)
+    assert "soft" in env.describe()["limits"]
+    volumes = volumes_of(env.container_id)
+    assert len(volumes) == 2
+    assert env.run("stat -c %u /workspace ~; touch ~/mine").unwrap().output == "1000\n1000\n"
+    filled = env.run(FILLER, timeout_seconds=60)
+    assert filled.ok
+    assert filled.unwrap().signal == "SIGKILL"
+    assert [n for n in filled.notices if n.code == "no_space" and "400.0 MiB" in n.message]
+    refused = env.write("file", "x")
+    assert refused.code is ErrorCode.no_space  # type: ignore[union-attr]
+    # it can still be looked at and tidied up
+    assert int(env.run("du -sm /workspace | cut -f1").unwrap().output) < 1000
+    assert env.run("rm /workspace/part*; sleep 1; echo clean").unwrap().output == "clean\n"
+    assert env.write("file", "x").ok
+    env.close()
+    assert eventually(lambda: nothing_left(set(), volumes))
+
+
+def test_the_root_of_profile_root_is_watched(docker_env: Make) -> None:
+    env = docker_env(profile="root", limits=Limits(memory_bytes=256 * MIB, disk_bytes=100 * MIB))
+    assert env.run("echo x > /small").unwrap().exit_code == 0
+    filled = env.run(f"sleep 1.5; mkdir /fill; cd /fill; {FILLER}", timeout_seconds=60)
+    assert filled.unwrap().signal == "SIGKILL"
+    assert "no_space" in {notice.code for notice in filled.notices}
+    assert env.run("rm -r /fill; echo clean").unwrap().output == "clean\n"
+    # whoever watches was not spared: it comes back
+    env.run("kill -9 -1")
+    assert eventually(lambda: env.run("echo up").unwrap().output == "up\n")
+    again = env.run(f"sleep 2.5; mkdir /fill; cd /fill; {FILLER}", timeout_seconds=60)
+    assert "no_space" in {notice.code for notice in again.notices}
