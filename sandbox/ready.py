@@ -8,10 +8,12 @@ the SandboxError that says so.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from .envelope import Envelope
 from .errors import ErrorCode, SandboxError
@@ -47,6 +49,14 @@ class NotReadyError(SandboxError):
 
     def __str__(self) -> str:
         return super().__str__() + (f"\n--- its output so far ---\n{self.logs.rstrip()}" if self.logs else "")
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """An environment that wants to be told of waits, rather than see each of their many questions."""
+
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        """Entered for as long as is waited until ``what`` is so; the error passes through."""
 
 
 def wait_for_port(
@@ -170,6 +180,10 @@ class _Wait:
 
     def until(self, probe: Callable[[_Wait], T | None]) -> T:
         """What the probe finds. Raises NotReadyError."""
+        with self.env.waiting(self.what) if isinstance(self.env, Watched) else contextlib.nullcontext():
+            return self._asked(probe)
+
+    def _asked(self, probe: Callable[[_Wait], T | None]) -> T:
         started = time.monotonic()
         deadline = started + self.timeout_seconds
         pause, ended = FIRST_PAUSE_SECONDS, None

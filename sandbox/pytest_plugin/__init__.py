@@ -65,7 +65,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Announce the marker, and refuse options of the command line that cannot be."""
     config.addinivalue_line("markers", MARKER)
-    if any(config.getoption(f"sandbox_{name}") for name in ("image", "network", "profile", "local")):
+    if any(
+        config.getoption(f"sandbox_{name}") not in (None, False) for name in ("image", "network", "profile", "local")
+    ):
         from .options import OptionsError, of_command_line
 
         try:
@@ -106,9 +108,14 @@ def _problem_of_marker(item: pytest.Item) -> str | None:
 
 
 def _is_ours(item: pytest.Item, name: str) -> bool:
+    """Whether the test gets our fixture of that name, if only by way of one that extends it."""
     info = getattr(item, "_fixtureinfo", None)
-    found = info.name2fixturedefs.get(name, ()) if info is not None else ()
-    return any(definition.func.__module__ == __name__ for definition in found)
+    for definition in reversed(info.name2fixturedefs.get(name, ()) if info is not None else ()):
+        if definition.func.__module__ == __name__:
+            return True
+        if name not in definition.argnames:
+            return False
+    return False
 
 
 @pytest.fixture(scope="session")

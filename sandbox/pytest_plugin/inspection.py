@@ -24,9 +24,14 @@ ps -e -o pid,ppid,stat,rss,args 2>/dev/null || for stat in /proc/[0-9]*/stat; do
 done 2>/dev/null
 true"""
 # GNU find tells inode and nanoseconds; busybox has no -printf and its stat tells seconds.
-_LIST_FILES = r"""find . -xdev ! -type d -printf '%s %T@ %i %p\0' 2>/dev/null ||
+_LIST_FILES = r"""if find . -maxdepth 0 -printf x >/dev/null 2>&1; then
+  find . -xdev ! -type d -printf '%s %T@ %i %p\0' 2>/dev/null
+elif find . -maxdepth 0 -exec stat -c %i {} + >/dev/null 2>&1; then
   find . -xdev ! -type d -exec stat -c '%s %Y %i %n' {} + 2>/dev/null | tr '\n' '\0'
-true"""
+else
+  exit 3
+fi
+exit 0"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ def _look(env: Recorded, command: str, **options: Any) -> tuple[str, str | None]
         return "", ran.error
     if ran.result.truncated:
         return "", f"it is too much to look at ({ran.result.output_bytes} bytes)"
+    if ran.result.exit_code != 0:
+        return "", f"the image lacks the programs for it ({ran.result.to_text()[-200:]})"
     return ran.result.stdout, None
 
 

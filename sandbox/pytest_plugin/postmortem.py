@@ -175,9 +175,10 @@ def _entry_lines(entry: Entry) -> list[str]:
     elif entry.running:
         ended = f"in the background as {entry.id}"
     elif entry.signal:
-        ended = f"killed by {entry.signal}{', out of memory' if entry.oom_killed else ''}"
+        ended = f"killed by {entry.signal}"
     else:
         ended = "ok" if entry.exit_code is None else f"exit code {entry.exit_code}"
+    ended += ", out of memory" if entry.oom_killed else ""
     first, *further = entry.subject.splitlines() or [""]
     head = f"  [{entry.number}] at {entry.at_seconds:.3f} s, {entry.duration_ms:.0f} ms: {entry.operation} {first}"
     lines = [head, *_indented("\n".join(further)), f"    -> {ended}"] if further else [f"{head} -> {ended}"]

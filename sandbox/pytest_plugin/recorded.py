@@ -7,12 +7,13 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sandbox import results as res
 from sandbox.docker.environment import DockerEnvironment
-from sandbox.envelope import Envelope
+from sandbox.envelope import Envelope, Failure, Success
+from sandbox.errors import SandboxError
 from sandbox.guest_environment import GuestEnvironment
 from sandbox.local import LocalEnvironment
 
@@ -20,7 +21,7 @@ from sandbox.local import LocalEnvironment
 ENTRIES = 200
 OUTPUT_CHARS = 4000
 SUBJECT_CHARS = 500
-_SUBJECTS = ("command", "argv", "path", "source", "url", "id", "pattern")
+_SUBJECTS = ("subject", "command", "argv", "path", "source", "url", "id", "pattern")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +123,26 @@ class Recorded(GuestEnvironment):
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
         """Operations of this thread are not remembered."""
-        self._quiet.on = True
+        before, self._quiet.on = getattr(self._quiet, "on", False), True
         try:
             yield
         finally:
-            self._quiet.on = False
+            self._quiet.on = before
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """See ``ready.Watched``: a wait is remembered as one operation."""
+        started = time.monotonic()
+        answer: Envelope[Any] = Success(None)
+        try:
+            with self.unrecorded():
+                yield
+        except SandboxError as error:
+            answer = Failure.of(error)
+            raise
+        finally:
+            answer = replace(answer, duration_ms=(time.monotonic() - started) * 1000)
+            self._remember("wait until", {"subject": what}, answer)
 
     def execute(self, operation: str, args: Mapping[str, Any], **options: Any) -> Envelope[Any]:
         """See ``OperationMethods.execute``."""
