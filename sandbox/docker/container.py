@@ -119,13 +119,16 @@ def _tmpfs(shape: Shape) -> dict[str, str]:
     return mounted
 
 
+HOST_LABEL, BOOT_LABEL, PID_LABEL = "dev.gamebox.host", "dev.gamebox.boot", "dev.gamebox.pid"
+
+
 def labels(name: str) -> dict[str, str]:
     """Whose sandbox it is: enough to tell an orphan from one in use."""
     return {
         SANDBOX_LABEL: name,
-        "dev.gamebox.host": socket.gethostname(),
-        "dev.gamebox.boot": boot_id(),
-        "dev.gamebox.pid": str(os.getpid()),
+        HOST_LABEL: socket.gethostname(),
+        BOOT_LABEL: boot_id(),
+        PID_LABEL: str(os.getpid()),
         "dev.gamebox.started": str(int(time.time())),
     }
 

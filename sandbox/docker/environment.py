@@ -25,8 +25,9 @@ from .disk import Disk, prepare
 from .engine import connect, translated
 from .events import EngineEvents, watch
 from .images import ensure_image
+from .orphans import sweep
 from .profiles import profile_named
-from .runtime import RuntimeVolume, ensure_runtime
+from .runtime import RuntimeVolume, ensure_runtime, forget_runtime
 from .stream import AttachStream
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ START_SECONDS = 30.0
 FATE_SECONDS = 1.2
 ENGINE_SECONDS = 1
 GONE_SECONDS = 10.0
+# A create whose answer was not awaited shows up within this (seen: 20 ms, more on a busy engine).
+CREATE_SECONDS = 2.0
 
 
 class DockerEnvironment(GuestEnvironment):
@@ -71,6 +74,7 @@ class DockerEnvironment(GuestEnvironment):
         self._report = report or log.info
         self._name = f"gamebox-{secrets.token_hex(8)}"
         self._client: docker.DockerClient | None = None
+        self._creating = False
         self._container_id: str | None = None
         self._stream: AttachStream | None = None
         self._events: EngineEvents | None = None
@@ -93,20 +97,33 @@ class DockerEnvironment(GuestEnvironment):
         image_id = ensure_image(client, self.image, report=self._report)
         runtime = ensure_runtime(client, report=self._report)
         self._events = watch(client)
+        sweep(client)
         with translated():
             image_env = client.api.inspect_image(image_id)["Config"].get("Env") or []
         if self._oci_runtime is not None:
             _check_runtime(client, self._oci_runtime)
         disk = self._disk = prepare(client, self.limits, self.profile, container.WORKSPACE)
         try:
-            self._stream = self._started(client, image_id, runtime, disk)
+            try:
+                self._stream = self._started(client, image_id, runtime, disk)
+            except SandboxError as error:
+                if runtime.argv[0] not in error.message:
+                    raise
+                # Somebody removed the runtime volume, and the engine silently mounted a new, empty one.
+                self._remove()
+                forget_runtime(client)
+                runtime = ensure_runtime(client, report=self._report)
+                self._stream = self._started(client, image_id, runtime, disk)
         except SandboxError as error:
             raise enforcement.refusal(error, self.limits) from error
         finally:
             disk.release()
         transport = Transport(self._stream, self._post_mortem)
         place = container.place_of(runtime, self.profile, image_env, self._env, self._bundle is not None)
-        hello = {**self._hello(place, isolated=True), "disk": disk.for_guest(self.limits, container.places(self.limits))}
+        hello = {
+            **self._hello(place, isolated=True),
+            "disk": disk.for_guest(self.limits, container.places(self.limits)),
+        }
         facts = transport.open(hello, START_SECONDS)
         self._transport = transport
         enforcement.check(self.limits, disk, container.places(self.limits), facts)
@@ -116,7 +133,9 @@ class DockerEnvironment(GuestEnvironment):
     def _started(self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk) -> AttachStream:
         shape = container.Shape(self.limits, self.network, self.profile, disk, self._oci_runtime)
         with translated():
+            self._creating = True
             self._container_id = container.create(client, image_id, self._name, runtime, shape)
+            self._creating = False
             attached = client.api.attach_socket(
                 self._container_id, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
             )
@@ -135,17 +154,23 @@ class DockerEnvironment(GuestEnvironment):
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.release()
-        if self._client is None:
-            return
-        # By name: a create that timed out may have been carried out all the same.
-        deadline = time.monotonic() + GONE_SECONDS
-        while time.monotonic() < deadline:
+        if self._client is not None:
+            self._remove()
+
+    def _remove(self) -> None:
+        """Remove the container, by its name: a create that timed out or was interrupted may be carried out all the same."""
+        now = time.monotonic()
+        deadline, created_by = now + GONE_SECONDS, now + (CREATE_SECONDS if self._creating else 0)
+        while self._client is not None and time.monotonic() < deadline:
             try:
                 with translated():
                     self._client.api.remove_container(self._name, force=True, v=True)
             except SandboxError as error:
                 if isinstance(error.__cause__, docker.errors.NotFound):
-                    return
+                    if time.monotonic() >= created_by:
+                        return
+                    time.sleep(0.05)
+                    continue
                 if error.code is not ErrorCode.engine_error:
                     log.warning("could not remove sandbox %s: %s", self._name, error)
                     return

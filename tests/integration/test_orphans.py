@@ -1,0 +1,102 @@
+"""Nothing is left behind by an orchestrator that ends between creating and starting a container."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import docker
+import pytest
+
+from sandbox import DockerEnvironment, Limits
+from sandbox.docker import container, orphans
+from sandbox.docker.engine import connect
+from sandbox.docker.runtime import ensure_runtime, forget_runtime
+
+from .observing import eventually
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("runtime")]
+
+SMALL = Limits(memory_bytes=128 << 20)
+DIE_BEFORE_START = """
+import os, signal, sys
+from docker.api.container import ContainerApiMixin
+from sandbox import DockerEnvironment
+ContainerApiMixin.start = lambda *_: (print("created", flush=True), os.kill(os.getpid(), signal.SIGKILL))
+DockerEnvironment().start()
+"""
+
+
+def unstarted(pid: int) -> list[str]:
+    labels = [f"{container.PID_LABEL}={pid}"]
+    found = connect().api.containers(all=True, filters={"status": "created", "label": labels})
+    return [one["Id"] for one in found]
+
+
+def test_a_container_that_a_killed_orchestrator_never_started_is_swept() -> None:
+    dying = subprocess.Popen([sys.executable, "-c", DIE_BEFORE_START], stdout=subprocess.PIPE, text=True)
+    assert dying.communicate(timeout=60)[0] == "created\n"
+    assert dying.returncode == -signal.SIGKILL
+    assert unstarted(dying.pid)
+    orphans._swept.clear()
+    with DockerEnvironment(limits=SMALL):
+        assert unstarted(dying.pid) == []
+
+
+def test_the_unstarted_container_of_a_living_orchestrator_stays() -> None:
+    client = connect()
+    made = client.api.create_container(
+        "gamebox/base", ["true"], labels=container.labels(f"gamebox-{uuid.uuid4().hex}") | {container.PID_LABEL: "1"}
+    )
+    try:
+        orphans._swept.clear()
+        with DockerEnvironment(limits=SMALL):
+            assert client.api.inspect_container(made["Id"])["State"]["Status"] == "created"
+    finally:
+        client.api.remove_container(made["Id"], force=True)
+
+
+def test_a_create_that_was_interrupted_and_is_carried_out_later_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a Ctrl-C in the middle of the create does: the engine goes on with it."""
+    later: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(client: docker.DockerClient, image_id: str, name: str, *_: object) -> str:
+        create = [
+            "docker",
+            "create",
+            "--name",
+            name,
+            "--label",
+            f"{container.PID_LABEL}={os.getpid()}",
+            "gamebox/base",
+            "true",
+        ]
+        later.append(subprocess.Popen(["sh", "-c", 'sleep 0.3; exec "$@"', "sh", *create], stdout=subprocess.DEVNULL))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(container, "create", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        DockerEnvironment(limits=SMALL).start()
+    assert later[0].wait(10) == 0
+    assert eventually(lambda: unstarted(os.getpid()) == [], 3.0)
+
+
+def test_a_runtime_volume_removed_behind_our_back_is_made_again() -> None:
+    client = connect()
+    name = ensure_runtime(client, report=print).name
+    in_use = client.api.containers(all=True, filters={"volume": name})
+    if in_use:
+        pytest.skip("other sandboxes use the runtime volume right now")
+    client.api.remove_volume(name)
+    client.api.remove_volume(f"{name}-verified")
+    started = time.monotonic()
+    try:
+        with DockerEnvironment(limits=SMALL) as env:
+            assert env.run("echo back").unwrap().output == "back\n"
+    finally:
+        forget_runtime(client)
+    assert time.monotonic() - started < 60
