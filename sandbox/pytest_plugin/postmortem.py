@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .inspection import MOST_FILES, Changes, Process, Snapshot, changes, processes, snapshot
+from sandbox.errors import ErrorCode
+
+from .inspection import LOOK_SECONDS, MOST_FILES, Changes, Process, Snapshot, changes, processes, snapshot
 from .recorded import Entry, Recorded, cut
 
 LINE_CHARS = 1000
@@ -92,7 +94,7 @@ class PostMortem:
 def collect(test: str, phase: str, fixture: str, env: Recorded, before: Snapshot | None, earlier: int) -> PostMortem:
     """The post-mortem of ``env``: what it was asked after its first ``earlier`` operations; ``before`` are the files it began with.
 
-    Takes at most a few seconds, also where the sandbox is gone or does not answer.
+    A sandbox that does not answer is given up after 7 s.
     """
     entries = env.record.since(earlier)
     gone = _gone(env)
@@ -132,10 +134,10 @@ def _gone(env: Recorded) -> str | None:
     if not env.started:
         return "it was closed, or did not start"
     with env.unrecorded():
-        answer = env.list(".", max_entries=1)
-    return (
-        f"{answer.error}" if not answer.ok and answer.code.value in ("sandbox_unavailable", "sandbox_closed") else None
-    )
+        answer = env.run(":", session=None, cwd="/", timeout_seconds=LOOK_SECONDS)
+    if answer.ok or answer.code not in (ErrorCode.sandbox_unavailable, ErrorCode.sandbox_closed):
+        return None
+    return answer.error
 
 
 def _about(env: Recorded) -> dict[str, str]:

@@ -169,6 +169,18 @@ def test_that_loses_it(sandbox):
     ])  # fmt: skip
 
 
+def test_a_sandbox_that_does_not_answer_does_not_hold_up_the_report(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+def test_that_pauses_it(sandbox):
+    from sandbox.docker.engine import connect
+    connect().api.pause(sandbox.container_id)
+    assert False
+""")
+    result = pytester.runpytest_subprocess(timeout=60)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["THE SANDBOX IS GONE: The sandbox is paused*"])
+
+
 def test_the_marker_comes_before_the_command_line_the_project_and_the_ini(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nsandbox_image = of-the-ini-file\n")
     pytester.makepyfile("""
