@@ -98,6 +98,16 @@ def setup() -> None:
 
 
 @app.command()
+def doctor(
+    as_json: bool = typer.Option(False, "--json", help="Print what was found as JSON."),
+) -> None:
+    """Try every promise of a sandbox on this engine. Exit code 0: all enforced, 1: something is not, 2: no engine."""
+    from sandbox.docker.doctor import command
+
+    raise typer.Exit(command(as_json))
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     from importlib.metadata import version as installed
