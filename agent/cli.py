@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
+import typer.core
 
 from sandbox import cli as sandbox_cli
 
+# What writing to a stream can fail with, other than that nobody reads it.
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
+class Interrupted(Exception):  # noqa: N818 - no error
+    """Ctrl-C, or a signal that is taken for it."""
+
+
+class Commands(typer.core.TyperGroup):
+    """The commands. What ends one early leaves as an exception of ours, for typer has no words for Ctrl-C and only usage for
+    wrong arguments.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """See the base class. Raises Interrupted, and SandboxError ``invalid_arguments``."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+        except Exception as error:
+            wording = getattr(error, "format_message", None)  # of typer's own usage errors
+            if wording is None:
+                raise
+            from sandbox.errors import ErrorCode, SandboxError
+
+            hint = f"See: gamebox {ctx.invoked_subcommand or ''}".rstrip() + " --help."
+            raise SandboxError(ErrorCode.invalid_arguments, wording(), hint) from error
+
+
 app = typer.Typer(
     name="gamebox",
+    cls=Commands,
     help="Run coding agents, and anything else, in sandboxes.",
     no_args_is_help=True,
     add_completion=False,
@@ -56,6 +88,8 @@ def agent(
     max_cost: float | None = typer.Option(None, help="US dollars at most."),
     max_seconds: float | None = typer.Option(None, help="Seconds at most."),
     max_tokens: int | None = typer.Option(None, help="Tokens at most, input and output."),
+    memory: str = typer.Option(sandbox_cli.DEFAULT_MEMORY, help="Memory limit of the sandbox, as in 512m or 2g."),
+    cpus: float = typer.Option(sandbox_cli.DEFAULT_CPUS, help="How many processors the sandbox may use."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
 ) -> None:
     """Let an agent work on a copy of a repository; ends with the diff. Exit code 0: finished, 1: not finished."""
@@ -63,7 +97,8 @@ def agent(
 
     code = run_agent(
         task=task, repo=repo, model=model, script=script, image=image, apply=apply, as_json=as_json, language=language,
-        max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, local=local,
+        max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, memory=memory,
+        cpus=cpus, local=local,
     )  # fmt: skip
     raise typer.Exit(code)
 
@@ -116,18 +151,70 @@ def version() -> None:
 
 
 def main(args: list[str] | None = None) -> Any:
-    """Run the command line; errors are said in one or two lines on standard error, and exit with 2."""
+    """Run the command line; errors are said in one or two lines on standard error, and exit with 2.
+
+    With --json an error is also the failure envelope on standard output.
+    """
+    _speak_utf8()
+    as_json = _asks_for_json(sys.argv[1:] if args is None else args)
     try:
-        return app(args=args, standalone_mode=True)
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted\n")
-        raise SystemExit(130) from None
-    except BrokenPipeError:  # as with | head: whoever read our output has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
+        try:
+            return app(args=args, standalone_mode=True)
+        finally:
+            sys.stdout.flush()
+    except (KeyboardInterrupt, Interrupted):
+        _end_interrupted(as_json)
+    except OSError as error:
+        _end_unwritten(error)
     except Exception as error:
         from sandbox.errors import SandboxError
 
         if not isinstance(error, SandboxError) or os.environ.get("GAMEBOX_DEBUG"):
             raise
+        if as_json:
+            from sandbox.envelope import Failure
+
+            sandbox_cli.print_json(Failure[Any].of(error).to_dict())
         sandbox_cli.fail(error)
+
+
+def _end_interrupted(as_json: bool) -> NoReturn:
+    _say("\ninterrupted\n")
+    if as_json:
+        from sandbox.envelope import Failure
+        from sandbox.errors import ErrorCode
+
+        stopped = Failure[Any](ErrorCode.cancelled, "It was interrupted.", "Start it again.", effects="unknown")
+        sandbox_cli.print_json(stopped.to_dict())
+    raise SystemExit(130) from None
+
+
+def _end_unwritten(error: OSError) -> NoReturn:
+    """Exit for an output that cannot be written; anything else is raised again."""
+    gone = isinstance(error, BrokenPipeError)  # as with | head: whoever read our output has had enough
+    if not gone and (error.errno not in _UNWRITABLE or error.filename is not None):
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered would fail once more at the end
+    if not gone:
+        _say(f"error: the output could not be written: {error.strerror} (io_error)\nhint: Free some space there.\n")
+    raise SystemExit(1 if gone else 2) from None
+
+
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:  # the terminal is gone, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _speak_utf8() -> None:
+    """Text goes out as UTF-8 whatever the locale says; in data, bytes that are no text as the bytes they were."""
+    for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(encoding="utf-8", errors=errors)
+
+
+def _asks_for_json(args: list[str]) -> bool:
+    return "--json" in (args[: args.index("--")] if "--" in args else args)

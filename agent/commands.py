@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sandbox.cli import bad_input
+from sandbox.cli import DEFAULT_CPUS, DEFAULT_MEMORY, bad_input, print_json
 from sandbox.environment import Environment
 
 from .budget import Budget
 from .job import Job, Outcome, carry_out
 from .language import AgentLanguage, FunctionCallingLanguage, JsonLanguage
 from .model.brain import Brain
-from .show import Screen, summary_line
+from .show import Screen, files, summary_line
 
 LANGUAGES: dict[str, type[AgentLanguage]] = {"function_calling": FunctionCallingLanguage, "json": JsonLanguage}
 
@@ -35,6 +34,8 @@ def run_agent(
     max_cost: float | None,
     max_seconds: float | None,
     max_tokens: int | None,
+    memory: str,
+    cpus: float,
     local: bool,
 ) -> int:
     """The command ``gamebox agent``; returns its exit code. Raises SandboxError for bad input."""
@@ -47,7 +48,7 @@ def run_agent(
         task=task,
         repo=repo,
         brain=brain_of(model, script, budget),
-        open_environment=opener(image, local=local),
+        open_environment=opener(image, memory=memory, cpus=cpus, local=local),
         language=LANGUAGES[language](),
         budget=budget,
         apply=apply,
@@ -56,7 +57,7 @@ def run_agent(
     outcome = carry_out(job, screen)
     tell(outcome, screen)
     if as_json:
-        sys.stdout.write(json.dumps(outcome.to_dict(), ensure_ascii=False) + "\n")
+        print_json(outcome.to_dict())
     elif outcome.diff:
         Screen(sys.stdout).diff(outcome.diff)
     return outcome.exit_code
@@ -105,14 +106,16 @@ def brain_of(model: str | None, script: Path | None, budget: Budget) -> Brain:
     return brain
 
 
-def opener(image: str, *, local: bool) -> Callable[[Path], Environment]:
-    """What makes the sandbox around a folder: no network, default limits."""
+def opener(
+    image: str, *, memory: str = DEFAULT_MEMORY, cpus: float = DEFAULT_CPUS, local: bool
+) -> Callable[[Path], Environment]:
+    """What makes the sandbox around a folder, without a network."""
     from sandbox.cli import sandbox_of
 
     def opened(folder: Path) -> Environment:
         if local:  # it works in the folder it is given, and ours must stay as it is: the diff is made against it
             folder = Path(shutil.copytree(folder, folder.with_name("local"), symlinks=True))
-        return sandbox_of(image, folder, "none", "2g", 2.0, local)
+        return sandbox_of(image, folder, "none", memory, cpus, local)
 
     return opened
 
@@ -144,6 +147,6 @@ def tell(outcome: Outcome, screen: Screen) -> None:
         screen.line(f"error: {outcome.refused.message} ({outcome.refused.code.value})", "red")
         screen.line(f"hint: {outcome.refused.hint}")
     elif outcome.applied:
-        screen.line(f"{len(outcome.changes)} files written back", "green")
+        screen.line(f"{files(outcome.changes)} written back", "green")
     else:
-        screen.line(f"{len(outcome.changes)} files changed")
+        screen.line(f"{files(outcome.changes)} changed")

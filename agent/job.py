@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from sandbox.environment import Environment
 from sandbox.errors import SandboxError
+from sandbox.interrupts import terminated_like_interrupted, uninterrupted
 
 from .budget import Budget
 from .coding import coding_agent
@@ -23,7 +20,8 @@ from .repo.applying import apply
 from .repo.changes import Change, changes, diff_text
 from .repo.snapshot import Snapshot, take
 from .run import AgentRun
-from .show import LiveView, Screen
+from .scratch import scratch_folder
+from .show import LiveView, Screen, files
 from .status import RunStatus
 
 
@@ -84,25 +82,25 @@ class Outcome:
 
 
 def carry_out(job: Job, screen: Screen) -> Outcome:
-    """Do the job. The sandbox is closed whatever happens, also on Ctrl-C and SIGTERM, and a second Ctrl-C cannot stop
-    that.
+    """Do the job. The sandbox is closed whatever happens, also on Ctrl-C, SIGTERM and SIGHUP, and a second Ctrl-C cannot
+    stop that.
 
     Raises SandboxError for what is wrong before the run begins (no repository, no engine, no image).
     """
-    with tempfile.TemporaryDirectory(prefix="gamebox-job-") as scratch, _terminated_like_interrupted():
-        snapshot = take(job.repo.absolute(), Path(scratch) / "before")
+    with terminated_like_interrupted(), scratch_folder() as scratch:
+        snapshot = take(job.repo.absolute(), scratch / "before")
         for path in snapshot.left_out:
             screen.line(f"left out: {path} is a link that leads out of the repository", "yellow")
-        screen.line(f"{len(snapshot.files)} files of {job.repo} go into the sandbox", "dim")
+        screen.line(f"into the sandbox: {files(snapshot.files)} of {job.repo}", "dim")
         environment = job.open_environment(snapshot.copy)
         try:
             environment.start()
             run = _run(job, environment, screen)
             if run.status is RunStatus.cancelled:
                 return Outcome(run=run, interrupted=True)
-            return _brought_back(job, run, environment, snapshot, Path(scratch) / "after")
+            return _brought_back(job, run, environment, snapshot, scratch / "after")
         finally:
-            with _uninterrupted():
+            with uninterrupted():
                 environment.close()
 
 
@@ -143,38 +141,3 @@ def _refused(answer: Any) -> SandboxError | None:
     except SandboxError as error:
         return error
     return None
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM ends the job as Ctrl-C does, so that what must be closed is closed. Only the main thread can ask for
-    that.
-    """
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait until the block is done."""
-    try:
-        before = {s: signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

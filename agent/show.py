@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, TextIO
 
 from .hooks import Hooks, Step
@@ -109,16 +110,22 @@ def main_argument(args: Any) -> str:
     return "" if name is None else _cut(str(args[name]), 3).replace("\n", "\n      ")
 
 
+def files(some: Collection[object]) -> str:
+    """How many files: "1 file", "2 files"."""
+    return f"{len(some)} file{'' if len(some) == 1 else 's'}"
+
+
 def summary_line(run: AgentRun) -> str:
     """How the run ended and what it used, in one line."""
     u = run.usage
     cost = "cost unknown" if u.unpriced_calls else f"${u.cost_usd:.4f}"
     tokens = f"{u.input_tokens} + {u.output_tokens} tokens"
     failed = f" ({u.failed_calls} failed)" if u.failed_calls else ""
+    steps = f"{run.iterations} step{'' if run.iterations == 1 else 's'}"
     if not u.calls:
-        return f"{run.status.value}: {run.reason} {run.iterations} steps, {run.seconds:.1f} s, no model was called"
+        return f"{run.status.value}: {run.reason} {steps}, {run.seconds:.1f} s, no model was called"
     calls = f"{u.calls} model call{'' if u.calls == 1 else 's'}{failed}"
-    return f"{run.status.value}: {run.reason} {run.iterations} steps, {run.seconds:.1f} s, {calls}, {tokens}, {cost}"
+    return f"{run.status.value}: {run.reason} {steps}, {run.seconds:.1f} s, {calls}, {tokens}, {cost}"
 
 
 def _cut(text: str, lines: int) -> str:

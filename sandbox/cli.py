@@ -6,6 +6,8 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,15 +15,21 @@ import typer
 
 if TYPE_CHECKING:
     from .envelope import Envelope
-    from .environment import Environment
     from .errors import SandboxError
+    from .guest_environment import GuestEnvironment
+    from .limits import Limits
     from .results import RunResult
 
-# Both streams are held in memory on this side; what is beyond this is cut in the middle, and said so.
-KEEP_OUTPUT_BYTES = 8 << 20
+# The sandbox is gone when the output is printed, so all of it has to be kept; the guest keeps it in the sandbox's memory, and
+# this share of that is no harm to the command.
+KEPT_SHARE_OF_MEMORY = 1 / 32
+# Notices that mean nothing here: what was printed are the very bytes, and a cut is told with what can be done about it.
+_SAID_OTHERWISE = {"output_cut", "output_not_text"}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 DEFAULT_IMAGE = "gamebox/base"
+DEFAULT_MEMORY = "2g"
+DEFAULT_CPUS = 2.0
 
 EPILOG = """Examples:
 
@@ -37,8 +45,8 @@ def run(
     workspace: Path | None = typer.Option(None, help="Folder to copy in; nothing is written back to it."),
     timeout: float = typer.Option(120.0, help="Seconds after which the command and all it started are killed."),
     network: str = typer.Option("none", help="none, or bridge to reach the outside."),
-    memory: str = typer.Option("2g", help="Memory limit, as in 512m or 2g."),
-    cpus: float = typer.Option(2.0, help="How many processors at most."),
+    memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit, as in 512m or 2g."),
+    cpus: float = typer.Option(DEFAULT_CPUS, help="How many processors at most."),
     env: list[str] = typer.Option([], "--env", "-e", metavar="K=V", help="Environment variable; may be repeated."),
     stdin: bool = typer.Option(False, "--stdin", "-i", help="Give the command this command's standard input."),
     as_json: bool = typer.Option(False, "--json", help="Print the envelope as JSON."),
@@ -46,28 +54,69 @@ def run(
 ) -> None:
     """Run one command in a fresh sandbox and exit as it did: 124 after a timeout, 128+n after signal n."""
     variables = dict(_variable(text) for text in env)
-    if timeout <= 0:
-        raise bad_input(f"--timeout {timeout:g} is not positive.", "Give the seconds the command may take.")
-    given = sys.stdin.buffer.read() if stdin else None
-    with sandbox_of(image, workspace, network, memory, cpus, local) as sandbox:
+    with _opened(sandbox_of(image, None if local else workspace, network, memory, cpus, local), timeout) as sandbox:
+        if local and workspace is not None:  # LocalEnvironment would work in the folder itself
+            sandbox.upload(_folder(workspace), ".").unwrap()
         answer = sandbox.run(
-            argv=command, env=variables, stdin=given, timeout_seconds=timeout, keep_output_bytes=KEEP_OUTPUT_BYTES
+            argv=command,
+            env=variables,
+            stdin=sys.stdin.buffer.read() if stdin else None,
+            timeout_seconds=timeout,
+            keep_output_bytes=_kept(sandbox.limits),
         )
     if as_json:
-        sys.stdout.write(json.dumps(answer.to_dict(), ensure_ascii=False) + "\n")
+        print_json(_without_spill(answer).to_dict())
     else:
         _print(answer)
     raise typer.Exit(exit_code(answer))
 
 
-def sandbox_of(image: str, workspace: Path | None, network: str, memory: str, cpus: float, local: bool) -> Environment:
+@contextmanager
+def _opened(sandbox: GuestEnvironment, timeout: float) -> Iterator[GuestEnvironment]:
+    """The sandbox, started, and closed whatever happens. Raises SandboxError before that for a timeout it cannot keep."""
+    from .interrupts import terminated_like_interrupted, uninterrupted
+
+    most = sandbox.limits.max_timeout_seconds
+    if not 0 < timeout <= most:  # so is nan
+        raise bad_input(
+            f"--timeout {timeout:g} is not between 0 and {most:g}.", "Give the seconds the command may take."
+        )
+    with terminated_like_interrupted():
+        try:
+            yield sandbox.start()
+        finally:
+            with uninterrupted():
+                sandbox.close()
+
+
+def _folder(workspace: Path) -> Path:
+    if not workspace.is_dir():
+        from .errors import ErrorCode, SandboxError
+
+        raise SandboxError(
+            ErrorCode.workspace_invalid, f"The workspace {str(workspace)!r} is no folder.", "Give a folder that exists."
+        )
+    return workspace
+
+
+def _kept(limits: Limits) -> int:
+    return min(limits.spill_bytes, int(limits.memory_bytes * KEPT_SHARE_OF_MEMORY))
+
+
+def sandbox_of(
+    image: str, workspace: Path | None, network: str, memory: str, cpus: float, local: bool
+) -> GuestEnvironment:
     """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good."""
+    from dataclasses import replace
+
     from .limits import Limits
     from .network.policy import Network
 
     if network not in {"none", "bridge"}:
         raise bad_input(f"--network {network!r} is not known.", "Use none or bridge.")
     limits = Limits(memory_bytes=size_of(memory), cpus=cpus)
+    # A workspace that fits may be copied in, too.
+    limits = replace(limits, transfer_bytes=max(limits.transfer_bytes, limits.workspace_bytes))
     if local:
         from .local import LocalEnvironment
 
@@ -85,7 +134,7 @@ def size_of(text: str) -> int:
 
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise SandboxError(ErrorCode.invalid_limits, f"{text!r} is no size.", "Write it as 512m or 2g.")
+        raise SandboxError(ErrorCode.invalid_limits, f"{text!r} is no size of memory.", "Write it as 512m or 2g.")
     return int(float(match.group(1)) * (1 << _UNITS[match.group(2).lower()]))
 
 
@@ -125,20 +174,59 @@ def _variable(text: str) -> tuple[str, str]:
     return name, os.environ[name]
 
 
+def print_json(data: Any) -> None:
+    """``data`` as one line on standard output; text that is no Unicode (the bytes of a name, say) is escaped."""
+    text = json.dumps(data, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = json.dumps(data)
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def _print(answer: Envelope[RunResult]) -> None:
+    """Both streams byte for byte; what is to be said besides goes to standard error."""
     result: Any = answer.result
     if result is not None:
-        sys.stdout.write(result.stdout)
-        sys.stdout.flush()
-        sys.stderr.write(result.stderr)
+        for stream, data in ((sys.stdout, result.stdout_bytes), (sys.stderr, result.stderr_bytes)):
+            stream.flush()
+            stream.buffer.write(data)
+            stream.flush()
         if result.truncated:
-            sys.stderr.write(f"\nwarning: {result.output_bytes} bytes of output, cut in the middle\n")
+            missing = result.output_bytes - len(result.stdout_bytes) - len(result.stderr_bytes)
+            sys.stderr.write(
+                f"\nwarning: {missing} of the {result.output_bytes} bytes of output were cut out of the middle; no mark is there.\n"
+                "hint: Give a larger --memory (a thirty-second of it is kept, at most 64 MiB), or redirect the output to a file in "
+                "the sandbox and print the part you need.\n"
+            )
     for notice in answer.notices:
-        sys.stderr.write(f"notice: {notice.message}{' ' + notice.hint if notice.hint else ''}\n")
+        if notice.code not in _SAID_OTHERWISE:
+            sys.stderr.write(f"notice: {notice.message}{' ' + notice.hint if notice.hint else ''}\n")
     if not answer.ok:
         sys.stderr.write(f"error: {answer.error} ({answer.code.value})\n")
         if answer.hint:
             sys.stderr.write(f"hint: {answer.hint}\n")
+
+
+def _without_spill(answer: Envelope[RunResult]) -> Envelope[RunResult]:
+    """The same without the file that holds the whole output: it is gone with the sandbox."""
+    import dataclasses
+
+    from .hints import word_notice
+
+    result: Any = answer.result
+    if result is None or result.spill_path is None:
+        return answer
+    where = f"; all of it in {result.spill_path}"
+    texts = {name: getattr(result, name).replace(where, "") for name in ("output", "stdout", "stderr")}
+    cut = word_notice("output_cut", {"bytes": result.output_bytes})
+    notices = tuple(cut if cut and n.code == "output_cut" else n for n in answer.notices)
+    return dataclasses.replace(
+        answer,
+        result=result.model_copy(update={**texts, "spill_path": None, "spill_truncated": False}),
+        notices=notices,
+    )
 
 
 def _report(line: str) -> None:

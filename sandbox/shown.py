@@ -55,7 +55,7 @@ def shown_output(segments: Any, blob: bytes, total: int, truncated: bool, where:
         texts.append(text)
         replaced = replaced or wrong
     out, err = (b"".join(d for s, d, _ in pieces if s == stream) for stream in (1, 2))
-    return Shown(*texts, encoding_errors=replaced, stdout_bytes=out, stderr_bytes=err)
+    return Shown(texts[0], texts[1], texts[2], encoding_errors=replaced, stdout_bytes=out, stderr_bytes=err)
 
 
 def shown_part(blob: bytes, *, starts: bool, ends: bool) -> tuple[str, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,8 @@ from .brain import ModelError
 from .faults import is_transient, translated, wait_seconds
 from .response import Response
 from .switch import refuse_if_forbidden
+
+log = logging.getLogger(__name__)
 
 # Rough, for calls that failed without saying what they used: English text has about 4 characters a token.
 CHARS_PER_TOKEN = 4
@@ -106,6 +109,7 @@ class LiteLLMModel:
             wait=self._pause,
             retry=retry_if_exception(is_transient),
             before=lambda _: meter.check() if meter else None,
+            before_sleep=self._say_pause,
             reraise=True,
         )
         try:
@@ -163,6 +167,14 @@ class LiteLLMModel:
         meter = current_meter()
         left = meter.seconds_left() if meter else None
         return pause if left is None else min(pause, left)
+
+    def _say_pause(self, state: RetryCallState) -> None:
+        """A model that is waited for looks like one that hangs: said as a warning, which Python shows on standard error."""
+        error = state.outcome.exception() if state.outcome else None
+        log.warning(
+            "%s: %s; trying again in %.0f s (attempt %d of %d)",
+            self.model, type(error).__name__, state.upcoming_sleep, state.attempt_number + 1, self.max_attempts,
+        )  # fmt: skip
 
 
 def load() -> Any:

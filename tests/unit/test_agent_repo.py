@@ -146,11 +146,6 @@ def test_any_diff_of_text_can_be_applied(
     assert (base / "repo/f").read_bytes() == wanted
 
 
-def test_binary_files_are_named_only(repo: Path, tmp_path: Path) -> None:
-    snapshot, after, found = job(repo, tmp_path, lambda f: (f / "image").write_bytes(b"\x89PNG\0\0"))
-    assert "Binary files a/image and b/image differ" in diff_text(snapshot, after, found)
-
-
 def test_apply_makes_the_repository_what_it_became(repo: Path, tmp_path: Path) -> None:
     (repo / "a.py").chmod(0o640)
     snapshot, after, found = job(repo, tmp_path, rework)

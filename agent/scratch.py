@@ -1,0 +1,49 @@
+"""The folders jobs work in: each goes with its job, and those of jobs that were killed go when the next one starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# Process ids mean something in their own namespace only, and are used again: the start time tells one owner from the next.
+_NAME = re.compile(r"gamebox-job-(\d+)-(\d+)-(\d+)-\w+")
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder of this process alone, gone after the block. Raises OSError where none can be made."""
+    sweep(Path(tempfile.gettempdir()))
+    owner = f"{_namespace()}-{os.getpid()}-{_started(os.getpid()) or 0}"
+    with tempfile.TemporaryDirectory(prefix=f"gamebox-job-{owner}-") as folder:
+        yield Path(folder)
+
+
+def sweep(base: Path) -> None:
+    """Remove the folders in ``base`` that this user's processes of this process namespace left when they were killed."""
+    for folder in base.glob("gamebox-job-*"):
+        match = _NAME.fullmatch(folder.name)
+        if match is None or match[1] != _namespace() or match[3] == _started(int(match[2])):
+            continue
+        try:
+            ours = not folder.is_symlink() and folder.stat().st_uid == os.getuid()
+        except FileNotFoundError:
+            continue
+        if ours:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _namespace() -> str:
+    return str(Path("/proc/self/ns/pid").stat().st_ino)
+
+
+def _started(pid: int) -> str | None:
+    """When a process started, in ticks since the boot; None if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+    except OSError:
+        return None
