@@ -1,7 +1,7 @@
 """Waiting until what was started in a sandbox is ready: a port, a log line, a file, an HTTP answer, a command.
 
 Each wait asks again and again through the environment's own operations, at once when it is called and then at growing intervals,
-and either answers or raises NotReadyError within a second of ``timeout_seconds``. ``command_id`` names the background command that
+and either answers or raises NotReadyError at most 2 s after ``timeout_seconds``. ``command_id`` names the background command that
 is waited for: its output is then part of the error, and when it ends first the wait ends at once. A sandbox that is gone raises
 the SandboxError that says so.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -27,7 +27,8 @@ LONGEST_PAUSE_SECONDS = 0.25
 LOG_BYTES = 4096
 # A line that has no end yet is kept up to this size.
 LINE_CHARS = 65536
-_PROBE_SECONDS = 10.0
+# A last try just before the end gets as long as an answer may take, or it would only tell that it was too short.
+_LEAST_TRY_SECONDS, _LONGEST_TRY_SECONDS = 1.0, 10.0
 # Faults of a moment: the same question may be answered a little later.
 _PASSING = frozenset({ErrorCode.timeout, ErrorCode.too_many_processes, ErrorCode.too_many_actions})
 _LISTENING = "0A"
@@ -64,8 +65,8 @@ def wait_for_port(
 ) -> None:
     """Wait until something listens on TCP ``port`` of the sandbox's own addresses (any, or 127.0.0.1, or ::1).
 
-    No connection is made where the image has ``cat`` (/proc/net is read); elsewhere an HTTP request is sent to the port. In a
-    LocalEnvironment the ports are the host's: any program's server on that port counts.
+    No connection is made where the image has ``cat`` (/proc/net is read); elsewhere an HTTP request is sent, and a server that says
+    nothing to that is not seen. In a LocalEnvironment the ports are the host's: any program's server on that port counts.
     """
     if not 0 < port < 65536:
         raise SandboxError(ErrorCode.invalid_arguments, f"{port} is no port.", "Give a port from 1 to 65535.")
@@ -77,8 +78,9 @@ def wait_for_port(
         )  # fmt: skip
         if not listed.ok and listed.code is ErrorCode.program_not_found:
             answer = env.browse(f"http://127.0.0.1:{port}/", raw=True, max_chars=1, timeout_seconds=wait.seconds)
-            # An open port may well answer with something that is no HTTP.
-            return True if _settled(answer, wait, ErrorCode.connection_failed) or "refused" not in wait.last else None
+            if not answer.ok and answer.code is ErrorCode.connection_failed and "refused" not in answer.error:
+                return True  # an open port may well answer with something that is no HTTP
+            return None if _settled(answer, wait, ErrorCode.connection_failed) is None else True
         table = _settled(listed, wait)
         return True if table is not None and port in listening_ports(table.stdout) else None
 
@@ -188,7 +190,7 @@ class _Wait:
         deadline = started + self.timeout_seconds
         pause, ended = FIRST_PAUSE_SECONDS, None
         while True:
-            self.seconds = max(min(deadline - time.monotonic(), _PROBE_SECONDS), 0.1)
+            self.seconds = min(max(deadline - time.monotonic(), _LEAST_TRY_SECONDS), _LONGEST_TRY_SECONDS)
             self.last = ""
             found = probe(self)
             if found is not None:
@@ -225,18 +227,19 @@ class _Lines:
         self._offset = 0
         self._begun = ""
 
-    def more(self, seconds: float) -> list[str]:
-        """The lines that came since, read for at most that long; the begun one too when nothing came or nothing more can."""
-        lines: list[str] = []
+    def more(self, seconds: float) -> Iterator[str]:
+        """The lines that came since, read for about that long; the begun one too when nothing came or nothing more can."""
         until = time.monotonic() + seconds
         while True:
             part = self._env.logs(self._id, offset=self._offset).unwrap()
             quiet = part.next_offset == self._offset
             *whole, begun = (self._begun + part.content).split("\n")
-            lines += whole
             self._offset, self._begun = part.next_offset, begun[-LINE_CHARS:]
+            yield from whole
             if quiet or self._offset >= part.total_bytes or time.monotonic() > until:
-                return [*lines, self._begun] if self._begun and (quiet or not part.running) else lines
+                if self._begun and (quiet or not part.running):
+                    yield self._begun
+                return
 
 
 def _settled(envelope: Envelope[T], wait: _Wait, *not_yet: ErrorCode) -> T | None:

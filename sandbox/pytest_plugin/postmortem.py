@@ -68,7 +68,7 @@ class PostMortem:
                 lines += [f"  {command.id} {command.state}: {command.command}", *_indented(command.output)]
         if self.gone is None:
             lines += [*self._process_lines(), *self._file_lines()]
-        return "\n".join(line[:LINE_CHARS] for line in lines)
+        return "\n".join(_printable(line[:LINE_CHARS]) for line in lines)
 
     def _process_lines(self) -> list[str]:
         if self.processes_problem is not None:
@@ -185,6 +185,12 @@ def _entry_lines(entry: Entry) -> list[str]:
     head = f"  [{entry.number}] at {entry.at_seconds:.3f} s, {entry.duration_ms:.0f} ms: {entry.operation} {first}"
     lines = [head, *_indented("\n".join(further)), f"    -> {ended}"] if further else [f"{head} -> {ended}"]
     return [*lines, *(f"    ! {notice}" for notice in entry.notices), *_indented(cut(entry.output))]
+
+
+def _printable(line: str) -> str:
+    """The line without what a terminal would obey and what no report could carry: a sandbox may print anything."""
+    shown = "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in line)
+    return shown.encode("utf-8", "backslashreplace").decode()
 
 
 def _indented(text: str) -> list[str]:

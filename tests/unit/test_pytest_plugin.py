@@ -240,6 +240,17 @@ def test_secrets_of_a_command_are_not_remembered(local: RecordedLocal) -> None:
     assert "hunter2" not in json.dumps(collect("t", "call", "sandbox", local, None, 0).to_dict())
 
 
+def test_nothing_in_a_report_is_obeyed_by_a_terminal(local: RecordedLocal) -> None:
+    local.run("printf '\\033[2Jgone\\233\\a ümläut'; : \udcff")
+    local.write("\x1b[31mred", "")
+    local.run("printf x >&2", background=True)
+    text = collect("t", "call", "sandbox", local, Snapshot({}, {}), 0).to_text()
+    assert "\\x1b[2Jgone" in text
+    assert "ümläut" in text
+    assert all(c.isprintable() or c in "\n\t" for c in text)
+    assert text.encode()
+
+
 def test_a_wait_is_remembered_as_one_operation(local: RecordedLocal) -> None:
     local.write("there", "")
     wait_for_file(local, "there")
