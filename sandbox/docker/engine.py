@@ -86,6 +86,13 @@ def connect(timeout_seconds: int = 60) -> docker.DockerClient:
 
 def _new_client(address: str, timeout_seconds: int) -> docker.DockerClient:
     """A client that speaks the engine's own API version; whatever fails on the way is closed again."""
+    if address.startswith("ssh://"):  # docker-py would need paramiko for it
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"An engine over ssh ({address}) is not supported.",
+            "Forward its socket with `ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST`, and set "
+            "DOCKER_HOST=unix:///tmp/docker.sock.",
+        )
     _knock(address, timeout_seconds)
     first = _client(address, timeout_seconds, _OLDEST_API)
     try:

@@ -20,7 +20,7 @@ from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.transport import Transport
 
-from . import container, enforcement
+from . import container, enforcement, fitting
 from .disk import Disk, prepare
 from .engine import connect, translated
 from .events import EngineEvents, watch
@@ -82,7 +82,7 @@ class DockerEnvironment(GuestEnvironment):
         self._disk: Disk | None = None
         if self.profile.warning:
             log.warning(self.profile.warning)
-        _check_inputs(self._workspace, self._bundle, self._env)
+        _check_inputs(image, self._workspace, self._bundle, self._env)
 
     @property
     def container_id(self) -> str:
@@ -93,7 +93,10 @@ class DockerEnvironment(GuestEnvironment):
 
     # --- start ------------------------------------------------------------------
     def _connect(self) -> Transport:
+        if self._workspace is not None:
+            fitting.check_workspace(self._workspace, self.limits)
         client = self._client = connect()
+        fitting.check_memory(client, self.limits)
         image_id = ensure_image(client, self.image, report=self._report)
         runtime = ensure_runtime(client, report=self._report)
         self._events = watch(client)
@@ -147,7 +150,10 @@ class DockerEnvironment(GuestEnvironment):
         if self._bundle is not None:
             self.upload(self._bundle, container.bundle_path(self.profile)).unwrap()
         if self._workspace is not None:
-            self.upload(self._workspace, container.WORKSPACE).unwrap()
+            copied = self.upload(self._workspace, container.WORKSPACE)
+            if not copied.ok and copied.code is ErrorCode.no_space:
+                raise fitting.workspace_too_large(self._workspace, self.limits)
+            copied.unwrap()
 
     # --- end ------------------------------------------------------------------
     def _release(self) -> None:
@@ -246,7 +252,11 @@ def _engine_answers() -> bool:
     return True
 
 
-def _check_inputs(workspace: Path | None, bundle: Path | None, env: Mapping[str, str]) -> None:
+def _check_inputs(image: str, workspace: Path | None, bundle: Path | None, env: Mapping[str, str]) -> None:
+    if not image.strip():
+        raise SandboxError(
+            ErrorCode.invalid_configuration, f"{image!r} names no image.", "Name one, as in gamebox/base."
+        )
     if workspace is not None and not workspace.is_dir():
         what = "is a file, not a folder" if workspace.exists() else "does not exist"
         raise SandboxError(

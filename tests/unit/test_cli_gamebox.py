@@ -65,7 +65,11 @@ FINISH = {"tool": "finish", "args": {"summary": "changed\x1b[31m"}}
         (("run", "--memory", "lots", "--", "true"), "512m"),
         (("run", "--memory", "0", "--", "true"), "memory_bytes=0"),
         (("run", "--cpus", "-1", "--", "true"), "cpus=-1"),
+        (("run", "--memory", "-5m", "--", "true"), "'-5m'"),
         (("run", "--timeout", "0", "--", "true"), "--timeout 0"),
+        (("run", "--timeout", "inf", "--", "true"), "--timeout inf"),
+        (("run", "--timeout", "nan", "--", "true"), "--timeout nan"),
+        (("run", "--image", "", "--", "true"), "image"),
         (("run", "--env", "=x", "--", "true"), "NAME=VALUE"),
         (("run", "--env", "GAMEBOX_NOT_SET", "--", "true"), "not set here"),
         (("run", "--local", "--workspace", "/nonexistent", "--", "true"), "/nonexistent"),
@@ -77,6 +81,8 @@ FINISH = {"tool": "finish", "args": {"summary": "changed\x1b[31m"}}
         (("agent", "t", "--repo", "SCRIPT", "--script", "SCRIPT"), "is a file"),
         (("agent", "t", "--repo", "REPO", "--script", "/nonexistent"), "cannot be read"),
         (("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--max-iterations", "0"), "max_iterations"),
+        (("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--memory", "lots"), "512m"),
+        (("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--cpus", "0"), "cpus=0"),
         (("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--language", "xml"), "function_calling or json"),
         (("agent", "t", "--repo", "REPO", "--model", "anthropic/claude-sonnet-4-5"), "ANTHROPIC_API_KEY"),
         (("agent", "t", "--repo", "REPO", "--model", "nosuch-thing"), "provider/name"),
@@ -139,6 +145,8 @@ def test_agent_ends_with_a_diff_that_can_be_applied(repo: Path, tmp_path: Path) 
     assert (repo / "a.txt").read_text() == "one\n"
     assert "→ edit a.txt" in done.stderr
     assert "finished" in done.stderr
+    assert "into the sandbox: 1 file of" in done.stderr
+    assert "1 file changed" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     applied = subprocess.run(["git", "apply", "-"], cwd=repo, input=done.stdout, text=True, check=False)
     assert applied.returncode == 0

@@ -153,6 +153,15 @@ def test_an_engine_that_was_named_is_never_replaced(tmp_path: Path, monkeypatch:
     assert said == []
 
 
+def test_an_engine_over_ssh_is_refused_with_the_way_to_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "ssh://someone@example.com")
+    with pytest.raises(SandboxError) as caught:
+        engine.connect()
+    assert caught.value.code is ErrorCode.invalid_configuration
+    assert "ssh://someone@example.com" in caught.value.message
+    assert "ssh -nNT -L" in caught.value.hint
+
+
 def test_a_forbidden_socket() -> None:
     refused = urllib3.exceptions.ProtocolError("Connection aborted.", PermissionError(13, "Permission denied"))
     with pytest.raises(SandboxError) as caught, engine.translated():

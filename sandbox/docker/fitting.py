@@ -1,0 +1,57 @@
+"""What is asked against what there is: the workspace against its place, the memory limit against the engine's memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import docker
+
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.hints import size
+from sandbox.limits import Limits
+
+from .engine import describe
+
+BLOCK = 4096
+
+
+def check_workspace(folder: Path, limits: Limits) -> None:
+    """Raises SandboxError ``no_space`` for a folder of the host that the sandbox's workspace cannot hold."""
+    needed = 0
+    for base, _, names in os.walk(folder):
+        for name in names:
+            try:
+                needed += -(-os.lstat(os.path.join(base, name)).st_size // BLOCK) * BLOCK  # noqa: PTH118 - many
+            except OSError:
+                continue  # what cannot be read is told when it is copied
+    if needed > limits.workspace_bytes:
+        raise workspace_too_large(folder, limits, needed)
+
+
+def workspace_too_large(folder: Path, limits: Limits, needed: int | None = None) -> SandboxError:
+    """The error for a workspace that does not fit; ``needed`` are the bytes it takes, where they are known."""
+    takes = "does not fit" if needed is None else f"takes {size(needed)}, which do not fit"
+    return SandboxError(
+        ErrorCode.no_space,
+        f"The workspace {str(folder)!r} {takes} into the sandbox's, which has {size(limits.workspace_bytes)}.",
+        "Raise Limits(memory_bytes=..., disk_bytes=...), on the command line --memory (the workspace has three eighths of it), "
+        "or copy less.",
+    )
+
+
+def check_memory(client: docker.DockerClient, limits: Limits) -> None:
+    """Raises SandboxError ``invalid_limits`` for more memory than the engine's host has; the default may always be asked for.
+
+    The engine is asked only where this host has less than that: it is nearly always the same one.
+    """
+    own = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if limits.memory_bytes <= max(own, Limits().memory_bytes):
+        return
+    there = describe(client).memory_bytes
+    if limits.memory_bytes > max(there, Limits().memory_bytes):
+        raise SandboxError(
+            ErrorCode.invalid_limits,
+            f"Limits(memory_bytes={limits.memory_bytes}) is more memory than the engine's host has ({there}, {size(there)}).",
+            "Give fewer memory_bytes, on the command line a smaller --memory.",
+        )

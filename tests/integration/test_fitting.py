@@ -1,0 +1,82 @@
+"""What does not fit is refused before anything is made, with both sizes and the limit to raise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sandbox import DockerEnvironment, Limits, SandboxError
+from sandbox.docker.engine import connect
+from sandbox.docker.events import SANDBOX_LABEL
+from sandbox.errors import ErrorCode
+
+pytestmark = pytest.mark.engine
+Make = Callable[..., DockerEnvironment]
+MIB = 1 << 20
+SMALL = Limits(memory_bytes=64 * MIB)  # a workspace of 24 MiB
+
+
+def test_a_workspace_larger_than_the_sandboxes(docker_env: Make, tmp_path: Path) -> None:
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate(25 * MIB)
+    with pytest.raises(SandboxError) as caught:
+        docker_env(workspace=tmp_path, limits=SMALL)
+    assert caught.value.code is ErrorCode.no_space
+    assert "25.0 MiB" in caught.value.message
+    assert "24.0 MiB" in caught.value.message
+    for name in ("memory_bytes", "disk_bytes", "--memory"):
+        assert name in caught.value.hint
+
+
+def test_many_small_files_take_whole_blocks(docker_env: Make, tmp_path: Path) -> None:
+    for n in range(6200):
+        (tmp_path / str(n)).write_bytes(b"x")
+    with pytest.raises(SandboxError) as caught:
+        docker_env(workspace=tmp_path, limits=SMALL)
+    assert (caught.value.code, "24.2 MiB" in caught.value.message) == (ErrorCode.no_space, True)
+
+
+def test_a_workspace_that_just_fits(docker_env: Make, tmp_path: Path) -> None:
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate(23 * MIB)
+    env = docker_env(workspace=tmp_path, limits=SMALL)
+    assert env.run("stat -c %s big").unwrap().output == f"{23 * MIB}\n"
+
+
+def test_the_agent_command_takes_the_memory_that_is_asked_for(tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    repo.mkdir()
+    with (repo / "big").open("wb") as file:
+        file.truncate(25 * MIB)
+    script = tmp_path / "script.json"
+    script.write_text('[{"tool": "finish", "args": {"summary": "done"}}]')
+    command = [sys.executable, "-c", "from agent.cli import main; main()"]
+    args = ["agent", "t", "--repo", str(repo), "--script", str(script), "--memory"]
+    small, enough = (
+        subprocess.run([*command, *args, memory], capture_output=True, text=True, check=False) for memory in ("64m", "128m")
+    )
+    assert (small.returncode, "no_space" in small.stderr, "--memory" in small.stderr) == (2, True, True)
+    assert enough.returncode == 0, enough.stderr
+
+
+def test_more_memory_than_the_host_has() -> None:
+    env = DockerEnvironment(limits=Limits(memory_bytes=9999 << 40))
+    with pytest.raises(SandboxError) as caught:
+        env.start()
+    assert caught.value.code is ErrorCode.invalid_limits
+    there = connect().info()["MemTotal"]
+    assert str(9999 << 40) in caught.value.message
+    assert str(there) in caught.value.message
+    left = connect().api.containers(all=True, filters={"label": f"{SANDBOX_LABEL}={env._name}"})
+    assert left == []
+
+
+@pytest.mark.parametrize("image", ["", "  "])
+def test_an_image_without_a_name(image: str) -> None:
+    with pytest.raises(SandboxError, match="names no image") as caught:
+        DockerEnvironment(image=image)
+    assert caught.value.code is ErrorCode.invalid_configuration
