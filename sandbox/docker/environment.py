@@ -93,10 +93,7 @@ class DockerEnvironment(GuestEnvironment):
 
     # --- start ------------------------------------------------------------------
     def _connect(self) -> Transport:
-        if self._workspace is not None:
-            fitting.check_workspace(self._workspace, self.limits)
-        client = self._client = connect()
-        fitting.check_memory(client, self.limits)
+        client = self._client = self._fitting_engine()
         image_id = ensure_image(client, self.image, report=self._report)
         runtime = ensure_runtime(client, report=self._report)
         self._events = watch(client)
@@ -132,6 +129,13 @@ class DockerEnvironment(GuestEnvironment):
         enforcement.check(self.limits, disk, container.places(self.limits), facts)
         self._fill()
         return transport
+
+    def _fitting_engine(self) -> docker.DockerClient:
+        if self._workspace is not None:
+            fitting.check_workspace(self._workspace, self.limits)
+        client = connect()
+        fitting.check_memory(client, self.limits)
+        return client
 
     def _started(self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk) -> AttachStream:
         shape = container.Shape(self.limits, self.network, self.profile, disk, self._oci_runtime)
