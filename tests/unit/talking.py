@@ -1,0 +1,51 @@
+"""A host's end of the pipe and a scripted guest at the other, for the tests of the transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from sandbox import transport
+from sandbox.errors import SandboxUnavailableError
+from sandbox.testing import GuestRequest, ScriptedGuest
+from sandbox.transport import Transport
+
+GRACE = 0.1
+Script = Callable[[ScriptedGuest, GuestRequest], None]
+
+
+def explain(reason: str, detail: str) -> SandboxUnavailableError:
+    return SandboxUnavailableError(reason, f"Explained: {reason}: {detail}.")
+
+
+@contextmanager
+def talk(script: Script, hello: dict[str, Any] | None = None) -> Iterator[tuple[Transport, ScriptedGuest]]:
+    """A host and a scripted guest that have greeted each other, with a shorter wait for late answers."""
+    with pytest.MonkeyPatch.context() as patched, ScriptedGuest(script, hello) as guest:
+        patched.setattr(transport, "GRACE_SECONDS", GRACE)
+        host = Transport(guest.stream, explain)
+        try:
+            host.open({"place": {}}, 5)
+            yield host, guest
+        finally:
+            host.close()
+
+
+def silent(guest: ScriptedGuest, request: GuestRequest) -> None:
+    """No answer."""
+
+
+def echo(guest: ScriptedGuest, request: GuestRequest) -> None:
+    guest.reply(request, request.args, request.blob)
+
+
+def fails(host: Transport, reason: str, *words: str, **options: Any) -> SandboxUnavailableError:
+    with pytest.raises(SandboxUnavailableError) as caught:
+        host.request("read", {}, **{"timeout_seconds": 5.0, **options})
+    assert caught.value.reason == reason, caught.value
+    for word in words:
+        assert word in str(caught.value)
+    return caught.value
