@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,17 +26,23 @@ Envelope = dict[str, Any]
 
 
 def unknown_tool(name: object, known: Iterable[str]) -> Envelope:
-    """There is no such tool: names the nearest one as the next, and all there are."""
+    """There is no such tool: names all there are, and as the next one that which was meant, if that can be told."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     listing = ", ".join(names) or "none"
     return Failure[Any](
         ErrorCode.unknown_tool,
         f"There is no tool {str(name)[:200]!r}.",
         f"Use one of: {listing}.",
-        next_tool=near[0] if near else None,
+        next_tool=_meant(str(name), names),
         retryable=True,
     ).to_dict()
+
+
+def _meant(name: str, known: list[str]) -> str | None:
+    """The tool whose name was misspelt, or stands in ``name`` as a word of its own ("read_file"); None for any other."""
+    near = difflib.get_close_matches(name[:200], known, n=1, cutoff=0.75)  # below that, execute is like delete
+    words = re.findall(r"[a-z]+", name[:200].lower())
+    return next(iter(near), None) or next((word for word in words if word in known), None)
 
 
 def invalid_arguments(tool: str, message: str, schema: Mapping[str, Any]) -> Envelope:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,7 @@ def test_a_model_repairs_and_its_cost_is_told(tmp_path: Path) -> None:
     assert (usage["calls"], usage["failed_calls"], usage["input_tokens"]) == (4, 1, 300)
     assert usage["cost_usd"] > 0
     assert "The sign is wrong." in done.stderr
+    assert re.search(r"openai/gpt-4o-mini: InternalServerError; trying again in \d+ s \(attempt 2 of 6\)", done.stderr)
     assert "4 model calls (1 failed), 300 + 60 tokens, $0.0" in done.stderr
     system = server.requests[0]["messages"][0]["content"]
     assert "Reproduce a fault before you mend it" in system

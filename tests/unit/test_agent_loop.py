@@ -34,6 +34,7 @@ from agent import (
 )
 from agent.budget import charge
 from agent.check import check_agent
+from agent.envelopes import unknown_tool
 from agent.model.brain import ModelError
 from agent.tools import finish_action, think_action
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
@@ -74,6 +75,19 @@ def test_every_fault_is_told_and_survived(language: AgentLanguage) -> None:
     assert unknown is not None
     assert (unknown["next_tool"], unknown["retryable"]) == ("finish", True)
     assert run is agent.last_run
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("raed", "read"), ("read_file", "read"), ("mkdir", "make_dir"), ("finsh", "finish"), ("run.command", "run"),
+        ("execute", None), ("frobnicate", None), ("make_coffee", None), ("done", None), ("", None), ("read" * 1000, None),
+    ],
+)  # fmt: skip
+def test_only_a_tool_that_was_meant_is_named_as_the_next(name: str, meant: str | None) -> None:
+    told = unknown_tool(name, ["read", "run", "make_dir", "delete", "write", "finish", "move"])
+    assert told["next_tool"] == meant
+    assert "delete, finish, make_dir" in told["hint"]
 
 
 def test_a_terminal_action_that_fails_does_not_end_the_run() -> None:
