@@ -105,6 +105,12 @@ def test_every_code_is_used(code: ErrorCode) -> None:
     assert used or guest, f"nothing raises {code.value}"
 
 
+def test_every_code_and_notice_is_explained() -> None:
+    page = (ROOT / "docs/sandbox.md").read_text(encoding="utf-8")
+    rows = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
+    assert {code.value for code in ErrorCode} | set(hints._NOTICES) <= rows
+
+
 def test_no_path_of_a_machine_is_in_the_sources() -> None:
     homes = ("/" + "work/", "/" + "root/", "/home/" + "user")
     for path in MODULES:
