@@ -50,12 +50,12 @@ def test_an_ipv6_listener_counts(env: DockerEnvironment) -> None:
 
 
 def test_without_any_program_the_port_is_asked() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     with LocalEnvironment(env={"PATH": "/nonexistent"}) as env:
-        with pytest.raises(NotReadyError, match="refused"):
-            wait_for_port(env, port, timeout_seconds=0.5)
+        with socket.socket() as held:  # bound and not listening: nobody else's server can answer there meanwhile
+            held.bind(("127.0.0.1", 0))
+            port = held.getsockname()[1]
+            with pytest.raises(NotReadyError, match="refused"):
+                wait_for_port(env, port, timeout_seconds=0.5)
         code = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); s.accept()[0].send(b'+OK'); time.sleep(60)"
         server = env.run(argv=[sys.executable, "-c", code], background=True).unwrap().id
         wait_for_port(env, port, command_id=server)
