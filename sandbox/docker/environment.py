@@ -100,8 +100,6 @@ class DockerEnvironment(GuestEnvironment):
         sweep(client)
         with translated():
             image_env = client.api.inspect_image(image_id)["Config"].get("Env") or []
-        if self._oci_runtime is not None:
-            _check_runtime(client, self._oci_runtime)
         disk = self._disk = prepare(client, self.limits, self.profile, container.WORKSPACE)
         try:
             try:
@@ -135,6 +133,8 @@ class DockerEnvironment(GuestEnvironment):
             fitting.check_workspace(self._workspace, self.limits)
         client = connect()
         fitting.check_memory(client, self.limits)
+        if self._oci_runtime is not None:
+            _check_runtime(client, self._oci_runtime)
         return client
 
     def _started(self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk) -> AttachStream:

@@ -80,9 +80,14 @@ def folder_from_link(folder: Path) -> None:
     (folder / "link/x").write_bytes(b"\0")
 
 
+def changed_and_executable(folder: Path) -> None:
+    (folder / "data.bin").write_bytes(b"\0")
+    (folder / "data.bin").chmod(0o755)
+
+
 WORKS: dict[str, Callable[[Path], object]] = {
     "binary changed": lambda f: (f / "data.bin").write_bytes(BINARY[::-1] + b"more"),
-    "binary changed, executable": lambda f: ((f / "data.bin").write_bytes(b"\0"), (f / "data.bin").chmod(0o755)),
+    "binary changed, executable": changed_and_executable,
     "binary added": lambda f: (f / "new.bin").write_bytes(os.urandom(5000)),
     "binary deleted": lambda f: (f / "gone.bin").unlink(),
     "binary emptied": lambda f: (f / "data.bin").write_bytes(b""),
