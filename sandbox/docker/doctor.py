@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import docker
@@ -103,24 +104,32 @@ def examine(report: Callable[[str], None]) -> Diagnosis:
     with translated():
         engine = engine_of(client.info(), client.version(), engine_address())
     problem = _missing(client)
-    findings = [probes.unprobed(name, problem) for name in probes.PROMISES] if problem else list(_tried(report))
+    findings = (
+        [probes.unprobed(name, problem, "Run `gamebox setup`.") for name in probes.PROMISES]
+        if problem
+        else list(_tried(report))
+    )
     return Diagnosis(engine, tuple(findings))
 
 
 def _missing(client: docker.DockerClient) -> str:
     with translated():
         missing = [name for name in (BASE_IMAGE, RUNTIME_IMAGE) if not client.api.images(name=name)]
-    return f"the image {missing[0]} is missing: run `gamebox setup`" if missing else ""
+    return f"the image {missing[0]} is missing" if missing else ""
 
 
 def _tried(report: Callable[[str], None]) -> Iterator[Finding]:
+    env = DockerEnvironment(BASE_IMAGE, limits=PROBED, report=report)
     try:
-        with DockerEnvironment(BASE_IMAGE, limits=PROBED, report=report) as env:
-            for name, probe in probes.INSIDE.items():
-                report(f"trying: {name}")
-                yield _kept(name, lambda probe=probe: probe(env))  # type: ignore[misc]
-    except SandboxError as error:  # fails closed: nothing of it is promised then
-        yield from (probes.unprobed(name, f"no sandbox starts: {error.message}") for name in probes.INSIDE)
+        env.start()
+    except SandboxError as error:  # fails closed: nothing is promised then
+        why = f"no sandbox starts: {error.message}"
+        yield from (probes.unprobed(name, why, error.hint) for name in probes.PROMISES)
+        return
+    with env:
+        for name, probe in probes.INSIDE.items():
+            report(f"trying: {name}")
+            yield _kept(name, partial(probe, env))
     for name, alone in probes.ALONE.items():
         report(f"trying: {name}")
         yield _kept(name, alone)

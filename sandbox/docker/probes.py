@@ -42,9 +42,9 @@ class Finding:
     hint: str = ""
 
 
-def unprobed(promise: str, why: str) -> Finding:
+def unprobed(promise: str, why: str, hint: str) -> Finding:
     """The finding on a promise that could not be tried."""
-    return Finding(promise, "not", f"not tried: {why}", "Mend that first.")
+    return Finding(promise, "not", f"not tried: {why}", hint)
 
 
 def _said(env: Environment, program: str) -> dict[str, Any]:
@@ -166,7 +166,8 @@ def _kill_everything(env: DockerEnvironment) -> Seen:
 
 def _orchestrator_death() -> Seen:
     started = [sys.executable, "-c", programs.ORCHESTRATOR]
-    with subprocess.Popen(started, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as orchestrator:
+    null = subprocess.DEVNULL
+    with subprocess.Popen(started, stdin=null, stdout=subprocess.PIPE, stderr=null, text=True) as orchestrator:
         line = orchestrator.stdout.readline().strip() if orchestrator.stdout is not None else ""
         orchestrator.send_signal(signal.SIGKILL)
     before = time.monotonic()

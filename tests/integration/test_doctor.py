@@ -10,6 +10,7 @@ import pytest
 
 from agent.cli import main
 from sandbox import DockerEnvironment, Limits, Network
+from sandbox.docker import doctor as doctor_module
 from sandbox.docker import loop, probes
 
 pytestmark = pytest.mark.engine
@@ -48,6 +49,17 @@ def test_a_disk_that_is_only_watched(
     assert code == 1
     assert "partly    disk beyond memory: soft" in out
     assert "          hint: As root beside the engine" in out
+
+
+def test_an_engine_where_no_sandbox_starts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_module, "PROBED", Limits(open_files=1 << 30))
+    code, out = doctor(capsys, "--json")
+    said = json.loads(out)
+    assert code == said["exit_code"] == 1
+    assert {(finding["state"], finding["hint"]) for finding in said["promises"]} == {
+        ("not", "Give a smaller open_files.")
+    }
+    assert [finding["promise"] for finding in said["promises"]] == list(probes.PROMISES)
 
 
 def test_no_engine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

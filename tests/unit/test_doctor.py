@@ -104,7 +104,7 @@ def test_plain_lines() -> None:
 
 
 def test_what_was_not_tried_is_not_enforced() -> None:
-    finding = probes.unprobed("memory", "no image")
+    finding = probes.unprobed("memory", "no image", "Run `gamebox setup`.")
     assert (finding.state, finding.how) == ("not", "not tried: no image")
     with pytest.raises(dataclasses.FrozenInstanceError):
         finding.state = "enforced"  # type: ignore[misc]
