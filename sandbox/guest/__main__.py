@@ -20,6 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .processes import Processes
+
 
 def main() -> None:
     """Serve the host on standard input and output until it goes."""
@@ -28,17 +30,32 @@ def main() -> None:
     isolated = bool(hello["isolated"])
     place = _place(hello["place"])
     out_fd = _take_pipe()
-    disk = hello.get("disk") or {}
     if isolated:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         os.setgroups([])
-        settle(disk, place)
+        settle(hello.get("disk") or {}, place)
     os.environ.clear()
     become_reaper()
     reactor = Reactor()
     setting = {"isolated": isolated, "uid": place.uid, "gid": place.gid}
     spawner = Spawner(reactor, setting, place.interpreter)  # forks: before any thread
+    processes = _serve(reactor, spawner, place, decoder, out_fd, hello, rest)
+    reactor.run()
+    if not isolated:
+        processes.stop_all()
+    os._exit(0)
 
+
+def _serve(
+    reactor: Reactor,
+    spawner: Spawner,
+    place: Place,
+    decoder: wire.Decoder,
+    out_fd: int,
+    hello: dict[str, Any],
+    rest: list[tuple[int, int, bytes]],
+) -> Processes:
+    """Put the parts together and answer the HELLO."""
     from .disk import DiskWatch
     from .dispatch import Server
     from .link import Link
@@ -46,21 +63,20 @@ def main() -> None:
     from .processes import Processes
     from .workers import Workers
 
+    disk = hello.get("disk") or {}
     link = Link(reactor, out_fd, decoder.nonce or b"")
     processes = Processes(reactor, spawner, place)
     if disk.get("watched"):
         processes.disk = DiskWatch(reactor, processes, place, disk)
-    workers = Workers(int(place.limits["concurrent_actions"]), (place.uid, place.gid) if isolated else None)
+    user = (place.uid, place.gid) if hello["isolated"] else None
+    workers = Workers(int(place.limits["concurrent_actions"]), user)
     server = Server(reactor, 3, decoder, link, place, processes, workers)
     _reap_orphans(reactor)
     facts = enforced([os.fsencode(folder) for folder in disk.get("bounded", ())])
     link.message(wire.Kind.HELLO, 0, {"protocol": wire.PROTOCOL, "python": sys.version.split()[0], **facts})
     for kind, channel, payload in rest:
         server.frame(kind, channel, payload)
-    reactor.run()
-    if not isolated:
-        processes.stop_all()
-    os._exit(0)
+    return processes
 
 
 def _meet(decoder: wire.Decoder) -> tuple[dict[str, Any], list[tuple[int, int, bytes]]]:
