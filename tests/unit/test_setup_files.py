@@ -83,6 +83,18 @@ def test_a_set_up_clone_is_left_alone(tmp_path: Path) -> None:
     assert run_venv(folder, PYTHON="/nowhere/python3").returncode == 1
 
 
+def test_a_virtual_environment_is_known_by_its_folder_whatever_that_is_called(tmp_path: Path) -> None:
+    (tmp_path / "c++ [x] a.b*").mkdir()
+    folder = clone(tmp_path / "c++ [x] a.b*")
+    python = folder / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\n")  # has pip, and all it is told to install
+    python.chmod(0o755)
+    (folder / ".venv/bin/activate").write_text(f"VIRTUAL_ENV='{folder}/.venv'\n")
+    done = run_venv(folder, PYTHON=sys.executable)
+    assert (done.returncode, done.stdout) == (0, "installing what requirements.lock says into .venv\n"), done.stderr
+
+
 def test_make_help_lists_every_documented_target() -> None:
     said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {f"make {target}" for target in ("help", "setup", "demo", "check", "test", "lock")} <= {
