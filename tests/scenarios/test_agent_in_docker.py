@@ -86,7 +86,7 @@ def wait_for_start(mark: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "signals", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGKILL]]
+    "signals", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP], [signal.SIGKILL]]
 )
 def test_an_interrupted_agent_leaves_no_container(repo: Path, tmp_path: Path, signals: list[signal.Signals]) -> None:
     mark = uuid.uuid4().hex
