@@ -1,0 +1,54 @@
+"""Measuring folders, and killing all but what is to be kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sandbox.guest import proctree
+from sandbox.guest.usage import size_on_disk
+
+
+def measured(*folders: Path) -> int:
+    return size_on_disk([os.fsencode(folder) for folder in folders])
+
+
+def test_blocks_count_and_not_sizes(tmp_path: Path) -> None:
+    before = measured(tmp_path)
+    (tmp_path / "full").write_bytes(b"x" * 1_000_000)
+    with (tmp_path / "sparse").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    assert 1_000_000 <= measured(tmp_path) - before < 1_100_000
+
+
+def test_a_file_with_two_names_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "one").write_bytes(b"x" * 1_000_000)
+    once = measured(tmp_path)
+    os.link(tmp_path / "one", tmp_path / "sub" / "two")
+    assert measured(tmp_path) - once < 100_000
+
+
+def test_links_are_not_followed_and_what_is_gone_is_nothing(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/usr")
+    assert measured(tmp_path, tmp_path / "none") < 1_000_000
+
+
+def test_what_is_kept_lives_on_with_all_below_it() -> None:
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    with (
+        subprocess.Popen([sys.executable, "-c", program]) as kept,
+        subprocess.Popen([sys.executable, "-c", program]) as victim,
+    ):
+        while not (proctree.descendants(kept.pid) and proctree.descendants(victim.pid)):
+            pass
+        below = proctree.descendants(kept.pid)
+        found = proctree.descendants(os.getpid(), {kept.pid})
+        assert victim.pid in found
+        assert not {kept.pid, *below} & set(found)
+        for process in (kept, victim):
+            killed, alive = proctree.kill_below(process.pid)
+            assert killed
+            assert not alive
