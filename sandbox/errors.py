@@ -60,6 +60,9 @@ class ErrorCode(StrEnum):
     too_many_processes = "too_many_processes"
     too_many_commands = "too_many_commands"
     unknown_command = "unknown_command"
+    command_ended = "command_ended"
+    stdin_closed = "stdin_closed"
+    not_a_terminal = "not_a_terminal"
     kill_failed = "kill_failed"
     not_ready = "not_ready"
     # browse

@@ -19,6 +19,7 @@ from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableE
 from .hints import word_fault, word_notice
 from .limits import Limits
 from .network.policy import Network
+from .screen import Screens
 from .shown import shown_output, shown_part
 from .transfers import Incoming, outgoing
 from .transport import MAX_REPLY_BYTES, Transport
@@ -40,6 +41,7 @@ class GuestEnvironment(Environment):
         self.limits = limits or Limits()
         self.network = network or Network.none()
         self._transport: Transport | None = None
+        self._screens = Screens()
         self._closed = False
 
     # --- what subclasses say ------------------------------------------------------------------
@@ -99,13 +101,23 @@ class GuestEnvironment(Environment):
                 f"Call env.{request.operation}(...) from the host's own code.",
             )
         args, call = self._prepared(request)
+        if isinstance(request, op.Send) and request.keys:
+            args["application_keys"] = self._screens.application_keys(request.id, self._ask_screen)
         try:
-            fields, blob = self._live().request(request.operation, args, **call)
+            if isinstance(request, op.Screen):
+                fields, blob = self._screens.draw(request.id, self._ask_screen), b""
+            else:
+                fields, blob = self._live().request(request.operation, args, **call)
+            if isinstance(request, op.Send):
+                fields = self._screens.added(fields, self._ask_screen)
         except SandboxUnavailableError as error:
             if error.reason == "no_answer" and isinstance(request, op.Run) and not request.background:
                 raise self._unanswered(error) from error
             raise
         return self._envelope(request, fields, blob, started)
+
+    def _ask_screen(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        return self._live().request("screen", args, timeout_seconds=FILE_SECONDS)
 
     def _prepared(self, request: op.Request) -> tuple[dict[str, Any], dict[str, Any]]:
         """Arguments for the guest and for ``Transport.request``."""
@@ -119,6 +131,7 @@ class GuestEnvironment(Environment):
                 fields = {"path": request.path, "size_bytes": measured, "limit": self.limits.write_bytes}
                 raise _worded(ErrorCode.file_too_large, fields, request.operation)
         seconds = request.timeout_seconds + 3 if isinstance(request, op.Browse) else FILE_SECONDS
+        seconds += request.wait_seconds if isinstance(request, op.Send) else 0
         return args, {"timeout_seconds": seconds, "max_reply_bytes": MAX_REPLY_BYTES + self.limits.read_bytes}
 
     def _prepared_run(self, request: op.Run) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -141,8 +154,9 @@ class GuestEnvironment(Environment):
             raise _worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
         args = request.model_dump(mode="json", exclude={"stdin"})
         args.update(timeout_seconds=timeout, keep_output_bytes=keep)
+        args["stays_open"] = request.wait_seconds is not None and request.stdin is None
         call: dict[str, Any] = {
-            "timeout_seconds": FILE_SECONDS if request.background else timeout,
+            "timeout_seconds": FILE_SECONDS + (request.wait_seconds or 0) if request.background else timeout,
             "max_reply_bytes": MAX_REPLY_BYTES + keep,
         }
         if stdin:
@@ -252,6 +266,8 @@ def _result(request: op.Request, fields: Mapping[str, Any], blob: bytes) -> res.
         elif isinstance(request, op.Logs):
             starts, ends = known["offset"] == 0, known["next_offset"] == known["total_bytes"]
             known["content"], known["encoding_errors"] = shown_part(blob, starts=starts, ends=ends)
+        elif isinstance(request, op.Send):
+            known["output"] = blob.decode("utf-8", "replace")
         elif isinstance(request, op.Read) and "content" not in known:
             known["content"] = blob.decode("utf-8", "replace")
         return type(request).result.model_validate(known)

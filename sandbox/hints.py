@@ -6,21 +6,14 @@ The guest sends codes and values; here they become one sentence with the offendi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from . import waits
 from .envelope import Notice
 from .errors import ErrorCode
+from .wording import Wording
 
 Fields = Mapping[str, Any]
-
-
-class Wording(NamedTuple):
-    """Sentence, hint, name of the next tool (or None), and whether the same call can help."""
-
-    message: str
-    hint: str
-    next_tool: str | None = None
-    retryable: bool = False
 
 
 def size(count: Any) -> str:
@@ -62,6 +55,8 @@ def _known(fields: Fields) -> dict[str, Any]:
     for name, value in fields.items():
         if name in _LISTS:
             known[name] = [_short(v) for v in value[:10]] if isinstance(value, list) else []
+        elif name == "wait":
+            known[name] = waits.checked(value)
         else:
             known[name] = _short(value)
     return known
@@ -273,6 +268,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ),
     ErrorCode.too_many_commands: _too_many,
     ErrorCode.unknown_command: _unknown_command,
+    **waits.FAULTS,
     ErrorCode.kill_failed: lambda f: Wording(
         f"{f.get('survivors')} processes of {f.get('id')!r} could not be killed.", "Call kill once more.", "kill", True
     ),
@@ -304,6 +300,7 @@ def _oom(f: Fields) -> tuple[str, str]:
 
 
 _NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
+    "still_running": waits.still_running,
     "left_running": lambda f: (
         f"{f.get('count')} process(es) that the command started are still running under the id {f.get('id')}.",
         f"See their output with logs(id={f.get('id')!r}); end them with kill.",

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from . import interactive_results as talk
 from . import results as res
 from .envelope import Envelope
 
@@ -75,11 +76,16 @@ class OperationMethods(ABC):
         background: bool = False,
         session: str | None = "default",
         keep_output_bytes: int | None = None,
+        wait_seconds: float | None = None,
+        pty: bool = False,
+        rows: int = 24,
+        cols: int = 80,
     ) -> Envelope[res.RunResult]:
         """Run shell text or ``argv``; see ``operations.Run`` and ``results.RunResult`` for what is promised."""
         args = {
             "command": command, "argv": argv, "cwd": cwd, "env": env, "stdin": stdin, "background": background,
             "timeout_seconds": timeout_seconds, "session": session, "keep_output_bytes": keep_output_bytes,
+            "wait_seconds": wait_seconds, "pty": pty, "rows": rows, "cols": cols,
         }  # fmt: skip
         return cast("Envelope[res.RunResult]", self.execute("run", args))
 
@@ -92,6 +98,27 @@ class OperationMethods(ABC):
     def kill(self, id: str) -> Envelope[res.KillResult]:  # noqa: A002
         """Kill a command and all it started."""
         return cast("Envelope[res.KillResult]", self.execute("kill", {"id": id}))
+
+    def send(
+        self,
+        id: str,  # noqa: A002
+        text: str = "",
+        *,
+        keys: Sequence[str] = (),
+        eof: bool = False,
+        wait_seconds: float = 0.5,
+    ) -> Envelope[talk.SendResult]:
+        """Type into a running command and wait for its answer; see ``operations.Send``."""
+        args = {"id": id, "text": text, "keys": keys, "eof": eof, "wait_seconds": wait_seconds}
+        return cast("Envelope[talk.SendResult]", self.execute("send", args))
+
+    def resize(self, id: str, rows: int, cols: int) -> Envelope[talk.ResizeResult]:  # noqa: A002
+        """Give the terminal of a running command another size."""
+        return cast("Envelope[talk.ResizeResult]", self.execute("resize", {"id": id, "rows": rows, "cols": cols}))
+
+    def screen(self, id: str) -> Envelope[talk.ScreenResult]:  # noqa: A002
+        """The screen of a command with a terminal as a person would see it."""
+        return cast("Envelope[talk.ScreenResult]", self.execute("screen", {"id": id}))
 
     def browse(self, url: str, **options: Any) -> Envelope[res.BrowseResult]:
         """Options: ``offset``, ``max_chars``, ``raw``, ``timeout_seconds``; see ``operations.Browse``."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from . import results
+from . import interactive_results, results
 
 Path = Annotated[str, Field(min_length=1, max_length=4096, description="Path, relative to the workspace or absolute.")]
 
@@ -133,6 +133,9 @@ class Run(Request):
     error is still a success of the tool: look at exit_code. After timeout_seconds everything the command started is killed
     and the output so far is returned. Long output is cut in the middle; spill_path then names the file with the rest. Give
     either command (shell text) or argv (a program and its arguments, no shell).
+
+    For a program that asks or is driven by keys, give wait_seconds: after that long the command goes on, with what it waits for in
+    waiting_for, and send answers it; with pty=true it has a terminal, and screen shows it. timeout_seconds holds all the same.
     """
 
     operation: ClassVar[str] = "run"
@@ -148,6 +151,12 @@ class Run(Request):
         "default", max_length=64, description="Session whose state to use; null for a clean one."
     )
     keep_output_bytes: int | None = Field(None, ge=0, description="How much output to return at most.")
+    wait_seconds: float | None = Field(
+        None, ge=0, le=86400, description="Return after this many seconds, with the command still running."
+    )
+    pty: bool = Field(False, description="Give the command a terminal.")
+    rows: int = Field(24, ge=1, le=100, description="Lines of the terminal.")
+    cols: int = Field(80, ge=1, le=300, description="Columns of the terminal.")
 
     def problem(self) -> str | None:
         """Why no process can be started from this; None where one can. Surrogate escapes stand for bytes."""
@@ -191,6 +200,46 @@ class Kill(Request):
     id: str = Field(min_length=1, max_length=64, description="Id of the command.")
 
 
+Id = Annotated[str, Field(min_length=1, max_length=64, description="Id of the command.")]
+
+
+class Send(Request):
+    """Type into a running command and see what it answers: text first, then keys, then the end of input.
+
+    The command must have been started with wait_seconds or pty. Keys are named: enter, tab, escape, backspace, space, up, down,
+    left, right, home, end, page-up, page-down, insert, delete, f1 to f12, ctrl-a to ctrl-z; ctrl-c interrupts. Line ends in text
+    count as enter. With nothing to type, it waits and shows what is new; so it does for a command that has ended.
+    """
+
+    operation: ClassVar[str] = "send"
+    result: ClassVar[type[results.Result]] = interactive_results.SendResult
+    id: Id
+    text: str = Field("", max_length=65536, description="Text to type; end it with a line end to have it read.")
+    keys: tuple[Annotated[str, Field(max_length=40)], ...] = Field((), max_length=200, description="Keys to press.")
+    eof: bool = Field(False, description="End the input (Ctrl-D on a terminal).")
+    wait_seconds: float = Field(
+        0.5, ge=0, le=600, description="Answer after this many seconds; earlier if the command waits for more input."
+    )
+
+
+class Resize(Request):
+    """Give the terminal of a running command another size."""
+
+    operation: ClassVar[str] = "resize"
+    result: ClassVar[type[results.Result]] = interactive_results.ResizeResult
+    id: Id
+    rows: int = Field(ge=1, le=100, description="Lines of the terminal.")
+    cols: int = Field(ge=1, le=300, description="Columns of the terminal.")
+
+
+class Screen(Request):
+    """Show the screen of a command with a terminal as a person would see it, and where the cursor is."""
+
+    operation: ClassVar[str] = "screen"
+    result: ClassVar[type[results.Result]] = interactive_results.ScreenResult
+    id: Id
+
+
 class Upload(Request):
     """Copy a file or a folder of the host, or bytes, into the sandbox."""
 
@@ -226,7 +275,7 @@ class Browse(Request):
 
 
 REQUESTS: tuple[type[Request], ...] = (
-    Read, Write, Edit, List, Search, MakeDir, Move, Delete, Run, Logs, Kill, Upload, Download, Browse,
+    Read, Write, Edit, List, Search, MakeDir, Move, Delete, Run, Logs, Kill, Send, Resize, Screen, Upload, Download, Browse,
 )  # fmt: skip
 OPERATIONS: dict[str, type[Request]] = {r.operation: r for r in REQUESTS}
 

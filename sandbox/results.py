@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from .waits import WaitingFor
+
 FileType = Literal["file", "directory", "symlink", "other"]
 
 
@@ -159,7 +161,8 @@ class RunResult(Result):
     ``truncated`` is true. ``encoding_errors`` says that bytes which are no UTF-8 were replaced in these texts; ``stdout_bytes`` and
     ``stderr_bytes`` are what was kept as it was printed, for callers in Python: they are no part of the envelope as JSON or
     text. ``output_bytes`` is all the command produced; ``spill_path`` holds the whole of it up to the spill limit
-    (``spill_truncated`` beyond). ``left_running`` is the number of processes it left behind.
+    (``spill_truncated`` beyond). ``left_running`` is the number of processes it left behind. ``waiting_for`` is known only while it
+    runs.
     """
 
     id: str = ""
@@ -180,11 +183,14 @@ class RunResult(Result):
     running: bool = False
     cwd: str | None = None
     duration_ms: float = 0.0
+    waiting_for: WaitingFor | None = None
 
     def to_text(self) -> str:
         """The output, then one line with the status."""
         if self.running:
             status = f"[running in the background with id {self.id}]"
+            if self.waiting_for is not None:
+                status = f"[running with id {self.id}; {self.waiting_for.to_text()}]"
         elif self.signal:
             status = f"[killed by {self.signal}{', out of memory' if self.oom_killed else ''}]"
         elif self.exit_code is None:
@@ -215,12 +221,15 @@ class LogsResult(Result):
     exit_code: int | None = None
     signal: str | None = None
     left_running: int = 0
+    waiting_for: WaitingFor | None = None
 
     def to_text(self) -> str:
         """The output, then one line with the state of the command."""
         state = (
             "running" if self.running else f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
         )
+        if self.waiting_for is not None:
+            state += f"; {self.waiting_for.to_text()}"
         return f"{self.content.rstrip(chr(10))}\n[{state}; bytes {self.offset}-{self.next_offset} of {self.total_bytes}]".lstrip(
             "\n"
         )

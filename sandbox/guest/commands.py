@@ -21,6 +21,7 @@ from .output import STDERR, STDOUT, Output
 from .reactor import Reactor, Timer
 from .sessions import STATE_LIMIT
 from .spawner import Runner, Spawner, in_memory
+from .terminal import Input, open_pipe, open_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +65,11 @@ class Command:
         self.state_fd: int | None = None
         self.give_up: Callable[[], None] = lambda: None
         self.on_begin: Callable[[], None] | None = None
+        # What `send` needs: a terminal of that many rows and columns, or a standard input that stays open.
+        self.window: tuple[int, int] | None = None
+        self.stays_open = False
+        self.input: Input | None = None
+        self.told_bytes = 0
         self._on_end: Callable[[Command], None] | None = on_end
         self._reactor = reactor
         self._pipes: dict[int, int] = {}
@@ -92,19 +98,29 @@ class Command:
 
     def _descriptors(self, stdin: bytes | int, extra_fd: int | None, given: list[int]) -> list[int]:
         """What the command gets; all that is made for it is noted in ``given`` as well. Raises OSError."""
-        ends = []
-        for stream in (STDOUT, STDERR):
+        ends: list[int] = []
+        if self.window is not None:
+            self.input, master, (stdin, *ends) = open_terminal(self._reactor, *self.window)
+            given += [stdin, *ends]
+            self._collect(master, STDOUT)
+        for stream in () if ends else (STDOUT, STDERR):
             read, write = os.pipe2(os.O_CLOEXEC)
             given.append(write)
             ends.append(write)
             os.set_blocking(read, False)
-            self._pipes[read] = stream
-            self._reactor.watch(read, select.EPOLLIN, lambda _, fd=read: self._readable(fd))  # type: ignore[misc]
+            self._collect(read, stream)
+        if self.stays_open and self.input is None:
+            self.input, stdin = open_pipe(self._reactor)
+            given.append(stdin)
         if extra_fd is None:
             self.state_fd = _state_file()
             extra_fd = os.dup(self.state_fd)
             given.append(extra_fd)
         return [stdin if isinstance(stdin, int) else _input(stdin), *ends, extra_fd]
+
+    def _collect(self, fd: int, stream: int) -> None:
+        self._pipes[fd] = stream
+        self._reactor.watch(fd, select.EPOLLIN, lambda _: self._readable(fd))
 
     def _handed(self, runner: Runner) -> None:
         self.runner = runner
@@ -138,7 +154,12 @@ class Command:
         if self.timer is not None:
             self.timer.cancel()
         for fd in list(self._pipes):
-            self._drain(fd)
+            if self.window is not None:
+                self._drain_terminal(fd)
+            else:
+                self._drain(fd)
+        if self.input is not None:
+            self.input.release()
         report, self._on_end = self._on_end, None
         report(self)
 
@@ -173,12 +194,24 @@ class Command:
         if not left and self.tree_empty and fd in self._pipes:
             self._read(fd, CHUNK)  # end of file: nobody is left to write
 
+    def _drain_terminal(self, fd: int) -> None:
+        """Read what is left in a terminal, which holds less than a chunk; it was hung up with its leader, so close it."""
+        left = CHUNK
+        while left > 0 and fd in self._pipes and (got := self._read(fd, left)):
+            left -= got
+        if fd in self._pipes:
+            self._reactor.unwatch(fd)
+            os.close(fd)
+            del self._pipes[fd]
+
     def close(self) -> None:
         """Release descriptors and the spill file; for a command that is to be forgotten."""
         for fd in list(self._pipes):
             self._reactor.unwatch(fd)
             os.close(fd)
         self._pipes.clear()
+        if self.input is not None:
+            self.input.release()
         self.take_state()
         self.output.discard()
 

@@ -12,6 +12,7 @@ from .calls import WorkerCall
 from .context import Place
 from .faults import Fault, fault_of
 from .handlers import handler, has_handler
+from .interaction import Interaction
 from .link import Link
 from .processes import Processes
 from .reactor import Reactor
@@ -41,6 +42,7 @@ class Server:
         self._place = place
         self._processes = processes
         self._workers = workers
+        self._interaction = Interaction(reactor, processes, workers)
         self._assembler = wire.Assembler()
         self._calls: dict[int, WorkerCall] = {}
         self._cancels: dict[int, Callable[[], None]] = {}
@@ -107,9 +109,8 @@ class Server:
         try:
             if operation == "run":
                 self._cancels[channel] = self._processes.run(args, self._replier(channel), self._eventer(channel))
-            elif operation == "logs":
-                result, data = self._processes.logs(args)
-                self._reply(channel, {"result": result}, data)
+            elif operation in self._interaction.operations:
+                self._interaction.operations[operation](args, self._replier(channel))
             elif operation == "kill":
                 self._processes.kill(args, self._replier(channel))
             elif isinstance(operation, str) and has_handler(operation):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 
 from . import sessions
 from .commands import Command, outcome
 from .faults import Fault
 from .pressure import disk_notice
 from .sessions import Session
+from .terminal import TERM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,14 +62,21 @@ class Job:
         )
         if self._args.get("background"):
             command.on_begin = self._began
+        if args.get("pty"):
+            command.window = (args["rows"], args["cols"])
+        command.stays_open = bool(args.get("stays_open"))
+        if args.get("wait_seconds") is not None:
+            p.reactor.after(args["wait_seconds"], self._still_running)
         seconds = args["timeout_seconds"]
         if seconds is not None:
             command.timer = p.reactor.after(seconds, lambda: p.stop(command, "timeout", lambda _: None))
         command.start(p.spawner, spec, stdin, None)
+        if args.get("pty") and stdin and command.input is not None:
+            command.input.write(stdin)
 
     def _spec(self) -> dict[str, Any]:
         args, session = self._args, self._session
-        env = {**session.env, **(args.get("env") or {})}
+        env = {**session.env, **self._given_env()}
         cwd = session.cwd
         if args.get("cwd"):
             cwd = os.path.join(os.fsdecode(self._processes.place.workspace), args["cwd"])
@@ -82,13 +91,37 @@ class Job:
             raise Fault("invalid_arguments", problem="a NUL character in the command, its folder or its environment")
         return {
             "argv": argv, "env": env, "cwd": cwd, "state_fd": state_fd,
-            "announce": bool(args.get("background")),
+            "announce": bool(args.get("background")) and args.get("wait_seconds") is None,
+            "terminal": bool(args.get("pty")),
         }  # fmt: skip
+
+    def _given_env(self) -> dict[str, str]:
+        """Variables of this run alone."""
+        return {**({"TERM": TERM} if self._args.get("pty") else {}), **(self._args.get("env") or {})}
 
     def _began(self) -> None:
         """A background command is on its way: answer with its id."""
         if self._command is not None:
             self._answer({"result": {"id": self._command.id, "running": True, "cwd": self._session.cwd}})
+
+    def _still_running(self) -> None:
+        """The caller's patience is over before the command is: say so, and what it waits for."""
+        command = self._command
+        if command is not None and command.running and not command.stopping and self._reply is not None:
+            self._processes.look(command, self._answer_running)
+
+    def _answer_running(self, wait: dict[str, Any] | None) -> None:
+        command = self._command
+        if command is None or not command.running or command.stopping or self._reply is None:
+            return
+        seconds = self._args["wait_seconds"]
+        segments, blob = command.output.shown()
+        result = {**so_far(command), "running": True, "waiting_for": wait, "cwd": self._session.cwd}
+        notice = {"code": "still_running", "id": command.id, "seconds": seconds, "wait": wait}
+        if self._foreground:
+            notice["session"] = self._args["session"]
+        command.told_bytes = command.output.total
+        self._answer({"result": result, "segments": segments, "notices": [notice]}, blob)
 
     def _ended(self, command: Command) -> None:
         processes = self._processes
@@ -135,7 +168,7 @@ class Job:
         state = sessions.parse_state(data)
         if state is None:
             return [{"code": "session_not_kept", "names": []}] if len(data) == sessions.STATE_LIMIT else []
-        given = {"cwd": self._args.get("cwd"), "env": self._args.get("env") or {}}
+        given = {"cwd": self._args.get("cwd"), "env": self._given_env()}
         dropped = sessions.next_state(self._session, given, state)
         return [{"code": "session_not_kept", "names": dropped}] if dropped else []
 
@@ -148,10 +181,8 @@ class Job:
         kills = processes.pressure.kills() - self._oom_before
         victim = kills > 0 and command.stop_reason is None and (signal == "SIGKILL" or exit_code == 137)
         result = {
-            "id": command.id, "exit_code": exit_code, "signal": signal, "oom_killed": victim, "output_bytes": output.total,
-            "truncated": output.truncated, "spill_path": os.fsdecode(output.path) if output.has_spill else None,
-            "spill_truncated": output.truncated and output.spill_truncated, "left_running": left,
-            "cwd": self._session.cwd, "duration_ms": round((command.ended - command.started) * 1000, 3),
+            **so_far(command), "exit_code": exit_code, "signal": signal, "oom_killed": victim, "left_running": left,
+            "cwd": self._session.cwd,
         }  # fmt: skip
         notices: list[dict[str, Any]] = []
         if left:
@@ -193,3 +224,15 @@ class Job:
             self._answer({"fault": Fault("cancelled", effects="none")})
         elif self._command.running:
             self._processes.stop(self._command, "cancelled", lambda _: None)
+
+
+def so_far(command: Command) -> dict[str, Any]:
+    """What is known of a command whether it has ended or not."""
+    output = command.output
+    until = time.monotonic() if command.running else command.ended
+    return {
+        "id": command.id, "output_bytes": output.total, "truncated": output.truncated,
+        "spill_path": os.fsdecode(output.path) if output.has_spill else None,
+        "spill_truncated": output.truncated and output.spill_truncated,
+        "duration_ms": round((until - command.started) * 1000, 3),
+    }  # fmt: skip

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .disk import DiskWatch
     from .jobs import Reply
 
+    Look = Callable[[Command, Callable[[dict[str, Any] | None], None]], None]
+
 # Ended commands whose output can still be asked for; older ones are forgotten with their spill files.
 REMEMBERED = 64
 # The share of the sandbox's memory (one in so many) that the output of all running commands may take: it passes through the
@@ -45,6 +47,7 @@ class Processes:
         self._killer = Killer(reactor, self._before_everything, spawner.resume)
         self.pressure = MemoryPressure()
         self.shell = sessions.find_shell()
+        self.look: Look = _no_look
         self.disk: DiskWatch | None = None
         spawner.on_lost = self._runner_lost
         self._sessions: dict[str, Session] = {}
@@ -57,8 +60,10 @@ class Processes:
         name = args.get("session")
         session = self._session(name) if name is not None else self._fresh()
         background = bool(args.get("background"))
-        if background and sum(c.running for c in self.commands.values()) >= self.place.limits["background_commands"]:
-            raise Fault("too_many_commands", limit=self.place.limits["background_commands"])
+        stays = background or args.get("wait_seconds") is not None
+        most = self.place.limits["background_commands"]
+        if stays and sum(c.running for c in self.commands.values()) >= most:
+            raise Fault("too_many_commands", limit=most)
         job = Job(self, session, args, reply)
         if background or name is None:
             job.start()
@@ -82,7 +87,7 @@ class Processes:
     # --- logs, kill ------------------------------------------------------------------
     def logs(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Output of a command from an offset on."""
-        command = self._find(args["id"])
+        command = self.find(args["id"])
         start, data = command.output.read(args["offset"], min(args["max_bytes"], self.place.limits["read_bytes"]))
         exit_code, signal = outcome(command.exit_status)
         fields = {
@@ -94,7 +99,7 @@ class Processes:
 
     def kill(self, args: dict[str, Any], reply: Reply) -> None:
         """Kill a command and all below its runner, verified."""
-        command = self._find(args["id"])
+        command = self.find(args["id"])
         if command.tree_empty or command.runner is None:
             reply({"result": {"id": command.id, "already_ended": True}}, b"")
             return
@@ -154,7 +159,8 @@ class Processes:
             if command.runner is not None and not command.tree_empty:
                 kill_below(command.runner.pid)
 
-    def _find(self, ident: str) -> Command:
+    def find(self, ident: str) -> Command:
+        """The command of that id. Raises Fault ``unknown_command``."""
         command = self.commands.get(ident)
         if command is None:
             raise Fault("unknown_command", id=ident, known=list(self.commands)[-10:])
@@ -215,6 +221,10 @@ class Processes:
 
 def _nobody_asks(killed: int, survivors: int, hit: tuple[str, ...]) -> None:
     """The report on strays goes nowhere."""
+
+
+def _no_look(_: Command, report: Callable[[dict[str, Any] | None], None]) -> None:
+    report(None)
 
 
 def _start_queued(job: Job, event: Callable[[str], None]) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import array
 import errno
+import fcntl
 import gc
 import json
 import os
@@ -22,6 +23,7 @@ import signal
 import socket
 import struct
 import sys
+import termios
 
 from . import kernel
 
@@ -143,6 +145,8 @@ def _lead(guest: socket.socket, setting: dict[str, Any]) -> NoReturn:
         for source, target in zip(descriptors, (0, 1, 2, spec["state_fd"]), strict=True):
             if target is not None:
                 os.dup2(source, target)
+        if spec.get("terminal"):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         if setting["isolated"]:
             os.setgroups([])
             os.setresgid(*[setting["gid"]] * 3)

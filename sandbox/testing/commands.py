@@ -90,6 +90,9 @@ class Commands:
             timeout_seconds=args["timeout_seconds"],
         )
         ran = self._answer(run)
+        wait = args.get("wait_seconds")
+        if args.get("pty") or (wait is not None and ran.seconds > wait):
+            raise _unable("cannot talk with a command that runs")
         command = self._started(ran, args["keep_output_bytes"])
         if background:
             command.running = ran.seconds > 0
@@ -188,10 +191,25 @@ class Commands:
         command.running = False
         return {"id": command.id, "killed": left} if left else {"id": command.id, "already_ended": True}
 
+    def unable(self, operation: str, ident: str) -> OperationError:
+        """The failure of an operation that needs a live command. Raises Fault for an id that is not known."""
+        command = self._find(ident)
+        if not command.running:
+            raise Fault("command_ended", id=ident, exit_code=command.ran.exit_code, signal=command.ran.signal)
+        return _unable(f"cannot {operation}")
+
     def _find(self, ident: str) -> _Command:
         if ident not in self._known:
             raise Fault("unknown_command", id=ident, known=list(self._known)[-10:])
         return self._known[ident]
+
+
+def _unable(what: str) -> OperationError:
+    return OperationError(
+        ErrorCode.operation_not_supported,
+        f"This fake sandbox {what}: its commands are a table.",
+        "Use LocalEnvironment to run commands for real.",
+    )
 
 
 def _as_ran(answer: Reply) -> Ran:

@@ -139,6 +139,8 @@ class _MemoryTransport(Transport):
             return self._commands.run(args, blob)
         if operation == "logs":
             fields, data = self._commands.logs(args)
+        elif operation in ("send", "resize", "screen"):
+            raise self._commands.unable(operation, args["id"])
         elif operation == "kill":
             fields, data = self._commands.kill(args), b""
         elif operation == "browse":

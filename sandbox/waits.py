@@ -1,0 +1,98 @@
+"""What a running command waits for, and the words for it: sentences and hints about commands that go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from .errors import ErrorCode
+from .wording import Wording
+
+Kind = Literal["stdin", "lock", "socket", "child", "cpu", "sleep", "disk", "other"]
+
+
+class WaitingFor(BaseModel):
+    """What the command waits for, in the process ``pid`` that explains it: ``detail`` names the file, the address, the call.
+
+    Read from /proc at one moment. ``cpu`` is a process that computes; ``lock`` is a file lock or another thread.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind: Kind
+    pid: int = Field(ge=0)
+    program: str = Field("", max_length=64)
+    detail: str = Field("", max_length=16384)
+
+    def to_text(self) -> str:
+        """A clause: "waits for input on stdin (python3, process 12: the terminal)"."""
+        detail = f": {self.detail[:300]}" if self.detail else ""
+        return f"{_CLAUSES[self.kind]} ({self.program or 'a program'}, process {self.pid}{detail})"
+
+
+_CLAUSES: dict[Kind, str] = {
+    "stdin": "waits for input on stdin",
+    "lock": "waits for a lock",
+    "socket": "waits on a socket",
+    "child": "waits for a child process",
+    "cpu": "is computing",
+    "sleep": "sleeps",
+    "disk": "waits for the disk",
+    "other": "waits",
+}
+
+
+def checked(value: Any) -> WaitingFor | None:
+    """The value as the guest sent it; None for nothing and for nonsense."""
+    try:
+        return None if value is None else WaitingFor.model_validate(value)
+    except ValidationError:
+        return None
+
+
+def _next_step(kind: str | None, ident: str) -> str:
+    if kind == "stdin":
+        return f"Answer with send(id={ident!r}, text=...), or kill it and run it again so that it asks nothing (as with -y)."
+    if kind == "lock":
+        return f"End what holds the lock, or wait with send(id={ident!r}, wait_seconds=...); kill ends this one."
+    if kind == "socket":
+        return (
+            f"A server waits like this for its clients: use it from another session, or end it with kill(id={ident!r})."
+        )
+    return f"Wait on with send(id={ident!r}, wait_seconds=...), look at logs(id={ident!r}), or end it with kill."
+
+
+def still_running(f: Mapping[str, Any]) -> tuple[str, str]:
+    """Message and hint of the notice that a command goes on after ``wait_seconds``."""
+    wait, ident, seconds = f.get("wait"), str(f.get("id")), f.get("seconds")
+    after = f"after {seconds:g} seconds" if isinstance(seconds, int | float) else "after its wait"
+    clause = f" and {wait.to_text()}" if isinstance(wait, WaitingFor) else ""
+    message = f"The command is still running {after} under the id {ident}{clause}."
+    if f.get("session") is not None:
+        message += f" Until it ends, other foreground runs of the session {f.get('session')!r} queue."
+    return message, _next_step(wait.kind if isinstance(wait, WaitingFor) else None, ident)
+
+
+def _ended(f: Mapping[str, Any]) -> Wording:
+    how = f"killed by {f['signal']}" if f.get("signal") else f"exit code {f.get('exit_code', 'unknown')}"
+    return Wording(
+        f"The command {f.get('id', '')!r} has ended ({how}): nothing can be sent to it.",
+        "Look at its output with logs, or run it again.",
+        "logs",
+    )
+
+
+FAULTS: dict[ErrorCode, Callable[[Mapping[str, Any]], Wording]] = {
+    ErrorCode.command_ended: _ended,
+    ErrorCode.stdin_closed: lambda f: Wording(
+        f"The standard input of the command {f.get('id', '')!r} is not open.",
+        "Run it with wait_seconds (and no stdin) or with pty=true: then send can type into it.",
+        "run",
+    ),
+    ErrorCode.not_a_terminal: lambda f: Wording(
+        f"The command {f.get('id', '')!r} has no terminal.",
+        "Run it with pty=true, or look at its output with logs.",
+        "run",
+    ),
+}
