@@ -7,7 +7,8 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Self, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -19,10 +20,12 @@ from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableE
 from .hints import word_fault, word_notice
 from .limits import Limits
 from .network.policy import Network
-from .screen import Screens
 from .shown import shown_output, shown_part
 from .transfers import Incoming, outgoing
 from .transport import MAX_REPLY_BYTES, Transport
+
+if TYPE_CHECKING:
+    from .screen import Screens
 
 T = TypeVar("T")
 # How long an operation without a deadline of its own may stay silent. Files move at hundreds of MiB a second here.
@@ -41,7 +44,6 @@ class GuestEnvironment(Environment):
         self.limits = limits or Limits()
         self.network = network or Network.none()
         self._transport: Transport | None = None
-        self._screens = Screens()
         self._closed = False
 
     # --- what subclasses say ------------------------------------------------------------------
@@ -115,6 +117,12 @@ class GuestEnvironment(Environment):
                 raise self._unanswered(error) from error
             raise
         return self._envelope(request, fields, blob, started)
+
+    @cached_property
+    def _screens(self) -> Screens:
+        from .screen import Screens  # pyte takes 60 ms to load
+
+        return Screens()
 
     def _ask_screen(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return self._live().request("screen", args, timeout_seconds=FILE_SECONDS)
