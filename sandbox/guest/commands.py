@@ -79,6 +79,13 @@ class Command:
         """Whether the leader has not ended yet."""
         return self._on_end is not None
 
+    @property
+    def outcome(self) -> tuple[int | None, str | None]:
+        """(exit code, signal name); both None while it runs."""
+        if self.exit_status is None and self.stopping and not self.running:  # killed, but the runner has not said so yet
+            return None, "SIGKILL"
+        return outcome(self.exit_status)
+
     def start(self, spawner: Spawner, spec: dict[str, Any], stdin: bytes | int, extra_fd: int | None) -> None:
         """Start it. ``stdin`` is bytes or a descriptor (taken over); ``extra_fd`` a folder to start in (taken over)."""
         self.started = time.monotonic()

@@ -6,7 +6,7 @@ import os
 import time
 from functools import partial
 
-from .commands import Command, outcome
+from .commands import Command
 from .faults import Fault
 from .processes import Processes
 from .reactor import Reactor
@@ -125,7 +125,7 @@ class Interaction:
         """Say what is new of a command."""
         output = command.output
         start, data = output.read(max(command.told_bytes, output.total - NEW_BYTES), NEW_BYTES)
-        exit_code, signal = outcome(command.exit_status)
+        exit_code, signal = command.outcome
         fields = {
             "id": command.id, "offset": start, "next_offset": start + len(data), "running": command.running,
             "skipped_bytes": max(0, start - command.told_bytes), "exit_code": exit_code, "signal": signal, "waiting_for": wait,
@@ -138,7 +138,7 @@ class Interaction:
     def _running(self, ident: str) -> Command:
         command = self._processes.find(ident)
         if not command.running or command.stopping:
-            exit_code, signal = outcome(command.exit_status)
+            exit_code, signal = command.outcome
             raise Fault("command_ended", id=ident, exit_code=exit_code, signal=signal)
         return command
 

@@ -89,7 +89,7 @@ class Processes:
         """Output of a command from an offset on."""
         command = self.find(args["id"])
         start, data = command.output.read(args["offset"], min(args["max_bytes"], self.place.limits["read_bytes"]))
-        exit_code, signal = outcome(command.exit_status)
+        exit_code, signal = command.outcome
         fields = {
             "id": command.id, "offset": start, "next_offset": start + len(data), "total_bytes": command.output.total,
             "kept_bytes": command.output.spilled or min(command.output.total, start + len(data)), "running": command.running,

@@ -128,9 +128,11 @@ def test_more_input_than_is_read(env: GuestEnvironment) -> None:
 
 def test_interrupt_without_a_terminal(env: GuestEnvironment) -> None:
     ran = start(env, "sleep 300; echo never")
+    wait_kind(env, ran.id, "sleep")  # before that, the shell may be about to start it, and miss the signal as any shell does
     sent = done(env.send(ran.id, keys=["ctrl-c"], wait_seconds=PATIENCE))
     assert (sent.running, sent.signal, sent.output) == (False, "SIGINT", "")
     background = done(env.run("sleep 300", background=True))
+    wait_kind(env, background.id, "sleep")
     refused(env.send(background.id, "x"), "stdin_closed", background.id)
     assert done(env.send(background.id, keys=["ctrl-c"], wait_seconds=PATIENCE)).signal == "SIGINT"
 

@@ -1,0 +1,195 @@
+"""Terminals and pipes into commands; what is typed; what a process waits for; addresses of sockets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from sandbox.guest import sockets, terminal, waiting
+from sandbox.guest.faults import Fault
+from sandbox.guest.reactor import Reactor
+
+PATIENCE = 10.0
+
+
+def rounds(reactor: Reactor, seconds: float) -> None:
+    """Serve the reactor for a while."""
+    reactor.after(seconds, reactor.stop)
+    reactor._running = True
+    reactor.run()
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "on_terminal", "on_pipe"),
+    [
+        ("", [], [], []),
+        ("a\nb\r\n", [], [b"a\rb\r"], [b"a\nb\r\n"]),
+        ("\udcff", ["enter"], [b"\xff", b"\r"], [b"\xff", b"\n"]),
+        ("", ["ctrl-c", "ctrl-d", "tab"], [b"\x03", b"\x04", b"\t"], [signal.SIGINT, None, b"\t"]),
+        ("x", ["ctrl-\\", "space"], [b"x", b"\x1c", b" "], [b"x", signal.SIGQUIT, b" "]),
+    ],
+)
+def test_what_typing_is(text: str, keys: list[str], on_terminal: list[object], on_pipe: list[object]) -> None:
+    assert terminal.typed(text, keys, True) == on_terminal
+    assert terminal.typed(text, keys, False) == on_pipe
+
+
+def test_keys() -> None:
+    assert terminal.typed("", ["up", "f5", "page-down", "backspace"], True) == [
+        b"\x1b[A",
+        b"\x1b[15~",
+        b"\x1b[6~",
+        b"\x7f",
+    ]
+    assert terminal.typed("", ["up", "end", "delete"], True, True) == [b"\x1bOA", b"\x1bOF", b"\x1b[3~"]
+    for on_terminal in (True, False):
+        with pytest.raises(Fault, match="no key 'up-up'"):
+            terminal.typed("", ["up-up"], on_terminal)
+    with pytest.raises(Fault, match="needs a terminal"):
+        terminal.typed("", ["up"], False)
+
+
+def test_a_pipe_that_fills_and_ends() -> None:
+    reactor = Reactor()
+    source, read = terminal.open_pipe(reactor)
+    assert os.readlink(f"/proc/self/fd/{read}") == source.name
+    source.write(b"x" * 500_000)
+    assert 0 < source.pending < 500_000
+    with pytest.raises(Fault) as caught:
+        source.write(b"x" * terminal.MOST_PENDING_BYTES)
+    assert caught.value.code == "invalid_arguments"
+    source.close()
+    assert not source.open
+    with pytest.raises(Fault) as caught:
+        source.write(b"x")
+    assert caught.value.code == "stdin_closed"
+    got = bytearray()
+
+    def drain() -> None:
+        while part := os.read(read, 65536):
+            got.extend(part)
+
+    reader = threading.Thread(target=drain)
+    reader.start()
+    rounds(reactor, 0.5)
+    reader.join(PATIENCE)
+    assert (len(got), source.pending) == (500_000, 0)
+    os.close(read)
+
+
+def test_a_pipe_nobody_reads() -> None:
+    source, read = terminal.open_pipe(Reactor())
+    os.close(read)
+    source.write(b"x")
+    assert not source.open
+    source.release()
+
+
+def test_a_terminal_belongs_to_its_size_and_echoes() -> None:
+    source, master, ends = terminal.open_terminal(Reactor(), 7, 33)
+    assert source.terminal is not None
+    assert terminal.window(ends[0]) == (7, 33)
+    terminal.set_window(source.terminal, 8, 44)
+    assert os.get_terminal_size(ends[1]) == (44, 8)
+    assert not terminal.hides_input(source.terminal)
+    settings = termios.tcgetattr(ends[0])
+    settings[3] &= ~termios.ECHO
+    termios.tcsetattr(ends[0], termios.TCSANOW, settings)
+    assert terminal.hides_input(source.terminal)
+    assert os.ttyname(ends[2]) == source.name
+    source.release()
+    with pytest.raises(Fault) as caught:
+        terminal.on_terminal(terminal.window, source, "c1")
+    assert caught.value.code == "not_a_terminal"
+    for fd in (master, *ends):
+        os.close(fd)
+
+
+# --- what a process waits for ----------------------------------------------------------------------------------------------
+
+
+def until(check: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "detail"),
+    [
+        ("import time; time.sleep(300)", "sleep", "timer"),
+        ("import signal; signal.pause()", "other", "pause"),
+        ("import os; os.read(os.pipe()[0], 1)", "other", "reads from pipe:"),
+        ("import os; a, b = os.pipe(); os.write(b, bytes(1 << 20))", "other", "writes to pipe:"),
+        ("import socket; a, b = socket.socketpair(); a.recv(1)", "socket", "unix"),
+        ("import socket, select; a, b = socket.socketpair(); select.select([a], [], [])", "socket", "unix"),
+        ("import threading; threading.Lock().acquire() and threading.Event().wait()", "lock", "futex"),
+        ("import sys; sys.stdin.read()", "stdin", "standard input"),
+        ("while True: pass", "cpu", "computing"),
+        ("import subprocess; subprocess.run(['sleep', '300'])", "sleep", "timer"),
+        ("import fcntl, os, tempfile as t; f = t.TemporaryFile(); fcntl.lockf(f, 2); os.fork() and os.wait(); fcntl.lockf(f, 2)",
+         "lock", "fcntl"),
+    ],
+)  # fmt: skip
+def test_what_a_process_waits_for(code: str, kind: str, detail: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdin is not None
+        name = f"pipe:[{os.fstat(process.stdin.fileno()).st_ino}]"
+        seen: list[object] = []
+
+        def is_it() -> bool:
+            found = waiting.explain(process.pid, name)
+            if found is not None and found["kind"] == "child":
+                found = waiting.waiting_for(process.pid, name)
+            seen[:] = [found]
+            return found is not None and found["kind"] == kind and detail in found["detail"]
+
+        until(is_it)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+
+
+def test_a_process_that_is_gone() -> None:
+    process = subprocess.Popen(["true"])
+    until(lambda: waiting.explain(process.pid, None) is None)  # a zombie explains nothing
+    process.wait()
+    assert waiting.waiting_for(process.pid, None) is None
+
+
+def test_names_of_sockets() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        port = server.getsockname()[1]
+
+        def name(sock: socket.socket) -> str | None:
+            return sockets.name_of(os.getpid(), str(os.fstat(sock.fileno()).st_ino))
+
+        assert name(server) == f"tcp 127.0.0.1:{port} (listens)"
+        assert name(client) == f"tcp 127.0.0.1:{client.getsockname()[1]} to 127.0.0.1:{port}"
+    assert sockets.name_of(os.getpid(), "0x") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0100007F:0050", "127.0.0.1:80"),
+        ("00000000000000000000000001000000:01BB", "[::1]:443"),
+        ("nonsense", "nonsense"),
+        ("00:1", "00:1"),
+    ],
+)
+def test_addresses(text: str, address: str) -> None:
+    assert sockets.address(text) == address

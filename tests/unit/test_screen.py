@@ -1,0 +1,171 @@
+"""Screens: drawn as a person would see them, within bounds whatever the bytes are."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandbox.screen import DRAWN_OF_BACKLOG_BYTES, MOST_COLS, MOST_ROWS, MOST_TITLE_CHARS, Drawing, Screens
+from sandbox.waits import WaitingFor, checked, still_running
+
+SOON = 30.0
+
+
+def drawn(data: bytes, rows: int = 5, cols: int = 20) -> dict[str, Any]:
+    drawing = Drawing()
+    drawing.resize(rows, cols)
+    drawing.feed(data, time.monotonic() + SOON)
+    return drawing.shown()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"plain\r\nlines", "plain\nlines"),
+        (b"10%\r50%\r100%", "100%"),
+        (b"\x1b[31mred\x1b[0m", "red"),
+        (b"\x1b[2;3Hhere", "\n  here"),
+        ("é中".encode(), "é中"),
+        (b"shell\x1b[?1049h\x1b[Hfull", "full"),
+        (b"shell\x1b[?1049h\x1b[Hfull\x1b[?1049l", "shell"),
+        (b"\x1b[?3hwide\x1b[?3l", "wide"),
+        (b"x" * 25, "x" * 20 + "\n" + "x" * 5),
+        (b"\xff\xfeok", "\ufffd\ufffdok"),
+    ],
+)
+def test_text(data: bytes, text: str) -> None:
+    shown = drawn(data)
+    assert (shown["text"], shown["skipped_bytes"], shown["cols"]) == (text, 0, 20)
+
+
+def test_cursor_and_title() -> None:
+    shown = drawn(b"\x1b]2;" + b"t" * 1000 + b"\x07ab\x1b[?25l")
+    assert (shown["cursor_row"], shown["cursor_col"], shown["cursor_hidden"]) == (0, 2, True)
+    assert shown["title"] == "t" * MOST_TITLE_CHARS
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_pieces_make_the_same_screen(cut: int) -> None:
+    data = "a\x1b[2;3Hé\x1b[1mb".encode()
+    drawing = Drawing()
+    drawing.resize(5, 20)
+    drawing.feed(data[:cut], time.monotonic() + SOON)
+    drawing.feed(data[cut:], time.monotonic() + SOON)
+    assert drawing.shown() == drawn(data)
+
+
+@given(
+    st.binary(max_size=2000) | st.text("\x1b[]?;0123456789hlHJKmABCDLMPr\u0301 中x\n\r", max_size=1000).map(str.encode)
+)
+@settings(max_examples=200, deadline=None)
+def test_no_bytes_break_it(data: bytes) -> None:
+    shown = drawn(data + b"\x18\x1bc", 3, 9)
+    assert 0 <= shown["cursor_row"] < 3
+    assert 0 <= shown["cursor_col"] < 9
+    assert len(shown["text"].splitlines()) <= 3
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        b"\x1b[2J",
+        b"\x1b7",
+        b"e" + b"\xcc\x81" * 50,
+        b"\x1b[?1049h\x1b[?1049l",
+        b"\x1b[999L\x1b[999M",
+        bytes(range(256)),
+    ],
+    ids=["clear", "save", "combine", "other screen", "scroll", "all"],
+)
+def test_costly_bytes_take_no_longer_than_they_may(unit: bytes) -> None:
+    drawing = Drawing()
+    drawing.resize(MOST_ROWS, MOST_COLS)
+    started = time.monotonic()
+    drawing.feed(unit * (2_000_000 // len(unit)), started + 0.3)
+    assert time.monotonic() - started < 0.3 + 5  # one step may take a while on a slow machine, but no more than one
+    assert drawing.skipped > 0
+    assert len(drawing.screen.savepoints) <= 16
+    drawing.feed(b"\x1b\\\x1bcback", time.monotonic() + SOON)
+    assert drawing.shown()["text"].endswith("back")
+
+
+def test_sizes_are_bounded() -> None:
+    drawing = Drawing()
+    drawing.resize(10**9, 10**9)
+    assert (drawing.screen.lines, drawing.screen.columns) == (MOST_ROWS, MOST_COLS)
+    drawing.resize(0, 0)
+    assert (drawing.screen.lines, drawing.screen.columns) == (1, 1)
+
+
+class Output:
+    """The guest's side: what a command has written, by offset."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.asked: list[int] = []
+
+    def __call__(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        self.asked.append(args["offset"])
+        part = self.data[args["offset"] : args["offset"] + args["max_bytes"]]
+        return {
+            "result": {
+                "id": args["id"], "rows": 4, "cols": 10, "offset": args["offset"], "total_bytes": len(self.data), "running": True,
+            }
+        }, part  # fmt: skip
+
+
+def test_only_what_is_new_is_asked_for() -> None:
+    screens, output = Screens(), Output(b"one")
+    assert screens.draw("c1", output)["result"]["text"] == "one"
+    output.data += b"\r\ntwo"
+    assert screens.draw("c1", output)["result"]["text"] == "one\ntwo"
+    assert output.asked == [0, 3]
+    assert screens.draw("c2", Output(b"other"))["result"]["text"] == "other"
+    assert not screens.application_keys("c1", output)
+    output.data += b"\x1b[?1h"
+    assert screens.application_keys("c1", output)
+
+
+def test_of_a_long_backlog_the_end_is_drawn() -> None:
+    output = Output(b"x" * 5_000_000 + b"\r\nend")
+    shown = Screens().draw("c1", output)["result"]
+    assert shown["text"].endswith("\nend")
+    assert shown["skipped_bytes"] > 4_000_000
+    assert len(output.asked) <= 2 + DRAWN_OF_BACKLOG_BYTES // 65536
+
+
+@pytest.mark.parametrize(
+    "reply", [{}, {"result": None}, {"result": []}, {"result": {"rows": "x"}}, {"result": {"rows": -1}}]
+)
+def test_nonsense_is_no_screen(reply: dict[str, Any]) -> None:
+    screens = Screens()
+    assert screens.draw("c1", lambda _: (reply, b"")).get("result") is None
+    fault = {"fault": {"code": "not_a_terminal"}}
+    assert screens.draw("c1", lambda _: (fault, b"")) == fault
+
+
+# --- the words for what a command waits for ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["stdin", "lock", "socket", "child", "cpu", "sleep", "disk", "other"])
+def test_words(kind: str) -> None:
+    wait = checked({"kind": kind, "pid": 7, "program": "prog", "detail": "the detail"})
+    assert isinstance(wait, WaitingFor)
+    assert "(prog, process 7: the detail)" in wait.to_text()
+    message, hint = still_running({"id": "c1", "seconds": 5.0, "wait": wait, "session": "s"})
+    assert message.startswith("The command is still running after 5 seconds under the id c1 and ")
+    assert "'s' queue" in message
+    assert "c1" in hint
+    assert ("text=..." in hint) == (kind == "stdin")
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], {"kind": "magic", "pid": 1}, {"kind": "cpu", "pid": -1}, {"kind": "cpu", "pid": 1, "x": 1}]
+)
+def test_nonsense_is_no_wait(value: object) -> None:
+    assert checked(value) is None
+    assert still_running({"wait": checked(value)})[0].endswith(".")
