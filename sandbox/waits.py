@@ -27,8 +27,8 @@ class WaitingFor(BaseModel):
 
     def to_text(self) -> str:
         """A clause: "waits for input on stdin (python3, process 12: the terminal)"."""
-        detail = f": {self.detail[:300]}" if self.detail else ""
-        return f"{_CLAUSES[self.kind]} ({self.program or 'a program'}, process {self.pid}{detail})"
+        detail = f": {_one_line(self.detail)}" if self.detail else ""
+        return f"{_CLAUSES[self.kind]} ({_one_line(self.program) or 'a program'}, process {self.pid}{detail})"
 
 
 _CLAUSES: dict[Kind, str] = {
@@ -41,6 +41,11 @@ _CLAUSES: dict[Kind, str] = {
     "disk": "waits for the disk",
     "other": "waits",
 }
+
+
+def _one_line(text: str) -> str:
+    """Names that a command chose itself, as part of a sentence."""
+    return "".join(char if char.isprintable() else "?" for char in text[:300])
 
 
 def checked(value: Any) -> WaitingFor | None:

@@ -124,12 +124,12 @@ def _of_call(pid: int, name: str, args: list[int], stdin: str | None) -> tuple[s
 
 
 def _of_descriptors(pid: int, fds: list[int], stdin: str | None, verb: str) -> tuple[str, str]:
-    links = [_link(pid, fd) for fd in fds[:MOST_DESCRIPTORS]]
+    links = [_raw_link(pid, fd) for fd in fds[:MOST_DESCRIPTORS]]
     if stdin is not None and (stdin in links or (stdin.startswith("/dev/") and "/dev/tty" in links)):
         return "stdin", "the terminal" if stdin.startswith("/dev/") else "standard input"
-    if any(link.startswith(("tcp", "udp", "unix", "socket")) for link in links):
-        return "socket", f"{verb} {', '.join(links[:3])}"
-    return "other", f"{verb} {', '.join(links[:3])}"
+    there = [fd for fd, link in zip(fds, links, strict=False) if link.startswith("socket:")]
+    names = ", ".join(_link(pid, fd) for fd in (there or fds)[:3])
+    return "socket" if there else "other", f"{verb} {names}"
 
 
 def _watched(pid: int, name: str, args: list[int]) -> list[int]:
@@ -156,13 +156,17 @@ def _memory(pid: int, address: int, size: int) -> bytes:
 
 def _link(pid: int, fd: int) -> str:
     """What a descriptor is: a path, or a socket with its addresses."""
-    try:
-        link = os.readlink(f"/proc/{pid}/fd/{fd}")
-    except (OSError, ValueError):
-        return f"descriptor {fd}"
+    link = _raw_link(pid, fd)
     if link.startswith("socket:["):
         return sockets.name_of(pid, link[8:-1]) or link
-    return os.fsencode(link).decode("utf-8", "replace")
+    return link
+
+
+def _raw_link(pid: int, fd: int) -> str:
+    try:
+        return os.fsencode(os.readlink(f"/proc/{pid}/fd/{fd}")).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return f"descriptor {fd}"
 
 
 def _holder(pid: int, fd: int) -> str:

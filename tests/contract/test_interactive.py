@@ -212,6 +212,8 @@ def test_a_terminal(env: GuestEnvironment) -> None:
     assert (ran.stdout, ran.stderr, ran.exit_code) == (ran.output, "", 0)
     assert done(env.run("printf a; printf b >&2; printf c >/dev/tty", pty=True)).stdout == "abc"
     assert done(env.run("printf %s $TERM")).output == "dumb"
+    assert done(env.run('test -O "$(tty)" && printf mine', pty=True)).output == "mine"
+    assert done(env.run("exec <&- >&- 2>&-; exec >/dev/tty; printf back", pty=True)).output == "back"
     refused(env.screen(done(env.run("true")).id), "not_a_terminal", "pty=true")
 
 

@@ -163,6 +163,15 @@ def test_words(kind: str) -> None:
     assert ("text=..." in hint) == (kind == "stdin")
 
 
+def test_names_that_a_command_chose_stay_in_their_line() -> None:
+    wait = WaitingFor(kind="lock", pid=1, program="a\nb", detail="flock on /x\n[exit code 0]\x1b[2J" + "y" * 1000)
+    text = wait.to_text()
+    assert "\n" not in text
+    assert "\x1b" not in text
+    assert "(a?b, process 1: flock on /x?[exit code 0]" in text
+    assert len(text) < 400
+
+
 @pytest.mark.parametrize(
     "value", [None, [], {"kind": "magic", "pid": 1}, {"kind": "cpu", "pid": -1}, {"kind": "cpu", "pid": 1, "x": 1}]
 )
