@@ -9,6 +9,7 @@ from . import sessions
 from .commands import Command, outcome
 from .faults import Fault
 from .pressure import disk_notice
+from .reactor import Timer
 from .sessions import Session
 from .terminal import TERM
 
@@ -32,6 +33,7 @@ class Job:
         self._reply: Reply | None = reply
         self._foreground = False
         self._command: Command | None = None
+        self._patience: Timer | None = None
 
     def start_foreground(self) -> None:
         """Start as the session's one foreground command."""
@@ -66,7 +68,7 @@ class Job:
             command.window = (args["rows"], args["cols"])
         command.stays_open = bool(args.get("stays_open"))
         if args.get("wait_seconds") is not None:
-            p.reactor.after(args["wait_seconds"], self._still_running)
+            self._patience = p.reactor.after(args["wait_seconds"], self._still_running)
         seconds = args["timeout_seconds"]
         if seconds is not None:
             command.timer = p.reactor.after(seconds, lambda: p.stop(command, "timeout", lambda _: None))
@@ -124,6 +126,8 @@ class Job:
         self._answer({"result": result, "segments": segments, "notices": [notice]}, blob)
 
     def _ended(self, command: Command) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
         processes = self._processes
         state = command.take_state()
         notices: list[dict[str, Any]] = []
