@@ -137,6 +137,7 @@ class Processes:
         def killed(count: int, survivors: int, hit: tuple[str, ...]) -> None:
             self.spawner.release(runner)
             command.survivors = survivors
+            command.tree_empty = command.tree_empty or not survivors  # the runner itself says so a moment later
             command.collateral = tuple(ident for ident in hit if ident != command.id)
             command.end()
             report(count)

@@ -13,7 +13,7 @@ import pytest
 from sandbox import DockerEnvironment
 from sandbox.errors import ErrorCode
 
-from .observing import of_commands, within
+from .observing import eventually, of_commands, within
 
 pytestmark = pytest.mark.engine
 
@@ -126,7 +126,7 @@ def test_deadlines_of_many_commands_at_once(env: DockerEnvironment) -> None:
 
 def test_kill_of_a_background_command_leaves_nothing(env: DockerEnvironment) -> None:
     started = env.run(EVADERS["mutual respawn"], background=True).unwrap()
-    time.sleep(0.2)
+    assert eventually(lambda: len(of_commands(env)) >= 2, 10)
     killed = env.kill(started.id).unwrap()
     assert killed.killed >= 2
     assert killed.survivors == 0
