@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .aio import AsyncEnvironment
     from .docker.environment import DockerEnvironment
     from .envelope import Envelope, Failure, Notice, Success
     from .environment import Environment
@@ -14,8 +15,11 @@ if TYPE_CHECKING:
     from .local import LocalEnvironment
     from .network.policy import Network
     from .testing import FakeEnvironment
+    from .watching import CancelToken
 
 _HOMES = {
+    "AsyncEnvironment": ".aio",
+    "CancelToken": ".watching",
     "DockerEnvironment": ".docker.environment",
     "Envelope": ".envelope",
     "Failure": ".envelope",
@@ -34,6 +38,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "AsyncEnvironment",
+    "CancelToken",
     "DockerEnvironment",
     "Envelope",
     "Environment",

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from .limits import Limits
     from .results import RunResult
 
-# The sandbox is gone when the output is printed, so all of it has to be kept; the guest keeps it in the sandbox's memory, and
-# this share of that is no harm to the command.
+# With --json the sandbox is gone when the output is printed, so all of it has to be kept; the guest keeps it in the sandbox's
+# memory, and this share of that is no harm to the command.
 KEPT_SHARE_OF_MEMORY = 1 / 32
-# Notices that mean nothing here: what was printed are the very bytes, and a cut is told with what can be done about it.
+# Notices that mean nothing here: what was printed are the very bytes, and all of them.
 _SAID_OTHERWISE = {"output_cut", "output_not_text"}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -52,18 +52,24 @@ def run(
     as_json: bool = typer.Option(False, "--json", help="Print the envelope as JSON."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
 ) -> None:
-    """Run one command in a fresh sandbox and exit as it did: 124 after a timeout, 128+n after signal n."""
+    """Run one command in a fresh sandbox, show its output as it comes and exit as it did.
+
+    124 after a timeout, 128+n after signal n; Ctrl-C stops the command and all it started (130).
+    """
+    from .watching import Watch
+
     variables = dict(_variable(text) for text in env)
     with _opened(sandbox_of(image, None if local else workspace, network, memory, cpus, local), timeout) as sandbox:
         if local and workspace is not None:  # LocalEnvironment would work in the folder itself
             sandbox.upload(_folder(workspace), ".").unwrap()
-        answer = sandbox.run(
-            argv=command,
-            env=variables,
-            stdin=sys.stdin.buffer.read() if stdin else None,
-            timeout_seconds=timeout,
-            keep_output_bytes=_kept(sandbox.limits),
-        )
+        args = {
+            "argv": command,
+            "env": variables,
+            "stdin": sys.stdin.buffer.read() if stdin else None,
+            "timeout_seconds": timeout,
+            "keep_output_bytes": _kept(sandbox.limits) if as_json else 0,
+        }
+        answer = sandbox.execute("run", args, watch=None if as_json else Watch(on_bytes=_pass_on))
     if as_json:
         print_json(_without_spill(answer).to_dict())
     else:
@@ -185,21 +191,16 @@ def print_json(data: Any) -> None:
     sys.stdout.flush()
 
 
+def _pass_on(stream: str, data: bytes) -> None:
+    """Output byte for byte, each stream on its own."""
+    target = sys.stdout if stream == "stdout" else sys.stderr
+    target.flush()
+    target.buffer.write(data)
+    target.flush()
+
+
 def _print(answer: Envelope[RunResult]) -> None:
-    """Both streams byte for byte; what is to be said besides goes to standard error."""
-    result: Any = answer.result
-    if result is not None:
-        for stream, data in ((sys.stdout, result.stdout_bytes), (sys.stderr, result.stderr_bytes)):
-            stream.flush()
-            stream.buffer.write(data)
-            stream.flush()
-        if result.truncated:
-            missing = result.output_bytes - len(result.stdout_bytes) - len(result.stderr_bytes)
-            sys.stderr.write(
-                f"\nwarning: {missing} of the {result.output_bytes} bytes of output were cut out of the middle; no mark is there.\n"
-                "hint: Give a larger --memory (a thirty-second of it is kept, at most 64 MiB), or redirect the output to a file in "
-                "the sandbox and print the part you need.\n"
-            )
+    """What is to be said besides the output, on standard error."""
     for notice in answer.notices:
         if notice.code not in _SAID_OTHERWISE:
             sys.stderr.write(f"notice: {notice.message}{' ' + notice.hint if notice.hint else ''}\n")

@@ -20,6 +20,7 @@ from .errors import ErrorCode, SandboxError
 from .hosted import HostCallTimeoutError, call_with_deadline, checked_result, failure_of_exception
 from .methods import OperationMethods
 from .operations import OPERATIONS, Request, schema_of
+from .watching import Watch
 
 log = logging.getLogger(__name__)
 
@@ -126,8 +127,11 @@ class Environment(OperationMethods):
         """The success envelope around the value that a tool's function returned. May be overridden to add metadata."""
         return Success(jsonable(result)).to_dict()
 
-    def execute(self, operation: str, args: Mapping[str, Any]) -> Envelope[Any]:
-        """Carry out a sandbox operation by name; see ``operations.OPERATIONS`` for names and arguments."""
+    def execute(self, operation: str, args: Mapping[str, Any], *, watch: Watch | None = None) -> Envelope[Any]:
+        """Carry out a sandbox operation by name; see ``operations.OPERATIONS`` for names and arguments.
+
+        ``watch`` is told the output of a command as it comes, and can stop it.
+        """
         started = time.monotonic()
         kind = OPERATIONS.get(operation)
         if kind is None:
@@ -139,12 +143,12 @@ class Environment(OperationMethods):
         except ValidationError as error:
             return invalid_arguments(kind, error)
         try:
-            return self.perform(request)
+            return self.perform(request) if watch is None else self.perform(request, watch)
         except SandboxError as error:
             schema = schema_of(kind) if error.code is ErrorCode.invalid_arguments else None
             return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000, schema=schema)
 
-    def perform(self, request: Request) -> Envelope[Any]:
+    def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
         """Carry out a validated request; may raise SandboxError, which ``execute`` turns into a failure."""
         raise _unsupported(self, request.operation)
 

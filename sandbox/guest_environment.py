@@ -23,6 +23,7 @@ from .network.policy import Network
 from .shown import shown_output, shown_part
 from .transfers import Incoming, outgoing
 from .transport import MAX_REPLY_BYTES, Transport
+from .watching import Watch
 
 if TYPE_CHECKING:
     from .screen import Screens
@@ -93,7 +94,7 @@ class GuestEnvironment(Environment):
         return self._transport
 
     # --- operations ------------------------------------------------------------------
-    def perform(self, request: op.Request) -> Envelope[Any]:
+    def perform(self, request: op.Request, watch: Watch | None = None) -> Envelope[Any]:
         """See ``Environment.perform``."""
         started = time.monotonic()
         if isinstance(request, op.Upload | op.Download):
@@ -105,6 +106,9 @@ class GuestEnvironment(Environment):
         args, call = self._prepared(request)
         if isinstance(request, op.Send) and request.keys:
             args["application_keys"] = self._screens.application_keys(request.id, self._ask_screen)
+        if watch is not None:
+            _check_watch(request, watch)
+            call["watch"] = watch
         try:
             if isinstance(request, op.Screen):
                 fields, blob = self._screens.draw(request.id, self._ask_screen), b""
@@ -116,6 +120,8 @@ class GuestEnvironment(Environment):
             if error.reason == "no_answer" and isinstance(request, op.Run) and not request.background:
                 raise self._unanswered(error) from error
             raise
+        if watch is not None:
+            watch.finish()
         return self._envelope(request, fields, blob, started)
 
     @cached_property
@@ -238,6 +244,15 @@ class GuestEnvironment(Environment):
     def _hello(self, place: Mapping[str, Any], isolated: bool) -> dict[str, Any]:
         limits = {**asdict(self.limits), "sessions": SESSIONS, "network": self.network.mode}
         return {"isolated": isolated, "place": {**place, "limits": limits}}
+
+
+def _check_watch(request: op.Request, watch: Watch) -> None:
+    """Raises OperationError where there is nothing to watch, or it was cancelled before it began."""
+    if watch.cancel is not None and watch.cancel.cancelled:
+        raise _worded(ErrorCode.cancelled, {}, request.operation)
+    if isinstance(request, op.Run) and request.background and watch.listens:
+        problem = "on_output is for commands that are waited for; see the output of one in the background with logs"
+        raise _worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
 
 
 def _guarded(kind: type[op.Request], work: Callable[[float], Envelope[T]]) -> Envelope[T]:

@@ -10,13 +10,14 @@ from typing import Any, cast
 from . import interactive_results as talk
 from . import results as res
 from .envelope import Envelope
+from .watching import CancelToken, OnOutput, Watch
 
 
 class OperationMethods(ABC):
     """Every method answers with an envelope and raises nothing for what a command or a path can do wrong."""
 
     @abstractmethod
-    def execute(self, operation: str, args: Mapping[str, Any]) -> Envelope[Any]:
+    def execute(self, operation: str, args: Mapping[str, Any], *, watch: Watch | None = None) -> Envelope[Any]:
         """Carry out the operation of that name; arguments are validated first (failure ``invalid_arguments``)."""
 
     @abstractmethod
@@ -80,14 +81,22 @@ class OperationMethods(ABC):
         pty: bool = False,
         rows: int = 24,
         cols: int = 80,
+        on_output: OnOutput | None = None,
+        cancel: CancelToken | None = None,
     ) -> Envelope[res.RunResult]:
-        """Run shell text or ``argv``; see ``operations.Run`` and ``results.RunResult`` for what is promised."""
+        """Run shell text or ``argv``; see ``operations.Run`` and ``results.RunResult`` for what is promised.
+
+        ``on_output("stdout" | "stderr", text)`` is called in this thread as output comes; a command that prints faster waits for
+        it; what it raises stops the command and is raised here. ``cancel`` stops the command from another thread: the answer is
+        the failure ``cancelled`` with the output so far.
+        """
         args = {
             "command": command, "argv": argv, "cwd": cwd, "env": env, "stdin": stdin, "background": background,
             "timeout_seconds": timeout_seconds, "session": session, "keep_output_bytes": keep_output_bytes,
             "wait_seconds": wait_seconds, "pty": pty, "rows": rows, "cols": cols,
         }  # fmt: skip
-        return cast("Envelope[res.RunResult]", self.execute("run", args))
+        watch = Watch(on_output=on_output, cancel=cancel) if on_output is not None or cancel is not None else None
+        return cast("Envelope[res.RunResult]", self.execute("run", args, watch=watch))
 
     def logs(self, id: str, *, offset: int = 0, max_bytes: int = 65536) -> Envelope[res.LogsResult]:  # noqa: A002
         """Output of a command from a byte offset on."""

@@ -11,15 +11,15 @@ import logging
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .errors import SandboxUnavailableError
 from .guest import wire
 from .guest.wire import Kind
+from .pending import Pending
 from .sender import ByteSink, FrameSender
+from .watching import Watch
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,8 @@ PING_SECONDS = 30.0
 # Over an operation's own deadline, silence is reported.
 GRACE_SECONDS = 2.0
 MAX_REPLY_BYTES = 4 * 1024 * 1024
+# After a cancel: a fork storm takes 1.5 s to end.
+CANCEL_SECONDS = 1.5 + GRACE_SECONDS
 # For frames that only spare the guest some work.
 OFFER_SECONDS = 0.1
 # Without a deadline of its own (a command in the queue), a caller waits this long for the pipe to take a frame.
@@ -43,30 +45,6 @@ class ByteStream(ByteSink, Protocol):
 
     def close(self) -> None:
         """End the stream; a blocked ``receive`` returns. May be called more than once."""
-
-
-@dataclass(slots=True, eq=False)
-class _Pending:
-    seconds: float
-    limit: int
-    deadline: float | None
-    sends: bool = False
-    takes: bool = False
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    reply: tuple[dict[str, Any], bytes] | None = None
-    error: SandboxUnavailableError | None = None
-    chunks: deque[bytes] = field(default_factory=deque)
-    held: int = 0
-    window: int = wire.WINDOW
-    events: set[str] = field(default_factory=set)
-
-    def wake(self) -> None:
-        with self.changed:
-            self.changed.notify_all()
-
-    def extend(self) -> None:
-        if self.deadline is not None:
-            self.deadline = time.monotonic() + self.seconds
 
 
 class Transport:
@@ -85,10 +63,10 @@ class Transport:
         self._assembler = wire.Assembler()
         self._channel = 0
         self._state_lock = threading.Lock()
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, Pending] = {}
         self._lost: SandboxUnavailableError | None = None
         self._closing = False
-        self._hello = _Pending(0, MAX_REPLY_BYTES, None)
+        self._hello = Pending(0, MAX_REPLY_BYTES, None)
         self._reader = threading.Thread(target=self._read, name="gamebox-transport", daemon=True)
 
     def open(self, hello: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
@@ -121,32 +99,35 @@ class Transport:
         blob_is_stdin: bool = False,
         body: Iterable[bytes] | None = None,
         sink: Callable[[bytes], None] | None = None,
+        watch: Watch | None = None,
         max_reply_bytes: int = MAX_REPLY_BYTES,
     ) -> tuple[dict[str, Any], bytes]:
         """Send a request and wait for its reply: (fields, blob), not validated yet.
 
-        ``body`` is streamed to the operation, what it streams back goes to ``sink``; both in this thread. Silence for
+        ``body`` is streamed to the operation, what it streams back goes to ``sink``; both in this thread. ``watch`` is for a
+        command: it is told the output as it comes, and its token stops the command. Silence for
         ``timeout_seconds`` + 2 s raises SandboxUnavailableError ``no_answer``; the end of the pipe raises its post-mortem.
         """
         seconds = timeout_seconds + GRACE_SECONDS
         deadline = time.monotonic() + seconds
-        pending = _Pending(seconds, max_reply_bytes, deadline, sends=body is not None, takes=sink is not None)
+        streams = watch is not None and watch.listens
+        sink = watch.take if watch is not None and streams else sink
+        pending = Pending(seconds, max_reply_bytes, deadline, body is not None, sink is not None, streams)
         channel = self._register(pending)
-        fields: dict[str, Any] = {"operation": operation, "args": args}
-        if blob_is_stdin:
-            fields["stdin_blob"] = True
+        fields = {"operation": operation, "args": args, "stdin_blob": blob_is_stdin, "stream": streams}
         try:
             self._message(pending, Kind.REQUEST, channel, fields, blob)
             if body is not None:
                 self._send_body(channel, pending, body)
-            return self._await(pending, sink, channel)
+            with watch.stopping(pending.cancel) if watch is not None else contextlib.nullcontext():
+                return self._await(pending, sink, channel)
         except BaseException:
             self._offer(Kind.CANCEL, channel)
             raise
         finally:
             self._pending.pop(channel, None)
 
-    def _register(self, pending: _Pending) -> int:
+    def _register(self, pending: Pending) -> int:
         with self._state_lock:
             if self._lost is not None:
                 raise self._lost
@@ -155,12 +136,12 @@ class Transport:
             return self._channel
 
     # --- out ------------------------------------------------------------------
-    def _message(self, pending: _Pending, kind: int, channel: int, fields: dict[str, Any], blob: bytes = b"") -> None:
+    def _message(self, pending: Pending, kind: int, channel: int, fields: dict[str, Any], blob: bytes = b"") -> None:
         # exact: what cannot be carried out as it was asked is to be refused, not carried out in another way
         for part, payload in wire.split_message(kind, wire.pack_message(fields, blob, exact=True)):
             self._frame(pending, part, channel, payload)
 
-    def _frame(self, pending: _Pending, kind: int, channel: int, payload: bytes | memoryview = b"") -> None:
+    def _frame(self, pending: Pending, kind: int, channel: int, payload: bytes | memoryview = b"") -> None:
         """Send a frame within the deadline of ``pending``. Raises SandboxUnavailableError."""
         try:
             deadline = time.monotonic() + SEND_SECONDS if pending.deadline is None else pending.deadline
@@ -179,7 +160,7 @@ class Transport:
         self._reader.join(timeout=3)
         return self._lost or SandboxUnavailableError("pipe_broken", f"The pipe to the sandbox broke: {error}.")
 
-    def _send_body(self, channel: int, pending: _Pending, body: Iterable[bytes]) -> None:
+    def _send_body(self, channel: int, pending: Pending, body: Iterable[bytes]) -> None:
         try:
             for chunk in body:
                 view = memoryview(chunk)
@@ -198,7 +179,7 @@ class Transport:
             raise
         self._frame(pending, Kind.END, channel)
 
-    def _await_window(self, pending: _Pending) -> int:
+    def _await_window(self, pending: Pending) -> int:
         with pending.changed:
             while pending.window <= 0 and pending.reply is None and pending.error is None:
                 self._wait(pending)
@@ -206,12 +187,16 @@ class Transport:
 
     # --- waiting ------------------------------------------------------------------
     def _await(
-        self, pending: _Pending, sink: Callable[[bytes], None] | None, channel: int = 0
+        self, pending: Pending, sink: Callable[[bytes], None] | None, channel: int = 0
     ) -> tuple[dict[str, Any], bytes]:
         owed = 0
         while True:
+            if pending.cancelled:
+                pending.cancelled = False
+                pending.deadline = time.monotonic() + CANCEL_SECONDS
+                self._frame(pending, Kind.CANCEL, channel)
             with pending.changed:
-                while not pending.chunks and pending.reply is None and pending.error is None:
+                while not (pending.chunks or pending.cancelled) and pending.reply is None and pending.error is None:
                     self._wait(pending)
                 if not pending.chunks:
                     if pending.reply is not None:
@@ -222,18 +207,20 @@ class Transport:
                 chunk = pending.chunks.popleft()
                 pending.held -= len(chunk)
             if sink is not None:
+                began = time.monotonic()
                 sink(chunk)
+                pending.lent += time.monotonic() - began  # the caller's own time is no silence of the guest
             owed += len(chunk)
             if owed >= CREDIT_STEP:
                 self._frame(pending, Kind.CREDIT, channel, owed.to_bytes(4, "big"))
                 owed = 0
 
-    def _wait(self, pending: _Pending) -> None:
+    def _wait(self, pending: Pending) -> None:
         """One wait; raises SandboxUnavailableError ``no_answer`` past the deadline."""
         if pending.deadline is None:
             pending.changed.wait(PING_SECONDS)
             return
-        left = pending.deadline - time.monotonic()
+        left = pending.deadline + pending.lent - time.monotonic()
         if left <= 0:
             raise _silent(pending)
         pending.changed.wait(left)
@@ -295,30 +282,35 @@ class Transport:
         pending.wake()
 
     # Every frame that puts off a deadline is bounded in number by something else: else a guest could put it off for ever.
-    def _take_credit(self, pending: _Pending, size: int) -> None:
+    def _take_credit(self, pending: Pending, size: int) -> None:
         with pending.changed:
             if not 0 < size <= wire.WINDOW - pending.window:
                 raise wire.WireError("credit for what was not sent")
             pending.window += size
         pending.extend()
 
-    def _take_notice(self, pending: _Pending, payload: bytes) -> None:
+    def _take_notice(self, pending: Pending, payload: bytes) -> None:
         event = wire.unpack_message(payload)[0].get("event")
         if event not in ("queued", "started") or event in pending.events:
             raise wire.WireError("notice that makes no sense")
         pending.events.add(event)
         pending.deadline = None if event == "queued" else time.monotonic() + pending.seconds
 
-    def _take_data(self, pending: _Pending, payload: bytes) -> None:
+    def _take_data(self, pending: Pending, payload: bytes) -> None:
         with pending.changed:
             pending.held += len(payload)
             if pending.held > wire.WINDOW:
                 raise wire.WireError("stream beyond its credit")
             pending.chunks.append(payload)
-        pending.extend()
+        if not pending.streams:
+            pending.extend()
+        elif pending.deadline is not None and time.monotonic() > pending.deadline:
+            pending.late += len(payload)
+            if pending.late > 2 * wire.WINDOW:  # all that can be under way, and what pipes may hold
+                raise wire.WireError("output of a command that is past its deadline")
 
 
-def _silent(pending: _Pending) -> SandboxUnavailableError:
+def _silent(pending: Pending) -> SandboxUnavailableError:
     return SandboxUnavailableError(
         "no_answer",
         f"The sandbox did not answer within {pending.seconds:g} seconds.",

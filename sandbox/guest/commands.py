@@ -22,6 +22,7 @@ from .reactor import Reactor, Timer
 from .sessions import STATE_LIMIT
 from .spawner import Runner, Spawner, in_memory
 from .terminal import Input, open_pipe, open_terminal
+from .streaming import OutputStream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Command:
         self.stays_open = False
         self.input: Input | None = None
         self.told_bytes = 0
+        self.stream: OutputStream | None = None
         self._on_end: Callable[[Command], None] | None = on_end
         self._reactor = reactor
         self._pipes: dict[int, int] = {}
@@ -127,7 +129,7 @@ class Command:
 
     def _collect(self, fd: int, stream: int) -> None:
         self._pipes[fd] = stream
-        self._reactor.watch(fd, select.EPOLLIN, lambda _: self._readable(fd))
+        self._watch(fd)
 
     def _handed(self, runner: Runner) -> None:
         self.runner = runner
@@ -167,12 +169,28 @@ class Command:
                 self._drain(fd)
         if self.input is not None:
             self.input.release()
+        if self.stream is not None:
+            self._resume()
+            self.stream = None
         report, self._on_end = self._on_end, None
         report(self)
 
     # --- output ------------------------------------------------------------------
     def _readable(self, fd: int) -> None:
         self._read(fd, CHUNK)
+        if self.stream is not None and self.stream.full:
+            self.stream.on_room = self._resume
+            for pipe in self._pipes:
+                self._reactor.unwatch(pipe)
+
+    def _resume(self) -> None:
+        if self.stream is not None:
+            self.stream.on_room = None
+        for pipe in self._pipes:
+            self._watch(pipe)
+
+    def _watch(self, fd: int) -> None:
+        self._reactor.watch(fd, select.EPOLLIN, lambda _: self._readable(fd))
 
     def _read(self, fd: int, size: int) -> int:
         try:
@@ -183,6 +201,8 @@ class Command:
             data = b""
         if data:
             self.output.append(self._pipes[fd], data)
+            if self.stream is not None:
+                self.stream.take(self._pipes[fd], data)
             if len(data) == USUAL_PIPE_BYTES:
                 _widen(fd)
         else:

@@ -16,6 +16,7 @@ from .interaction import Interaction
 from .link import Link
 from .processes import Processes
 from .reactor import Reactor
+from .streaming import OutputStream
 from .wire import Kind
 from .workers import Workers
 
@@ -45,6 +46,7 @@ class Server:
         self._interaction = Interaction(reactor, processes, workers)
         self._assembler = wire.Assembler()
         self._calls: dict[int, WorkerCall] = {}
+        self._streams: dict[int, OutputStream] = {}
         self._cancels: dict[int, Callable[[], None]] = {}
         self._heard = time.monotonic()
         os.set_blocking(in_fd, False)
@@ -91,8 +93,10 @@ class Server:
             call.feed(payload)
         elif kind == Kind.END and call is not None:
             call.finish_body(payload[:500].decode("utf-8", "replace"))
-        elif kind == Kind.CREDIT and call is not None:
-            call.credit(int.from_bytes(payload[:4], "big"))
+        elif kind == Kind.CREDIT:
+            taker = call or self._streams.get(channel)
+            if taker is not None:
+                taker.credit(int.from_bytes(payload[:4], "big"))
         elif kind == Kind.CANCEL:
             self._assembler.drop(channel)  # of a request that was given up while it was sent
             self._cancels.get(channel, _nothing)()
@@ -106,6 +110,8 @@ class Server:
             raise wire.WireError("request without arguments")
         if operation == "run" and fields.get("stdin_blob"):
             args["stdin"] = blob
+        if operation == "run" and fields.get("stream"):
+            args["stream"] = self._streams[channel] = OutputStream(self._link, channel)
         try:
             if operation == "run":
                 self._cancels[channel] = self._processes.run(args, self._replier(channel), self._eventer(channel))
@@ -131,6 +137,7 @@ class Server:
 
     def _reply(self, channel: int, fields: dict[str, Any], blob: bytes) -> None:
         self._calls.pop(channel, None)
+        self._streams.pop(channel, None)
         self._cancels.pop(channel, None)
         fault = fields.pop("fault", None)
         if fault is not None:

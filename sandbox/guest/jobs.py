@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .processes import Processes
+    from .streaming import OutputStream
 
     Reply = Callable[[dict[str, Any], bytes], None]
 
@@ -57,6 +58,7 @@ class Job:
         keep = args["keep_output_bytes"]
         command = self._command = p.new_command(keep, self._ended)
         self._oom_before = p.pressure.kills()
+        command.stream = args.get("stream")
         stdin = (
             args["stdin"].encode("utf-8", "surrogateescape")
             if isinstance(args.get("stdin"), str)
@@ -208,8 +210,13 @@ class Job:
 
     def _answer(self, fields: dict[str, Any], blob: bytes = b"") -> None:
         reply, self._reply = self._reply, None
-        if reply is not None:
+        if reply is None:
+            return
+        stream: OutputStream | None = self._args.get("stream")
+        if stream is None:
             reply(fields, blob)
+        else:
+            stream.finish(lambda: reply(fields, blob))
 
     def _release(self) -> None:
         if self._foreground:

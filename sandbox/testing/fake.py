@@ -18,6 +18,7 @@ from sandbox.guest_environment import GuestEnvironment
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.transport import Transport
+from sandbox.watching import Watch
 
 from .commands import Commands, Table
 from .files import FileOperations
@@ -68,10 +69,10 @@ class FakeEnvironment(GuestEnvironment):
             reason, message, "Start another sandbox; files in this one are lost."
         )
 
-    def perform(self, request: op.Request) -> Envelope[Any]:
+    def perform(self, request: op.Request, watch: Watch | None = None) -> Envelope[Any]:
         """See ``Environment.perform``."""
         self.requests.append(request)
-        return super().perform(request)
+        return super().perform(request, watch)
 
     def __enter__(self) -> Self:
         return self
@@ -106,6 +107,7 @@ class _MemoryTransport(Transport):
         blob: bytes = b"",
         body: Iterable[bytes] | None = None,
         sink: Callable[[bytes], None] | None = None,
+        watch: Watch | None = None,
         **_call: Any,
     ) -> tuple[dict[str, Any], bytes]:
         """See ``Transport.request``."""
@@ -117,6 +119,8 @@ class _MemoryTransport(Transport):
             fields, data = self._handle(operation, args, blob, body, sink)
         except Fault as fault:
             fields, data = {"fault": fault}, b""
+        if watch is not None and "segments" in fields:
+            _show(watch, fields["segments"], data)
         fault_raised = fields.get("fault")
         if isinstance(fault_raised, Fault):
             fields["fault"] = {
@@ -171,3 +175,11 @@ class _MemoryTransport(Transport):
             "url": url, "final_url": url, "status": 200, "content_type": "text/plain", "text": part, "offset": start,
             "total_chars": len(text), "size_bytes": len(text.encode()), "truncated": start + len(part) < len(text),
         }  # fmt: skip
+
+
+def _show(watch: Watch, segments: list[list[int]], data: bytes) -> None:
+    """Tell ``watch`` what the command printed, as far as it was kept."""
+    at = 0
+    for stream, length, _part in segments:
+        watch.take(bytes((stream,)) + data[at : at + length])
+        at += length

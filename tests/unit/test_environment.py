@@ -13,12 +13,13 @@ from sandbox.envelope import Envelope
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.operations import Request
 from sandbox.testing import FakeEnvironment
+from sandbox.watching import Watch
 
 
 class Slow(FakeEnvironment):
     """Takes a second for everything."""
 
-    def perform(self, request: Request) -> Envelope[Any]:
+    def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
         time.sleep(1)
         return super().perform(request)
 
@@ -26,7 +27,7 @@ class Slow(FakeEnvironment):
 class Faulty(FakeEnvironment):
     """Fails everything in a way that can pass."""
 
-    def perform(self, request: Request) -> Envelope[Any]:
+    def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
         raise OperationError(ErrorCode.io_error, "The disk hiccuped.")
 
 

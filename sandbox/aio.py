@@ -1,0 +1,184 @@
+"""Any environment for asyncio: every operation as a coroutine, the output of a command as an asynchronous iterator.
+
+The operations themselves run in threads of their own, at most ``limits.concurrent_actions`` at once, never in the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ParamSpec, Self, TypeVar
+
+from . import results as res
+from .envelope import Envelope
+from .environment import ActionLike, Environment
+from .limits import Limits
+from .methods import OperationMethods
+from .watching import CancelToken, OnOutput, StreamName
+
+P = ParamSpec("P")
+T = TypeVar("T")
+# Pieces of output that may wait for the caller of ``stream`` before the command has to.
+PIECES_AHEAD = 16
+_LOOK_AGAIN_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class OutputChunk:
+    """A piece of what a command printed."""
+
+    stream: StreamName
+    text: str
+
+
+class AsyncEnvironment:
+    """``environment`` for asyncio; ``async with`` starts and closes it. ``environment`` itself stays usable meanwhile.
+
+    Operations are those of ``OperationMethods`` with the same arguments and answers. Cancelling the task of a ``run`` stops the
+    command with all it started before the cancellation is raised; other operations are carried out to their end.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        limits = getattr(environment, "limits", None) or Limits()
+        self._pool = ThreadPoolExecutor(limits.concurrent_actions, thread_name_prefix="gamebox-async")
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def start(self) -> Self:
+        """Start the environment. Raises SandboxError."""
+        await self._call(self.environment.start)
+        return self
+
+    async def close(self) -> None:
+        """Close the environment; may be called more than once."""
+        try:
+            await asyncio.to_thread(self.environment.close)
+        finally:
+            self._pool.shutdown(wait=False)
+
+    async def _call(self, method: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(method, *args, **options))
+
+    # --- commands ------------------------------------------------------------------
+    async def run(
+        self, command: str | None = None, *, cancel: CancelToken | None = None, **options: Any
+    ) -> Envelope[res.RunResult]:
+        """See ``OperationMethods.run``. ``on_output`` is called in a thread of the pool; ``stream`` is the way for coroutines."""
+        token = cancel or CancelToken()
+        under_way = asyncio.ensure_future(self._call(partial(self.environment.run, command, cancel=token, **options)))
+        try:
+            return await asyncio.shield(under_way)
+        except asyncio.CancelledError:
+            token.cancel()
+            await _settled(under_way)
+            raise
+
+    def stream(self, command: str | None = None, **options: Any) -> OutputOfCommand:
+        """Run a command: ``async for chunk in env.stream(...)`` gives its output as it comes; options as for ``run``."""
+        return OutputOfCommand(self, command, options)
+
+    async def execute_action(self, action: ActionLike, args: Any) -> dict[str, Any]:
+        """See ``Environment.execute_action``."""
+        return await self._call(self.environment.execute_action, action, args)
+
+    async def execute(self, operation: str, args: Mapping[str, Any]) -> Envelope[Any]:
+        """See ``Environment.execute``; every operation goes through here or through a method of its own name."""
+        if operation == "run":
+            return await self.run(**args)
+        return await self._call(self.environment.execute, operation, args)
+
+    # --- files ------------------------------------------------------------------
+    async def read(self, path: str, **options: Any) -> Envelope[res.ReadResult]:
+        """See ``OperationMethods.read``."""
+        return await self._call(self.environment.read, path, **options)
+
+    async def write(self, path: str, content: str) -> Envelope[res.WriteResult]:
+        """See ``OperationMethods.write``."""
+        return await self._call(self.environment.write, path, content)
+
+    async def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[res.UploadResult]:
+        """See ``OperationMethods.upload``."""
+        return await self._call(self.environment.upload, data_or_path, path)
+
+    async def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
+        """See ``OperationMethods.download``."""
+        return await self._call(self.environment.download, path, to)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """The other operations: ``edit``, ``list``, ``search``, ``move``, ``logs``, ``kill`` and so on, as coroutines."""
+        if name.startswith("_") or name not in vars(OperationMethods):
+            raise AttributeError(f"AsyncEnvironment has no {name!r}")
+        return partial(self._call, getattr(self.environment, name))
+
+
+class OutputOfCommand:
+    """The output of one command as it comes: iterate it once. ``envelope`` is the answer when the iteration has ended.
+
+    Where the loop is left early, ``aclose`` (or the end of ``async with``) stops the command.
+    """
+
+    def __init__(self, environment: AsyncEnvironment, command: str | None, options: Mapping[str, Any]) -> None:
+        self.envelope: Envelope[res.RunResult] | None = None
+        self._token = options.get("cancel") or CancelToken()
+        self._chunks: asyncio.Queue[OutputChunk | None] = asyncio.Queue()
+        self._room = threading.Semaphore(PIECES_AHEAD)
+        self._given_up = False
+        self._iterator = self._iterate(environment, {**options, "command": command, "cancel": self._token})
+
+    def __aiter__(self) -> AsyncIterator[OutputChunk]:
+        return self._iterator
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop the command if it still runs, and wait until nothing of it is left."""
+        await self._iterator.aclose()
+
+    async def _iterate(
+        self, environment: AsyncEnvironment, options: dict[str, Any]
+    ) -> AsyncGenerator[OutputChunk, None]:
+        on_output = self._on_output(asyncio.get_running_loop())
+        command = asyncio.ensure_future(environment.run(**options, on_output=on_output))
+        command.add_done_callback(lambda _: self._chunks.put_nowait(None))
+        try:
+            while (chunk := await self._chunks.get()) is not None:
+                self._room.release()
+                yield chunk
+            self.envelope = await command
+        finally:
+            self._given_up = True
+            self._token.cancel() if not command.done() else None
+            await _settled(command)
+
+    def _on_output(self, loop: asyncio.AbstractEventLoop) -> OnOutput:
+        def take(stream: StreamName, text: str) -> None:
+            while not self._room.acquire(timeout=_LOOK_AGAIN_SECONDS):
+                if self._given_up or self._token.cancelled:
+                    return
+            loop.call_soon_threadsafe(self._chunks.put_nowait, OutputChunk(stream, text))
+
+        return take
+
+
+async def _settled(future: asyncio.Future[Any]) -> None:
+    """Wait for ``future`` whatever it brings, through further cancellations."""
+    while not future.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([future])
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,96 @@
+"""Watching a command while it runs: its output as it comes, and a token that stops it from another thread."""
+
+from __future__ import annotations
+
+import codecs
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .errors import SandboxUnavailableError
+
+StreamName = Literal["stdout", "stderr"]
+OnOutput = Callable[[StreamName, str], None]
+_NAMES: dict[int, StreamName] = {1: "stdout", 2: "stderr"}
+
+
+class CancelToken:
+    """Stops the commands it was given to, with all they started. May be used by any thread, for any number of commands."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether ``cancel`` was called."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Stop the commands; returns at once, the call that runs each answers ``cancelled`` when nothing of it is left."""
+        with self._lock:
+            self._cancelled = True
+            callbacks = list(self._callbacks)
+        for call in callbacks:
+            call()
+
+    @contextmanager
+    def calling(self, call: Callable[[], None]) -> Iterator[None]:
+        """Within, ``cancel`` calls ``call``; at once where it was called before."""
+        with self._lock:
+            self._callbacks.append(call)
+            cancelled = self._cancelled
+        try:
+            if cancelled:
+                call()
+            yield
+        finally:
+            with self._lock:
+                self._callbacks.remove(call)
+
+
+def _decoders() -> dict[int, codecs.IncrementalDecoder]:
+    make = codecs.getincrementaldecoder("utf-8")
+    return {1: make("replace"), 2: make("replace")}
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What the caller of one ``run`` wants to be told, as text or as bytes, and how it can stop it."""
+
+    on_output: OnOutput | None = None
+    on_bytes: Callable[[StreamName, bytes], None] | None = None
+    cancel: CancelToken | None = None
+    _decoders: dict[int, codecs.IncrementalDecoder] = field(default_factory=_decoders, repr=False)
+
+    @property
+    def listens(self) -> bool:
+        """Whether anybody wants the output."""
+        return self.on_output is not None or self.on_bytes is not None
+
+    def take(self, chunk: bytes) -> None:
+        """A piece of the stream: the number of the stream, then bytes. Raises SandboxUnavailableError for nonsense."""
+        stream = chunk[0]
+        if stream not in _NAMES:
+            raise SandboxUnavailableError("protocol_violation", f"The sandbox sent output of a stream {stream}.")
+        if self.on_bytes is not None:
+            self.on_bytes(_NAMES[stream], chunk[1:])
+        self._tell(stream, self._decoders[stream].decode(chunk[1:]))
+
+    @contextmanager
+    def stopping(self, call: Callable[[], None]) -> Iterator[None]:
+        """Within, the token, where there is one, calls ``call``."""
+        with self.cancel.calling(call) if self.cancel is not None else nullcontext():
+            yield
+
+    def finish(self) -> None:
+        """There is no more: a character that was begun is told as it is."""
+        for stream, decoder in self._decoders.items():
+            self._tell(stream, decoder.decode(b"", final=True))
+
+    def _tell(self, stream: int, text: str) -> None:
+        if text and self.on_output is not None:
+            self.on_output(_NAMES[stream], text)

@@ -1,0 +1,183 @@
+"""Watching commands: output as it comes, stopping them from another thread, the same for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+
+import pytest
+
+from sandbox import AsyncEnvironment, CancelToken
+from sandbox.aio import OutputChunk
+from sandbox.guest_environment import GuestEnvironment
+
+from .checks import done, refused, so_far
+
+_numbers = itertools.count(8_600_000)
+
+
+def running(env: GuestEnvironment, number: int) -> bool:
+    """Whether a ``sleep`` of that many seconds runs."""
+    return done(env.run(f"grep -lsx 'sleep.{number}.*' /proc/[0-9]*/cmdline", session=None)).output != ""
+
+
+def test_output_is_told(env: GuestEnvironment) -> None:
+    told: list[tuple[str, str]] = []
+    ran = done(env.run("printf out; printf err >&2", on_output=lambda stream, text: told.append((stream, text))))
+    assert sorted(told) == [("stderr", "err"), ("stdout", "out")]
+    assert (ran.stdout, ran.stderr) == ("out", "err")
+
+
+def test_a_token_that_was_used_starts_nothing(env: GuestEnvironment) -> None:
+    token = CancelToken()
+    token.cancel()
+    assert refused(env.run("printf hello", cancel=token), "cancelled").result is None
+
+
+def test_output_of_the_background_is_not_watched(env: GuestEnvironment) -> None:
+    refused(env.run("printf hello", background=True, on_output=print), "invalid_arguments", "logs")
+
+
+@pytest.mark.needs("shell")
+def test_output_comes_while_the_command_runs(env: GuestEnvironment, folder: str) -> None:
+    def answer(stream: str, text: str) -> None:
+        done(env.write(f"{folder}/go", ""))
+
+    done(env.run("echo ready; until [ -e go ]; do sleep 0.01; done", cwd=folder, on_output=answer, timeout_seconds=20))
+
+
+@pytest.mark.needs("shell")
+def test_nothing_is_lost_on_a_slow_caller_and_nobody_else_waits(env: GuestEnvironment) -> None:
+    told, others = [], []
+
+    def slowly(stream: str, text: str) -> None:
+        told.append(text)
+        if len(told) == 3:
+            others.append(done(env.run("echo other", session="another")).output)
+        time.sleep(0.001)
+
+    ran = done(env.run("seq 1 2000000", on_output=slowly, timeout_seconds=60))
+    assert "".join(told) == "".join(f"{i}\n" for i in range(1, 2_000_001))
+    assert (others, ran.output_bytes, ran.exit_code) == (["other\n"], sum(map(len, told)), 0)
+
+
+@pytest.mark.needs("shell")
+def test_characters_stay_whole(env: GuestEnvironment) -> None:
+    told: list[str] = []
+    command = r"printf '\303'; sleep 0.1; printf '\251'; sleep 0.1; printf '\303'"
+    done(env.run(command, on_output=lambda _, text: told.append(text)))
+    assert told == ["é", "\ufffd"]
+
+
+@pytest.mark.needs("shell")
+def test_pipes_made_larger_are_taken_whole_at_the_end(env: GuestEnvironment) -> None:
+    program = "import fcntl,os\nfor fd in (1,2):\n fcntl.fcntl(fd,1031,1<<20)\n os.write(fd,b'x'*(1<<20))"
+    told: list[str] = []
+
+    def slowly(stream: str, text: str) -> None:
+        told.append(text)
+        time.sleep(0.05)
+
+    script = f"for i in 1 2 3 4; do python3 -c \"{program}\"; done"
+    ran = done(env.run(script, on_output=slowly))
+    assert ran.exit_code in (0, 1)  # a user whose share of pipe memory is used up gets none
+    assert sum(map(len, told)) == ran.output_bytes
+
+
+@pytest.mark.needs("shell")
+def test_cancel_leaves_nothing_and_answers_with_what_was_printed(env: GuestEnvironment) -> None:
+    token, number = CancelToken(), next(_numbers)
+    threading.Timer(0.3, token.cancel).start()
+    started = time.monotonic()
+    failure = refused(env.run(f"echo begun; sleep {number} & sleep 600", cancel=token), "cancelled", effects="unknown")
+    assert time.monotonic() - started < 10
+    assert so_far(failure).output == "begun\n"
+    assert not running(env, number)
+    assert done(env.run("echo on", cancel=CancelToken())).output == "on\n"
+
+
+@pytest.mark.needs("shell")
+def test_cancel_in_the_queue(env: GuestEnvironment) -> None:
+    token = CancelToken()
+    first = threading.Thread(target=lambda: env.run("sleep 1", session="queue"))
+    first.start()
+    time.sleep(0.2)
+    threading.Timer(0.2, token.cancel).start()
+    refused(env.run("echo no", session="queue", cancel=token), "cancelled")
+    first.join()
+    assert done(env.run("echo yes", session="queue")).output == "yes\n"
+
+
+@pytest.mark.needs("shell")
+def test_what_the_callback_raises_stops_the_command(env: GuestEnvironment) -> None:
+    number = next(_numbers)
+
+    def fail(stream: str, text: str) -> None:
+        raise LookupError(text)
+
+    with pytest.raises(LookupError, match="begun"):
+        env.run(f"echo begun; sleep {number}", on_output=fail)
+    for _ in range(100):
+        if not running(env, number):
+            break
+    assert not running(env, number)
+
+
+# --- asyncio -----------------------------------------------------------------------------------------------------------
+
+
+def test_operations_are_coroutines(env: GuestEnvironment, folder: str) -> None:
+    async def work() -> None:
+        aio = AsyncEnvironment(env)
+        done(await aio.write(f"{folder}/a", "text"))
+        assert done(await aio.read(f"{folder}/a")).content == "text"
+        assert len(done(await aio.list(folder)).entries) == 1
+        ran, listed = await asyncio.gather(aio.run("printf hello"), aio.execute("list", {"path": folder}))
+        assert (done(ran).output, listed.ok) == ("hello", True)
+        stream = aio.stream("printf hello")
+        assert [(c.stream, c.text) async for c in stream] == [("stdout", "hello")]
+        assert stream.envelope is not None
+        assert done(stream.envelope).exit_code == 0
+        with pytest.raises(AttributeError, match="no 'nonsense'"):
+            _ = aio.nonsense
+
+    asyncio.run(work())
+
+
+@pytest.mark.needs("shell")
+def test_a_cancelled_task_stops_its_command(env: GuestEnvironment) -> None:
+    number = next(_numbers)
+
+    async def work() -> None:
+        task = asyncio.create_task(AsyncEnvironment(env).run(f"sleep {number}"))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not running(env, number)
+
+    asyncio.run(work())
+
+
+@pytest.mark.needs("shell")
+def test_a_stream_that_is_left_stops_its_command(env: GuestEnvironment) -> None:
+    number = next(_numbers)
+
+    async def work() -> None:
+        aio = AsyncEnvironment(env)
+        async with aio.stream(f"sleep {number} & yes") as output:
+            async for chunk in output:
+                assert chunk.text.startswith("y\n")
+                break
+        assert not running(env, number)
+
+        async def take_all() -> list[OutputChunk]:
+            return [chunk async for chunk in aio.stream(f"sleep {number}")]
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(take_all(), 0.3)
+        assert not running(env, number)
+
+    asyncio.run(work())
