@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .waits import WaitingFor
+from .plain_text import plain
 
 FileType = Literal["file", "directory", "symlink", "other"]
 
@@ -186,7 +187,7 @@ class RunResult(Result):
     waiting_for: WaitingFor | None = None
 
     def to_text(self) -> str:
-        """The output, then one line with the status."""
+        """The output as a terminal would show it (see ``plain_text``), then one line with the status."""
         if self.running:
             status = f"[running in the background with id {self.id}]"
             if self.waiting_for is not None:
@@ -201,7 +202,7 @@ class RunResult(Result):
             where = f"; all of it in {self.spill_path}" if self.spill_path and not self.spill_truncated else ""
             where = where or (f"; the first part of it in {self.spill_path}" if self.spill_path else "")
             status += f" [{self.output_bytes} bytes of output, cut{where}]"
-        return "\n".join(part for part in (self.output.rstrip("\n"), status) if part)
+        return "\n".join(part for part in (plain(self.output).rstrip("\n"), status) if part)
 
 
 class LogsResult(Result):
@@ -224,15 +225,14 @@ class LogsResult(Result):
     waiting_for: WaitingFor | None = None
 
     def to_text(self) -> str:
-        """The output, then one line with the state of the command."""
+        """The output as a terminal would show it, then one line with the state of the command."""
         state = (
             "running" if self.running else f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
         )
         if self.waiting_for is not None:
             state += f"; {self.waiting_for.to_text()}"
-        return f"{self.content.rstrip(chr(10))}\n[{state}; bytes {self.offset}-{self.next_offset} of {self.total_bytes}]".lstrip(
-            "\n"
-        )
+        where = f"[{state}; bytes {self.offset}-{self.next_offset} of {self.total_bytes}]"
+        return f"{plain(self.content).rstrip(chr(10))}\n{where}".lstrip("\n")
 
 
 class KillResult(Result):
