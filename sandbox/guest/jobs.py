@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from . import sessions
+from . import sessions, shell_state
 from .commands import Command, outcome
 from .faults import Fault
 from .pressure import disk_notice
@@ -90,7 +90,8 @@ class Job:
             shell = self._processes.shell
             if shell is None:
                 raise Fault("shell_not_found")
-            argv, state_fd = sessions.shell_argv(shell[0], shell[1], args["command"]), shell[1]
+            carried = shell_state.restoring(session.functions, session.variables, env)
+            argv, state_fd = sessions.shell_argv(shell[0], shell[1], args["command"], carried), shell[1]
         if any("\0" in text for text in (*argv, cwd, *env, *env.values())):
             raise Fault("invalid_arguments", problem="a NUL character in the command, its folder or its environment")
         return {

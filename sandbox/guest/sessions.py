@@ -1,4 +1,4 @@
-"""Sessions: a working folder and exported variables that carry over from one command to the next.
+"""Sessions: a working folder, variables and functions that carry over from one command to the next.
 
 Every command gets a shell of its own, which starts from the session's state and, when it ends, leaves its state in a memory
 file. So there is no long-lived shell that a timeout, an ``exit`` or a syntax error could take away.
@@ -10,10 +10,15 @@ import os
 import re
 from collections import deque
 
+from . import shell_state
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    # folder, exported variables, functions as text for a shell, variables that are not exported
+    State = tuple[str, dict[str, str], str, dict[str, str]]
 
 STATE_LIMIT = 1 << 20
 # Variables the shell keeps for itself; the session has no use for them.
@@ -26,8 +31,10 @@ _SHELLS = (("/bin/bash", 199), ("/usr/bin/bash", 199), ("/bin/sh", 9), ("/usr/bi
 # sets an EXIT trap of its own keeps it. Nothing here starts a process. All up to the command is one line, so that the shell
 # counts the command's lines from 1.
 _PRELUDE = (
-    """__gamebox_save() { [ "${__gamebox_saved-}" ] || { printf '%s\\0' "$PWD"; export -p; printf '\\0'; } >&FD; } 2>/dev/null; """
-    """trap '{ set +x; } 2>/dev/null; __gamebox_save' EXIT; __gamebox_command=$1; shift; eval "$__gamebox_command"
+    """__gamebox_save() { [ "${__gamebox_saved-}" ] || { """
+    """BUILTINprintf '%s\\0' "$PWD"; BUILTINexport -p; BUILTINprintf '\\0'; """
+    """DUMP; } >&FD; } 2>/dev/null; """
+    """trap '{ set +x; } 2>/dev/null; __gamebox_save' EXIT; __gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"
 { __gamebox_status=$?; set +x; __gamebox_save; __gamebox_saved=1; } 2>/dev/null
 exit $__gamebox_status"""
 )
@@ -36,11 +43,13 @@ exit $__gamebox_status"""
 class Session:
     """State and queue of one session; ``busy`` while a foreground command of it runs."""
 
-    __slots__ = ("busy", "cwd", "env", "waiting")
+    __slots__ = ("busy", "cwd", "env", "functions", "variables", "waiting")
 
     def __init__(self, cwd: str, env: dict[str, str]) -> None:
         self.cwd = cwd
         self.env = env
+        self.functions = ""
+        self.variables: dict[str, str] = {}  # not exported
         self.busy = False
         self.waiting: deque[Callable[[], None]] = deque()
 
@@ -53,19 +62,26 @@ def find_shell() -> tuple[str, int] | None:
     return None
 
 
-def shell_argv(shell: str, fd: int, command: str) -> list[str]:
-    """The argv that runs ``command`` and leaves the state on ``fd``."""
-    return [shell, "-c", _PRELUDE.replace("FD", str(fd)), os.path.basename(shell), command]
+def shell_argv(shell: str, fd: int, command: str, carried: tuple[str, ...] | list[str] = ()) -> list[str]:
+    """The argv that runs ``command`` and leaves the state on ``fd``; ``carried`` is what ``shell_state.restoring`` made."""
+    name = os.path.basename(shell)
+    bash = name == "bash"
+    text = _PRELUDE.replace("FD", str(fd)).replace("BUILTIN", "builtin " if bash else "")
+    text = text.replace("DUMP", shell_state.DUMP if bash else shell_state.DUMP_NOTHING)
+    text = text.replace("RESTORE", shell_state.RESTORE if bash and carried else "")
+    return [shell, "-c", text, name, command, *(carried if bash else ())]
 
 
-def parse_state(data: bytes) -> tuple[str, dict[str, str]] | None:
-    """Folder and exported variables from what the shell left; None where that is not whole (the command overwrote it)."""
+def parse_state(data: bytes) -> State | None:
+    """The state in what the shell left; None where that is not whole (the command overwrote it)."""
     parts = data[:STATE_LIMIT].split(b"\0")
-    if len(parts) < 3 or not parts[-3].startswith(b"/"):
+    if len(parts) < 5 or not parts[-5].startswith(b"/"):
         return None
-    cwd, exports = os.fsdecode(parts[-3]), os.fsdecode(parts[-2])
-    variables = parse_exports(exports)
-    return (cwd, variables) if variables else None
+    cwd, exports, functions, variables = map(os.fsdecode, parts[-5:-1])
+    env = parse_exports(exports)
+    if not env:
+        return None
+    return cwd, env, shell_state.functions_of(functions), shell_state.variables_of(variables, _unquote)
 
 
 def parse_exports(text: str) -> dict[str, str]:
@@ -112,12 +128,12 @@ def _ansi(match: re.Match[str]) -> str:
     return _ANSI.get(code, code)
 
 
-def next_state(session: Session, before: dict[str, Any], state: tuple[str, dict[str, str]]) -> list[str]:
+def next_state(session: Session, before: dict[str, Any], state: State) -> list[str]:
     """Take over what a command left; ``before`` is {"cwd": given or None, "env": given or {}} of that run alone.
 
     Answers the names of the variables that are too long to be kept.
     """
-    cwd, variables = state
+    cwd, variables, session.functions, session.variables = state
     too_long = [n for n, v in variables.items() if len(os.fsencode(f"{n}={v}")) > LONGEST_VARIABLE]
     for name in too_long:
         del variables[name]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import venv
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.guest import sessions
+from sandbox.guest import sessions, shell_state
 from sandbox.guest.sessions import Session, next_state, parse_exports, parse_state, shell_argv
 
 SHELLS = [path for name in ("bash", "dash", "busybox") if (path := shutil.which(name))]
@@ -25,11 +28,13 @@ _awkward = st.lists(
 _names = st.from_regex(r"\AG_[A-Za-z0-9_]{0,8}\Z")
 
 
-def state_after(shell: str, command: str, env: dict[str, str], cwd: str) -> tuple[int, bytes]:
+def state_after(
+    shell: str, command: str, env: dict[str, str], cwd: str, carried: Sequence[str] = ()
+) -> tuple[int, bytes]:
     """Exit status and what the shell left, run as the guest runs it."""
     fd = os.memfd_create("state")
     target = 9
-    argv = shell_argv(shell, target, command)
+    argv = shell_argv(shell, target, command, tuple(carried))
     if shell.endswith("busybox"):
         argv = [shell, "sh", *argv[1:]]
 
@@ -133,10 +138,12 @@ def test_quoting(text: str, values: dict[str, str]) -> None:
 def test_what_was_given_for_one_run_is_taken_back() -> None:
     session = Session("/workspace", {"KEPT": "old", "GIVEN": "own"})
     before = {"cwd": "/elsewhere", "env": {"GIVEN": "given", "NEW": "given", "CHANGED": "given"}}
-    next_state(session, before, ("/elsewhere", {"KEPT": "new", "GIVEN": "given", "NEW": "given", "CHANGED": "by it"}))
+    exported = {"KEPT": "new", "GIVEN": "given", "NEW": "given", "CHANGED": "by it"}
+    left = ("/elsewhere", exported, "", {"PLAIN": "1"})
+    next_state(session, before, left)
     assert session.env == {"KEPT": "new", "GIVEN": "own", "CHANGED": "by it"}
     assert session.cwd == "/workspace"
-    next_state(session, {"cwd": None, "env": {}}, ("/tmp", {"A": "1"}))
+    next_state(session, {"cwd": None, "env": {}}, ("/tmp", {"A": "1"}, "", {}))
     assert (session.cwd, session.env) == ("/tmp", {"A": "1"})
 
 
@@ -144,3 +151,86 @@ def test_a_shell_is_found() -> None:
     found = sessions.find_shell()
     assert found is not None
     assert os.access(found[0], os.X_OK)
+
+
+# --- functions and variables that are not exported: bash only ---------------------------------------------------------
+
+
+def carried_by(command: str, env: dict[str, str] | None = None, carried: Sequence[str] = ()) -> list[str]:
+    """What the next shell is given after ``command``."""
+    _, left = state_after("/bin/bash", command, env or {}, "/", carried)
+    state = parse_state(left)
+    assert state is not None
+    return shell_state.restoring(state[2], state[3], ())
+
+
+def printed(command: str, carried: Sequence[str], **env: str) -> str:
+    """What ``command`` leaves in G_OUT, given what was carried."""
+    _, left = state_after("/bin/bash", f"export G_OUT=; {command}", env, "/", carried)
+    state = parse_state(left)
+    assert state is not None
+    return state[1]["G_OUT"]
+
+
+def test_nothing_is_carried_where_there_is_nothing() -> None:
+    assert carried_by("true") == []
+    assert carried_by("export A=1; (f() { :; }; B=1)") == []
+
+
+def test_functions_carry_over_and_can_be_unset() -> None:
+    carried = carried_by("greet() { local x='a b'; G_OUT=\"$x $1\"; }; h() { cat <<E\n}\nE\n}; export -f greet")
+    assert printed("greet you", carried) == "a b you"
+    assert printed("greet you", carried_by("true", carried=carried)) == "a b you"
+    assert "greet" in "".join(carried_by("true", carried=carried))
+    assert carried_by("unset -f greet h", carried=carried) == []
+
+
+def test_a_function_that_hides_a_builtin_does_no_harm() -> None:
+    carried = carried_by("printf() { :; }; export() { :; }; declare() { :; }; cd() { builtin cd /tmp; }")
+    _, left = state_after("/bin/bash", "cd; builtin export G_A=1", {}, "/", carried)
+    state = parse_state(left)
+    assert state is not None
+    assert (state[0], state[1]["G_A"]) == ("/tmp", "1")
+    assert "builtin cd /tmp" in state[2]
+
+
+def test_many_long_functions() -> None:
+    script = f"long=é{'x' * 1000}; for i in {{1..300}}; do eval \"f$i() {{ G_OUT='$long$i'; }}\"; done; unset long i"
+    carried = carried_by(script)
+    assert len(carried) > 5
+    assert printed("f299", carried) == f"é{'x' * 1000}299"
+
+
+@given(value=_values | _awkward)
+@settings(max_examples=25, deadline=None)
+def test_any_plain_value_carries_over(value: str) -> None:
+    carried = carried_by('PLAIN=$G_IN; unset G_IN', {"G_IN": value})
+    assert printed("G_OUT=$PLAIN", carried) == value
+    assert printed("G_OUT=$PLAIN", carried_by("true", carried=carried)) == value
+
+
+def test_the_environment_of_one_run_goes_before_a_plain_variable() -> None:
+    assert shell_state.restoring("", {"A": "1", "B": "2"}, {"A": "3"}) == ["B=2\n"]
+
+
+@pytest.mark.parametrize("shell", [s for s in SHELLS if not s.endswith("bash")])
+def test_other_shells_carry_no_functions(shell: str) -> None:
+    _, left = state_after(shell, "f() { :; }; A=1", {}, "/", ("ignored",))
+    state = parse_state(left)
+    assert state is not None
+    assert state[2:] == ("", {})
+
+
+def test_an_activated_environment_carries_over_and_can_be_left(tmp_path: Path) -> None:
+    venv.create(tmp_path / "v", with_pip=False)
+    path = os.environ["PATH"]
+    _, left = state_after("/bin/bash", f". {tmp_path}/v/bin/activate", {}, "/")
+    active = parse_state(left)
+    assert active is not None
+    assert active[1]["PATH"] == f"{tmp_path}/v/bin:{path}"
+    _, left = state_after("/bin/bash", "deactivate", active[1], "/", shell_state.restoring(active[2], active[3], active[1]))
+    after = parse_state(left)
+    assert after is not None
+    assert after[1]["PATH"] == path
+    assert "VIRTUAL_ENV" not in after[1]
+    assert "deactivate" not in after[2]

@@ -12,7 +12,7 @@ from sandbox.plain_text import plain
 from sandbox.results import LogsResult, RunResult
 
 _pieces = st.sampled_from(
-    ["a", "bc", "é", " ", "\t", "\n", "\r", "\r\n", "\b", "\x1b", "\x1b[", "\x1b[K", "\x1b[1K", "\x1b[2K", "\x1b[31m", 
+    ["a", "bc", "é", " ", "\t", "\n", "\r", "\r\n", "\b", "\x1b", "\x1b[", "\x1b[K", "\x1b[1K", "\x1b[2K", "\x1b[31m",
      "\x1b]0;t\x07", "\x1b]8;;u", "\x1b\\", "\x1b(B", "\x00", "\x9b", "[K", "12", "m"]
 )  # fmt: skip
 _texts = st.lists(_pieces, max_size=40).map("".join)
