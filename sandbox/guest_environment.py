@@ -106,6 +106,8 @@ class GuestEnvironment(Environment):
         args, call = self._prepared(request)
         if isinstance(request, op.Send) and request.keys:
             args["application_keys"] = self._screens.application_keys(request.id, self._ask_screen)
+        if isinstance(request, op.Change):
+            call["request_id"] = request.request_id
         if watch is not None:
             _check_watch(request, watch)
             call["watch"] = watch
@@ -137,7 +139,7 @@ class GuestEnvironment(Environment):
         """Arguments for the guest and for ``Transport.request``."""
         if isinstance(request, op.Run):
             return self._prepared_run(request)
-        args = request.model_dump(mode="json")
+        args = request.model_dump(mode="json", exclude={"request_id"})
         if isinstance(request, op.Write | op.Edit):
             text = request.content if isinstance(request, op.Write) else request.new_text
             measured = len(text.encode("utf-8", "surrogatepass"))
@@ -166,7 +168,7 @@ class GuestEnvironment(Environment):
         if len(stdin) > self.limits.write_bytes or keep > self.limits.spill_bytes:
             problem = f"stdin may have {self.limits.write_bytes} bytes, keep_output_bytes be {self.limits.spill_bytes} at most"
             raise _worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
-        args = request.model_dump(mode="json", exclude={"stdin"})
+        args = request.model_dump(mode="json", exclude={"stdin", "request_id"})
         args.update(timeout_seconds=timeout, keep_output_bytes=keep)
         args["stays_open"] = request.wait_seconds is not None and request.stdin is None
         call: dict[str, Any] = {

@@ -35,13 +35,18 @@ class OperationMethods(ABC):
         """Options: ``start_line``, ``end_line``, ``offset``, ``max_bytes``, ``numbered``; see ``operations.Read``."""
         return cast("Envelope[res.ReadResult]", self.execute("read", {"path": path, **options}))
 
-    def write(self, path: str, content: str) -> Envelope[res.WriteResult]:
-        """Replace the whole file atomically; makes parent folders and keeps the mode."""
-        return cast("Envelope[res.WriteResult]", self.execute("write", {"path": path, "content": content}))
+    def write(self, path: str, content: str, *, request_id: str | None = None) -> Envelope[res.WriteResult]:
+        """Replace the whole file atomically; makes parent folders and keeps the mode. For ``request_id`` see ``run``."""
+        args = {"path": path, "content": content, "request_id": request_id}
+        return cast("Envelope[res.WriteResult]", self.execute("write", args))
 
-    def edit(self, path: str, old_text: str, new_text: str, *, replace_all: bool = False) -> Envelope[res.EditResult]:
+    def edit(
+        self, path: str, old_text: str, new_text: str, *, replace_all: bool = False, request_id: str | None = None
+    ) -> Envelope[res.EditResult]:
         """Replace one exact piece of text; failures ``text_not_found`` and ``text_not_unique`` show candidates."""
-        args = {"path": path, "old_text": old_text, "new_text": new_text, "replace_all": replace_all}
+        args = {
+            "path": path, "old_text": old_text, "new_text": new_text, "replace_all": replace_all, "request_id": request_id,
+        }  # fmt: skip
         return cast("Envelope[res.EditResult]", self.execute("edit", args))
 
     def list(self, path: str = ".", **options: Any) -> Envelope[res.ListResult]:
@@ -56,14 +61,19 @@ class OperationMethods(ABC):
         """Make a folder and its parents."""
         return cast("Envelope[res.MakeDirResult]", self.execute("make_dir", {"path": path}))
 
-    def move(self, source: str, target: str, *, overwrite: bool = False) -> Envelope[res.MoveResult]:
+    def move(
+        self, source: str, target: str, *, overwrite: bool = False, request_id: str | None = None
+    ) -> Envelope[res.MoveResult]:
         """Move or rename; an existing target is ``path_exists`` unless ``overwrite``."""
-        args = {"source": source, "target": target, "overwrite": overwrite}
+        args = {"source": source, "target": target, "overwrite": overwrite, "request_id": request_id}
         return cast("Envelope[res.MoveResult]", self.execute("move", args))
 
-    def delete(self, path: str, *, recursive: bool = False) -> Envelope[res.DeleteResult]:
+    def delete(
+        self, path: str, *, recursive: bool = False, request_id: str | None = None
+    ) -> Envelope[res.DeleteResult]:
         """Delete a file, or a folder with ``recursive``."""
-        return cast("Envelope[res.DeleteResult]", self.execute("delete", {"path": path, "recursive": recursive}))
+        args = {"path": path, "recursive": recursive, "request_id": request_id}
+        return cast("Envelope[res.DeleteResult]", self.execute("delete", args))
 
     def run(
         self,
@@ -81,6 +91,7 @@ class OperationMethods(ABC):
         pty: bool = False,
         rows: int = 24,
         cols: int = 80,
+        request_id: str | None = None,
         on_output: OnOutput | None = None,
         cancel: CancelToken | None = None,
     ) -> Envelope[res.RunResult]:
@@ -88,12 +99,14 @@ class OperationMethods(ABC):
 
         ``on_output("stdout" | "stderr", text)`` is called in this thread as output comes; a command that prints faster waits for
         it; what it raises stops the command and is raised here. ``cancel`` stops the command from another thread: the answer is
-        the failure ``cancelled`` with the output so far.
+        the failure ``cancelled`` with the output so far. A ``request_id`` of the caller's choice makes it safe to ask again: of
+        requests with the same one only the first is carried out, and all get its answer, as long as it is among the last 64.
         """
         args = {
             "command": command, "argv": argv, "cwd": cwd, "env": env, "stdin": stdin, "background": background,
             "timeout_seconds": timeout_seconds, "session": session, "keep_output_bytes": keep_output_bytes,
             "wait_seconds": wait_seconds, "pty": pty, "rows": rows, "cols": cols,
+            "request_id": request_id,
         }  # fmt: skip
         watch = Watch(on_output=on_output, cancel=cancel) if on_output is not None or cancel is not None else None
         return cast("Envelope[res.RunResult]", self.execute("run", args, watch=watch))

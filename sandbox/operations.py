@@ -23,6 +23,12 @@ class Request(BaseModel):
     result: ClassVar[type[results.Result]]
 
 
+class Change(Request):
+    """Base of requests that may be made again after a broken connection without being carried out twice."""
+
+    request_id: str | None = Field(None, min_length=1, max_length=64)
+
+
 class Read(Request):
     """Read a text file, whole or a range of it.
 
@@ -41,7 +47,7 @@ class Read(Request):
     numbered: bool = Field(False, description="Put line numbers before the lines.")
 
 
-class Write(Request):
+class Write(Change):
     """Write a whole text file, atomically: it is replaced in one step or left as it was.
 
     Parent folders are made. The mode of an existing file is kept.
@@ -53,7 +59,7 @@ class Write(Request):
     content: str = Field(description="The whole new content of the file.")
 
 
-class Edit(Request):
+class Edit(Change):
     """Replace one exact piece of text in a file.
 
     old_text must occur exactly once, white space included, or pass replace_all. If it is not found, the nearest lines are
@@ -99,7 +105,7 @@ class Search(Request):
     max_matches: int = Field(100, ge=1, le=5000, description="How many matches at most.")
 
 
-class MakeDir(Request):
+class MakeDir(Change):
     """Make a folder, and its parents; a folder that is already there is fine."""
 
     operation: ClassVar[str] = "make_dir"
@@ -107,7 +113,7 @@ class MakeDir(Request):
     path: Path
 
 
-class Move(Request):
+class Move(Change):
     """Move or rename a file or folder; an existing target is refused unless overwrite is set."""
 
     operation: ClassVar[str] = "move"
@@ -117,7 +123,7 @@ class Move(Request):
     overwrite: bool = Field(False, description="Replace an existing file at the target.")
 
 
-class Delete(Request):
+class Delete(Change):
     """Delete a file, or a folder with recursive=true. A symlink itself is deleted, never what it points to."""
 
     operation: ClassVar[str] = "delete"
@@ -126,7 +132,7 @@ class Delete(Request):
     recursive: bool = Field(False, description="Delete a folder with all that is in it.")
 
 
-class Run(Request):
+class Run(Change):
     """Run a shell command and wait for it, or start it in the background.
 
     The working folder and exported variables carry over to the next run of the same session. A command that exits with an
@@ -284,6 +290,7 @@ def schema_of(request: type[Request]) -> dict[str, Any]:
     """The JSON schema of a request's arguments, without titles: what a model is given as ``parameters``."""
     schema: dict[str, Any] = _without_titles(request.model_json_schema())
     schema.pop("description", None)
+    schema["properties"].pop("request_id", None)  # for callers in Python; a model does not lose its connection
     schema.setdefault("required", [])
     return schema
 

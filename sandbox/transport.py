@@ -100,12 +100,14 @@ class Transport:
         body: Iterable[bytes] | None = None,
         sink: Callable[[bytes], None] | None = None,
         watch: Watch | None = None,
+        request_id: str | None = None,
         max_reply_bytes: int = MAX_REPLY_BYTES,
     ) -> tuple[dict[str, Any], bytes]:
         """Send a request and wait for its reply: (fields, blob), not validated yet.
 
         ``body`` is streamed to the operation, what it streams back goes to ``sink``; both in this thread. ``watch`` is for a
-        command: it is told the output as it comes, and its token stops the command. Silence for
+        command: it is told the output as it comes, and its token stops the command. A ``request_id`` that was
+        used before gets the first reply. Silence for
         ``timeout_seconds`` + 2 s raises SandboxUnavailableError ``no_answer``; the end of the pipe raises its post-mortem.
         """
         seconds = timeout_seconds + GRACE_SECONDS
@@ -115,6 +117,7 @@ class Transport:
         pending = Pending(seconds, max_reply_bytes, deadline, body is not None, sink is not None, streams)
         channel = self._register(pending)
         fields = {"operation": operation, "args": args, "stdin_blob": blob_is_stdin, "stream": streams}
+        fields["request_id"] = request_id
         try:
             self._message(pending, Kind.REQUEST, channel, fields, blob)
             if body is not None:

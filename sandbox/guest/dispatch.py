@@ -16,6 +16,7 @@ from .interaction import Interaction
 from .link import Link
 from .processes import Processes
 from .reactor import Reactor
+from .remembered import Remembered
 from .streaming import OutputStream
 from .wire import Kind
 from .workers import Workers
@@ -47,6 +48,7 @@ class Server:
         self._assembler = wire.Assembler()
         self._calls: dict[int, WorkerCall] = {}
         self._streams: dict[int, OutputStream] = {}
+        self._remembered = Remembered()
         self._cancels: dict[int, Callable[[], None]] = {}
         self._heard = time.monotonic()
         os.set_blocking(in_fd, False)
@@ -108,12 +110,13 @@ class Server:
         operation, args = fields.get("operation"), fields.get("args")
         if not isinstance(args, dict):
             raise wire.WireError("request without arguments")
-        if operation == "run" and fields.get("stdin_blob"):
-            args["stdin"] = blob
-        if operation == "run" and fields.get("stream"):
-            args["stream"] = self._streams[channel] = OutputStream(self._link, channel)
+        if isinstance(fields.get("request_id"), str) and not self._is_first(fields["request_id"], channel, fields, blob):
+            return
         try:
             if operation == "run":
+                if fields.get("stdin_blob"):
+                    args["stdin"] = blob
+                args["stream"] = self._stream(channel) if fields.get("stream") else None
                 self._cancels[channel] = self._processes.run(args, self._replier(channel), self._eventer(channel))
             elif operation in self._interaction.operations:
                 self._interaction.operations[operation](args, self._replier(channel))
@@ -127,6 +130,24 @@ class Server:
                 raise Fault("unknown_tool", name=str(operation)[:100])
         except Fault as fault:
             self._reply(channel, {"fault": fault}, b"")
+
+    def _stream(self, channel: int) -> OutputStream:
+        stream = self._streams[channel] = OutputStream(self._link, channel)
+        return stream
+
+    def _is_first(self, ident: str, channel: int, fields: dict[str, Any], blob: bytes) -> bool:
+        """Whether the request is to be carried out; one that was made before gets the first one's reply."""
+        operation = fields["operation"]
+        try:
+            known = self._remembered.ask(ident, channel, operation, fields["args"], blob)
+        except Fault as fault:
+            self._reply(channel, {"fault": fault}, b"")
+            return False
+        if isinstance(known, tuple):
+            self._link.message(Kind.REPLY, channel, *known)
+        elif not known and operation == "run":
+            self._eventer(channel)("queued")
+        return known is True
 
     # --- replies ------------------------------------------------------------------
     def _replier(self, channel: int) -> Callable[[dict[str, Any], bytes], None]:
@@ -143,7 +164,8 @@ class Server:
         if fault is not None:
             fields["fault"] = {"code": fault.code, "effects": fault.effects, "fields": _plain(fault.fields)}
             fields["result"] = fields.get("result") or fault.result
-        self._link.message(Kind.REPLY, channel, fields, blob)
+        for each in (channel, *self._remembered.answered(channel, fields, blob)):
+            self._link.message(Kind.REPLY, each, fields, blob)
 
     # --- workers ------------------------------------------------------------------
     def _start_worker(self, channel: int, operation: str, args: dict[str, Any]) -> None:

@@ -1,0 +1,83 @@
+"""A request that is made again with its id is answered again, never carried out again."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import pytest
+
+from sandbox.guest.remembered import MOST_REPLIES
+from sandbox.guest_environment import GuestEnvironment
+
+from .checks import done, refused
+
+_ids = (f"request-{n}" for n in itertools.count())
+
+
+def test_a_write_is_not_done_twice(env: GuestEnvironment, folder: str) -> None:
+    ident = next(_ids)
+    first = done(env.write(f"{folder}/a", "one", request_id=ident))
+    done(env.write(f"{folder}/a", "other"))
+    assert done(env.write(f"{folder}/a", "one", request_id=ident)) == first
+    assert done(env.read(f"{folder}/a")).content == "other"
+
+
+def test_a_failure_is_answered_again(env: GuestEnvironment, folder: str) -> None:
+    ident = next(_ids)
+    first = refused(env.delete(f"{folder}/none", request_id=ident), "path_not_found")
+    done(env.write(f"{folder}/none", ""))
+    again = refused(env.delete(f"{folder}/none", request_id=ident), "path_not_found")
+    assert (again.error, again.hint) == (first.error, first.hint)
+    assert done(env.list(folder)).total_entries == 1
+
+
+def test_a_run_is_not_done_twice(env: GuestEnvironment) -> None:
+    ident = next(_ids)
+    first = done(env.run("printf hello", request_id=ident))
+    assert done(env.run("printf hello", request_id=ident)) == first
+    assert done(env.run("printf hello")).id != first.id
+
+
+@pytest.mark.needs("shell")
+def test_an_id_that_was_used_for_something_else(env: GuestEnvironment, folder: str) -> None:
+    ident = next(_ids)
+    done(env.run("echo 1", request_id=ident))
+    refused(env.run("echo 2", request_id=ident), "invalid_arguments", ident)
+    refused(env.write(f"{folder}/x", "", request_id=ident), "invalid_arguments", ident)
+    refused(env.run("echo 1", stdin="x", request_id=ident), "invalid_arguments", ident)
+    assert done(env.list(folder)).total_entries == 0
+
+
+@pytest.mark.needs("shell")
+@pytest.mark.parametrize("session", ["default", None])
+def test_asked_again_while_it_runs(env: GuestEnvironment, folder: str, session: str | None) -> None:
+    ident, answers = next(_ids), []
+    command = f"echo x >> {folder}/count; until [ -e {folder}/go ]; do sleep 0.01; done; cat {folder}/count"
+
+    def ask() -> None:
+        answers.append(env.run(command, request_id=ident, session=session))
+
+    askers = [threading.Thread(target=ask) for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    while not env.read(f"{folder}/count").ok:
+        pass
+    done(env.write(f"{folder}/go", ""))
+    for asker in askers:
+        asker.join()
+    results: list[Any] = [done(answer) for answer in answers]
+    assert [r.output for r in results] == ["x\n"] * 4
+    assert len({r.id for r in results}) == 1
+
+
+@pytest.mark.needs("shell")
+def test_only_so_many_are_remembered(env: GuestEnvironment, folder: str) -> None:
+    ident = next(_ids)
+    done(env.make_dir(folder))
+    done(env.write(f"{folder}/a", "one", request_id=ident))
+    for _ in range(MOST_REPLIES):
+        done(env.write(f"{folder}/a", "other", request_id=next(_ids)))
+    done(env.write(f"{folder}/a", "one", request_id=ident))
+    assert done(env.read(f"{folder}/a")).content == "one"
