@@ -131,8 +131,8 @@ def _too_many(f: Fields) -> Wording:
     if f.get("what") == "sessions":
         return Wording(
             f"There are {f.get('limit')} sessions already, the most there may be.",
-            "Use a session that there is already, or session=null for a clean one.",
-            "run",
+            "End one with end_session, use one that there is already, or session=null for a clean one.",
+            "end_session",
         )
     return Wording(
         f"There are {f.get('limit')} background commands already, the most there may be.",
@@ -321,6 +321,11 @@ _NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "session_not_kept": lambda f: (
         f"Exported variables are too large to carry over: {', '.join(map(str, f.get('names', []))) or 'all of this command'}.",
         "Keep large values in files; a variable may have 128 KiB, all together 1 MiB.",
+    ),
+    "command_ended": lambda f: (
+        f"The command {f.get('id')} ended "
+        + (f"by {f['signal']}." if f.get("signal") else f"with exit code {f.get('exit_code')}."),
+        f"See its output with logs(id={f.get('id')!r}).",
     ),
     "disk_nearly_full": lambda f: (
         f"{f.get('path')} is nearly full: {size(f.get('free'))} of {size(f.get('size'))} are left.",

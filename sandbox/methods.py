@@ -117,9 +117,13 @@ class OperationMethods(ABC):
             "Envelope[res.LogsResult]", self.execute("logs", {"id": id, "offset": offset, "max_bytes": max_bytes})
         )
 
-    def kill(self, id: str) -> Envelope[res.KillResult]:  # noqa: A002
-        """Kill a command and all it started."""
-        return cast("Envelope[res.KillResult]", self.execute("kill", {"id": id}))
+    def kill(self, id: str, signal: str | None = None) -> Envelope[res.KillResult]:  # noqa: A002
+        """Kill a command and all it started; with ``signal`` ("SIGINT"), send all its processes that instead."""
+        return cast("Envelope[res.KillResult]", self.execute("kill", {"id": id, "signal": signal}))
+
+    def end_session(self, session: str) -> Envelope[res.EndSessionResult]:
+        """Forget a session of ``run``."""
+        return cast("Envelope[res.EndSessionResult]", self.execute("end_session", {"session": session}))
 
     def send(
         self,

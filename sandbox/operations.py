@@ -198,12 +198,29 @@ class Logs(Request):
     max_bytes: int = Field(65536, ge=1, description="How many bytes at most.")
 
 
+SignalName = Literal[
+    "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT", "SIGWINCH"
+]  # fmt: skip
+
+
 class Kill(Request):
-    """Kill a command by its id, with everything it started; the result says that nothing of it is left."""
+    """Kill a command by its id, with everything it started; the result says that nothing of it is left.
+
+    With signal, that signal is sent to all processes of the command instead, and they may go on: SIGINT is what Ctrl-C sends.
+    """
 
     operation: ClassVar[str] = "kill"
     result: ClassVar[type[results.Result]] = results.KillResult
     id: str = Field(min_length=1, max_length=64, description="Id of the command.")
+    signal: SignalName | None = Field(None, description="Signal to send to all processes of the command instead.")
+
+
+class EndSession(Request):
+    """Forget a session of run: its folder, variables and functions. There may be only so many; commands in it go on."""
+
+    operation: ClassVar[str] = "end_session"
+    result: ClassVar[type[results.Result]] = results.EndSessionResult
+    session: str = Field(min_length=1, max_length=64, description="Name of the session.")
 
 
 Id = Annotated[str, Field(min_length=1, max_length=64, description="Id of the command.")]
@@ -281,7 +298,8 @@ class Browse(Request):
 
 
 REQUESTS: tuple[type[Request], ...] = (
-    Read, Write, Edit, List, Search, MakeDir, Move, Delete, Run, Logs, Kill, Send, Resize, Screen, Upload, Download, Browse,
+    Read, Write, Edit, List, Search, MakeDir, Move, Delete, Run, Logs, Kill, EndSession, Send, Resize, Screen, Upload, Download,
+    Browse,
 )  # fmt: skip
 OPERATIONS: dict[str, type[Request]] = {r.operation: r for r in REQUESTS}
 

@@ -236,13 +236,25 @@ class LogsResult(Result):
 
 
 class KillResult(Result):
-    """``killed`` counts the processes that were alive; ``survivors`` those that still are (0 in a success)."""
+    """``killed`` counts the processes that were alive; ``survivors`` those that still are (0 in a success).
+
+    With ``signal`` nothing was killed: ``signalled`` processes got that signal, and may go on.
+    """
 
     id: str
+    signal: str | None = None
+    signalled: int = 0
     killed: int = 0
     survivors: int = 0
     already_ended: bool = False
     collateral: tuple[str, ...] = ()
+
+
+class EndSessionResult(Result):
+    """``existed`` is false where there was no such session."""
+
+    session: str
+    existed: bool = False
 
 
 class UploadResult(Result):

@@ -114,14 +114,13 @@ class Server:
             return
         try:
             if operation == "run":
-                if fields.get("stdin_blob"):
-                    args["stdin"] = blob
-                args["stream"] = self._stream(channel) if fields.get("stream") else None
-                self._cancels[channel] = self._processes.run(args, self._replier(channel), self._eventer(channel))
+                self._run(channel, fields, blob)
             elif operation in self._interaction.operations:
                 self._interaction.operations[operation](args, self._replier(channel))
             elif operation == "kill":
                 self._processes.kill(args, self._replier(channel))
+            elif operation == "end_session":
+                self._reply(channel, {"result": self._processes.end_session(args)}, b"")
             elif isinstance(operation, str) and has_handler(operation):
                 if operation in _WRITING and self._processes.disk is not None:
                     self._processes.disk.refuse_when_full(str(args.get("path", "")))
@@ -131,9 +130,13 @@ class Server:
         except Fault as fault:
             self._reply(channel, {"fault": fault}, b"")
 
-    def _stream(self, channel: int) -> OutputStream:
-        stream = self._streams[channel] = OutputStream(self._link, channel)
-        return stream
+    def _run(self, channel: int, fields: dict[str, Any], blob: bytes) -> None:
+        args = fields["args"]
+        if fields.get("stdin_blob"):
+            args["stdin"] = blob
+        if fields.get("stream"):
+            args["stream"] = self._streams[channel] = OutputStream(self._link, channel)
+        self._cancels[channel] = self._processes.run(args, self._replier(channel), self._eventer(channel))
 
     def _is_first(self, ident: str, channel: int, fields: dict[str, Any], blob: bytes) -> bool:
         """Whether the request is to be carried out; one that was made before gets the first one's reply."""
@@ -164,6 +167,9 @@ class Server:
         if fault is not None:
             fields["fault"] = {"code": fault.code, "effects": fault.effects, "fields": _plain(fault.fields)}
             fields["result"] = fields.get("result") or fault.result
+        result = fields.get("result")
+        if ended := self._processes.endings.take(result.get("id") if isinstance(result, dict) else None):
+            fields["notices"] = [*fields.get("notices", ()), *ended]
         for each in (channel, *self._remembered.answered(channel, fields, blob)):
             self._link.message(Kind.REPLY, each, fields, blob)
 

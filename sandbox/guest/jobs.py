@@ -132,6 +132,8 @@ class Job:
         if self._patience is not None:
             self._patience.cancel()
         processes = self._processes
+        if self._reply is None and command.fault is None:
+            processes.endings.note(command)
         state = command.take_state()
         notices: list[dict[str, Any]] = []
         if (

@@ -8,6 +8,7 @@ from functools import partial
 from . import sessions
 from .commands import Command, outcome
 from .context import Finished, Place
+from .endings import Endings, signal_tree
 from .faults import Fault
 from .jobs import Job
 from .killer import Killer
@@ -53,6 +54,7 @@ class Processes:
         self._sessions: dict[str, Session] = {}
         self.commands: dict[str, Command] = {}
         self._count = 0
+        self.endings = Endings()
 
     # --- run ------------------------------------------------------------------
     def run(self, args: dict[str, Any], reply: Reply, event: Callable[[str], None]) -> Callable[[], None]:
@@ -84,6 +86,11 @@ class Processes:
             self._sessions[name] = self._fresh()
         return self._sessions[name]
 
+    def end_session(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Forget a session; what runs or waits in it goes on, with a state of its own."""
+        ended = self._sessions.pop(args["session"], None)
+        return {"session": args["session"], "existed": ended is not None}
+
     # --- logs, kill ------------------------------------------------------------------
     def logs(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Output of a command from an offset on."""
@@ -102,6 +109,10 @@ class Processes:
         command = self.find(args["id"])
         if command.tree_empty or command.runner is None:
             reply({"result": {"id": command.id, "already_ended": True}}, b"")
+            return
+        if args.get("signal"):
+            sent = signal_tree(command, args["signal"])
+            reply({"result": {"id": command.id, "signal": args["signal"], "signalled": sent}}, b"")
             return
 
         def report(killed: int) -> None:

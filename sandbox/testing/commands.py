@@ -186,6 +186,8 @@ class Commands:
     def kill(self, args: dict[str, Any]) -> dict[str, Any]:
         """The result of ``kill``."""
         command = self._find(args["id"])
+        if args["signal"] and command.running:
+            return {"id": command.id, "signal": args["signal"], "signalled": 1}
         left = 1 if command.running else 0 if command.killed else command.ran.left_running
         command.killed = command.killed or command.running or left > 0
         command.running = False
@@ -197,6 +199,10 @@ class Commands:
         if not command.running:
             raise Fault("command_ended", id=ident, exit_code=command.ran.exit_code, signal=command.ran.signal)
         return _unable(f"cannot {operation}")
+
+    def end_session(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The result of ``end_session``."""
+        return {"session": args["session"], "existed": self._state.pop(args["session"], None) is not None}
 
     def _find(self, ident: str) -> _Command:
         if ident not in self._known:

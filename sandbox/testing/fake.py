@@ -153,6 +153,8 @@ class _MemoryTransport(Transport):
             raise self._commands.unable(operation, args["id"])
         elif operation == "kill":
             fields, data = self._commands.kill(args), b""
+        elif operation == "end_session":
+            fields, data = self._commands.end_session(args), b""
         elif operation == "browse":
             fields, data = self._browse(args), b""
         elif body is not None:

@@ -1,0 +1,50 @@
+"""Ends of commands that nobody waited for, until somebody is told; and signals to a command's tree. In the reactor's thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+
+from .commands import Command, outcome
+from .proctree import descendants
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MOST_UNTOLD = 20
+
+
+class Endings:
+    """Each end is told once, in whatever is answered next; workers may ask, too."""
+
+    def __init__(self) -> None:
+        self._untold: deque[dict[str, Any]] = deque(maxlen=MOST_UNTOLD)
+
+    def note(self, command: Command) -> None:
+        """``command`` ended after its caller was answered; one that was killed on request is no news."""
+        if command.stop_reason != "killed":
+            exit_code, by = outcome(command.exit_status)
+            self._untold.append({"code": "command_ended", "id": command.id, "exit_code": exit_code, "signal": by})
+
+    def take(self, known: Any) -> list[dict[str, Any]]:
+        """Notices of what ended, but of the command ``known``, of which the answer itself tells."""
+        told = []
+        while self._untold:
+            told.append(self._untold.popleft())
+        return [notice for notice in told if notice["id"] != known]
+
+
+def signal_tree(command: Command, name: str) -> int:
+    """Send a signal to every process of a command; how many got it."""
+    if command.runner is None or command.tree_empty:
+        return 0
+    reached = 0
+    for pid in descendants(command.runner.pid):
+        try:
+            os.kill(pid, signal.Signals[name])
+            reached += 1
+        except OSError:  # gone meanwhile
+            pass
+    return reached
