@@ -52,10 +52,7 @@ def run(
     as_json: bool = typer.Option(False, "--json", help="Print the envelope as JSON."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
 ) -> None:
-    """Run one command in a fresh sandbox, show its output as it comes and exit as it did.
-
-    124 after a timeout, 128+n after signal n; Ctrl-C stops the command and all it started (130).
-    """
+    """Run one command in a fresh sandbox, show its output at once, exit as it did: 124 after a timeout, 128+n after signal n."""
     from .watching import Watch
 
     variables = dict(_variable(text) for text in env)

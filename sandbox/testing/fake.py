@@ -133,9 +133,7 @@ class _MemoryTransport(Transport):
                 "fields": fault_raised.fields,
             }
             fields["result"] = fields.get("result") or fault_raised.result
-        if request_id is not None:
-            self._answered[request_id] = fields, data
-        return fields, data
+        return self._answered.setdefault(request_id, (fields, data)) if request_id is not None else (fields, data)
 
     def _handle(
         self,

@@ -60,7 +60,7 @@ def test_too_many_sessions(own: GuestEnvironment) -> None:
     for number in range(SESSIONS):
         done(own.run("true", session=f"s{number}"))
     failure = refused(own.run("true", session="one more"), "too_many_commands", f"{SESSIONS} sessions", "session=null")
-    assert failure.next_tool == "run"
+    assert failure.next_tool == "end_session"
     done(own.run("true", session="s0"))
     done(own.run("true", session=None))
 

@@ -42,12 +42,12 @@ def run(env: GuestEnvironment) -> Run:
 
 
 def test_folder_and_variables_carry_over(run: Run, env: GuestEnvironment, folder: str) -> None:
-    ran = done(run(f"cd {folder}; export KEEP1='a \"b\" $c\n\\d é'; KEEP2=not_exported"))
+    ran = done(run(f"cd {folder}; export KEEP1='a \"b\" $c\n\\d é'; KEEP2=plain; keep3() {{ KEEP4=$KEEP2; }}"))
     assert ran.cwd == f"{folder_of(env)}/{folder}"
-    assert done(run('pwd; printf %s "$KEEP1,$KEEP2"')).output == f"{ran.cwd}\na \"b\" $c\n\\d é,"
+    assert done(run('pwd; keep3; printf %s "$KEEP1,$KEEP4"')).output == f"{ran.cwd}\na \"b\" $c\n\\d é,plain"
     assert done(run("pwd", session=None)).output == f"{folder_of(env)}\n"
     assert done(run('printf %s "$KEEP1"', session=None)).output == ""
-    done(run("unset KEEP1; cd .."))
+    done(run("unset KEEP1 KEEP2 KEEP4; unset -f keep3; cd .."))
     assert done(run('printf %s "${KEEP1-unset}"')).output == "unset"
 
 
