@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from .waits import WaitingFor
 from .plain_text import plain
+from .waits import WaitingFor
 
 FileType = Literal["file", "directory", "symlink", "other"]
 

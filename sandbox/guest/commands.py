@@ -21,8 +21,8 @@ from .output import STDERR, STDOUT, Output
 from .reactor import Reactor, Timer
 from .sessions import STATE_LIMIT
 from .spawner import Runner, Spawner, in_memory
-from .terminal import Input, open_pipe, open_terminal
 from .streaming import OutputStream
+from .terminal import Input, open_pipe, open_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
