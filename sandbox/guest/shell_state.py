@@ -26,15 +26,22 @@ _OWN = (
 _SHELLS_OWN = re.compile(_OWN)
 # A quick look: most often there is none at all.
 _ANY = re.compile(rf"\ndeclare -- (?!(?:{_OWN})=)[A-Za-z_][A-Za-z0-9_]*=")
-_OUR_FUNCTION = re.compile(r"^__gamebox_save \(\) *\n\{ *\n(?: .*\n)*\}.*\n", re.MULTILINE)
+# Functions that stay behind: ours, and those that take the place of what the lines around a command are made of.
+_NOT_CARRIED = r"^(?:__gamebox_save|builtin|declare|eval|exit|export|printf|return|set|shift|trap|unset|\[|:) \(\) *\n"
+_BEGINS = re.compile(_NOT_CARRIED, re.MULTILINE)
+_WHOLE = re.compile(_NOT_CARRIED + r"\{ *\n(?: .*\n)*\}.*\n", re.MULTILINE)
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 
 def functions_of(text: str) -> str:
-    """The functions in the output of ``declare -f`` but ours, as text for a shell."""
-    return _OUR_FUNCTION.sub("", text, count=1)
+    """The functions in the output of ``declare -f`` that carry over, as text for a shell.
+
+    None at all where one that may not carry over cannot be told from the rest (a here-document in it).
+    """
+    carried = _WHOLE.sub("", text)
+    return "" if _BEGINS.search(carried) else carried
 
 
 def variables_of(text: str, unquote: Callable[[str, int], tuple[str, int]]) -> dict[str, str]:
