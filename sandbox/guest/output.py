@@ -91,6 +91,10 @@ class Output:
         file from now on.
         """
         if self._held() <= SETTLED_BYTES:
+            # One piece each: a command that writes byte by byte leaves a hundred times its output in pieces. Which stream they
+            # were of is in the result, and nobody asks again.
+            self._head = [(STDOUT, b"".join(data for _, data in self._head))]
+            self._tail = deque([(STDOUT, b"".join(data for _, data in self._tail))])
             return
         if self._fd is None and not self.spill_truncated:
             self._open_spill()
