@@ -14,13 +14,12 @@ from pydantic import ValidationError
 
 from . import operations as op
 from . import results as res
-from .envelope import Envelope, Failure, Notice, Success
+from .envelope import Envelope, Failure, Success
 from .environment import Approver, Environment, invalid_arguments
 from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
-from .hints import word_fault, word_notice
 from .limits import Limits
 from .network.policy import Network
-from .shown import shown_output, shown_part
+from .replies import fault_of, notices_of, result_of, violation, worded
 from .transfers import Incoming, outgoing
 from .transport import MAX_REPLY_BYTES, Transport
 from .watching import Watch
@@ -145,20 +144,20 @@ class GuestEnvironment(Environment):
             measured = len(text.encode("utf-8", "surrogatepass"))
             if measured > self.limits.write_bytes:
                 fields = {"path": request.path, "size_bytes": measured, "limit": self.limits.write_bytes}
-                raise _worded(ErrorCode.file_too_large, fields, request.operation)
+                raise worded(ErrorCode.file_too_large, fields, request.operation)
         seconds = request.timeout_seconds + 3 if isinstance(request, op.Browse) else FILE_SECONDS
         seconds += request.wait_seconds if isinstance(request, op.Send) else 0
         return args, {"timeout_seconds": seconds, "max_reply_bytes": MAX_REPLY_BYTES + self.limits.read_bytes}
 
     def _prepared_run(self, request: op.Run) -> tuple[dict[str, Any], dict[str, Any]]:
         if wrong := request.problem():
-            raise _worded(ErrorCode.invalid_arguments, {"problem": wrong}, "run")
+            raise worded(ErrorCode.invalid_arguments, {"problem": wrong}, "run")
         timeout = request.timeout_seconds
         if timeout is None and not request.background:
             timeout = self.limits.timeout_seconds
         if timeout is not None and timeout > self.limits.max_timeout_seconds:
             most = self.limits.max_timeout_seconds
-            raise _worded(
+            raise worded(
                 ErrorCode.invalid_arguments, {"problem": f"timeout_seconds is {timeout:g}, at most {most:g}"}, "run"
             )
         keep = self.limits.keep_output_bytes if request.keep_output_bytes is None else request.keep_output_bytes
@@ -167,7 +166,7 @@ class GuestEnvironment(Environment):
         )
         if len(stdin) > self.limits.write_bytes or keep > self.limits.spill_bytes:
             problem = f"stdin may have {self.limits.write_bytes} bytes, keep_output_bytes be {self.limits.spill_bytes} at most"
-            raise _worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
+            raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
         args = request.model_dump(mode="json", exclude={"stdin", "request_id"})
         args.update(timeout_seconds=timeout, keep_output_bytes=keep)
         args["stays_open"] = request.wait_seconds is not None and request.stdin is None
@@ -181,16 +180,16 @@ class GuestEnvironment(Environment):
 
     def _envelope(self, request: op.Request, fields: Mapping[str, Any], blob: bytes, started: float) -> Envelope[Any]:
         duration_ms = (time.monotonic() - started) * 1000
-        notices = tuple(_notices(fields.get("notices")))
-        result = _result(request, fields, blob)
+        notices = tuple(notices_of(fields.get("notices")))
+        result = result_of(request, fields, blob)
         if isinstance(result, res.RunResult | res.LogsResult) and result.encoding_errors:
-            notices = (*notices, *_notices([{"code": "output_not_text"}]))
+            notices = (*notices, *notices_of([{"code": "output_not_text"}]))
         fault = fields.get("fault")
         if fault is None:
             if result is None:
-                raise _violation(request.operation)
+                raise violation(request.operation)
             return Success(result, duration_ms=duration_ms, notices=notices)
-        error = _fault(fault, request.operation)
+        error = fault_of(fault, request.operation)
         schema = op.schema_of(type(request)) if error.code is ErrorCode.invalid_arguments else None
         return Failure.of(error, result=result, duration_ms=duration_ms, notices=notices, schema=schema)
 
@@ -251,10 +250,10 @@ class GuestEnvironment(Environment):
 def _check_watch(request: op.Request, watch: Watch) -> None:
     """Raises OperationError where there is nothing to watch, or it was cancelled before it began."""
     if watch.cancel is not None and watch.cancel.cancelled:
-        raise _worded(ErrorCode.cancelled, {}, request.operation)
+        raise worded(ErrorCode.cancelled, {}, request.operation)
     if isinstance(request, op.Run) and request.background and watch.listens:
         problem = "on_output is for commands that are waited for; see the output of one in the background with logs"
-        raise _worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
+        raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
 
 
 def _guarded(kind: type[op.Request], work: Callable[[float], Envelope[T]]) -> Envelope[T]:
@@ -268,71 +267,3 @@ def _guarded(kind: type[op.Request], work: Callable[[float], Envelope[T]]) -> En
     except OSError as error:  # of the host's files; the pipe's own are worded by the transport
         message = f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."
         return Failure(ErrorCode.io_error, message, "Check the files on the host, then do it again.", effects="unknown")
-
-
-def _result(request: op.Request, fields: Mapping[str, Any], blob: bytes) -> res.Result | None:
-    """The typed result in a reply, or None. Raises SandboxUnavailableError for what no guest of ours would send."""
-    known = fields.get("result")
-    if known is None:
-        return None
-    try:
-        known = dict(known)
-        if isinstance(request, op.Run):
-            if "segments" in fields:
-                where = known.get("spill_path") if not known.get("spill_truncated") else None
-                shown = shown_output(
-                    fields["segments"],
-                    blob,
-                    int(known["output_bytes"]),
-                    bool(known["truncated"]),
-                    where or None,
-                )
-                known.update(asdict(shown))
-        elif isinstance(request, op.Logs):
-            starts, ends = known["offset"] == 0, known["next_offset"] == known["total_bytes"]
-            known["content"], known["encoding_errors"] = shown_part(blob, starts=starts, ends=ends)
-        elif isinstance(request, op.Send):
-            known["output"] = blob.decode("utf-8", "replace")
-        elif isinstance(request, op.Read) and "content" not in known:
-            known["content"] = blob.decode("utf-8", "replace")
-        return type(request).result.model_validate(known)
-    except (TypeError, ValueError, KeyError) as error:  # ValidationError is a ValueError
-        raise _violation(request.operation) from error
-
-
-def _fault(fault: Any, operation: str) -> OperationError:
-    try:
-        code = ErrorCode(fault["code"])
-        effects = fault["effects"]
-        fields = dict(fault["fields"])
-    except (TypeError, ValueError, KeyError) as error:
-        raise _violation(operation) from error
-    worded = _worded(code, fields, operation)
-    if effects not in ("none", "partial", "unknown"):
-        raise _violation(operation)
-    worded.effects = effects
-    worded.retryable = worded.retryable and effects == "none"
-    return worded
-
-
-def _worded(code: ErrorCode, fields: Mapping[str, Any], operation: str) -> OperationError:
-    wording = word_fault(code, fields, operation)
-    return OperationError(code, wording.message, wording.hint, next_tool=wording.next_tool, retryable=wording.retryable)
-
-
-def _notices(listed: Any) -> list[Notice]:
-    notices = []
-    for item in listed if isinstance(listed, list) else []:
-        if isinstance(item, dict) and isinstance(item.get("code"), str):
-            notice = word_notice(item["code"], item)
-            if notice is not None:
-                notices.append(notice)
-    return notices[:20]
-
-
-def _violation(operation: str) -> SandboxUnavailableError:
-    return SandboxUnavailableError(
-        "protocol_violation",
-        f"The sandbox answered {operation} with something that is no answer.",
-        "Start another sandbox.",
-    )

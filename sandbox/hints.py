@@ -1,4 +1,4 @@
-"""Wording: every sentence and hint that a model reads about a fault or a notice of the guest stands in this file.
+"""Wording: every sentence and hint that a model reads about a fault or a notice of the guest stands here and in ``notices``.
 
 The guest sends codes and values; here they become one sentence with the offending value and one with the next legal step.
 """
@@ -11,19 +11,10 @@ from typing import Any
 from . import waits
 from .envelope import Notice
 from .errors import ErrorCode
-from .wording import Wording
+from .notices import NOTICES
+from .wording import Wording, size
 
 Fields = Mapping[str, Any]
-
-
-def size(count: Any) -> str:
-    """A byte count as a person reads it: "3.1 MiB"."""
-    number = float(count) if isinstance(count, int | float) else 0.0
-    for unit in ("bytes", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:g} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} GiB"
 
 
 def word_fault(code: ErrorCode, fields: Fields, operation: str) -> Wording:
@@ -41,7 +32,7 @@ def word_fault(code: ErrorCode, fields: Fields, operation: str) -> Wording:
 
 def word_notice(code: str, fields: Fields) -> Notice | None:
     """The notice for what the guest noticed; None for a code this host does not know."""
-    maker = _NOTICES.get(code)
+    maker = NOTICES.get(code)
     return None if maker is None else Notice(code, *maker(_known(fields)))
 
 
@@ -286,57 +277,5 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ),
     ErrorCode.response_too_large: lambda f: Wording(
         f"The answer of {f.get('url')!r} is too large.", "Download it with a command by run, then read the file."
-    ),
-}
-
-
-def _oom(f: Fields) -> tuple[str, str]:
-    count, limit = f.get("kills"), size(f.get("limit"))
-    whose = "of this command" if f.get("certain") else "in this sandbox, while this command ran,"
-    return (
-        f"The memory limit of {limit} was hit: {count} process(es) {whose} were killed.",
-        "Work on less data at once; files in the workspace and /tmp count as memory too.",
-    )
-
-
-_NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
-    "still_running": waits.still_running,
-    "left_running": lambda f: (
-        f"{f.get('count')} process(es) that the command started are still running under the id {f.get('id')}.",
-        f"See their output with logs(id={f.get('id')!r}); end them with kill.",
-    ),
-    "output_cut": lambda f: (
-        f"The output of {f.get('bytes')} bytes was cut in the middle.",
-        f"All of it is in {f.get('path')}: read or search that." if f.get("path") else "Run it again with less output.",
-    ),
-    "output_not_text": lambda _: (
-        "The output is not valid UTF-8: bytes in it were replaced.",
-        "For the exact bytes, redirect it to a file and download that.",
-    ),
-    "out_of_memory": _oom,
-    "others_killed": lambda f: (
-        f"It took a kill of everything: {', '.join(map(str, f.get('ids', []))) or 'no other command'} ended too.",
-        "Start those again if they are needed.",
-    ),
-    "session_not_kept": lambda f: (
-        f"Exported variables are too large to carry over: {', '.join(map(str, f.get('names', []))) or 'all of this command'}.",
-        "Keep large values in files; a variable may have 128 KiB, all together 1 MiB.",
-    ),
-    "command_ended": lambda f: (
-        f"The command {f.get('id')} ended "
-        + (f"by {f['signal']}." if f.get("signal") else f"with exit code {f.get('exit_code')}."),
-        f"See its output with logs(id={f.get('id')!r}).",
-    ),
-    "disk_nearly_full": lambda f: (
-        f"{f.get('path')} is nearly full: {size(f.get('free'))} of {size(f.get('size'))} are left.",
-        "Delete what is not needed before writing more.",
-    ),
-    "no_space": lambda f: (
-        f"The disk limit of {size(f.get('limit'))} was passed ({size(f.get('used'))} are used), so the command was ended.",
-        "Delete what is not needed; a command that writes more is ended again.",
-    ),
-    "files_skipped": lambda f: (
-        f"{f.get('count')} entries were skipped: {', '.join(map(str, f.get('names', [])))}.",
-        "Links that lead out, devices, sockets and pipes are not copied.",
     ),
 }

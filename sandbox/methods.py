@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from . import interactive_results as talk
 from . import results as res
 from .envelope import Envelope
 from .watching import CancelToken, OnOutput, Watch
@@ -133,18 +132,18 @@ class OperationMethods(ABC):
         keys: Sequence[str] = (),
         eof: bool = False,
         wait_seconds: float = 0.5,
-    ) -> Envelope[talk.SendResult]:
+    ) -> Envelope[res.SendResult]:
         """Type into a running command and wait for its answer; see ``operations.Send``."""
         args = {"id": id, "text": text, "keys": keys, "eof": eof, "wait_seconds": wait_seconds}
-        return cast("Envelope[talk.SendResult]", self.execute("send", args))
+        return cast("Envelope[res.SendResult]", self.execute("send", args))
 
-    def resize(self, id: str, rows: int, cols: int) -> Envelope[talk.ResizeResult]:  # noqa: A002
+    def resize(self, id: str, rows: int, cols: int) -> Envelope[res.ResizeResult]:  # noqa: A002
         """Give the terminal of a running command another size."""
-        return cast("Envelope[talk.ResizeResult]", self.execute("resize", {"id": id, "rows": rows, "cols": cols}))
+        return cast("Envelope[res.ResizeResult]", self.execute("resize", {"id": id, "rows": rows, "cols": cols}))
 
-    def screen(self, id: str) -> Envelope[talk.ScreenResult]:  # noqa: A002
+    def screen(self, id: str) -> Envelope[res.ScreenResult]:  # noqa: A002
         """The screen of a command with a terminal as a person would see it."""
-        return cast("Envelope[talk.ScreenResult]", self.execute("screen", {"id": id}))
+        return cast("Envelope[res.ScreenResult]", self.execute("screen", {"id": id}))
 
     def browse(self, url: str, **options: Any) -> Envelope[res.BrowseResult]:
         """Options: ``offset``, ``max_chars``, ``raw``, ``timeout_seconds``; see ``operations.Browse``."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import docker
 
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.hints import size
 from sandbox.limits import Limits
+from sandbox.wording import size
 
 from .engine import describe
 

@@ -10,8 +10,7 @@ import pytest
 
 from sandbox import FakeEnvironment, LocalEnvironment
 from sandbox.guest_environment import GuestEnvironment
-from sandbox.interactive_results import ScreenResult, SendResult
-from sandbox.results import RunResult
+from sandbox.results import RunResult, ScreenResult, SendResult
 from sandbox.testing import Ran
 
 from .backends import SHELL

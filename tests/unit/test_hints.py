@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from sandbox import hints
 from sandbox.errors import ErrorCode
+from sandbox.notices import NOTICES
 from sandbox.operations import OPERATIONS
+from sandbox.wording import size
 
 GUEST = Path(hints.__file__).parent / "guest"
 # Codes as the guest sends them: by name, or through the table of errno values.
@@ -97,7 +99,7 @@ def test_values_of_any_type_are_worded(code: ErrorCode, fields: dict[str, object
 
 @given(fields=_fields)
 @settings(max_examples=12, deadline=None)
-@pytest.mark.parametrize("code", sorted(hints._NOTICES))
+@pytest.mark.parametrize("code", sorted(NOTICES))
 def test_notices_of_any_values(code: str, fields: dict[str, object]) -> None:
     notice = hints.word_notice(code, fields)
     assert notice is not None
@@ -118,7 +120,7 @@ def test_long_values_are_cut() -> None:
     [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (3_250_000, "3.1 MiB"), (5 << 30, "5.0 GiB"), ("x", "0 bytes")],
 )
 def test_sizes(count: object, text: str) -> None:
-    assert hints.size(count) == text
+    assert size(count) == text
 
 
 def test_every_code_of_the_fallback_table_is_worded() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .results import Result
-from .waits import WaitingFor
+from sandbox.waits import WaitingFor
+
+from .base import Result
 
 
 def state_of(running: bool, exit_code: int | None, signal: str | None, wait: WaitingFor | None) -> str:

@@ -1,0 +1,30 @@
+"""What each operation answers: frozen values, the same fields in success and failure as far as they are known."""
+
+from __future__ import annotations
+
+from .base import Result
+from .commands import EndSessionResult, KillResult, LogsResult, RunResult
+from .files import (
+    Candidate,
+    DeleteResult,
+    DownloadResult,
+    EditResult,
+    Entry,
+    FileType,
+    ListResult,
+    MakeDirResult,
+    Match,
+    MoveResult,
+    ReadResult,
+    SearchResult,
+    UploadResult,
+    WriteResult,
+)
+from .interaction import ResizeResult, ScreenResult, SendResult
+from .pages import BrowseResult, Link
+
+__all__ = [
+    "BrowseResult", "Candidate", "DeleteResult", "DownloadResult", "EditResult", "EndSessionResult", "Entry", "FileType",
+    "KillResult", "Link", "ListResult", "LogsResult", "MakeDirResult", "Match", "MoveResult", "ReadResult", "ResizeResult",
+    "Result", "RunResult", "ScreenResult", "SearchResult", "SendResult", "UploadResult", "WriteResult",
+]  # fmt: skip

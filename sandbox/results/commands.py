@@ -1,0 +1,113 @@
+"""Results of commands: run, logs, kill, and what belongs to them."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from sandbox.plain_text import plain
+from sandbox.waits import WaitingFor
+
+from .base import Result
+
+
+class RunResult(Result):
+    """What a command did.
+
+    ``exit_code`` is None while it runs and when a signal ended it; ``signal`` then names it ("SIGKILL"). ``output`` is both
+    streams in the order of arrival, ``stdout`` and ``stderr`` the same bytes apart; all three are cut to head and tail where
+    ``truncated`` is true. ``encoding_errors`` says that bytes which are no UTF-8 were replaced in these texts; ``stdout_bytes`` and
+    ``stderr_bytes`` are what was kept as it was printed, for callers in Python: they are no part of the envelope as JSON or
+    text. ``output_bytes`` is all the command produced; ``spill_path`` holds the whole of it up to the spill limit
+    (``spill_truncated`` beyond). ``left_running`` is the number of processes it left behind. ``waiting_for`` is known only while it
+    runs.
+    """
+
+    id: str = ""
+    exit_code: int | None = None
+    signal: str | None = None
+    oom_killed: bool = False
+    output: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    stdout_bytes: bytes = Field(default=b"", exclude=True, repr=False)
+    stderr_bytes: bytes = Field(default=b"", exclude=True, repr=False)
+    encoding_errors: bool = False
+    output_bytes: int = 0
+    truncated: bool = False
+    spill_path: str | None = None
+    spill_truncated: bool = False
+    left_running: int = 0
+    running: bool = False
+    cwd: str | None = None
+    duration_ms: float = 0.0
+    waiting_for: WaitingFor | None = None
+
+    def to_text(self) -> str:
+        """The output as a terminal would show it (see ``plain_text``), then one line with the status."""
+        if self.running:
+            status = f"[running in the background with id {self.id}]"
+            if self.waiting_for is not None:
+                status = f"[running with id {self.id}; {self.waiting_for.to_text()}]"
+        elif self.signal:
+            status = f"[killed by {self.signal}{', out of memory' if self.oom_killed else ''}]"
+        elif self.exit_code is None:
+            status = ""
+        else:
+            status = f"[exit code {self.exit_code}]"
+        if self.truncated:
+            where = f"; all of it in {self.spill_path}" if self.spill_path and not self.spill_truncated else ""
+            where = where or (f"; the first part of it in {self.spill_path}" if self.spill_path else "")
+            status += f" [{self.output_bytes} bytes of output, cut{where}]"
+        return "\n".join(part for part in (plain(self.output).rstrip("\n"), status) if part)
+
+
+class LogsResult(Result):
+    """``content`` is the output from ``offset`` to ``next_offset``; ``total_bytes`` is all the command has produced.
+
+    ``encoding_errors`` says that bytes which are no UTF-8 were replaced in it.
+    """
+
+    id: str
+    content: str = ""
+    encoding_errors: bool = False
+    offset: int = 0
+    next_offset: int = 0
+    total_bytes: int = 0
+    kept_bytes: int = 0
+    running: bool = False
+    exit_code: int | None = None
+    signal: str | None = None
+    left_running: int = 0
+    waiting_for: WaitingFor | None = None
+
+    def to_text(self) -> str:
+        """The output as a terminal would show it, then one line with the state of the command."""
+        state = (
+            "running" if self.running else f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
+        )
+        if self.waiting_for is not None:
+            state += f"; {self.waiting_for.to_text()}"
+        where = f"[{state}; bytes {self.offset}-{self.next_offset} of {self.total_bytes}]"
+        return f"{plain(self.content).rstrip(chr(10))}\n{where}".lstrip("\n")
+
+
+class KillResult(Result):
+    """``killed`` counts the processes that were alive; ``survivors`` those that still are (0 in a success).
+
+    With ``signal`` nothing was killed: ``signalled`` processes got that signal, and may go on.
+    """
+
+    id: str
+    signal: str | None = None
+    signalled: int = 0
+    killed: int = 0
+    survivors: int = 0
+    already_ended: bool = False
+    collateral: tuple[str, ...] = ()
+
+
+class EndSessionResult(Result):
+    """``existed`` is false where there was no such session."""
+
+    session: str
+    existed: bool = False
