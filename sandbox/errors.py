@@ -64,6 +64,7 @@ class ErrorCode(StrEnum):
     stdin_closed = "stdin_closed"
     not_a_terminal = "not_a_terminal"
     kill_failed = "kill_failed"
+    cpu_limit = "cpu_limit"
     not_ready = "not_ready"
     # browse
     invalid_url = "invalid_url"
@@ -132,7 +133,7 @@ class SandboxUnavailableError(SandboxError):
     """The sandbox cannot answer any more: killed, out of memory, removed, engine gone, pipe broken, or silent.
 
     ``reason`` is one of: out_of_memory, killed, exited, removed, engine_gone, pipe_broken, protocol_violation,
-    no_answer, closed.
+    no_answer, closed, lifetime_over, idle.
     """
 
     def __init__(self, reason: str, message: str, hint: str = "") -> None:

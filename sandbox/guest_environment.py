@@ -23,6 +23,7 @@ from .replies import fault_of, notices_of, result_of, violation, worded
 from .transfers import Incoming, outgoing
 from .transport import MAX_REPLY_BYTES, Transport
 from .watching import Watch
+from .wording import duration
 
 if TYPE_CHECKING:
     from .screen import Screens
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # How long an operation without a deadline of its own may stay silent. Files move at hundreds of MiB a second here.
 FILE_SECONDS = 30.0
-SESSIONS = 16
+# A prompt is not kept waiting for what is left of the sandbox.
+LOOK_SECONDS = 1.0
 
 
 class GuestEnvironment(Environment):
@@ -168,7 +170,7 @@ class GuestEnvironment(Environment):
             problem = f"stdin may have {self.limits.write_bytes} bytes, keep_output_bytes be {self.limits.spill_bytes} at most"
             raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
         args = request.model_dump(mode="json", exclude={"stdin", "request_id"})
-        args.update(timeout_seconds=timeout, keep_output_bytes=keep)
+        args.update(timeout_seconds=timeout, keep_output_bytes=keep, cpu_seconds=self._cpu_seconds(request.cpu_seconds))
         args["stays_open"] = request.wait_seconds is not None and request.stdin is None
         call: dict[str, Any] = {
             "timeout_seconds": FILE_SECONDS + (request.wait_seconds or 0) if request.background else timeout,
@@ -177,6 +179,13 @@ class GuestEnvironment(Environment):
         if stdin:
             call.update(blob=stdin, blob_is_stdin=True)
         return args, call
+
+    def _cpu_seconds(self, asked: float | None) -> float | None:
+        most = self.limits.cpu_seconds_per_command
+        if asked is not None and most is not None and asked > most:
+            problem = f"cpu_seconds is {asked:g}, at most {most:g}"
+            raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
+        return most if asked is None else asked
 
     def _envelope(self, request: op.Request, fields: Mapping[str, Any], blob: bytes, started: float) -> Envelope[Any]:
         duration_ms = (time.monotonic() - started) * 1000
@@ -227,7 +236,7 @@ class GuestEnvironment(Environment):
 
     # --- description ------------------------------------------------------------------
     def describe(self) -> dict[str, str]:
-        """Short sections for the prompt."""
+        """Short sections for the prompt; what is left of a started sandbox (see ``usage``) comes last, for it changes."""
         limits = self.limits
         return {
             "sandbox": f"{self._kind()} Commands run in /bin/bash where the image has it; relative paths start at the workspace.",
@@ -235,16 +244,42 @@ class GuestEnvironment(Environment):
             "limits": (
                 f"{limits.memory_bytes >> 20} MiB memory, {limits.cpus:g} cpus, {limits.pids} processes, "
                 f"{limits.workspace_bytes >> 20} MiB workspace; a command may take {limits.timeout_seconds:g} s unless "
-                "timeout_seconds says otherwise."
+                f"timeout_seconds says otherwise{_cpu_words(limits)}.{_end_words(limits)}"
             ),
+            **self._left(),
         }
+
+    def _left(self) -> dict[str, str]:
+        """The section on what is left now; {} before the start, and where there is no answer."""
+        if self._transport is None:
+            return {}
+        try:
+            fields, _ = self._transport.request("usage", {}, timeout_seconds=LOOK_SECONDS)
+            result = result_of(op.Usage(), fields, b"")
+        except SandboxError:
+            return {}
+        return {"left": result.to_text()} if isinstance(result, res.UsageResult) else {}
 
     def _kind(self) -> str:
         return "A sandbox."
 
     def _hello(self, place: Mapping[str, Any], isolated: bool) -> dict[str, Any]:
-        limits = {**asdict(self.limits), "sessions": SESSIONS, "network": self.network.mode}
+        limits = {**asdict(self.limits), "network": self.network.mode}
         return {"isolated": isolated, "place": {**place, "limits": limits}}
+
+
+def _cpu_words(limits: Limits) -> str:
+    seconds = limits.cpu_seconds_per_command
+    return "" if seconds is None else f", and {seconds:g} s of processor time"
+
+
+def _end_words(limits: Limits) -> str:
+    ends = []
+    if limits.lifetime_seconds is not None:
+        ends.append(f"{duration(limits.lifetime_seconds)} after its start")
+    if limits.idle_seconds is not None:
+        ends.append(f"when nothing was done in it for {duration(limits.idle_seconds)}")
+    return f" The sandbox ends by itself {' and '.join(ends)}." if ends else ""
 
 
 def _check_watch(request: op.Request, watch: Watch) -> None:

@@ -101,6 +101,16 @@ def _timeout(f: Fields) -> Wording:
     )
 
 
+def _cpu(f: Fields) -> Wording:
+    left, seconds = f.get("survivors"), f.get("seconds")
+    after = f"{left} of its processes could not be killed." if left else "Nothing of it is left running."
+    used, limit = (f"{value:.3g}" if isinstance(value, int | float) else "all" for value in (f.get("used"), seconds))
+    return Wording(
+        f"The command used {used} seconds of processor time, where it may use {limit}, and was killed. {after}",
+        f"Let it compute less, or give cpu_seconds above {limit} as far as the sandbox's limits allow.",
+    )
+
+
 def _no_match(f: Fields) -> Wording:
     near = " The nearest lines are in result.candidates." if f.get("candidates") else ""
     return Wording(
@@ -124,6 +134,13 @@ def _too_many(f: Fields) -> Wording:
             f"There are {f.get('limit')} sessions already, the most there may be.",
             "End one with end_session, use one that there is already, or session=null for a clean one.",
             "end_session",
+        )
+    if f.get("what") == "actions":
+        return Wording(
+            f"{f.get('limit')} commands run at once already, the most that may.",
+            "Wait for one to end, then run it again.",
+            "run",
+            True,
         )
     return Wording(
         f"There are {f.get('limit')} background commands already, the most there may be.",
@@ -234,6 +251,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         f"The transfer did not complete: {f.get('problem', 'it was cut off')}.", "Send it again.", None, True
     ),
     ErrorCode.timeout: _timeout,
+    ErrorCode.cpu_limit: _cpu,
     ErrorCode.cancelled: lambda f: Wording(f"{f['operation']} was cancelled.", "Start it again if it is still needed."),
     ErrorCode.program_not_found: lambda f: Wording(
         f"The program {f.get('program', '')!r} could not be started: {f.get('errno', 'not found')}.",

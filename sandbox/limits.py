@@ -14,6 +14,11 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 WRITABLE_SHARE_OF_MEMORY = 0.75
 
 
+_OPTIONAL = frozenset(
+    {"disk_bytes", "tmp_bytes", "shm_bytes", "cpu_seconds_per_command", "lifetime_seconds", "idle_seconds"}
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What a sandbox may use. Every number must be positive.
@@ -21,8 +26,10 @@ class Limits:
     ``disk_bytes`` is the workspace and the home together (three quarters and one quarter of it); None means half of
     ``memory_bytes``, kept in memory. More than memory can hold needs a disk: ``disk="hard"`` refuses a sandbox whose disk
     cannot be bounded by the kernel, ``"auto"`` then takes one that is only watched. ``tmp_bytes=None`` means an eighth of
-    memory, at most 256 MiB, ``shm_bytes=None`` a sixteenth, at most 64 MiB. Raises SandboxError ``invalid_limits`` that names
-    the field, its value and what is allowed.
+    memory, at most 256 MiB, ``shm_bytes=None`` a sixteenth, at most 64 MiB. ``cpu_seconds_per_command`` bounds the processor
+    time of a command with all it starts. ``lifetime_seconds`` after its start the sandbox ends by itself, and so it does when
+    nothing was done in it for ``idle_seconds``; None is no such limit. Raises SandboxError ``invalid_limits`` that names the
+    field, its value and what is allowed.
     """
 
     memory_bytes: int = 2 * GIB
@@ -41,16 +48,20 @@ class Limits:
     timeout_seconds: float = 120.0
     max_timeout_seconds: float = 86400.0
     keep_output_bytes: int = 64 * KIB
+    cpu_seconds_per_command: float | None = None
     background_commands: int = 32
+    sessions: int = 16
     concurrent_actions: int = 64
+    lifetime_seconds: float | None = None
+    idle_seconds: float | None = 3600.0
 
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name == "disk" or (value is None and f.name in {"disk_bytes", "tmp_bytes", "shm_bytes"}):
+            if f.name == "disk" or (value is None and f.name in _OPTIONAL):
                 continue
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            fraction = f.name in {"cpus", "timeout_seconds", "max_timeout_seconds"}
+            fraction = f.name == "cpus" or "_seconds" in f.name
             if not number or not (fraction or isinstance(value, int)) or not 0 < value < float("inf"):
                 _refuse(f.name, value, "it must be a positive " + ("number" if fraction else "whole number"))
         self._check_floors()

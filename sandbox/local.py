@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from .ends import of_its_own_accord
 from .environment import Approver
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
 from .guest_environment import GuestEnvironment
@@ -121,6 +122,8 @@ class LocalEnvironment(GuestEnvironment):
             code = self._process.poll()
             time.sleep(0.005)
         ended = f"its process ended with {code}" if code is not None else "its process still runs"
+        if code is not None and (end := of_its_own_accord(code, self.limits)):
+            return end
         return SandboxUnavailableError(
             reason if code is None else "exited",
             f"The guest is gone: {ended} {detail}".strip() + ".",
@@ -149,6 +152,7 @@ class LocalEnvironment(GuestEnvironment):
             "sandbox": self._kind(),
             "network": "The user's own network.",
             "limits": f"None but time: a command may take {self.limits.timeout_seconds:g} s unless timeout_seconds says otherwise.",
+            **self._left(),
         }
 
     def _kind(self) -> str:

@@ -83,6 +83,7 @@ class OperationMethods(ABC):
         env: Mapping[str, str] | None = None,
         stdin: str | bytes | None = None,
         timeout_seconds: float | None = None,
+        cpu_seconds: float | None = None,
         background: bool = False,
         session: str | None = "default",
         keep_output_bytes: int | None = None,
@@ -103,9 +104,8 @@ class OperationMethods(ABC):
         """
         args = {
             "command": command, "argv": argv, "cwd": cwd, "env": env, "stdin": stdin, "background": background,
-            "timeout_seconds": timeout_seconds, "session": session, "keep_output_bytes": keep_output_bytes,
-            "wait_seconds": wait_seconds, "pty": pty, "rows": rows, "cols": cols,
-            "request_id": request_id,
+            "timeout_seconds": timeout_seconds, "cpu_seconds": cpu_seconds, "session": session, "request_id": request_id,
+            "keep_output_bytes": keep_output_bytes, "wait_seconds": wait_seconds, "pty": pty, "rows": rows, "cols": cols,
         }  # fmt: skip
         watch = Watch(on_output=on_output, cancel=cancel) if on_output is not None or cancel is not None else None
         return cast("Envelope[res.RunResult]", self.execute("run", args, watch=watch))
@@ -144,6 +144,10 @@ class OperationMethods(ABC):
     def screen(self, id: str) -> Envelope[res.ScreenResult]:  # noqa: A002
         """The screen of a command with a terminal as a person would see it."""
         return cast("Envelope[res.ScreenResult]", self.execute("screen", {"id": id}))
+
+    def usage(self) -> Envelope[res.UsageResult]:
+        """What is used of the sandbox, and what is left; asking does not count as work (see Limits.idle_seconds)."""
+        return cast("Envelope[res.UsageResult]", self.execute("usage", {}))
 
     def browse(self, url: str, **options: Any) -> Envelope[res.BrowseResult]:
         """Options: ``offset``, ``max_chars``, ``raw``, ``timeout_seconds``; see ``operations.Browse``."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import waits
-from .wording import size
+from .wording import duration, one_line, size
 
 Fields = Mapping[str, Any]
 
@@ -14,10 +14,30 @@ Fields = Mapping[str, Any]
 def _oom(f: Fields) -> tuple[str, str]:
     count, limit = f.get("kills"), size(f.get("limit"))
     whose = "of this command" if f.get("certain") else "in this sandbox, while this command ran,"
+    who = one_line(str(f["program"])) if f.get("program") else ""
+    if f.get("pid"):
+        who = f"{who or 'a process'} (pid {f['pid']})"
+    had = f"{who or 'the largest process'} had {size(f['rss_bytes'])} of it" if f.get("rss_bytes") else who
     return (
-        f"The memory limit of {limit} was hit: {count} process(es) {whose} were killed.",
+        f"The memory limit of {limit} was hit: {count} process(es) {whose} were killed{f'; {had}' if had else ''}.",
         "Work on less data at once; files in the workspace and /tmp count as memory too.",
     )
+
+
+def _ended(f: Fields) -> tuple[str, str]:
+    how = f"by {f['signal']}" if f.get("signal") else f"with exit code {f.get('exit_code')}"
+    why = {"timeout": ", for its time was up", "cpu": ", for its processor time was used up", "disk": ", for the disk is full"}
+    return (
+        f"The command {f.get('id')} ended {how}{why.get(str(f.get('because')), '')}.",
+        f"See its output with logs(id={f.get('id')!r}).",
+    )
+
+
+def _time_left(what: str, hint: str) -> Callable[[Fields], tuple[str, str]]:
+    def words(f: Fields) -> tuple[str, str]:
+        return f"{duration(f.get('seconds'))} are left until this sandbox ends{what.format(duration(f.get('limit')))}.", hint
+
+    return words
 
 
 NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
@@ -43,10 +63,34 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"Exported variables are too large to carry over: {', '.join(map(str, f.get('names', []))) or 'all of this command'}.",
         "Keep large values in files; a variable may have 128 KiB, all together 1 MiB.",
     ),
-    "command_ended": lambda f: (
-        f"The command {f.get('id')} ended "
-        + (f"by {f['signal']}." if f.get("signal") else f"with exit code {f.get('exit_code')}."),
-        f"See its output with logs(id={f.get('id')!r}).",
+    "command_ended": _ended,
+    "cpu_limit": lambda f: (
+        f"What {f.get('id')} left running used up its processor time of {duration(f.get('limit'))} and was ended.",
+        f"See its output with logs(id={f.get('id')!r}); start it anew with more cpu_seconds if it is needed.",
+    ),
+    "memory_nearly_full": lambda f: (
+        f"{size(f.get('used'))} of {size(f.get('limit'))} of memory are used, {size(f.get('files'))} of them by files.",
+        "Delete files that are not needed and kill commands that are done: a command that needs more is killed.",
+    ),
+    "processes_nearly_full": lambda f: (
+        f"{f.get('used')} of {f.get('limit')} processes and threads are in use.",
+        "Kill commands that are not needed any more.",
+    ),
+    "too_many_processes": lambda f: (
+        f"The limit of {f.get('limit')} processes and threads was hit {f.get('hits')} time(s) while this command ran.",
+        "Run fewer at once (as with make -j4, or fewer workers), or kill commands that are not needed.",
+    ),
+    "file_too_large": lambda f: (
+        f"A file may have at most {size(f.get('limit'))} here, and the command wanted to write a larger one.",
+        "Write several smaller files, or compress it on the way.",
+    ),
+    "too_many_open_files": lambda f: (
+        f"A process may have {f.get('limit')} files open here, and the command wanted more.",
+        "Close files that are done with, or work on fewer at once.",
+    ),
+    "lifetime_ending": _time_left("", "Finish, and save what is needed: files in it are lost then."),
+    "idle_ending": _time_left(
+        " because nothing was done in it for {}", "Run or read something in it to keep it; only watching does not count."
     ),
     "disk_nearly_full": lambda f: (
         f"{f.get('path')} is nearly full: {size(f.get('free'))} of {size(f.get('size'))} are left.",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import ErrorCode
-from .wording import Wording
+from .wording import Wording, one_line
 
 Kind = Literal["stdin", "lock", "socket", "child", "cpu", "sleep", "disk", "other"]
 
@@ -27,8 +27,8 @@ class WaitingFor(BaseModel):
 
     def to_text(self) -> str:
         """A clause: "waits for input on stdin (python3, process 12: the terminal)"."""
-        detail = f": {_one_line(self.detail)}" if self.detail else ""
-        return f"{_CLAUSES[self.kind]} ({_one_line(self.program) or 'a program'}, process {self.pid}{detail})"
+        detail = f": {one_line(self.detail)}" if self.detail else ""
+        return f"{_CLAUSES[self.kind]} ({one_line(self.program) or 'a program'}, process {self.pid}{detail})"
 
 
 _CLAUSES: dict[Kind, str] = {
@@ -41,11 +41,6 @@ _CLAUSES: dict[Kind, str] = {
     "disk": "waits for the disk",
     "other": "waits",
 }
-
-
-def _one_line(text: str) -> str:
-    """Names that a command chose itself, as part of a sentence."""
-    return "".join(char if char.isprintable() else "?" for char in text[:300])
 
 
 def checked(value: Any) -> WaitingFor | None:

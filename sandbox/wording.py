@@ -22,3 +22,18 @@ def size(count: Any) -> str:
             return f"{number:g} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:.1f} GiB"
+
+
+def duration(seconds: Any) -> str:
+    """A time as a person says it, rounded: "45 seconds", "3 minutes", "2.5 hours"."""
+    number = max(0.0, float(seconds)) if isinstance(seconds, int | float) else 0.0
+    if number < 90:
+        return f"{number:.0f} seconds" if number >= 10 or number == int(number) else f"{number:.1f} seconds"
+    if number < 5400:
+        return f"{number / 60:.0f} minutes"
+    return f"{number / 3600:.3g} hours"
+
+
+def one_line(text: str) -> str:
+    """Names that a command chose itself, as part of a sentence."""
+    return "".join(char if char.isprintable() else "?" for char in text[:300])

@@ -13,6 +13,8 @@ from sandbox.operations import OPERATIONS, schema_of
 
 # Both reach the host's files, which is not for a model to decide.
 HOST_ONLY = frozenset({"upload", "download"})
+# What a model need not ask for: the environment's description ends with it, in every prompt.
+IN_EVERY_PROMPT = frozenset({"usage"})
 # The rest of run's arguments (argv, env, stdin, session, ...) offer a model second ways to say the same.
 RUN_ARGUMENTS = ("command", "cwd", "timeout_seconds", "background")
 _ARGV_SENTENCE = "Give either command"
@@ -47,7 +49,7 @@ def sandbox_tools(only: Iterable[str] | None = None) -> list[SandboxAction]:
     return [
         SandboxAction(name)
         for name in (OPERATIONS if only is None else only)
-        if only is not None or name not in HOST_ONLY
+        if only is not None or name not in HOST_ONLY | IN_EVERY_PROMPT
     ]
 
 

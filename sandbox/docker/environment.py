@@ -13,6 +13,7 @@ from pathlib import Path
 import docker
 import docker.errors
 
+from sandbox.ends import of_its_own_accord
 from sandbox.environment import Approver
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest_environment import GuestEnvironment
@@ -218,6 +219,8 @@ class DockerEnvironment(GuestEnvironment):
                 return SandboxUnavailableError("out_of_memory", message, "Start another one with more memory_bytes.")
             if fate.killed_by_engine or fate.exit_code == 137:
                 return SandboxUnavailableError("killed", "The sandbox's container was killed from outside.", again)
+            if end := of_its_own_accord(fate.exit_code, self.limits):
+                return end
             if fate.exit_code == 0:  # which it does at the end of its input
                 return SandboxUnavailableError(
                     "pipe_broken", f"The connection to the sandbox was cut, and so it ended. {detail}".strip(), again

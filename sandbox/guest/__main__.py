@@ -40,10 +40,10 @@ def main() -> None:
     setting = {"isolated": isolated, "uid": place.uid, "gid": place.gid}
     spawner = Spawner(reactor, setting, place.interpreter)  # forks: before any thread
     processes = _serve(reactor, spawner, place, decoder, out_fd, hello, rest)
-    reactor.run()
+    code = reactor.run()
     if not isolated:
         processes.stop_all()
-    os._exit(0)
+    os._exit(code)
 
 
 def _serve(
@@ -58,6 +58,7 @@ def _serve(
     """Put the parts together and answer the HELLO."""
     from .disk import DiskWatch
     from .dispatch import Server
+    from .lifetime import Lifetime
     from .link import Link
     from .pressure import enforced
     from .processes import Processes
@@ -70,6 +71,7 @@ def _serve(
         processes.disk = DiskWatch(reactor, processes, place, disk)
     user = (place.uid, place.gid) if hello["isolated"] else None
     workers = Workers(int(place.limits["concurrent_actions"]), user)
+    processes.lifetime = Lifetime(reactor, processes, workers.busy)
     server = Server(reactor, 3, decoder, link, place, processes, workers)
     _reap_orphans(reactor)
     facts = enforced([os.fsencode(folder) for folder in disk.get("bounded", ())])

@@ -21,6 +21,7 @@ from .output import STDERR, STDOUT, Output
 from .reactor import Reactor, Timer
 from .sessions import STATE_LIMIT
 from .spawner import Runner, Spawner, in_memory
+from .spending import Spending
 from .streaming import OutputStream
 from .terminal import Input, open_pipe, open_terminal
 
@@ -34,6 +35,8 @@ USUAL_PIPE_BYTES = 64 * 1024
 PIPE_BYTES = 256 * 1024
 F_SETPIPE_SZ = 1031
 STDIN_IN_PIPE = 4096  # fits any pipe, so it is written at once; longer input is read from memory
+# How long the word of a runner is waited for after its tree was killed: it says what all of it used.
+REAP_SECONDS = 0.02
 _STAGES = {
     ("exec", 2): "program_not_found",
     ("exec", 20): "program_not_found",
@@ -47,7 +50,7 @@ _STAGES = {
 
 
 class Command:
-    """``stop_reason`` is None, "timeout" or "killed"; ``exit_status`` the wait status, None while it runs."""
+    """``stop_reason`` is None, "timeout", "cpu", "killed", "cancelled" or "disk"; ``exit_status`` None while it runs."""
 
     def __init__(self, ident: str, output: Output, reactor: Reactor, on_end: Callable[[Command], None]) -> None:
         self.id = ident
@@ -69,8 +72,11 @@ class Command:
         # What `send` needs: a terminal of that many rows and columns, or a standard input that stays open.
         self.window: tuple[int, int] | None = None
         self.stays_open = False
+        self.stays = False  # counts as one in the background
         self.input: Input | None = None
         self.told_bytes = 0
+        self.spent = Spending()
+        self.when_reaped: Callable[[], None] | None = None
         self.stream: OutputStream | None = None
         self._on_end: Callable[[Command], None] | None = on_end
         self._reactor = reactor
@@ -141,11 +147,16 @@ class Command:
             self.on_begin()
         elif kind == b"E":
             self.fault = _start_fault(packet[1:])
+        elif kind == b"K":
+            self.spent.note(packet)
         elif kind == b"X":
-            _, status, alone = zygote.STATUS.unpack(packet)
+            _, status, alone, *_ = zygote.STATUS.unpack(packet)
+            self.spent.note(packet)
             self.tree_empty = bool(alone)
             self._leader_ended(status)
         elif kind == b"Z" or not packet:
+            if packet:
+                self.spent.note(packet)
             self.tree_empty = True
             if self.exit_status is None:
                 self._leader_ended(signal.SIGKILL)  # the runner itself was killed: a kill of everything
@@ -154,6 +165,29 @@ class Command:
         self.exit_status = status
         if not self.stopping:
             self.end()
+        elif self.when_reaped is not None:
+            self.when_reaped()
+
+    def cpu_used(self) -> float:
+        """Processor time in seconds of the whole tree until now, dead or alive, as far as the kernel still tells it."""
+        if self.runner is not None and not self.tree_empty:
+            return self.spent.with_living(self.runner.pid, self.runner.past_seconds)
+        return self.spent.cpu_seconds or 0.0
+
+    def once_reaped(self, then: Callable[[], None]) -> None:
+        """Call ``then`` when the runner has said how the leader ended, or after REAP_SECONDS."""
+        if self.exit_status is not None or not self.running:
+            then()
+            return
+
+        def once() -> None:
+            if self.when_reaped is not None:
+                self.when_reaped = None
+                timer.cancel()
+                then()
+
+        self.when_reaped = once
+        timer = self._reactor.after(REAP_SECONDS, once)
 
     def end(self) -> None:
         """Take what is still in the pipes and report the end; the second call does nothing."""

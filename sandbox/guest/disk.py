@@ -44,19 +44,6 @@ class DiskWatch:
         if self.used > self.limit:
             raise Fault("no_space", path=path)
 
-    def notice(self, stopped: bool) -> dict[str, Any] | None:
-        """The notice that the limit was passed or, where no command was ended for it, that it is near; else None."""
-        if stopped:
-            return {"code": "no_space", "used": self.used, "limit": self.limit}
-        if self.used <= self.limit * 0.9:
-            return None
-        return {
-            "code": "disk_nearly_full",
-            "free": max(0, self.limit - self.used),
-            "size": self.limit,
-            "path": "the disk",
-        }
-
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs.set_inheritable(True)

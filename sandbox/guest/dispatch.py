@@ -45,6 +45,9 @@ class Server:
         self._processes = processes
         self._workers = workers
         self._interaction = Interaction(reactor, processes, workers)
+        self._at_once: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "end_session": processes.end_session, "usage": processes.usage,
+        }  # fmt: skip
         self._assembler = wire.Assembler()
         self._calls: dict[int, WorkerCall] = {}
         self._streams: dict[int, OutputStream] = {}
@@ -112,6 +115,7 @@ class Server:
             raise wire.WireError("request without arguments")
         if isinstance(fields.get("request_id"), str) and not self._is_first(fields["request_id"], channel, fields, blob):
             return
+        self._processes.touch(str(operation))
         try:
             if operation == "run":
                 self._run(channel, fields, blob)
@@ -119,8 +123,8 @@ class Server:
                 self._interaction.operations[operation](args, self._replier(channel))
             elif operation == "kill":
                 self._processes.kill(args, self._replier(channel))
-            elif operation == "end_session":
-                self._reply(channel, {"result": self._processes.end_session(args)}, b"")
+            elif operation in self._at_once:
+                self._reply(channel, {"result": self._at_once[operation](args)}, b"")
             elif isinstance(operation, str) and has_handler(operation):
                 if operation in _WRITING and self._processes.disk is not None:
                     self._processes.disk.refuse_when_full(str(args.get("path", "")))
@@ -168,8 +172,8 @@ class Server:
             fields["fault"] = {"code": fault.code, "effects": fault.effects, "fields": _plain(fault.fields)}
             fields["result"] = fields.get("result") or fault.result
         result = fields.get("result")
-        if ended := self._processes.endings.take(result.get("id") if isinstance(result, dict) else None):
-            fields["notices"] = [*fields.get("notices", ()), *ended]
+        if news := self._processes.news(result.get("id") if isinstance(result, dict) else None):
+            fields["notices"] = [*fields.get("notices", ()), *news]
         for each in (channel, *self._remembered.answered(channel, fields, blob)):
             self._link.message(Kind.REPLY, each, fields, blob)
 
@@ -187,6 +191,8 @@ class Server:
                 if isinstance(result, tuple):
                     result, blob = result
                 answer = {"result": result}
+                if operation in _WRITING:
+                    answer["notices"] = self._processes.headroom.notices()
             except Fault as fault:
                 answer = {"fault": fault}
             except OSError as error:

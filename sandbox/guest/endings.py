@@ -6,7 +6,7 @@ import os
 import signal
 from collections import deque
 
-from .commands import Command, outcome
+from .commands import Command
 from .proctree import descendants
 
 TYPE_CHECKING = False
@@ -25,8 +25,13 @@ class Endings:
     def note(self, command: Command) -> None:
         """``command`` ended after its caller was answered; one that was killed on request is no news."""
         if command.stop_reason != "killed":
-            exit_code, by = outcome(command.exit_status)
-            self._untold.append({"code": "command_ended", "id": command.id, "exit_code": exit_code, "signal": by})
+            exit_code, by = command.outcome
+            why = command.stop_reason
+            self.tell({"code": "command_ended", "id": command.id, "exit_code": exit_code, "signal": by, "because": why})
+
+    def tell(self, notice: dict[str, Any]) -> None:
+        """Say ``notice``, which has an ``id``, in whatever is answered next."""
+        self._untold.append(notice)
 
     def take(self, known: Any) -> list[dict[str, Any]]:
         """Notices of what ended, but of the command ``known``, of which the answer itself tells."""

@@ -71,13 +71,15 @@ class Interaction:
             self._reactor.hand_over(partial(finish, wait))
 
         timer = self._reactor.after(LOOK_SECONDS, lambda: tell(None))
-        self._workers.submit(work)
+        self._workers.submit(work, watching=True)
 
     # --- operations ------------------------------------------------------------------
     def logs(self, args: dict[str, Any], reply: Reply) -> None:
         """Output from an offset on, and what the command waits for. Raises Fault."""
         fields, data = self._processes.logs(args)
         command = self._processes.find(args["id"])
+        fields["cpu_seconds"] = round(command.cpu_used(), 6)
+        fields["max_rss_bytes"] = command.spent.max_rss_bytes
         self.look(command, lambda wait: reply({"result": {**fields, "waiting_for": wait}}, data))
 
     def resize(self, args: dict[str, Any], reply: Reply) -> None:

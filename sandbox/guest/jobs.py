@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 
-from . import sessions, shell_state
-from .commands import Command, outcome
+from . import hits, sessions, shell_state
+from .commands import Command
+from .cputime import CpuWatch
 from .faults import Fault
-from .pressure import disk_notice
 from .reactor import Timer
 from .sessions import Session
 from .terminal import TERM
@@ -57,7 +57,7 @@ class Job:
         spec = self._spec()
         keep = args["keep_output_bytes"]
         command = self._command = p.new_command(keep, self._ended)
-        self._oom_before = p.pressure.kills()
+        self._before = hits.Before(p.cgroup)
         command.stream = args.get("stream")
         stdin = (
             args["stdin"].encode("utf-8", "surrogateescape")
@@ -69,9 +69,12 @@ class Job:
         if args.get("pty"):
             command.window = (args["rows"], args["cols"])
         command.stays_open = bool(args.get("stays_open"))
+        command.stays = bool(args.get("background")) or args.get("wait_seconds") is not None
         if args.get("wait_seconds") is not None:
             self._patience = p.reactor.after(args["wait_seconds"], self._still_running)
         seconds = args["timeout_seconds"]
+        if args.get("cpu_seconds") is not None:
+            CpuWatch(p, command, args["cpu_seconds"])
         if seconds is not None:
             command.timer = p.reactor.after(seconds, lambda: p.stop(command, "timeout", lambda _: None))
         command.start(p.spawner, spec, stdin, None)
@@ -150,17 +153,26 @@ class Job:
             result, noticed = self._report(command)
             segments, blob = command.output.shown()
             answer: dict[str, Any] = {"result": result, "segments": segments, "notices": notices + noticed}
-            if command.stop_reason == "timeout":
-                seconds = self._args["timeout_seconds"]
-                answer["fault"] = Fault("timeout", seconds=seconds, survivors=command.survivors, effects="unknown")
-            elif command.stop_reason == "cancelled":
-                answer["fault"] = Fault("cancelled", effects="unknown")
+            if (fault := self._fault_of(command)) is not None:
+                answer["fault"] = fault
             self._answer(answer, blob)
             command.output.settle()
         self._release()
         if not command.running and command.fault is not None:
             processes.commands.pop(command.id, None)
             command.close()
+
+    def _fault_of(self, command: Command) -> Fault | None:
+        """The fault of a command that was stopped before it ended by itself."""
+        if command.stop_reason == "cancelled":
+            return Fault("cancelled", effects="unknown")
+        if command.stop_reason == "timeout":
+            seconds = self._args["timeout_seconds"]
+            return Fault("timeout", seconds=seconds, survivors=command.survivors, effects="unknown")
+        if command.stop_reason == "cpu":
+            limit, used = self._args["cpu_seconds"], command.spent.cpu_seconds
+            return Fault("cpu_limit", seconds=limit, used=used, survivors=command.survivors, effects="unknown")
+        return None
 
     def _place_fault(self, fault: Fault) -> None:
         """Say which program or folder it was; a session whose folder is gone goes back to the workspace."""
@@ -183,33 +195,24 @@ class Job:
 
     def _report(self, command: Command) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         processes, output = self._processes, command.output
-        exit_code, signal = outcome(command.exit_status)
-        if exit_code is None and signal is None:  # killed, but the runner has not said so yet
-            signal = "SIGKILL"
+        exit_code, signal = command.outcome
         left = 0 if command.stopping else processes.left_below(command)
-        kills = processes.pressure.kills() - self._oom_before
-        victim = kills > 0 and command.stop_reason is None and (signal == "SIGKILL" or exit_code == 137)
+        if left:
+            command.cpu_used()
+        killed, of_memory = hits.memory(processes, command, self._before)
         result = {
-            **so_far(command), "exit_code": exit_code, "signal": signal, "oom_killed": victim, "left_running": left,
-            "cwd": self._session.cwd,
+            **so_far(command), "exit_code": exit_code, "signal": signal, "left_running": left, "cwd": self._session.cwd, **killed,
         }  # fmt: skip
         notices: list[dict[str, Any]] = []
         if left:
             notices.append({"code": "left_running", "id": command.id, "count": left})
         if output.truncated:
             notices.append({"code": "output_cut", "bytes": output.total, "path": result["spill_path"]})
-        if kills > 0:
-            limit = processes.place.limits["memory_bytes"]
-            notices.append({"code": "out_of_memory", "kills": kills, "limit": limit, "certain": victim})
+        notices += of_memory
         if command.collateral:
             notices.append({"code": "others_killed", "ids": list(command.collateral)})
-        watch = processes.disk
-        full = (
-            watch.notice(command.stop_reason == "disk") if watch is not None else disk_notice(processes.place.workspace)
-        )
-        if full is not None:
-            notices.append(full)
-        return result, notices
+        notices += hits.others(processes, command, self._before)
+        return result, notices + processes.headroom.notices(command.stop_reason == "disk")
 
     def _answer(self, fields: dict[str, Any], blob: bytes = b"") -> None:
         reply, self._reply = self._reply, None
@@ -249,4 +252,6 @@ def so_far(command: Command) -> dict[str, Any]:
         "spill_path": os.fsdecode(output.path) if output.has_spill else None,
         "spill_truncated": output.truncated and output.spill_truncated,
         "duration_ms": round((until - command.started) * 1000, 3),
+        "cpu_seconds": command.spent.cpu_seconds if command.spent.cpu_seconds is None else round(command.spent.cpu_seconds, 6),
+        "max_rss_bytes": command.spent.max_rss_bytes,
     }  # fmt: skip

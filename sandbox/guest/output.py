@@ -106,6 +106,17 @@ class Output:
     def _held(self) -> int:
         return self._tail_size + sum(len(data) for _, data in self._head)
 
+    def tail(self) -> bytes:
+        """The last of what is kept, about SETTLED_BYTES of it."""
+        parts: list[bytes] = []
+        size = 0
+        for _, data in (*reversed(self._tail), *reversed(self._head)):
+            parts.append(data[-SETTLED_BYTES:])
+            size += len(data)
+            if size >= SETTLED_BYTES:
+                break
+        return b"".join(reversed(parts))
+
     def discard(self) -> None:
         """Remove the spill file; the kept head and tail stay."""
         if self._fd is not None:

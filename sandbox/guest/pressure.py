@@ -1,4 +1,4 @@
-"""What the kernel says of memory and disk of this sandbox."""
+"""The limits that the kernel holds for this sandbox, read back from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_COUNTERS = ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events")
 _CGROUP = "/sys/fs/cgroup"
 # Below _CGROUP, of cgroup v1 and of v2.
 _MEMORY = ("memory/memory.limit_in_bytes", "memory.max")
@@ -17,7 +16,6 @@ _WITH_SWAP, _SWAP = "memory/memory.memsw.limit_in_bytes", "memory.swap.max"
 _PIDS = ("pids/pids.max", "pids.max")
 _QUOTA, _PERIOD, _CPU_MAX = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us", "cpu.max"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-NEARLY_FULL = 0.9
 
 
 def enforced(places: list[bytes]) -> dict[str, Any]:
@@ -75,37 +73,3 @@ def _swap(memory: int | None) -> int | None:
         return counted
     swaps = _text("/proc/swaps")
     return 0 if swaps is not None and "\n" not in swaps else None  # nothing but the heading
-
-
-class MemoryPressure:
-    """Counts processes the kernel killed for memory in this sandbox (cgroup v1 or v2)."""
-
-    def __init__(self) -> None:
-        self._fd: int | None = None
-        if os.getpid() != 1:  # a guest that is not PID 1 has no cgroup of its own
-            return
-        for path in _COUNTERS:
-            try:
-                self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                return
-            except OSError:
-                continue
-
-    def kills(self) -> int:
-        """How many processes were killed for memory so far; 0 where that cannot be read."""
-        if self._fd is None:
-            return 0
-        for line in os.pread(self._fd, 4096, 0).splitlines():
-            name, _, value = line.partition(b" ")
-            if name == b"oom_kill":
-                return int(value)
-        return 0
-
-
-def disk_notice(folder: bytes) -> dict[str, Any] | None:
-    """The notice that the place of ``folder`` is nearly full, or None. Sizes in bytes."""
-    state = os.statvfs(folder)
-    size, free = state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize
-    if os.getpid() != 1 or not size or free > size * (1 - NEARLY_FULL):
-        return None
-    return {"code": "disk_nearly_full", "free": free, "size": size, "path": os.fsdecode(folder)}

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from . import sessions
+from . import cgroup, sessions
 from .commands import Command, outcome
 from .context import Finished, Place
 from .endings import Endings, signal_tree
 from .faults import Fault
+from .headroom import Headroom
 from .jobs import Job
 from .killer import Killer
+from .memory_watch import MemoryWatch
 from .output import SETTLED_BYTES, Output
-from .pressure import MemoryPressure
 from .proctree import descendants, kill_below
 from .reactor import Reactor
 from .sessions import Session
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from .disk import DiskWatch
     from .jobs import Reply
+    from .lifetime import Lifetime
 
     Look = Callable[[Command, Callable[[dict[str, Any] | None], None]], None]
 
@@ -46,10 +48,17 @@ class Processes:
         self.spawner = spawner
         self.place = place
         self._killer = Killer(reactor, self._before_everything, spawner.resume)
-        self.pressure = MemoryPressure()
+        self.isolated = os.getpid() == 1
+        self.cgroup = cgroup.own()
+        self.headroom = Headroom(self)
+        self.memory_watch = MemoryWatch(reactor, self.cgroup, place.limits["memory_bytes"], self._at_work)
+        # More than so many processors cannot be at work at once.
+        self.cpus = max(1.0, float(place.limits["cpus"] if self.isolated else os.cpu_count() or 1))
+        self.starts = 0
         self.shell = sessions.find_shell()
         self.look: Look = _no_look
         self.disk: DiskWatch | None = None
+        self.lifetime: Lifetime | None = None
         spawner.on_lost = self._runner_lost
         self._sessions: dict[str, Session] = {}
         self.commands: dict[str, Command] = {}
@@ -64,8 +73,11 @@ class Processes:
         background = bool(args.get("background"))
         stays = background or args.get("wait_seconds") is not None
         most = self.place.limits["background_commands"]
-        if stays and sum(c.running for c in self.commands.values()) >= most:
+        if stays and sum(c.stays for c in self.commands.values() if c.running) >= most:
             raise Fault("too_many_commands", limit=most)
+        at_once = self.place.limits["concurrent_actions"]
+        if not stays and sum(not c.stays for c in self.commands.values() if c.running) >= at_once:
+            raise Fault("too_many_commands", limit=at_once, what="actions")
         job = Job(self, session, args, reply)
         if background or name is None:
             job.start()
@@ -146,12 +158,11 @@ class Processes:
         self.spawner.hold(runner)
 
         def killed(count: int, survivors: int, hit: tuple[str, ...]) -> None:
-            self.spawner.release(runner)
             command.survivors = survivors
             command.tree_empty = command.tree_empty or not survivors  # the runner itself says so a moment later
             command.collateral = tuple(ident for ident in hit if ident != command.id)
-            command.end()
-            report(count)
+            command.once_reaped(partial(_end, command, partial(report, count)))
+            self.spawner.release(runner)
 
         self._killer.kill(command.runner.pid, killed)
 
@@ -164,6 +175,21 @@ class Processes:
         """A command that shares the guest's uid killed a runner: what was below it must not outlive the command's report."""
         for seconds in STRAY_SECONDS:
             self.reactor.after(seconds, lambda: self._killer.kill(os.getpid(), _nobody_asks, self.spawner.pids))
+
+    def news(self, known: Any) -> list[dict[str, Any]]:
+        """Notices for whatever is answered next, but of the command ``known``, of which the answer itself tells."""
+        of_time = self.lifetime.notices() if self.lifetime is not None else []
+        return [*self.endings.take(known), *of_time]
+
+    def touch(self, operation: str) -> None:
+        """An operation is asked for: the sandbox is not idle."""
+        if self.lifetime is not None:
+            self.lifetime.touch(operation)
+
+    def usage(self, _: dict[str, Any]) -> dict[str, Any]:
+        """The result of ``usage``."""
+        left = self.lifetime.left() if self.lifetime is not None else {}
+        return {**self.headroom.usage(), **left}
 
     def stop_all(self) -> None:
         """Kill every command without waiting for reports; for the end of a guest that is not PID 1."""
@@ -190,6 +216,7 @@ class Processes:
         done: Callable[[Finished | Fault], None],
     ) -> None:  # fmt: skip
         """Run a program for another operation; it is not listed, keeps no more than ``size`` bytes and leaves nothing."""
+        self.starts += 1
         output = Output(b"", size, 0, lambda: False)
         output.spill_truncated = True  # no spill file
 
@@ -211,16 +238,26 @@ class Processes:
     def new_command(self, keep_bytes: int, on_end: Callable[[Command], None]) -> Command:
         """A command with the next id; the oldest ended ones are forgotten."""
         self._count += 1
+        self.starts += 1
         held = sum(c.output.keep_bytes for c in self.commands.values() if c.running)
         keep_bytes = min(keep_bytes, max(SETTLED_BYTES, self.place.limits["memory_bytes"] // KEPT_SHARE - held))
         ident = f"c{self._count}"
         path = os.path.join(self.place.spill, ident.encode() + b".log")
         output = Output(path, keep_bytes, self.place.limits["spill_bytes"], self._make_room)
         command = self.commands[ident] = Command(ident, output, self.reactor, on_end)
+        self.memory_watch.wake()
         for old in [c for c in self.commands.values() if not c.running and c.tree_empty][:-REMEMBERED]:
             old.close()
             del self.commands[old.id]
         return command
+
+    def _at_work(self) -> bool:
+        return any(not c.tree_empty for c in self.commands.values())
+
+    def lone_start(self) -> int | None:
+        """A mark for the command that starts now: it is the only one at work while ``starts`` is that; None where it is not."""
+        others = sum(not c.tree_empty for c in self.commands.values())
+        return self.starts if others <= 1 else None
 
     def _make_room(self) -> bool:
         """Drop the spill file of the command that ended first; whether there was one."""
@@ -229,6 +266,11 @@ class Processes:
             return False
         min(ended, key=lambda c: c.ended).output.discard()
         return True
+
+
+def _end(command: Command, report: Callable[[], None]) -> None:
+    command.end()
+    report()
 
 
 def _nobody_asks(killed: int, survivors: int, hit: tuple[str, ...]) -> None:

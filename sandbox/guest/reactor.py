@@ -42,6 +42,7 @@ class Reactor:
         self._handed: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._running = True
+        self._code = 0
         self.watch(self._wake, select.EPOLLIN, self._take_handed)
 
     def watch(self, fd: int, events: int, callback: Callback) -> None:
@@ -71,18 +72,20 @@ class Reactor:
         self._handed.append(call)
         os.eventfd_write(self._wake, 1)
 
-    def stop(self) -> None:
-        """Return from ``run`` after the present round."""
+    def stop(self, code: int = 0) -> None:
+        """Return from ``run`` with ``code`` after the present round."""
         self._running = False
+        self._code = code
 
-    def run(self) -> None:
-        """Serve until ``stop``."""
+    def run(self) -> int:
+        """Serve until ``stop``; what that was given."""
         while self._running:
             for fd, events in self._epoll.poll(self._wait()):
                 callback = self._callbacks.get(fd)
                 if callback is not None:
                     callback(events)
             self._run_timers()
+        return self._code
 
     def _wait(self) -> float:
         while self._timers and self._timers[0].call is None:

@@ -29,16 +29,18 @@ HIGHEST_DESCRIPTOR = 64  # the guest has opened about ten when it forks
 class Runner:
     """One runner process: ``pid`` is the root of its command's tree. ``on_packet(b"")`` says that it is gone.
 
-    ``held`` counts those who still look at that tree: until then it gets no other command.
+    ``held`` counts those who still look at that tree: until then it gets no other command. ``past_seconds`` is the processor
+    time of the commands it had before.
     """
 
-    __slots__ = ("done", "held", "leader", "on_packet", "pid", "socket")
+    __slots__ = ("done", "held", "leader", "on_packet", "past_seconds", "pid", "socket")
 
     def __init__(self, pid: int, sock: socket.socket) -> None:
         self.pid = pid
         self.leader = 0
         self.held = 0
         self.done = False
+        self.past_seconds = 0.0
         self.socket = sock
         self.on_packet: OnPacket | None = None
 
@@ -212,6 +214,7 @@ class Spawner:
             if self._setting["isolated"] and not self._setting["uid"] and not self._paused and self.on_lost is not None:
                 self.on_lost()
         elif runner.done:
+            runner.past_seconds += zygote.spent(packet)[0]
             self._recycle(runner)
 
     def _ready(self, runner: Runner, leader: int) -> None:

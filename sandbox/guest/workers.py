@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import partial
 from queue import SimpleQueue
 
 from . import kernel
@@ -22,19 +23,31 @@ class Workers:
         self._limit = limit
         self._user = user
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._idle = 0
+        self._idle = self._working = 0
         self._threads = 0
         self._lock = threading.Lock()
         for _ in range(READY_AT_START):
             self._grow()
 
-    def submit(self, job: Callable[[], None]) -> None:
-        """Have ``job`` called in some worker; it must not raise."""
+    def submit(self, job: Callable[[], None], *, watching: bool = False) -> None:
+        """Have ``job`` called in some worker; it must not raise. ``watching`` says that it is no work (see ``busy``)."""
         with self._lock:
             short = self._idle <= self._jobs.qsize() and self._threads < self._limit
+            self._working += not watching
         if short:
             self._grow()
-        self._jobs.put(job)
+        self._jobs.put(job if watching else partial(self._carry_out, job))
+
+    def _carry_out(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        finally:
+            with self._lock:
+                self._working -= 1
+
+    def busy(self) -> bool:
+        """Whether a job that is work is under way or waits."""
+        return self._working > 0
 
     def _grow(self) -> None:
         try:

@@ -8,7 +8,9 @@ outlives it: it reaps what the command leaves behind, and when nothing is left i
 let go.
 
 Packets from a runner's socket: ``L pid`` (a leader is ready), ``G`` (about to exec; where the spec asks), ``E json`` (could not
-be started), ``X status alone`` (leader ended; alone is 1 when nothing is left below the runner), ``Z`` (nothing is left now).
+be started), ``X status alone seconds KiB`` (leader ended; alone is 1 when nothing is left below the runner; processor time and the
+largest resident size of what was reaped), ``Z seconds KiB`` (nothing is left now), ``K pid KiB name`` (a child of the runner was
+killed by SIGKILL).
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-STATUS = struct.Struct(">cIB")
+STATUS = struct.Struct(">cIBdQ")
+EMPTY = struct.Struct(">cdQ")
+KILLED = struct.Struct(">cIQ16s")
 READY = struct.Struct(">cI")
 # stdin, stdout, stderr; where the shell leaves its state, or the folder to start in; a spec that is too long for a packet
 DESCRIPTORS = 5
@@ -44,6 +48,12 @@ NEXT = b"N"
 YIELDING = 19
 # What this process or Python ignores, and a command must not inherit as ignored.
 _RESET: tuple[int, ...] = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP)
+
+
+def spent(packet: bytes) -> tuple[float, int]:
+    """Processor seconds, and the largest resident size in KiB, in a packet of the kinds X and Z."""
+    seconds, kib = EMPTY.unpack(packet)[1:] if packet[:1] == b"Z" else STATUS.unpack(packet)[3:]
+    return seconds, kib
 
 
 def serve(control: socket.socket, setting: dict[str, Any]) -> NoReturn:
@@ -109,27 +119,64 @@ def _run(guest: socket.socket, setting: dict[str, Any]) -> NoReturn:
     os._exit(0)
 
 
+class _Spent:
+    """What the processes that were reaped had used, with all that they had waited for."""
+
+    __slots__ = ("kib", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.kib = 0
+
+
 def _reap(guest: socket.socket, leader: int) -> None:
     """Reap until there is nothing below this process."""
+    spent = _Spent()
     while True:
         try:
-            pid, status = os.waitpid(-1, 0)
+            pid, status = _wait(guest, spent, 0)
         except ChildProcessError:
-            guest.send(b"Z")
+            guest.send(EMPTY.pack(b"Z", spent.seconds, spent.kib))
             return
-        if pid == leader and _report(guest, status):
+        if pid == leader and _report(guest, status, spent):
             return
 
 
-def _report(guest: socket.socket, status: int) -> bool:
+def _wait(guest: socket.socket, spent: _Spent, options: int) -> tuple[int, int]:
+    """Reap one child; (0, 0) where ``options`` say not to wait and none has ended. Raises ChildProcessError."""
+    ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | options)
+    if ended is None:
+        return 0, 0
+    name = _name(ended.si_pid) if ended.si_code == os.CLD_KILLED and ended.si_status == signal.SIGKILL else None
+    pid, status, usage = os.wait4(ended.si_pid, 0)
+    spent.seconds += usage.ru_utime + usage.ru_stime
+    spent.kib = max(spent.kib, usage.ru_maxrss)
+    if name is not None:
+        try:
+            guest.send(KILLED.pack(b"K", pid, usage.ru_maxrss, name), socket.MSG_DONTWAIT)
+        except BlockingIOError:  # thousands at once: a detail, for which nothing is to wait
+            pass
+    return pid, status
+
+
+def _name(pid: int) -> bytes:
+    """The name of a process that has ended and is not reaped yet."""
+    try:
+        with open(f"/proc/{pid}/comm", "rb", buffering=0) as file:
+            return file.read(16).rstrip(b"\n")
+    except OSError:
+        return b""
+
+
+def _report(guest: socket.socket, status: int, spent: _Spent) -> bool:
     """Tell how the leader ended; whether nothing is left below this process."""
     alone = False
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
+        while _wait(guest, spent, os.WNOHANG)[0]:
             pass
     except ChildProcessError:
         alone = True
-    guest.send(STATUS.pack(b"X", status, alone))
+    guest.send(STATUS.pack(b"X", status, alone, spent.seconds, spent.kib))
     return alone
 
 

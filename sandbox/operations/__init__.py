@@ -13,15 +13,16 @@ from .commands import EndSession, Kill, Logs, Run
 from .files import Delete, Download, Edit, List, MakeDir, Move, Read, Search, Upload, Write
 from .interaction import Resize, Screen, Send
 from .pages import Browse
+from .usage import Usage
 
 __all__ = [
     "OPERATIONS", "REQUESTS", "Browse", "Change", "Delete", "Download", "Edit", "EndSession", "Kill", "List", "Logs", "MakeDir",
-    "Move", "Read", "Request", "Resize", "Run", "Screen", "Search", "Send", "Upload", "Write", "schema_of",
+    "Move", "Read", "Request", "Resize", "Run", "Screen", "Search", "Send", "Upload", "Usage", "Write", "schema_of",
 ]  # fmt: skip
 
 REQUESTS: tuple[type[Request], ...] = (
     Read, Write, Edit, List, Search, MakeDir, Move, Delete, Run, Logs, Kill, EndSession, Send, Resize, Screen, Upload, Download,
-    Browse,
+    Browse, Usage,
 )  # fmt: skip
 OPERATIONS: dict[str, type[Request]] = {r.operation: r for r in REQUESTS}
 

@@ -31,6 +31,9 @@ class Run(Change):
     env: dict[str, str] | None = Field(None, description="Further environment variables, for this run.")
     stdin: str | bytes | None = Field(None, description="What the command reads on standard input.")
     timeout_seconds: float | None = Field(None, gt=0, description="Kill the command after this many seconds.")
+    cpu_seconds: float | None = Field(
+        None, gt=0, description="Kill the command when it and all it started have used this much processor time."
+    )
     background: bool = Field(False, description="Start the command and return its id at once.")
     session: str | None = Field(
         "default", max_length=64, description="Session whose state to use; null for a clean one."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .base import Result
-from .commands import EndSessionResult, KillResult, LogsResult, RunResult
+from .commands import EndSessionResult, KillResult, LogsResult, OomVictim, RunResult
 from .files import (
     Candidate,
     DeleteResult,
@@ -22,9 +22,11 @@ from .files import (
 )
 from .interaction import ResizeResult, ScreenResult, SendResult
 from .pages import BrowseResult, Link
+from .usage import PlaceUsage, UsageResult
 
 __all__ = [
     "BrowseResult", "Candidate", "DeleteResult", "DownloadResult", "EditResult", "EndSessionResult", "Entry", "FileType",
-    "KillResult", "Link", "ListResult", "LogsResult", "MakeDirResult", "Match", "MoveResult", "ReadResult", "ResizeResult",
-    "Result", "RunResult", "ScreenResult", "SearchResult", "SendResult", "UploadResult", "WriteResult",
+    "KillResult", "Link", "ListResult", "LogsResult", "MakeDirResult", "Match", "MoveResult", "OomVictim", "PlaceUsage",
+    "ReadResult", "ResizeResult", "Result", "RunResult", "ScreenResult", "SearchResult", "SendResult", "UploadResult",
+    "UsageResult", "WriteResult",
 ]  # fmt: skip

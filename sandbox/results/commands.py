@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.plain_text import plain
 from sandbox.waits import WaitingFor
 
 from .base import Result
+
+
+class OomVictim(BaseModel):
+    """Which process was killed for memory; what is not known is None or "". ``rss_bytes`` is what it had at least."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    pid: int | None = Field(None, ge=0)
+    program: str = Field("", max_length=64)
+    rss_bytes: int | None = Field(None, ge=0)
 
 
 class RunResult(Result):
@@ -19,13 +28,16 @@ class RunResult(Result):
     ``stderr_bytes`` are what was kept as it was printed, for callers in Python: they are no part of the envelope as JSON or
     text. ``output_bytes`` is all the command produced; ``spill_path`` holds the whole of it up to the spill limit
     (``spill_truncated`` beyond). ``left_running`` is the number of processes it left behind. ``waiting_for`` is known only while it
-    runs.
+    runs. ``cpu_seconds`` is the processor time of it and all it started; ``max_rss_bytes`` the most memory that one of these
+    processes had, about 9 MiB at least (the process that became the command). ``oom_victim`` is its process that was killed for
+    memory.
     """
 
     id: str = ""
     exit_code: int | None = None
     signal: str | None = None
     oom_killed: bool = False
+    oom_victim: OomVictim | None = None
     output: str = ""
     stdout: str = ""
     stderr: str = ""
@@ -40,6 +52,8 @@ class RunResult(Result):
     running: bool = False
     cwd: str | None = None
     duration_ms: float = 0.0
+    cpu_seconds: float | None = None
+    max_rss_bytes: int | None = None
     waiting_for: WaitingFor | None = None
 
     def to_text(self) -> str:
@@ -78,6 +92,8 @@ class LogsResult(Result):
     exit_code: int | None = None
     signal: str | None = None
     left_running: int = 0
+    cpu_seconds: float | None = None
+    max_rss_bytes: int | None = None
     waiting_for: WaitingFor | None = None
 
     def to_text(self) -> str:

@@ -37,7 +37,7 @@ class Ran:
     """What a command does. ``seconds`` is how long it would take: past its timeout it is a failure, no time really passes.
 
     In the background, a command that takes any time runs until it is killed. ``cwd`` and ``exports`` are what it leaves to its
-    session; ``left_running`` the processes it leaves behind.
+    session; ``left_running`` the processes it leaves behind. ``cpu_seconds`` past its limit are a failure, too.
     """
 
     stdout: str | bytes = b""
@@ -46,6 +46,7 @@ class Ran:
     signal: str | None = None
     oom_killed: bool = False
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     left_running: int = 0
     cwd: str | None = None
     exports: Mapping[str, str] = field(default_factory=dict)
@@ -101,7 +102,11 @@ class Commands:
         if not timed_out and session is not None and run.argv is None:
             cwd = ran.cwd if ran.cwd and given is None else cwd
             self._state[session] = (cwd, {**exports, **ran.exports})
-        return self._report(command, cwd, run.timeout_seconds if timed_out else None)
+        cpu = args.get("cpu_seconds")
+        if cpu is not None and ran.cpu_seconds > cpu:
+            return self._report(command, cwd, Fault("cpu_limit", seconds=cpu, used=cpu, survivors=0, effects="unknown"))
+        late = Fault("timeout", seconds=run.timeout_seconds, survivors=0, effects="unknown") if timed_out else None
+        return self._report(command, cwd, late)
 
     def _folder(self, path: str) -> str:
         try:
@@ -141,9 +146,10 @@ class Commands:
             self._tree.nodes[f"{SPILL}/{ident}.log"] = File(command.all[: self._limits["spill_bytes"]])
         return command
 
-    def _report(self, command: _Command, cwd: str, timed_out: float | None) -> tuple[dict[str, Any], bytes]:
+    def _report(self, command: _Command, cwd: str, fault: Fault | None) -> tuple[dict[str, Any], bytes]:
         ran, output = command.ran, command.output
-        stopped = timed_out is not None
+        stopped = fault is not None
+        seconds = fault.fields["seconds"] if fault is not None and fault.code == "timeout" else ran.seconds
         command.killed = stopped
         signal = "SIGKILL" if stopped else ran.signal
         spill = f"{SPILL}/{command.id}.log" if output.truncated else None
@@ -152,7 +158,7 @@ class Commands:
             "id": command.id, "exit_code": None if signal else ran.exit_code, "signal": signal,
             "oom_killed": ran.oom_killed and not stopped, "output_bytes": output.total, "truncated": output.truncated,
             "spill_path": spill, "spill_truncated": output.truncated and output.total > self._limits["spill_bytes"],
-            "left_running": left, "cwd": cwd, "duration_ms": (timed_out or ran.seconds) * 1000,
+            "left_running": left, "cwd": cwd, "duration_ms": seconds * 1000, "cpu_seconds": ran.cpu_seconds,
         }  # fmt: skip
         notices: list[dict[str, Any]] = []
         if left:
@@ -164,8 +170,8 @@ class Commands:
             notices.append({"code": "out_of_memory", "kills": 1, "limit": limit, "certain": True})
         segments, blob = output.shown()
         reply: dict[str, Any] = {"result": result, "segments": segments, "notices": notices}
-        if stopped:
-            reply["fault"] = Fault("timeout", seconds=timed_out, survivors=0, effects="unknown")
+        if fault is not None:
+            reply["fault"] = fault
         return reply, blob
 
     def logs(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -203,6 +209,10 @@ class Commands:
     def end_session(self, args: dict[str, Any]) -> dict[str, Any]:
         """The result of ``end_session``."""
         return {"session": args["session"], "existed": self._state.pop(args["session"], None) is not None}
+
+    def running(self) -> list[str]:
+        """Ids of the commands that run."""
+        return [command.id for command in self._known.values() if command.running]
 
     def _find(self, ident: str) -> _Command:
         if ident not in self._known:

@@ -153,6 +153,8 @@ class _MemoryTransport(Transport):
             fields, data = self._commands.kill(args), b""
         elif operation == "end_session":
             fields, data = self._commands.end_session(args), b""
+        elif operation == "usage":
+            fields, data = {"running": self._commands.running()}, b""
         elif operation == "browse":
             fields, data = self._browse(args), b""
         elif body is not None:

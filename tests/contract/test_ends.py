@@ -13,7 +13,7 @@ import pytest
 
 from sandbox import DockerEnvironment, LocalEnvironment
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.guest_environment import SESSIONS, GuestEnvironment
+from sandbox.guest_environment import GuestEnvironment
 
 from .checks import done, refused
 
@@ -57,9 +57,9 @@ def test_closing_ends_what_is_under_way_at_once(own: GuestEnvironment) -> None:
 
 def test_too_many_sessions(own: GuestEnvironment) -> None:
     own.start()
-    for number in range(SESSIONS):
+    for number in range(own.limits.sessions):
         done(own.run("true", session=f"s{number}"))
-    failure = refused(own.run("true", session="one more"), "too_many_commands", f"{SESSIONS} sessions", "session=null")
+    failure = refused(own.run("true", session="one more"), "too_many_commands", f"{own.limits.sessions} sessions", "session=null")
     assert failure.next_tool == "end_session"
     done(own.run("true", session="s0"))
     done(own.run("true", session=None))

@@ -13,7 +13,7 @@ from sandbox import hints
 from sandbox.errors import ErrorCode
 from sandbox.notices import NOTICES
 from sandbox.operations import OPERATIONS
-from sandbox.wording import size
+from sandbox.wording import duration, size
 
 GUEST = Path(hints.__file__).parent / "guest"
 # Codes as the guest sends them: by name, or through the table of errno values.
@@ -104,6 +104,38 @@ def test_notices_of_any_values(code: str, fields: dict[str, object]) -> None:
     notice = hints.word_notice(code, fields)
     assert notice is not None
     assert notice.message
+
+
+GIB = 1 << 30
+OOM = {"kills": 1, "limit": 2 * GIB, "certain": True}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "said"),
+    [
+        ("out_of_memory", {**OOM, "pid": 12, "program": "python3", "rss_bytes": GIB}, "; python3 (pid 12) had 1.0 GiB of it."),
+        ("out_of_memory", {**OOM, "pid": None, "program": "", "rss_bytes": GIB}, "; the largest process had 1.0 GiB of it."),
+        ("out_of_memory", {**OOM, "program": "a\nb\x1b[1m", "pid": 3}, "; a?b?[1m (pid 3)."),
+        ("out_of_memory", OOM, "of this command were killed."),
+        ("command_ended", {"id": "c1", "signal": "SIGKILL", "because": "timeout"}, "by SIGKILL, for its time was up."),
+        ("command_ended", {"id": "c1", "exit_code": 3, "because": None}, "with exit code 3."),
+        ("lifetime_ending", {"seconds": 181.2, "limit": 7200}, "3 minutes are left until this sandbox ends."),
+        ("idle_ending", {"seconds": 45, "limit": 3600}, "45 seconds are left until this sandbox ends because nothing"),
+    ],
+)
+def test_what_notices_say(code: str, fields: dict[str, object], said: str) -> None:
+    notice = hints.word_notice(code, fields)
+    assert notice is not None
+    assert said in notice.message
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 seconds"), (2.54, "2.5 seconds"), (89, "89 seconds"), (90, "2 minutes"), (3600, "60 minutes"), (9000, "2.5 hours"),
+     (-4, "0 seconds"), ("x", "0 seconds")],
+)  # fmt: skip
+def test_times(seconds: object, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_a_notice_that_is_not_known_is_none() -> None:

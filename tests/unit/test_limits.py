@@ -14,8 +14,10 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import MIB, WRITABLE_SHARE_OF_MEMORY, Limits
 
 FIELDS = [f.name for f in dataclasses.fields(Limits) if f.name != "disk"]
-FRACTIONS = ("cpus", "timeout_seconds", "max_timeout_seconds")
-OPTIONAL = ("disk_bytes", "tmp_bytes", "shm_bytes")
+FRACTIONS = (
+    "cpus", "timeout_seconds", "max_timeout_seconds", "cpu_seconds_per_command", "lifetime_seconds", "idle_seconds",
+)  # fmt: skip
+OPTIONAL = ("disk_bytes", "tmp_bytes", "shm_bytes", "cpu_seconds_per_command", "lifetime_seconds", "idle_seconds")
 
 
 def made(name: str, value: Any) -> Limits:

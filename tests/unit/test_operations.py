@@ -14,14 +14,14 @@ from sandbox.results import BrowseResult, ReadResult, Result, RunResult
 
 NAMES = [
     "read", "write", "edit", "list", "search", "make_dir", "move", "delete", "run", "logs", "kill", "end_session",
-    "send", "resize", "screen", "upload", "download", "browse",
+    "send", "resize", "screen", "upload", "download", "browse", "usage",
 ]  # fmt: skip
 MINIMAL: dict[str, dict[str, Any]] = {
     "read": {"path": "a"}, "write": {"path": "a", "content": ""}, "edit": {"path": "a", "old_text": "x", "new_text": ""},
     "list": {}, "search": {"pattern": "x"}, "make_dir": {"path": "a"}, "move": {"source": "a", "target": "b"},
     "delete": {"path": "a"}, "run": {}, "logs": {"id": "c1"}, "kill": {"id": "c1"}, "end_session": {"session": "s"},
     "send": {"id": "c1"}, "resize": {"id": "c1", "rows": 5, "cols": 9}, "screen": {"id": "c1"}, "upload": {"path": "a"},
-    "download": {"path": "a"}, "browse": {"url": "http://127.0.0.1/"},
+    "download": {"path": "a"}, "browse": {"url": "http://127.0.0.1/"}, "usage": {},
 }  # fmt: skip
 
 

@@ -1,0 +1,25 @@
+"""Why a sandbox ended by itself, in words: its lifetime was over, or it was idle."""
+
+from __future__ import annotations
+
+from .errors import SandboxUnavailableError
+from .guest.lifetime import IDLE, LIFETIME_OVER
+from .limits import Limits
+from .wording import duration
+
+
+def of_its_own_accord(exit_code: int | None, limits: Limits) -> SandboxUnavailableError | None:
+    """The post-mortem where the guest's exit code says that a limit of time ended it; else None."""
+    if exit_code == LIFETIME_OVER and limits.lifetime_seconds is not None:
+        return SandboxUnavailableError(
+            "lifetime_over",
+            f"The sandbox has ended, with everything in it: its lifetime of {duration(limits.lifetime_seconds)} was over.",
+            f"Start another one, with lifetime_seconds above {limits.lifetime_seconds:g} where the work takes longer.",
+        )
+    if exit_code == IDLE and limits.idle_seconds is not None:
+        return SandboxUnavailableError(
+            "idle",
+            f"The sandbox has ended, with everything in it: nothing was done in it for {duration(limits.idle_seconds)}.",
+            f"Start another one, with idle_seconds above {limits.idle_seconds:g} (or None) where it has to wait that long.",
+        )
+    return None

@@ -1,0 +1,53 @@
+"""Result of usage: what is used of a sandbox, and what is left."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sandbox.wording import duration, size
+
+from .base import Result
+
+
+class PlaceUsage(BaseModel):
+    """A file system that commands may write to; sizes in bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    path: str = Field(max_length=4096)
+    free_bytes: int = Field(ge=0)
+    size_bytes: int = Field(ge=0)
+
+
+class UsageResult(Result):
+    """What the kernel counts for the sandbox as a whole; None where it does not tell, or where there is no such limit.
+
+    ``memory_used_bytes`` is what could not be given back: processes, and files in places that are kept in memory. ``processes``
+    counts threads as well, the guest's own dozen included. ``running`` are the ids of the commands that run.
+    ``lifetime_left_seconds`` and ``idle_left_seconds`` are when the sandbox ends by itself.
+    """
+
+    uptime_seconds: float = 0.0
+    cpu_seconds: float | None = None
+    memory_used_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    processes: int | None = None
+    process_limit: int | None = None
+    places: tuple[PlaceUsage, ...] = ()
+    running: tuple[str, ...] = ()
+    lifetime_left_seconds: float | None = None
+    idle_left_seconds: float | None = None
+
+    def to_text(self) -> str:
+        """One line for each thing that can run out, in the same order every time."""
+        lines = []
+        if self.memory_used_bytes is not None and self.memory_limit_bytes is not None:
+            free = max(0, self.memory_limit_bytes - self.memory_used_bytes)
+            lines.append(f"memory: {size(free)} of {size(self.memory_limit_bytes)} left")
+        lines += [f"{p.path}: {size(p.free_bytes)} of {size(p.size_bytes)} left" for p in self.places]
+        if self.processes is not None and self.process_limit is not None:
+            lines.append(f"processes: {max(0, self.process_limit - self.processes)} of {self.process_limit} left")
+        if self.lifetime_left_seconds is not None:
+            lines.append(f"time: {duration(self.lifetime_left_seconds)} until this sandbox ends")
+        lines.append(f"running: {', '.join(self.running) or 'no command'}")
+        return "\n".join(lines)

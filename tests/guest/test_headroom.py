@@ -1,0 +1,158 @@
+"""What is told before it runs out, and what a tree of processes used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from sandbox.guest import memory_watch
+from sandbox.guest.cgroup import Cgroup
+from sandbox.guest.headroom import Headroom
+from sandbox.guest.memory_watch import MemoryWatch
+from sandbox.guest.processes import Processes
+from sandbox.guest.reactor import Reactor
+from sandbox.guest.spending import tree_seconds
+
+MIB = 1 << 20
+LIMIT = 1024 * MIB
+
+
+class _Place:
+    def __init__(self, folder: Path) -> None:
+        self.limits = {"memory_bytes": LIMIT, "pids": 100}
+        self.workspace = self.home = os.fsencode(folder)
+
+
+class _Sandbox:
+    """As much of Processes as headroom looks at, with counters in files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.isolated = True
+        self.disk: Any = None
+        self.commands: dict[str, Any] = {}
+        self.place = _Place(folder)
+        self.set(memory=100 * MIB, cached=0, processes=10)
+        self.cgroup = Cgroup(str(folder))
+
+    def set(self, memory: int, cached: int, processes: int) -> None:
+        (self.folder / "memory.current").write_text(f"{memory}\n")
+        (self.folder / "memory.stat").write_text(f"anon 5\ninactive_file {cached}\nactive_file 0\n")
+        (self.folder / "pids.current").write_text(f"{processes}\n")
+
+
+class _Watch:
+    def __init__(self, used: int) -> None:
+        self.used, self.limit = used, 100
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> _Sandbox:
+    made = _Sandbox(tmp_path)
+    made.disk = _Watch(10)
+    return made
+
+
+def codes(headroom: Headroom) -> list[str]:
+    return [notice["code"] for notice in headroom.notices()]
+
+
+def test_each_threshold_is_told_once_until_it_was_better(sandbox: _Sandbox) -> None:
+    headroom = Headroom(cast("Processes", sandbox))
+    assert codes(headroom) == []
+    sandbox.set(memory=950 * MIB, cached=0, processes=10)
+    assert codes(headroom) == ["memory_nearly_full"]
+    assert codes(headroom) == []
+    sandbox.set(memory=900 * MIB, cached=0, processes=10)  # still above what counts as better
+    assert codes(headroom) == []
+    sandbox.set(memory=950 * MIB, cached=0, processes=95)
+    assert codes(headroom) == ["processes_nearly_full"]
+    sandbox.set(memory=500 * MIB, cached=0, processes=95)
+    assert codes(headroom) == []
+    sandbox.set(memory=950 * MIB, cached=0, processes=95)
+    assert codes(headroom) == ["memory_nearly_full"]
+
+
+def test_what_can_be_taken_back_is_not_used(sandbox: _Sandbox) -> None:
+    headroom = Headroom(cast("Processes", sandbox))
+    sandbox.set(memory=1020 * MIB, cached=600 * MIB, processes=10)
+    assert codes(headroom) == []
+    assert headroom.usage()["memory_used_bytes"] == 420 * MIB
+
+
+def test_a_disk_that_is_measured(sandbox: _Sandbox) -> None:
+    headroom = Headroom(cast("Processes", sandbox))
+    sandbox.disk.used = 95
+    (notice,) = headroom.notices()
+    assert notice == {"code": "disk_nearly_full", "free": 5, "size": 100, "path": "the disk"}
+    assert codes(headroom) == []
+    assert headroom.notices(stopped_for_disk=True) == [{"code": "no_space", "used": 95, "limit": 100}]
+
+
+def test_of_this_machine_nothing_is_told(sandbox: _Sandbox) -> None:
+    sandbox.isolated = False
+    sandbox.set(memory=LIMIT, cached=0, processes=100)
+    assert Headroom(cast("Processes", sandbox)).notices() == []
+
+
+SPEND = "import time\nt = time.process_time()\nwhile time.process_time() - t < 0.2: pass\n"
+PARENT = (
+    "import os, subprocess, sys\n"
+    f"subprocess.run([sys.executable, '-c', {SPEND!r}])\n"  # dead and waited for
+    f"zombie = subprocess.Popen([sys.executable, '-c', {SPEND!r}])\n"
+    "os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)\n"
+    f"{SPEND}\n"
+    "print('done', flush=True)\nsys.stdin.read()\n"
+)
+
+
+@pytest.fixture
+def parent() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "done\n"
+        yield started
+        started.communicate()
+
+
+def test_a_tree_is_what_lives_and_what_was_waited_for(parent: subprocess.Popen[str]) -> None:
+    of_children = tree_seconds(parent.pid)
+    assert 0.38 <= of_children < 2.0  # the waited-for one by its parent's account, the zombie by its own
+    assert 0.18 <= tree_seconds(parent.pid, past=0.2) <= of_children - 0.1
+    assert tree_seconds(os.getpid()) >= of_children + 0.18  # and the parent itself
+
+
+HOG = "import sys\nx = b'x' * (200 << 20)\nprint('full', flush=True)\nsys.stdin.read()"
+
+
+def test_the_largest_is_known_when_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_watch, "MOST_SECONDS", 0.05)
+    (tmp_path / "memory.current").write_text(str(900 * MIB))
+    (tmp_path / "memory.events").write_text("oom_kill 0\n")
+    reactor = Reactor()
+    watch = MemoryWatch(reactor, Cgroup(str(tmp_path)), LIMIT, lambda: True)
+    started = time.monotonic()
+    with subprocess.Popen([sys.executable, "-c", HOG], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as hog:
+        assert hog.stdout is not None
+        assert hog.stdout.readline() == "full\n"
+        watch.wake()
+        reactor.after(0.5, reactor.stop)
+        reactor.run()
+        assert watch.gone(os.getpid(), started) is None  # it is there
+        hog.kill()
+    gone = watch.gone(os.getpid(), started)
+    assert gone is not None
+    assert gone.pid == hog.pid
+    assert gone.name.startswith(b"python")
+    assert gone.bytes >= 200 * MIB
+    assert watch.gone(os.getpid(), time.monotonic()) is None  # nothing of a later command
+    assert watch.gone(hog.pid, started) is None  # nor of another one's

@@ -1,0 +1,142 @@
+"""When a sandbox ends by itself: what counts as work, what is told before, what a pause does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from sandbox.guest import lifetime
+from sandbox.guest.lifetime import IDLE, LIFETIME_OVER, Lifetime
+from sandbox.guest.processes import Processes
+from sandbox.guest.reactor import Reactor
+
+
+class _Command:
+    def __init__(self, running: bool) -> None:
+        self.running = running
+        self.tree_empty = not running
+        self.runner = None
+        self.ended = 0.0
+
+
+class _Place:
+    def __init__(self, limits: dict[str, Any]) -> None:
+        self.limits = limits
+
+
+class _Sandbox:
+    """As much of Processes as its lifetime looks at."""
+
+    def __init__(self, **limits: float | None) -> None:
+        self.place = _Place({"lifetime_seconds": None, "idle_seconds": None, **limits})
+        self.commands: dict[str, _Command] = {}
+
+
+def made(under_way: Callable[[], bool] = lambda: False, **limits: float | None) -> tuple[Reactor, Lifetime, _Sandbox]:
+    reactor, sandbox = Reactor(), _Sandbox(**limits)
+    return reactor, Lifetime(reactor, cast("Processes", sandbox), under_way), sandbox
+
+
+def ended(reactor: Reactor) -> tuple[int, float]:
+    before = time.monotonic()
+    threading.Timer(3.0, lambda: reactor.hand_over(reactor.stop)).start()
+    return reactor.run(), time.monotonic() - before
+
+
+def test_the_lifetime_ends_whatever_is_done() -> None:
+    reactor, _, sandbox = made(lambda: True, lifetime_seconds=0.3, idle_seconds=0.2)
+    sandbox.commands["c1"] = _Command(running=True)
+    code, took = ended(reactor)
+    assert (code, took >= 0.3) == (LIFETIME_OVER, True)
+
+
+def test_idle_ends_when_nothing_is_done() -> None:
+    reactor, life, _ = made(idle_seconds=0.3)
+    reactor.after(0.2, lambda: life.touch("write"))
+    code, took = ended(reactor)
+    assert (code, took >= 0.5) == (IDLE, True)
+
+
+@pytest.mark.parametrize("operation", ["logs", "screen", "usage"])
+def test_watching_is_no_work(operation: str) -> None:
+    reactor, life, _ = made(idle_seconds=0.4)
+
+    def watch() -> None:
+        life.touch(operation)
+        reactor.after(0.05, watch)
+
+    watch()
+    code, took = ended(reactor)
+    assert (code, took < 2.0) == (IDLE, True)
+
+
+def test_a_command_that_runs_is_work() -> None:
+    reactor, _, sandbox = made(idle_seconds=0.2)
+    sandbox.commands["c1"] = _Command(running=True)
+
+    def finish() -> None:
+        sandbox.commands["c1"].running, sandbox.commands["c1"].ended = False, time.monotonic()
+
+    reactor.after(0.8, finish)
+    code, took = ended(reactor)
+    assert (code, took >= 1.0) == (IDLE, True)
+
+
+def test_an_operation_under_way_is_work() -> None:
+    until = time.monotonic() + 0.8
+    reactor, _, _ = made(lambda: time.monotonic() < until, idle_seconds=0.2)
+    code, took = ended(reactor)
+    assert (code, took >= 0.9) == (IDLE, True)
+
+
+def test_without_limits_nothing_ends() -> None:
+    reactor, life, _ = made()
+    assert life.left() == {"lifetime_left_seconds": None, "idle_left_seconds": None}
+    assert life.notices() == []
+    assert reactor._timers == []
+
+
+def test_a_pause_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifetime, "LOOK_SECONDS", 0.2)
+    reactor, _, _ = made(idle_seconds=0.5)
+    reactor.after(0.1, lambda: time.sleep(1.0))  # nothing runs meanwhile, as when the sandbox is frozen
+    code, took = ended(reactor)
+    assert (code, took >= 1.3) == (IDLE, True)
+
+
+def test_what_is_left_is_told_when_a_threshold_is_passed() -> None:
+    _, life, _ = made(lifetime_seconds=4000.0)
+    assert life.notices() == []
+    life._started -= 3601  # a tenth is left
+    (notice,) = life.notices()
+    assert notice["code"] == "lifetime_ending"
+    assert 390 < notice["seconds"] < 400
+    assert life.notices() == []  # once
+    life._started -= 110  # five minutes
+    assert [n["code"] for n in life.notices()] == ["lifetime_ending"]
+    assert life.notices() == []
+    life._started -= 250  # one minute
+    assert [n["code"] for n in life.notices()] == ["lifetime_ending"]
+    assert life.notices() == []
+
+
+def test_a_short_life_is_not_told_of_from_the_start() -> None:
+    _, life, _ = made(lifetime_seconds=50.0)
+    assert life.notices() == []
+    life._started -= 46
+    assert len(life.notices()) == 1
+
+
+def test_who_only_watches_is_told_that_it_ends() -> None:
+    _, life, _ = made(idle_seconds=1000.0)
+    life._worked -= 950
+    assert [n["code"] for n in life.notices()] == ["idle_ending"]
+    assert life.notices() == []
+    life.touch("read")
+    assert life.notices() == []
+    life._worked -= 950
+    assert [n["code"] for n in life.notices()] == ["idle_ending"]

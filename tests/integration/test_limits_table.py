@@ -1,0 +1,326 @@
+"""Every limit of the table, hit for real: the code or notice it answers with, the value in it, and the next step."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox import DockerEnvironment, Limits
+from sandbox.envelope import Envelope, Notice
+from sandbox.errors import ErrorCode
+
+from .observing import of_commands, within
+
+pytestmark = pytest.mark.engine
+
+MIB = 1 << 20
+LIMITS = Limits(
+    memory_bytes=512 * MIB, cpus=2.0, pids=96, open_files=300, file_bytes=20 * MIB, spill_bytes=4 * MIB, read_bytes=64 << 10,
+    write_bytes=1 * MIB, transfer_bytes=8 * MIB, timeout_seconds=20.0, max_timeout_seconds=60.0, cpu_seconds_per_command=30.0,
+    background_commands=3, sessions=3, concurrent_actions=4, lifetime_seconds=3600.0,
+)  # fmt: skip
+SPIN = "while :; do :; done"
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[DockerEnvironment]:
+    """A sandbox whose every limit is low."""
+    with DockerEnvironment(limits=LIMITS) as env:
+        yield env
+
+
+def said(answer: Envelope[Any], code: str) -> Notice:
+    """The one notice of that code."""
+    found = [notice for notice in answer.notices if notice.code == code]
+    assert len(found) == 1, answer.to_text()[-500:]
+    assert found[0].hint
+    return found[0]
+
+
+def refused(answer: Envelope[Any], code: ErrorCode, *words: str) -> Any:
+    assert not answer.ok, answer.to_text()[:500]
+    assert answer.code is code, answer.to_text()[:500]
+    assert answer.hint
+    for word in words:
+        assert word in f"{answer.error} {answer.hint}", answer.to_text()[:500]
+    return answer.result
+
+
+def test_wall_time(small: DockerEnvironment) -> None:
+    result = refused(small.run("echo so far; sleep 60", timeout_seconds=0.5), ErrorCode.timeout, "0.5 seconds", "above 0.5")
+    assert result.output == "so far\n"
+    refused(small.run("true", timeout_seconds=61), ErrorCode.invalid_arguments, "at most 60")
+
+
+TREES = {
+    "one process": SPIN,
+    "children that are waited for": "while :; do sh -c 'i=0; while [ $i -lt 40000 ]; do i=$((i+1)); done'; done",
+    "orphans": f"(setsid sh -c '{SPIN}' &) ; (setsid sh -c '{SPIN}' &) ; sleep 100",
+    "a thread": 'exec python3 -c "import threading\nthreading.Thread(target=lambda: exec(\'while 1: pass\')).start()"',
+    "one after the other": 'f() { i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; }; while :; do (f); done',
+    "children that nobody waits for": (
+        "exec python3 -c 'import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nwhile True:\n"
+        "  if not os.fork():\n    t = time.process_time()\n    while time.process_time() - t < 0.02: pass\n    os._exit(0)\n"
+        "  time.sleep(0.02)'"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_cpu_time_of_the_whole_tree(small: DockerEnvironment, name: str) -> None:
+    before = small.usage().unwrap().cpu_seconds or 0.0
+    result = refused(
+        small.run(f"echo so far; {TREES[name]}", cpu_seconds=0.6, timeout_seconds=55),
+        ErrorCode.cpu_limit, "where it may use 0.6", "Nothing of it is left", "cpu_seconds above 0.6",
+    )  # fmt: skip
+    assert result.output == "so far\n"
+    assert 0.6 <= result.cpu_seconds < 1.5
+    assert (small.usage().unwrap().cpu_seconds or 0.0) - before < 2.5  # by the kernel's own count
+    assert of_commands(small) == []
+
+
+def test_cpu_time_has_a_limit_for_all(small: DockerEnvironment) -> None:
+    refused(small.run("true", cpu_seconds=31), ErrorCode.invalid_arguments, "at most 30")
+    assert small.run("sleep 1.5", cpu_seconds=0.5).unwrap().exit_code == 0  # sleeping uses none
+
+
+def test_cpu_time_of_what_was_left_behind(small: DockerEnvironment) -> None:
+    ran = small.run(f"sh -c '{SPIN}' & echo left", cpu_seconds=0.6).unwrap()
+    assert ran.left_running == 1
+    deadline = time.monotonic() + 30
+    while of_commands(small) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert of_commands(small) == []
+    notice = said(small.read("/nonexistent"), "cpu_limit")
+    assert ran.id in notice.message
+    background = small.run(SPIN, background=True, cpu_seconds=0.6).unwrap().id
+    while small.logs(background).unwrap().running and time.monotonic() < deadline:
+        time.sleep(0.05)
+    logs = small.logs(background).unwrap()
+    assert (logs.running, logs.signal) == (False, "SIGKILL")
+    assert logs.cpu_seconds is not None
+    assert logs.cpu_seconds >= 0.6
+
+
+def test_what_a_command_used_is_in_its_result(small: DockerEnvironment) -> None:
+    source = "import time\nx = bytearray(100 << 20)\nt = time.process_time()\nwhile time.process_time() - t < 0.3: pass"
+    ran = small.run(f"python3 -c '{source}' | cat").unwrap()
+    assert ran.cpu_seconds is not None
+    assert ran.max_rss_bytes is not None
+    assert 0.3 <= ran.cpu_seconds < 3.0
+    assert 100 * MIB <= ran.max_rss_bytes < 160 * MIB
+    again = small.run("true").unwrap()  # the same runner serves it: what was before is not counted
+    assert again.cpu_seconds is not None
+    assert again.cpu_seconds < 0.3
+    assert (again.max_rss_bytes or 0) < 60 * MIB
+
+
+HOG = "import sys, time\nkept = []\nwhile True:\n  kept.append(bytearray(4 << 20))\n  time.sleep(0.004)"
+
+
+@pytest.mark.parametrize("shell", [True, False])
+def test_out_of_memory_names_who_it_was(small: DockerEnvironment, shell: bool) -> None:
+    by_shell = {"command": f"python3 -c '{HOG}'; echo it said $?"}
+    answer = small.execute("run", by_shell if shell else {"argv": ["python3", "-c", HOG]})
+    victim = answer.unwrap().oom_victim
+    assert victim is not None
+    assert victim.program == "python3"
+    assert victim.rss_bytes is not None
+    assert 300 * MIB < victim.rss_bytes <= 512 * MIB
+    notice = said(answer, "out_of_memory")
+    assert f"python3 (pid {victim.pid}) had " in notice.message
+    assert "512.0 MiB" in notice.message
+    if shell:
+        assert answer.unwrap().output.endswith("it said 137\n")
+        assert not answer.unwrap().oom_killed  # the command itself went on
+    else:
+        assert answer.unwrap().oom_killed
+    assert small.run("echo alive").unwrap().output == "alive\n"
+
+
+def test_processes(small: DockerEnvironment) -> None:
+    answer = small.run("for i in $(seq 150); do sleep 100 & done; echo over", timeout_seconds=5)
+    notice = said(answer, "too_many_processes")
+    assert "96 processes" in notice.message
+    deadline = time.monotonic() + 5
+    while of_commands(small) and time.monotonic() < deadline:
+        time.sleep(0.05)
+        if answer.result is not None:
+            small.kill(answer.result.id)
+    assert small.run("true").notices == ()
+
+
+def test_open_files(small: DockerEnvironment) -> None:
+    answer = small.run("python3 -c 'kept = [open(\"/dev/null\") for _ in range(400)]'")
+    assert answer.unwrap().exit_code == 1
+    assert "300 files open" in said(answer, "too_many_open_files").message
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "head -c 30M /dev/zero > /workspace/large",
+        "exec head -c 30M /dev/zero > /workspace/large",
+        "python3 -c 'open(\"large\", \"wb\").write(bytes(30 << 20))'",
+    ],
+)
+def test_file_size(small: DockerEnvironment, command: str) -> None:
+    answer = small.run(command)
+    assert answer.unwrap().exit_code != 0
+    assert "at most 20.0 MiB" in said(answer, "file_too_large").message
+    assert small.run("stat -c %s large; rm large").unwrap().output == f"{20 * MIB}\n"
+
+
+def test_disk_and_memory_are_told_before_they_are_full(small: DockerEnvironment) -> None:
+    size = LIMITS.workspace_bytes // MIB
+    fill = f"for i in $(seq {size * 95 // 100 // 16}); do head -c 16M /dev/zero > full$i || exit; done"
+    answer = small.run(fill, timeout_seconds=30)
+    assert "/workspace is nearly full" in said(answer, "disk_nearly_full").message
+    assert small.run("true").notices == ()  # told once
+    full = small.run("head -c 19M /dev/zero > more")
+    assert "No space left" in full.unwrap().output
+    refused(small.write("more still", "x" * MIB), ErrorCode.no_space, "Free some")
+    left = small.describe()["left"]
+    assert "/workspace: " in left
+    hog = small.run(
+        "python3 -c 'import time; x = bytearray(290 << 20); print(1, flush=True); time.sleep(60)'", wait_seconds=2
+    )
+    seen = [hog, small.run("true", session=None)]
+    pressed = [n for answer in seen for n in answer.notices if n.code == "memory_nearly_full"]
+    assert len(pressed) == 1
+    assert "of 512.0 MiB of memory are used" in pressed[0].message
+    small.kill(hog.unwrap().id).unwrap()
+    small.run("rm -f full* more").unwrap()
+    again = small.run(fill, timeout_seconds=30)  # it was better meanwhile
+    said(again, "disk_nearly_full")
+    small.run("rm -f full*").unwrap()
+
+
+def test_reading_and_writing(small: DockerEnvironment) -> None:
+    refused(small.write("large", "x" * (MIB + 1)), ErrorCode.file_too_large, "1.0 MiB", "in parts")
+    small.write("file", "x" * MIB).unwrap()
+    refused(small.edit("file", "x" * 10, "y" * (MIB + 1)), ErrorCode.file_too_large, "1.0 MiB", "sed")
+    for options in ({}, {"max_bytes": (64 << 10) + 1}):
+        read = small.read("file", **options).unwrap()
+        assert read.truncated
+        assert len(read.content) <= 64 << 10
+    refused(small.run("cat", stdin="x" * (MIB + 1)), ErrorCode.invalid_arguments, "1048576")
+
+
+def test_transfers(small: DockerEnvironment, tmp_path: Path) -> None:
+    refused(small.upload(bytes(8 * MIB + 1), "large"), ErrorCode.file_too_large, str(8 * MIB))
+    (tmp_path / "large").write_bytes(bytes(9 * MIB))
+    refused(small.upload(tmp_path, "folder"), ErrorCode.file_too_large, "8.0 MiB")
+    small.run("head -c 9M /dev/zero > large").unwrap()
+    refused(small.download("large"), ErrorCode.file_too_large)
+    small.run("rm -rf large folder").unwrap()
+
+
+def test_output(small: DockerEnvironment) -> None:
+    answer = small.run("head -c 2M /dev/zero | tr '\\0' x")
+    assert answer.unwrap().truncated
+    assert len(answer.unwrap().output) < 80_000
+    assert "All of it is in /run/gamebox/" in said(answer, "output_cut").hint
+    flood = small.run("head -c 9M /dev/zero | tr '\\0' x").unwrap()
+    assert flood.spill_truncated
+    assert flood.spill_path is not None
+
+
+def test_background_commands(small: DockerEnvironment) -> None:
+    ids = [small.run("sleep 1000", background=True).unwrap().id for _ in range(3)]
+    refused(small.run("true", background=True), ErrorCode.too_many_commands, "3 background commands", "Kill one")
+    assert small.usage().unwrap().running == tuple(ids)
+    assert f"running: {', '.join(ids)}" in small.describe()["left"]
+    for ident in ids:
+        small.kill(ident).unwrap()
+    assert small.usage().unwrap().running == ()
+
+
+def test_sessions(small: DockerEnvironment) -> None:
+    names = ["default", "second", "third"]
+    for name in names:
+        small.run("true", session=name).unwrap()
+    refused(small.run("true", session="fourth"), ErrorCode.too_many_commands, "3 sessions", "end_session")
+    small.end_session("third").unwrap()
+    small.run("true", session="fourth").unwrap()
+    small.end_session("fourth").unwrap()
+    small.end_session("second").unwrap()
+
+
+def test_concurrent_actions(small: DockerEnvironment) -> None:
+    answers: list[Any] = []
+    threads = [threading.Thread(target=lambda: answers.append(small.run("sleep 4", session=None))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1.5)
+    refused(small.run("true", session=None), ErrorCode.too_many_commands, "4 commands run at once")
+    small.write("beside", "text").unwrap()
+    for thread in threads:
+        thread.join()
+    assert [answer.ok for answer in answers] == [True] * 4
+    small.run("true", session=None).unwrap()
+
+
+def test_usage_and_what_is_left(small: DockerEnvironment) -> None:
+    usage = small.usage().unwrap()
+    assert usage.memory_limit_bytes == LIMITS.memory_bytes
+    assert 0 < (usage.memory_used_bytes or 0) < 100 * MIB
+    assert (usage.memory_peak_bytes or 0) >= (usage.memory_used_bytes or 0)
+    assert usage.process_limit == 96
+    assert 0 < (usage.processes or 0) < 40
+    assert [place.path for place in usage.places] == ["/workspace", "/home/agent", "/tmp"]
+    assert usage.places[0].size_bytes == LIMITS.workspace_bytes
+    assert 0 < (usage.lifetime_left_seconds or 0) < 3600
+    assert 3590 < (usage.idle_left_seconds or 0) <= 3600
+    sections = small.describe()
+    assert list(sections)[-1] == "left"
+    assert [line.partition(":")[0] for line in sections["left"].splitlines()] == [
+        "memory", "/workspace", "/home/agent", "/tmp", "processes", "time", "running",
+    ]  # fmt: skip
+    assert "30 s of processor time" in sections["limits"]
+    assert "60 minutes after its start" in sections["limits"]
+
+
+def test_the_end_of_its_lifetime() -> None:
+    with DockerEnvironment(limits=Limits(lifetime_seconds=4.0)) as env:
+        running: list[Any] = []
+        thread = threading.Thread(target=lambda: running.append(env.run("sleep 100")))
+        thread.start()
+        time.sleep(3.7)
+        notice = said(env.read("/nonexistent"), "lifetime_ending")
+        assert "until this sandbox ends" in notice.message
+        within(4.0, thread.join)
+        (answer,) = running
+        refused(answer, ErrorCode.sandbox_unavailable, "its lifetime of 4 seconds was over", "lifetime_seconds above 4")
+        refused(env.run("true"), ErrorCode.sandbox_unavailable, "lifetime")
+        assert of_commands(env) == []
+
+
+def test_an_idle_sandbox_ends() -> None:
+    with DockerEnvironment(limits=Limits(idle_seconds=2.0)) as env:
+        env.run("sleep 3").unwrap()  # work, though nobody asks for anything meanwhile
+        left = env.run("sleep 1000 & echo $!").unwrap().id  # sleeps: no work
+        told: list[str] = []
+        deadline = time.monotonic() + 8
+        while (answer := env.logs(left)).ok and time.monotonic() < deadline:  # only watched
+            told += [notice.code for notice in answer.notices]
+            time.sleep(0.01)
+        assert told == ["idle_ending"]
+        refused(answer, ErrorCode.sandbox_unavailable, "nothing was done in it for 2 seconds", "idle_seconds above 2")
+
+
+def test_what_computes_in_the_background_keeps_a_sandbox() -> None:
+    with DockerEnvironment(limits=Limits(idle_seconds=1.5)) as env:
+        left = env.run(f"sh -c '{SPIN}' & echo $!").unwrap()
+        assert left.left_running == 1
+        time.sleep(3.5)
+        assert env.run("echo alive").unwrap().output == "alive\n"
+        env.run("sleep 3; echo as background", background=True).unwrap()
+        env.kill(left.id).unwrap()
+        time.sleep(2.6)
+        assert env.run("echo alive").unwrap().output == "alive\n"
