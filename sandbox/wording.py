@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+_LARGEST = 1 << 62
+
 
 class Wording(NamedTuple):
     """Sentence, hint, name of the next tool (or None), and whether the same call can help."""
@@ -16,7 +18,7 @@ class Wording(NamedTuple):
 
 def size(count: Any) -> str:
     """A byte count as a person reads it: "3.1 MiB"."""
-    number = float(count) if isinstance(count, int | float) else 0.0
+    number = _finite(count)
     for unit in ("bytes", "KiB", "MiB"):
         if number < 1024:
             return f"{number:g} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
@@ -24,9 +26,14 @@ def size(count: Any) -> str:
     return f"{number:.1f} GiB"
 
 
+def _finite(value: Any) -> float:
+    """A number from a guest as one that can be reckoned with: 0 for what is none."""
+    return float(min(max(value, -_LARGEST), _LARGEST)) if isinstance(value, int | float) and value == value else 0.0
+
+
 def duration(seconds: Any) -> str:
     """A time as a person says it, rounded: "45 seconds", "3 minutes", "2.5 hours"."""
-    number = max(0.0, float(seconds)) if isinstance(seconds, int | float) else 0.0
+    number = max(0.0, _finite(seconds))
     if number < 90:
         return f"{number:.0f} seconds" if number >= 10 or number == int(number) else f"{number:.1f} seconds"
     if number < 5400:

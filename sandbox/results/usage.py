@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandbox.wording import duration, size
+from sandbox.wording import duration, one_line, size
 
 from .base import Result
+
+LARGEST = (1 << 63) - 1
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Id = Annotated[str, Field(max_length=64)]
 
 
 class PlaceUsage(BaseModel):
@@ -14,8 +20,8 @@ class PlaceUsage(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     path: str = Field(max_length=4096)
-    free_bytes: int = Field(ge=0)
-    size_bytes: int = Field(ge=0)
+    free_bytes: Count
+    size_bytes: Count
 
 
 class UsageResult(Result):
@@ -28,13 +34,13 @@ class UsageResult(Result):
 
     uptime_seconds: float = 0.0
     cpu_seconds: float | None = None
-    memory_used_bytes: int | None = None
-    memory_peak_bytes: int | None = None
-    memory_limit_bytes: int | None = None
-    processes: int | None = None
-    process_limit: int | None = None
-    places: tuple[PlaceUsage, ...] = ()
-    running: tuple[str, ...] = ()
+    memory_used_bytes: Count | None = None
+    memory_peak_bytes: Count | None = None
+    memory_limit_bytes: Count | None = None
+    processes: Count | None = None
+    process_limit: Count | None = None
+    places: tuple[PlaceUsage, ...] = Field((), max_length=16)
+    running: tuple[Id, ...] = Field((), max_length=64)
     lifetime_left_seconds: float | None = None
     idle_left_seconds: float | None = None
 
@@ -44,10 +50,10 @@ class UsageResult(Result):
         if self.memory_used_bytes is not None and self.memory_limit_bytes is not None:
             free = max(0, self.memory_limit_bytes - self.memory_used_bytes)
             lines.append(f"memory: {size(free)} of {size(self.memory_limit_bytes)} left")
-        lines += [f"{p.path}: {size(p.free_bytes)} of {size(p.size_bytes)} left" for p in self.places]
+        lines += [f"{one_line(p.path)}: {size(p.free_bytes)} of {size(p.size_bytes)} left" for p in self.places]
         if self.processes is not None and self.process_limit is not None:
             lines.append(f"processes: {max(0, self.process_limit - self.processes)} of {self.process_limit} left")
         if self.lifetime_left_seconds is not None:
             lines.append(f"time: {duration(self.lifetime_left_seconds)} until this sandbox ends")
-        lines.append(f"running: {', '.join(self.running) or 'no command'}")
+        lines.append(f"running: {', '.join(map(one_line, self.running)) or 'no command'}")
         return "\n".join(lines)

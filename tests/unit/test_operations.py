@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from sandbox.methods import OperationMethods
 from sandbox.operations import OPERATIONS, Read, Request, Run, schema_of
-from sandbox.results import BrowseResult, ReadResult, Result, RunResult
+from sandbox.results import BrowseResult, ReadResult, Result, RunResult, UsageResult
 
 NAMES = [
     "read", "write", "edit", "list", "search", "make_dir", "move", "delete", "run", "logs", "kill", "end_session",
@@ -134,3 +134,25 @@ def test_every_result_is_json(name: str) -> None:
     needed = {field: "x" for field, info in kind.result.model_fields.items() if info.is_required()}
     result = kind.result.model_validate(needed)
     assert kind.result.model_validate_json(result.model_dump_json()) == result
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"memory_used_bytes": 10**400}, {"processes": -1}, {"running": ["x" * 65]}, {"running": ["c1"] * 65}, {"more": 1},
+     {"places": [{"path": "/", "free_bytes": 1}]}, {"places": "x"}],
+)  # fmt: skip
+def test_usage_of_a_hostile_guest(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        UsageResult.model_validate(wrong)
+
+
+def test_usage_in_words() -> None:
+    place = {"path": "/a\nb", "free_bytes": 1 << 20, "size_bytes": 3 << 20}
+    usage = UsageResult.model_validate(
+        {"memory_used_bytes": 3 << 20, "memory_limit_bytes": 2 << 20, "places": [place], "lifetime_left_seconds": float("inf"),
+         "processes": 20, "process_limit": 64, "running": ["c1", "c2"]}
+    )  # fmt: skip
+    assert usage.to_text().splitlines()[:3] == [
+        "memory: 0 bytes of 2.0 MiB left", "/a?b: 1.0 MiB of 3.0 MiB left", "processes: 44 of 64 left",
+    ]  # fmt: skip
+    assert usage.to_text().splitlines()[-1] == "running: c1, c2"
