@@ -138,6 +138,8 @@ class GuestEnvironment(Environment):
         """Arguments for the guest and for ``Transport.request``."""
         if isinstance(request, op.Run):
             return self._prepared_run(request)
+        if isinstance(request, op.Logs) and (wrong := request.problem()):
+            raise worded(ErrorCode.invalid_arguments, {"problem": wrong}, request.operation)
         args = request.model_dump(mode="json", exclude={"request_id"})
         if isinstance(request, op.Write | op.Edit):
             text = request.content if isinstance(request, op.Write) else request.new_text
@@ -146,7 +148,7 @@ class GuestEnvironment(Environment):
                 fields = {"path": request.path, "size_bytes": measured, "limit": self.limits.write_bytes}
                 raise worded(ErrorCode.file_too_large, fields, request.operation)
         seconds = request.timeout_seconds + 3 if isinstance(request, op.Browse) else FILE_SECONDS
-        seconds += request.wait_seconds if isinstance(request, op.Send) else 0
+        seconds += _patience(request)
         return args, {"timeout_seconds": seconds, "max_reply_bytes": MAX_REPLY_BYTES + self.limits.read_bytes}
 
     def _prepared_run(self, request: op.Run) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -245,6 +247,13 @@ class GuestEnvironment(Environment):
     def _hello(self, place: Mapping[str, Any], isolated: bool) -> dict[str, Any]:
         limits = {**asdict(self.limits), "sessions": SESSIONS, "network": self.network.mode}
         return {"isolated": isolated, "place": {**place, "limits": limits}}
+
+
+def _patience(request: op.Request) -> float:
+    """How long the guest may wait, as it was asked to, before it answers."""
+    if isinstance(request, op.Send):
+        return request.wait_seconds
+    return request.wait_seconds if isinstance(request, op.Logs) and request.follow else 0
 
 
 def _check_watch(request: op.Request, watch: Watch) -> None:

@@ -43,11 +43,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"Exported variables are too large to carry over: {', '.join(map(str, f.get('names', []))) or 'all of this command'}.",
         "Keep large values in files; a variable may have 128 KiB, all together 1 MiB.",
     ),
-    "command_ended": lambda f: (
-        f"The command {f.get('id')} ended "
-        + (f"by {f['signal']}." if f.get("signal") else f"with exit code {f.get('exit_code')}."),
-        f"See its output with logs(id={f.get('id')!r}).",
-    ),
+    "command_ended": waits.told_end,
     "disk_nearly_full": lambda f: (
         f"{f.get('path')} is nearly full: {size(f.get('free'))} of {size(f.get('size'))} are left.",
         "Delete what is not needed before writing more.",

@@ -72,6 +72,9 @@ class Command:
         self.input: Input | None = None
         self.told_bytes = 0
         self.stream: OutputStream | None = None
+        # What was asked for, for those who list commands: "text", "session", "background", "timeout_seconds".
+        self.about: dict[str, Any] = {}
+        self._listeners: list[Callable[[], None]] = []
         self._on_end: Callable[[Command], None] | None = on_end
         self._reactor = reactor
         self._pipes: dict[int, int] = {}
@@ -149,6 +152,7 @@ class Command:
             self.tree_empty = True
             if self.exit_status is None:
                 self._leader_ended(signal.SIGKILL)  # the runner itself was killed: a kill of everything
+            self._tell()
 
     def _leader_ended(self, status: int) -> None:
         self.exit_status = status
@@ -169,11 +173,26 @@ class Command:
                 self._drain(fd)
         if self.input is not None:
             self.input.release()
+        self.end_stream()
+        report, self._on_end = self._on_end, None
+        report(self)
+        self._tell()
+
+    # --- who follows it ------------------------------------------------------------------
+    def listen(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Have ``call`` called when there is more output, when it ends, and when nothing of it is left; answers what ends that."""
+        self._listeners.append(call)
+        return lambda: self._listeners.remove(call) if call in self._listeners else None
+
+    def _tell(self) -> None:
+        for call in tuple(self._listeners):
+            call()
+
+    def end_stream(self) -> None:
+        """Send the output to nobody any more: from now on the command does not wait for a reader."""
         if self.stream is not None:
             self._resume()
             self.stream = None
-        report, self._on_end = self._on_end, None
-        report(self)
 
     # --- output ------------------------------------------------------------------
     def _readable(self, fd: int) -> None:
@@ -203,6 +222,7 @@ class Command:
             self.output.append(self._pipes[fd], data)
             if self.stream is not None:
                 self.stream.take(self._pipes[fd], data)
+            self._tell()
             if len(data) == USUAL_PIPE_BYTES:
                 _widen(fd)
         else:

@@ -6,7 +6,7 @@ import os
 import signal
 from collections import deque
 
-from .commands import Command, outcome
+from .commands import Command
 from .proctree import descendants
 
 TYPE_CHECKING = False
@@ -22,11 +22,11 @@ class Endings:
     def __init__(self) -> None:
         self._untold: deque[dict[str, Any]] = deque(maxlen=MOST_UNTOLD)
 
-    def note(self, command: Command) -> None:
-        """``command`` ended after its caller was answered; one that was killed on request is no news."""
-        if command.stop_reason != "killed":
-            exit_code, by = outcome(command.exit_status)
-            self._untold.append({"code": "command_ended", "id": command.id, "exit_code": exit_code, "signal": by})
+    def note(self, command: Command, left: int) -> None:
+        """``command`` ended after its caller was answered and left so many processes; one killed on request is no news."""
+        if command.stop_reason == "killed":
+            return
+        self._untold.append({"code": "command_ended", **end_of(command), "left": left})
 
     def take(self, known: Any) -> list[dict[str, Any]]:
         """Notices of what ended, but of the command ``known``, of which the answer itself tells."""
@@ -34,6 +34,15 @@ class Endings:
         while self._untold:
             told.append(self._untold.popleft())
         return [notice for notice in told if notice["id"] != known]
+
+
+def end_of(command: Command) -> dict[str, Any]:
+    """How ``command`` ended: its exit code or signal, and why it was stopped, where it was."""
+    exit_code, by = command.outcome
+    return {
+        "id": command.id, "exit_code": exit_code, "signal": by, "reason": command.stop_reason,
+        "seconds": command.about.get("timeout_seconds"),
+    }  # fmt: skip
 
 
 def signal_tree(command: Command, name: str) -> int:

@@ -7,7 +7,9 @@ import time
 from functools import partial
 
 from .commands import Command
+from .endings import end_of
 from .faults import Fault
+from .following import Following
 from .processes import Processes
 from .reactor import Reactor
 from .terminal import hides_input, on_terminal, set_window, typed, window
@@ -33,14 +35,15 @@ NEW_BYTES = 64 * 1024
 
 
 class Interaction:
-    """``operations`` are those it answers, each taking arguments and a reply."""
+    """``operations`` are those it answers, each taking arguments and a reply; what they answer, if anything, cancels them."""
 
     def __init__(self, reactor: Reactor, processes: Processes, workers: Workers) -> None:
         self._reactor = reactor
         self._processes = processes
         self._workers = workers
-        self.operations: dict[Any, Callable[[dict[str, Any], Reply], None]] = {
-            "logs": self.logs, "send": self.send, "resize": self.resize, "screen": self.screen,
+        self.operations: dict[Any, Callable[[dict[str, Any], Reply], Callable[[], None] | None]] = {
+            "logs": Following(reactor, processes, self.look).logs, "send": self.send, "resize": self.resize,
+            "screen": self.screen,
         }  # fmt: skip
         processes.look = self.look
 
@@ -74,12 +77,6 @@ class Interaction:
         self._workers.submit(work)
 
     # --- operations ------------------------------------------------------------------
-    def logs(self, args: dict[str, Any], reply: Reply) -> None:
-        """Output from an offset on, and what the command waits for. Raises Fault."""
-        fields, data = self._processes.logs(args)
-        command = self._processes.find(args["id"])
-        self.look(command, lambda wait: reply({"result": {**fields, "waiting_for": wait}}, data))
-
     def resize(self, args: dict[str, Any], reply: Reply) -> None:
         """Give a terminal another size. Raises Fault."""
         command = self._running(args["id"])
@@ -138,8 +135,7 @@ class Interaction:
     def _running(self, ident: str) -> Command:
         command = self._processes.find(ident)
         if not command.running or command.stopping:
-            exit_code, signal = command.outcome
-            raise Fault("command_ended", id=ident, exit_code=exit_code, signal=signal)
+            raise Fault("command_ended", **end_of(command))
         return command
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from sandbox.plain_text import plain
-from sandbox.waits import WaitingFor
+from sandbox.waits import WaitingFor, state_of
 
 from .base import Result
 
@@ -64,11 +64,13 @@ class RunResult(Result):
 class LogsResult(Result):
     """``content`` is the output from ``offset`` to ``next_offset``; ``total_bytes`` is all the command has produced.
 
-    ``encoding_errors`` says that bytes which are no UTF-8 were replaced in it.
+    ``encoding_errors`` says that bytes which are no UTF-8 were replaced in it; ``content_bytes`` (in Python only) is what was
+    printed. ``stop_reason`` says why the command was stopped, where it was: "timeout", "killed", "cancelled", "disk".
     """
 
     id: str
     content: str = ""
+    content_bytes: bytes = Field(default=b"", exclude=True, repr=False)
     encoding_errors: bool = False
     offset: int = 0
     next_offset: int = 0
@@ -77,16 +79,15 @@ class LogsResult(Result):
     running: bool = False
     exit_code: int | None = None
     signal: str | None = None
+    stop_reason: str | None = Field(default=None, max_length=40)
     left_running: int = 0
     waiting_for: WaitingFor | None = None
 
     def to_text(self) -> str:
         """The output as a terminal would show it, then one line with the state of the command."""
-        state = (
-            "running" if self.running else f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
-        )
-        if self.waiting_for is not None:
-            state += f"; {self.waiting_for.to_text()}"
+        state = state_of(self.running, self.exit_code, self.signal, self.waiting_for, self.stop_reason)
+        if self.left_running:
+            state += f", {self.left_running} process(es) left running"
         where = f"[{state}; bytes {self.offset}-{self.next_offset} of {self.total_bytes}]"
         return f"{plain(self.content).rstrip(chr(10))}\n{where}".lstrip("\n")
 

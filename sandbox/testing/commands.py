@@ -11,6 +11,7 @@ from typing import Any
 
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.faults import Fault
+from sandbox.guest.following import first_byte
 from sandbox.guest.output import STDERR, STDOUT, Output
 
 from .tree import SPILL, WORKSPACE, File, Tree
@@ -172,7 +173,9 @@ class Commands:
         """The result of ``logs``."""
         command = self._find(args["id"])
         size = min(args["max_bytes"], self._limits["read_bytes"])
-        start = min(args["offset"], len(command.all))
+        start = min(first_byte(command.output, args, self._limits["read_bytes"]), len(command.all))
+        if args["follow"] and command.running and start == len(command.all):
+            raise _unable("cannot wait for more output of a command that runs")
         data = command.all[start : start + size]
         signal = None if command.running else "SIGKILL" if command.killed else command.ran.signal
         ended = not command.running and signal is None
@@ -181,6 +184,7 @@ class Commands:
             "kept_bytes": len(command.all), "running": command.running, "signal": signal,
             "exit_code": command.ran.exit_code if ended else None,
             "left_running": 0 if command.running or command.killed else command.ran.left_running,
+            "stop_reason": "killed" if command.killed else None,
         }, data  # fmt: skip
 
     def kill(self, args: dict[str, Any]) -> dict[str, Any]:
