@@ -78,6 +78,10 @@ class AsyncEnvironment:
         """See ``OperationMethods.logs``."""
         return await self._stoppable(partial(self.environment.logs, id, **options), cancel, self._waiters)
 
+    async def wait_for(self, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.WaitForResult]:
+        """See ``OperationMethods.wait_for``."""
+        return await self._stoppable(partial(self.environment.wait_for, **options), cancel, self._waiters)
+
     async def follow(self, id: str, *, offset: int = 0) -> AsyncGenerator[OutputChunk, None]:  # noqa: A002
         """``async for chunk in env.follow(id)``: see ``OperationMethods.follow``. Leaving the loop leaves the command alone."""
         tail = Tail(offset)

@@ -52,7 +52,7 @@ class Tail:
 
     def take(self, answer: LogsResult) -> OutputChunk | None:
         """The next piece, or None where there is none; ``ended`` is set when it was the last."""
-        self.offset = answer.next_offset
+        self.offset = max(self.offset, answer.next_offset)
         over = not answer.running and answer.next_offset >= answer.total_bytes
         self.ended = answer if over else None
         text = self._decoder.decode(answer.content_bytes, final=over)

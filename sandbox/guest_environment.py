@@ -138,9 +138,11 @@ class GuestEnvironment(Environment):
         """Arguments for the guest and for ``Transport.request``."""
         if isinstance(request, op.Run):
             return self._prepared_run(request)
-        if isinstance(request, op.Logs) and (wrong := request.problem()):
+        if isinstance(request, op.Logs | op.WaitFor) and (wrong := request.problem()):
             raise worded(ErrorCode.invalid_arguments, {"problem": wrong}, request.operation)
         args = request.model_dump(mode="json", exclude={"request_id"})
+        if isinstance(request, op.WaitFor):
+            args["host"] = request.address()
         if isinstance(request, op.Write | op.Edit):
             text = request.content if isinstance(request, op.Write) else request.new_text
             measured = len(text.encode("utf-8", "surrogatepass"))
@@ -253,6 +255,8 @@ def _patience(request: op.Request) -> float:
     """How long the guest may wait, as it was asked to, before it answers."""
     if isinstance(request, op.Send):
         return request.wait_seconds
+    if isinstance(request, op.WaitFor):
+        return request.timeout_seconds
     return request.wait_seconds if isinstance(request, op.Logs) and request.follow else 0
 
 

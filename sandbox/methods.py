@@ -130,6 +130,18 @@ class OperationMethods(ABC):
         """Kill a command and all it started; with ``signal`` ("SIGINT"), send all its processes that instead."""
         return cast("Envelope[res.KillResult]", self.execute("kill", {"id": id, "signal": signal}))
 
+    def wait_for(self, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.WaitForResult]:
+        """Wait for exactly one of ``port``, ``log``, ``file``, ``exit``; options as in ``operations.WaitFor``.
+
+        Failures ``not_ready`` and ``command_ended`` have the last output in their result. ``cancel`` ends the wait from another
+        thread: the answer is the failure ``cancelled``.
+        """
+        return cast("Envelope[res.WaitForResult]", self.execute("wait_for", options, watch=_stopped_by(cancel)))
+
+    def processes(self, id: str | None = None) -> Envelope[res.ProcessesResult]:  # noqa: A002
+        """The commands of the sandbox with their processes, or one of them."""
+        return cast("Envelope[res.ProcessesResult]", self.execute("processes", {"id": id}))
+
     def end_session(self, session: str) -> Envelope[res.EndSessionResult]:
         """Forget a session of ``run``."""
         return cast("Envelope[res.EndSessionResult]", self.execute("end_session", {"session": session}))

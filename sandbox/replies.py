@@ -38,6 +38,8 @@ def result_of(request: op.Request, fields: Mapping[str, Any], blob: bytes) -> re
             known["content_bytes"] = blob
         elif isinstance(request, op.Send):
             known["output"] = blob.decode("utf-8", "replace")
+        elif isinstance(request, op.WaitFor):
+            known["last_output"] = blob.decode("utf-8", "replace")
         elif isinstance(request, op.Read) and "content" not in known:
             known["content"] = blob.decode("utf-8", "replace")
         return type(request).result.model_validate(known)

@@ -111,7 +111,8 @@ def still_running(f: Mapping[str, Any]) -> tuple[str, str]:
     return message, _next_step(wait.kind if isinstance(wait, WaitingFor) else None, ident)
 
 
-def _ended(f: Mapping[str, Any]) -> Wording:
+def cannot_send(f: Mapping[str, Any]) -> Wording:
+    """The wording where something was sent to a command that has ended."""
     return Wording(
         f"The command {f.get('id', '')!r} {how_it_ended(f)}: nothing can be sent to it any more.",
         "Look at its output with logs, or run it again.",
@@ -120,7 +121,6 @@ def _ended(f: Mapping[str, Any]) -> Wording:
 
 
 FAULTS: dict[ErrorCode, Callable[[Mapping[str, Any]], Wording]] = {
-    ErrorCode.command_ended: _ended,
     ErrorCode.stdin_closed: lambda f: Wording(
         f"The standard input of the command {f.get('id', '')!r} is not open.",
         "Run it with wait_seconds (and no stdin) or with pty=true: then send can type into it.",

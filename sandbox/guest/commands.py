@@ -85,6 +85,11 @@ class Command:
         return self._on_end is not None
 
     @property
+    def over(self) -> bool:
+        """Whether nothing more can come of it: it has ended, and so has all that it started."""
+        return not self.running and self.tree_empty and not self._pipes
+
+    @property
     def outcome(self) -> tuple[int | None, str | None]:
         """(exit code, signal name); both None while it runs."""
         if self.exit_status is None and self.stopping and not self.running:  # killed, but the runner has not said so yet
@@ -229,6 +234,7 @@ class Command:
             self._reactor.unwatch(fd)
             os.close(fd)
             del self._pipes[fd]
+            self._tell()
         return len(data)
 
     def _drain(self, fd: int) -> None:

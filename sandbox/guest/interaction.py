@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .census import Census
     from .jobs import Reply
 
     Wait = dict[str, Any] | None
@@ -41,9 +42,10 @@ class Interaction:
         self._reactor = reactor
         self._processes = processes
         self._workers = workers
+        self._census: Census | None = None
         self.operations: dict[Any, Callable[[dict[str, Any], Reply], Callable[[], None] | None]] = {
             "logs": Following(reactor, processes, self.look).logs, "send": self.send, "resize": self.resize,
-            "screen": self.screen,
+            "screen": self.screen, "wait_for": self.wait_for, "processes": self.processes,
         }  # fmt: skip
         processes.look = self.look
 
@@ -77,6 +79,20 @@ class Interaction:
         self._workers.submit(work)
 
     # --- operations ------------------------------------------------------------------
+    def wait_for(self, args: dict[str, Any], reply: Reply) -> Callable[[], None]:
+        """See ``conditions``, which is loaded when it is first asked for. Raises Fault."""
+        from .conditions import Conditions
+
+        return Conditions(self._reactor, self._processes, self._workers).wait_for(args, reply)
+
+    def processes(self, args: dict[str, Any], reply: Reply) -> None:
+        """See ``census``, which is loaded when it is first asked for. Raises Fault."""
+        if self._census is None:
+            from .census import Census
+
+            self._census = Census(self._reactor, self._processes, self._workers)
+        self._census.processes(args, reply)
+
     def resize(self, args: dict[str, Any], reply: Reply) -> None:
         """Give a terminal another size. Raises Fault."""
         command = self._running(args["id"])

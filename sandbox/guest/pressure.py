@@ -15,6 +15,7 @@ _CGROUP = "/sys/fs/cgroup"
 _MEMORY = ("memory/memory.limit_in_bytes", "memory.max")
 _WITH_SWAP, _SWAP = "memory/memory.memsw.limit_in_bytes", "memory.swap.max"
 _PIDS = ("pids/pids.max", "pids.max")
+_MEMORY_NOW, _PIDS_NOW = ("memory/memory.usage_in_bytes", "memory.current"), ("pids/pids.current", "pids.current")
 _QUOTA, _PERIOD, _CPU_MAX = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us", "cpu.max"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 NEARLY_FULL = 0.9
@@ -75,6 +76,28 @@ def _swap(memory: int | None) -> int | None:
         return counted
     swaps = _text("/proc/swaps")
     return 0 if swaps is not None and "\n" not in swaps else None  # nothing but the heading
+
+
+def used() -> dict[str, int]:
+    """What this sandbox takes of what is bounded, and the bounds; only as PID 1, and what cannot be read is left out.
+
+    Memory is what the kernel could not give back at once: pages of files that nobody used lately do not count.
+    """
+    if os.getpid() != 1:
+        return {}
+    found = {"memory_limit_bytes": _number(*_MEMORY), "pids": _number(*_PIDS_NOW), "pids_limit": _number(*_PIDS)}
+    charged = _number(*_MEMORY_NOW)
+    if charged is not None:
+        found["memory_bytes"] = max(0, charged - _unused_cache())
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _unused_cache() -> int:
+    for line in (_text("memory/memory.stat", "memory.stat") or "").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "inactive_file" and value.isdigit():
+            return int(value)
+    return 0
 
 
 class MemoryPressure:

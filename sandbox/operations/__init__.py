@@ -13,15 +13,16 @@ from .commands import EndSession, Kill, Logs, Run
 from .files import Delete, Download, Edit, List, MakeDir, Move, Read, Search, Upload, Write
 from .interaction import Resize, Screen, Send
 from .pages import Browse
+from .waiting import Processes, WaitFor
 
 __all__ = [
     "OPERATIONS", "REQUESTS", "Browse", "Change", "Delete", "Download", "Edit", "EndSession", "Kill", "List", "Logs", "MakeDir",
-    "Move", "Read", "Request", "Resize", "Run", "Screen", "Search", "Send", "Upload", "Write", "schema_of",
+    "Move", "Processes", "Read", "Request", "Resize", "Run", "Screen", "Search", "Send", "Upload", "WaitFor", "Write", "schema_of",
 ]  # fmt: skip
 
 REQUESTS: tuple[type[Request], ...] = (
-    Read, Write, Edit, List, Search, MakeDir, Move, Delete, Run, Logs, Kill, EndSession, Send, Resize, Screen, Upload, Download,
-    Browse,
+    Read, Write, Edit, List, Search, MakeDir, Move, Delete, Run, Logs, Kill, EndSession, Send, Resize, Screen, WaitFor, Processes,
+    Upload, Download, Browse,
 )  # fmt: skip
 OPERATIONS: dict[str, type[Request]] = {r.operation: r for r in REQUESTS}
 

@@ -22,9 +22,12 @@ from .files import (
 )
 from .interaction import ResizeResult, ScreenResult, SendResult
 from .pages import BrowseResult, Link
+from .processes import ListedCommand, Port, Process, ProcessesResult
+from .waiting import WaitForResult
 
 __all__ = [
     "BrowseResult", "Candidate", "DeleteResult", "DownloadResult", "EditResult", "EndSessionResult", "Entry", "FileType",
-    "KillResult", "Link", "ListResult", "LogsResult", "MakeDirResult", "Match", "MoveResult", "ReadResult", "ResizeResult",
-    "Result", "RunResult", "ScreenResult", "SearchResult", "SendResult", "UploadResult", "WriteResult",
+    "KillResult", "Link", "ListResult", "ListedCommand", "LogsResult", "MakeDirResult", "Match", "MoveResult", "Port",
+    "Process", "ProcessesResult", "ReadResult", "ResizeResult", "Result", "RunResult", "ScreenResult", "SearchResult",
+    "SendResult", "UploadResult", "WaitForResult", "WriteResult",
 ]  # fmt: skip
