@@ -7,6 +7,7 @@ depths are bounded whatever they are.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from functools import partial
 
@@ -78,7 +79,7 @@ class Census:
         try:
             result = self._look(facts, trees)
         except (OSError, ValueError) as error:  # what is read there changes while it is read
-            print(f"processes: {error}", flush=True)
+            print(f"processes: {error}", file=sys.stderr)
         self._reactor.hand_over(partial(finish, result))
 
     def _look(self, facts: list[dict[str, Any]], trees: list[Tree | None]) -> dict[str, Any]:

@@ -41,8 +41,8 @@ class Conditions:
         self._processes = processes
         self._workers = workers
 
-    def wait_for(self, args: dict[str, Any], reply: Reply) -> Callable[[], None]:
-        """Wait for one condition; answers a call that cancels. Raises Fault."""
+    def wait_for(self, args: dict[str, Any], reply: Reply) -> Callable[[], None] | None:
+        """Wait for one condition; answers a call that cancels, None where it has been answered already. Raises Fault."""
         command = self._processes.find(args["id"]) if args["id"] is not None else None
         wait = ConditionWait(self._reactor, self._processes, command, args, reply)
         if args["log"] is not None and command is not None:
@@ -55,6 +55,9 @@ class Conditions:
         else:
             probe = filewait.FileProbe(self._processes.place, args["file"], args["contains"])
             Polling(self._reactor, self._workers, wait, probe.look).start()
+        if not wait.waiting.open:
+            wait.waiting.call_undo()
+            return None
         return wait.waiting.cancel
 
 

@@ -33,9 +33,13 @@ class Waiting:
         if self.open:
             self.open = False
             self._timer.cancel()
-            for call in self.undo:
-                call()
+            self.call_undo()
             then()
+
+    def call_undo(self) -> None:
+        """Undo what was noted; each once."""
+        while self.undo:
+            self.undo.pop()()
 
     def cancel(self) -> None:
         """The caller has given up."""

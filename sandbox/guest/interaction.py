@@ -79,7 +79,7 @@ class Interaction:
         self._workers.submit(work)
 
     # --- operations ------------------------------------------------------------------
-    def wait_for(self, args: dict[str, Any], reply: Reply) -> Callable[[], None]:
+    def wait_for(self, args: dict[str, Any], reply: Reply) -> Callable[[], None] | None:
         """See ``conditions``, which is loaded when it is first asked for. Raises Fault."""
         from .conditions import Conditions
 

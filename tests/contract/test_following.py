@@ -193,7 +193,8 @@ def test_a_terminal_is_watched(env: GuestEnvironment) -> None:
 @pytest.mark.needs("shell")
 def test_a_time_that_is_over_after_the_answer_is_told_as_that(env: GuestEnvironment, folder: str) -> None:
     ran = done(env.run("echo begun; sleep 600", wait_seconds=0.1, timeout_seconds=0.4, session=None))
-    logs = done(env.logs(ran.id, offset=ran.output_bytes, follow=True))
+    assert text_of(env, ran.id) == "begun\n"
+    logs = done(env.logs(ran.id))
     assert (logs.running, logs.signal, logs.stop_reason) == (False, "SIGKILL", "timeout")
     assert "killed by SIGKILL: timeout" in logs.to_text()
     refused(env.send(ran.id, "x"), "command_ended", "did not end within 0.4 seconds")
