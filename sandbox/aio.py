@@ -11,13 +11,13 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
 from . import results as res
 from .envelope import Envelope
 from .environment import ActionLike, Environment
+from .following import WAIT_SECONDS, OutputChunk, Tail
 from .limits import Limits
 from .methods import OperationMethods
 from .watching import CancelToken, OnOutput, StreamName
@@ -27,27 +27,23 @@ T = TypeVar("T")
 # Pieces of output that may wait for the caller of ``stream`` before the command has to.
 PIECES_AHEAD = 16
 _LOOK_AGAIN_SECONDS = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class OutputChunk:
-    """A piece of what a command printed."""
-
-    stream: StreamName
-    text: str
+# Calls that only wait have threads of their own, so that they hold up no operation; each is made when it is needed.
+MOST_WAITING = 512
 
 
 class AsyncEnvironment:
     """``environment`` for asyncio; ``async with`` starts and closes it. ``environment`` itself stays usable meanwhile.
 
     Operations are those of ``OperationMethods`` with the same arguments and answers. Cancelling the task of a ``run`` stops the
-    command with all it started before the cancellation is raised; other operations are carried out to their end.
+    command with all it started before the cancellation is raised, that of ``logs`` ends its wait; other operations are carried
+    out to their end.
     """
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
         limits = getattr(environment, "limits", None) or Limits()
         self._pool = ThreadPoolExecutor(limits.concurrent_actions, thread_name_prefix="gamebox-async")
+        self._waiters = ThreadPoolExecutor(MOST_WAITING, thread_name_prefix="gamebox-waiting")
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -66,6 +62,7 @@ class AsyncEnvironment:
             await asyncio.to_thread(self.environment.close)
         finally:
             self._pool.shutdown(wait=False)
+            self._waiters.shutdown(wait=False)
 
     async def _call(self, method: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(method, *args, **options))
@@ -75,8 +72,31 @@ class AsyncEnvironment:
         self, command: str | None = None, *, cancel: CancelToken | None = None, **options: Any
     ) -> Envelope[res.RunResult]:
         """See ``OperationMethods.run``. ``on_output`` is called in a thread of the pool; ``stream`` is the way for coroutines."""
+        return await self._stoppable(partial(self.environment.run, command, **options), cancel, self._pool)
+
+    async def logs(self, id: str, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.LogsResult]:  # noqa: A002
+        """See ``OperationMethods.logs``."""
+        return await self._stoppable(partial(self.environment.logs, id, **options), cancel, self._waiters)
+
+    async def wait_for(self, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.WaitForResult]:
+        """See ``OperationMethods.wait_for``."""
+        return await self._stoppable(partial(self.environment.wait_for, **options), cancel, self._waiters)
+
+    async def follow(self, id: str, *, offset: int = 0) -> AsyncGenerator[OutputChunk, None]:  # noqa: A002
+        """``async for chunk in env.follow(id)``: see ``OperationMethods.follow``. Leaving the loop leaves the command alone."""
+        tail = Tail(offset)
+        while tail.ended is None:
+            answer = await self.logs(id, offset=tail.offset, follow=True, wait_seconds=WAIT_SECONDS)
+            chunk = tail.take(answer.unwrap())
+            if chunk is not None:
+                yield chunk
+
+    async def _stoppable(
+        self, call: Callable[..., Envelope[T]], cancel: CancelToken | None, pool: ThreadPoolExecutor
+    ) -> Envelope[T]:
+        """Carry out ``call``; where this task is cancelled, so is what it waits for."""
         token = cancel or CancelToken()
-        under_way = asyncio.ensure_future(self._call(partial(self.environment.run, command, cancel=token, **options)))
+        under_way = asyncio.get_running_loop().run_in_executor(pool, partial(call, cancel=token))
         try:
             return await asyncio.shield(under_way)
         except asyncio.CancelledError:

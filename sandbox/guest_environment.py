@@ -140,7 +140,11 @@ class GuestEnvironment(Environment):
         """Arguments for the guest and for ``Transport.request``."""
         if isinstance(request, op.Run):
             return self._prepared_run(request)
+        if isinstance(request, op.Logs | op.WaitFor) and (wrong := request.problem()):
+            raise worded(ErrorCode.invalid_arguments, {"problem": wrong}, request.operation)
         args = request.model_dump(mode="json", exclude={"request_id"})
+        if isinstance(request, op.WaitFor):
+            args["host"] = request.address()
         if isinstance(request, op.Write | op.Edit):
             text = request.content if isinstance(request, op.Write) else request.new_text
             measured = len(text.encode("utf-8", "surrogatepass"))
@@ -148,7 +152,7 @@ class GuestEnvironment(Environment):
                 fields = {"path": request.path, "size_bytes": measured, "limit": self.limits.write_bytes}
                 raise worded(ErrorCode.file_too_large, fields, request.operation)
         seconds = request.timeout_seconds + 3 if isinstance(request, op.Browse) else FILE_SECONDS
-        seconds += request.wait_seconds if isinstance(request, op.Send) else 0
+        seconds += _patience(request)
         return args, {"timeout_seconds": seconds, "max_reply_bytes": MAX_REPLY_BYTES + self.limits.read_bytes}
 
     def _prepared_run(self, request: op.Run) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -280,6 +284,15 @@ def _end_words(limits: Limits) -> str:
     if limits.idle_seconds is not None:
         ends.append(f"when nothing was done in it for {duration(limits.idle_seconds)}")
     return f" The sandbox ends by itself {' and '.join(ends)}." if ends else ""
+
+
+def _patience(request: op.Request) -> float:
+    """How long the guest may wait, as it was asked to, before it answers."""
+    if isinstance(request, op.Send):
+        return request.wait_seconds
+    if isinstance(request, op.WaitFor):
+        return request.timeout_seconds
+    return request.wait_seconds if isinstance(request, op.Logs) and request.follow else 0
 
 
 def _check_watch(request: op.Request, watch: Watch) -> None:

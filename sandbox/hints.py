@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import waits
+from . import conditions, waits
 from .envelope import Notice
 from .errors import ErrorCode
 from .notices import NOTICES
@@ -233,9 +233,10 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.text_not_found: _no_match,
     ErrorCode.text_not_unique: _several,
     ErrorCode.invalid_pattern: lambda f: Wording(
-        f"The pattern {f.get('pattern')!r} is no regular expression: {f.get('problem', 'syntax error')}.",
+        f"The pattern {f.get('pattern')!r} is {'too slow' if f.get('slow') else 'no regular expression'}: "
+        f"{f.get('problem', 'syntax error')}.",
         "Correct it, or pass literal=true to search for it as plain text.",
-        "search",
+        f["operation"] if f["operation"] in ("search", "wait_for") else "search",
     ),
     ErrorCode.invalid_arguments: lambda f: Wording(
         f"{f['operation']} cannot take these arguments: {f.get('problem')}.",
@@ -278,6 +279,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.too_many_commands: _too_many,
     ErrorCode.unknown_command: _unknown_command,
     **waits.FAULTS,
+    **conditions.FAULTS,
     ErrorCode.kill_failed: lambda f: Wording(
         f"{f.get('survivors')} processes of {f.get('id')!r} could not be killed.", "Call kill once more.", "kill", True
     ),

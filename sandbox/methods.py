@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from . import results as res
 from .envelope import Envelope
+from .following import Following
 from .watching import CancelToken, OnOutput, Watch
 
 
@@ -107,18 +108,39 @@ class OperationMethods(ABC):
             "timeout_seconds": timeout_seconds, "cpu_seconds": cpu_seconds, "session": session, "request_id": request_id,
             "keep_output_bytes": keep_output_bytes, "wait_seconds": wait_seconds, "pty": pty, "rows": rows, "cols": cols,
         }  # fmt: skip
-        watch = Watch(on_output=on_output, cancel=cancel) if on_output is not None or cancel is not None else None
+        watch = _stopped_by(cancel) if on_output is None else Watch(on_output=on_output, cancel=cancel)
         return cast("Envelope[res.RunResult]", self.execute("run", args, watch=watch))
 
-    def logs(self, id: str, *, offset: int = 0, max_bytes: int = 65536) -> Envelope[res.LogsResult]:  # noqa: A002
-        """Output of a command from a byte offset on."""
-        return cast(
-            "Envelope[res.LogsResult]", self.execute("logs", {"id": id, "offset": offset, "max_bytes": max_bytes})
-        )
+    def logs(self, id: str, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.LogsResult]:  # noqa: A002
+        """Options: ``offset``, ``max_bytes``, ``tail_lines``, ``follow``, ``wait_seconds``; see ``operations.Logs``.
+
+        ``cancel`` ends a wait from another thread: the answer is the failure ``cancelled``.
+        """
+        return cast("Envelope[res.LogsResult]", self.execute("logs", {"id": id, **options}, watch=_stopped_by(cancel)))
+
+    def follow(self, id: str, *, offset: int = 0, cancel: CancelToken | None = None) -> Following:  # noqa: A002
+        """The output of a command from ``offset`` on, as it comes, until it has ended: iterate over OutputChunks.
+
+        Any number of callers may follow the same command. Iterating raises SandboxError for what ``logs`` would answer as a
+        failure. ``ended`` of what this answers is the last state of the command.
+        """
+        return Following(self.logs, id, offset, cancel)
 
     def kill(self, id: str, signal: str | None = None) -> Envelope[res.KillResult]:  # noqa: A002
         """Kill a command and all it started; with ``signal`` ("SIGINT"), send all its processes that instead."""
         return cast("Envelope[res.KillResult]", self.execute("kill", {"id": id, "signal": signal}))
+
+    def wait_for(self, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.WaitForResult]:
+        """Wait for exactly one of ``port``, ``log``, ``file``, ``exit``; options as in ``operations.WaitFor``.
+
+        Failures ``not_ready`` and ``command_ended`` have the last output in their result. ``cancel`` ends the wait from another
+        thread: the answer is the failure ``cancelled``.
+        """
+        return cast("Envelope[res.WaitForResult]", self.execute("wait_for", options, watch=_stopped_by(cancel)))
+
+    def processes(self, id: str | None = None) -> Envelope[res.ProcessesResult]:  # noqa: A002
+        """The commands of the sandbox with their processes, or one of them."""
+        return cast("Envelope[res.ProcessesResult]", self.execute("processes", {"id": id}))
 
     def end_session(self, session: str) -> Envelope[res.EndSessionResult]:
         """Forget a session of ``run``."""
@@ -152,3 +174,7 @@ class OperationMethods(ABC):
     def browse(self, url: str, **options: Any) -> Envelope[res.BrowseResult]:
         """Options: ``offset``, ``max_chars``, ``raw``, ``timeout_seconds``; see ``operations.Browse``."""
         return cast("Envelope[res.BrowseResult]", self.execute("browse", {"url": url, **options}))
+
+
+def _stopped_by(cancel: CancelToken | None) -> Watch | None:
+    return None if cancel is None else Watch(cancel=cancel)

@@ -24,15 +24,6 @@ def _oom(f: Fields) -> tuple[str, str]:
     )
 
 
-def _ended(f: Fields) -> tuple[str, str]:
-    how = f"by {f['signal']}" if f.get("signal") else f"with exit code {f.get('exit_code')}"
-    why = {"timeout": ", for its time was up", "cpu": ", for its processor time was used up", "disk": ", for the disk is full"}
-    return (
-        f"The command {f.get('id')} ended {how}{why.get(str(f.get('because')), '')}.",
-        f"See its output with logs(id={f.get('id')!r}).",
-    )
-
-
 def _time_left(what: str, hint: str) -> Callable[[Fields], tuple[str, str]]:
     def words(f: Fields) -> tuple[str, str]:
         return f"{duration(f.get('seconds'))} are left until this sandbox ends{what.format(duration(f.get('limit')))}.", hint
@@ -63,7 +54,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"Exported variables are too large to carry over: {', '.join(map(str, f.get('names', []))) or 'all of this command'}.",
         "Keep large values in files; a variable may have 128 KiB, all together 1 MiB.",
     ),
-    "command_ended": _ended,
+    "command_ended": waits.told_end,
     "cpu_limit": lambda f: (
         f"What {f.get('id')} left running used up its processor time of {duration(f.get('limit'))} and was ended.",
         f"See its output with logs(id={f.get('id')!r}); start it anew with more cpu_seconds if it is needed.",

@@ -1,9 +1,9 @@
 """Waiting until what was started in a sandbox is ready: a port, a log line, a file, an HTTP answer, a command.
 
-Each wait asks again and again through the environment's own operations, at once when it is called and then at growing intervals,
-and either answers or raises NotReadyError at most 2 s after ``timeout_seconds``. ``command_id`` names the background command that
-is waited for: its output is then part of the error, and when it ends first the wait ends at once. A sandbox that is gone raises
-the SandboxError that says so.
+Ports, lines and files are waited for inside the sandbox (``wait_for``); for an HTTP answer and a command the environment's
+operations are asked again and again, at once and then at growing intervals. Each wait either answers or raises NotReadyError at
+most 2 s after ``timeout_seconds``. ``command_id`` names the background command that is waited for: its output is then part of the
+error, and when it ends first the wait ends at once. A sandbox that is gone raises the SandboxError that says so.
 """
 
 from __future__ import annotations
@@ -11,29 +11,24 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from .envelope import Envelope
 from .errors import ErrorCode, SandboxError
 from .methods import OperationMethods
-from .results import BrowseResult, RunResult
+from .results import BrowseResult, RunResult, WaitForResult
 
 T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.25
 LOG_BYTES = 4096
-# A line that has no end yet is kept up to this size.
-LINE_CHARS = 65536
 # A last try just before the end gets as long as an answer may take, or it would only tell that it was too short.
 _LEAST_TRY_SECONDS, _LONGEST_TRY_SECONDS = 1.0, 10.0
 # Faults of a moment: the same question may be answered a little later.
 _PASSING = frozenset({ErrorCode.timeout, ErrorCode.too_many_processes, ErrorCode.too_many_actions})
-_LISTENING = "0A"
-# Any address, and loopback, of IPv4 and IPv6 as /proc/net writes them (in the byte order of x86 and arm64).
-_OWN_ADDRESS = re.compile(r"0{8}|[0-9A-F]{6}7F|0{32}|0{24}01000000|0{16}FFFF0000[0-9A-F]{6}7F")
 
 
 class NotReadyError(SandboxError):
@@ -65,26 +60,9 @@ def wait_for_port(
 ) -> None:
     """Wait until something listens on TCP ``port`` of the sandbox's own addresses (any, or 127.0.0.1, or ::1).
 
-    No connection is made where the image has ``cat`` (/proc/net is read); elsewhere an HTTP request is sent, and a server that says
-    nothing to that is not seen. In a LocalEnvironment the ports are the host's: any program's server on that port counts.
+    No connection is made. In a LocalEnvironment the ports are the host's: any program's server on that port counts.
     """
-    if not 0 < port < 65536:
-        raise SandboxError(ErrorCode.invalid_arguments, f"{port} is no port.", "Give a port from 1 to 65535.")
-
-    def probe(wait: _Wait) -> bool | None:
-        listed = env.run(
-            argv=["cat", "/proc/net/tcp", "/proc/net/tcp6"], session=None, cwd="/", timeout_seconds=wait.seconds,
-            keep_output_bytes=1 << 20,
-        )  # fmt: skip
-        if not listed.ok and listed.code is ErrorCode.program_not_found:
-            answer = env.browse(f"http://127.0.0.1:{port}/", raw=True, max_chars=1, timeout_seconds=wait.seconds)
-            if not answer.ok and answer.code is ErrorCode.connection_failed and "refused" not in answer.error:
-                return True  # an open port may well answer with something that is no HTTP
-            return None if _settled(answer, wait, ErrorCode.connection_failed) is None else True
-        table = _settled(listed, wait)
-        return True if table is not None and port in listening_ports(table.stdout) else None
-
-    _Wait(env, f"port {port} is open", command_id, timeout_seconds).until(probe)
+    _asked_inside(env, f"port {port} is open", timeout_seconds, id=command_id, port=port)
 
 
 def wait_for_log(
@@ -92,31 +70,36 @@ def wait_for_log(
 ) -> re.Match[str]:
     """Wait until a line of the command's output matches the regular expression ``pattern`` anywhere; answers the match.
 
-    Only whole lines are looked at, and the last one without its end once nothing more came (a prompt).
+    Only whole lines are looked at, without escape codes, and the last one without its end once nothing more came (a prompt).
     """
     looked_for = re.compile(pattern)
-    lines = _Lines(env, command_id)
-
-    def probe(wait: _Wait) -> re.Match[str] | None:
-        return next((found for line in lines.more(wait.seconds) if (found := looked_for.search(line))), None)
-
-    return _Wait(env, f"a line matches {pattern!r}", command_id, timeout_seconds).until(probe)
+    what = f"a line matches {pattern!r}"
+    seen = _asked_inside(env, what, timeout_seconds, id=command_id, log=pattern)
+    found = looked_for.search(seen.line)
+    if found is None:
+        raise SandboxError(
+            ErrorCode.invalid_result,
+            f"The sandbox took {seen.line[:200]!r} for a match of {pattern!r}.",
+            "Look at the output with logs.",
+        )
+    return found
 
 
 def wait_for_file(
     env: OperationMethods, path: str, *, command_id: str | None = None, timeout_seconds: float = 30.0
 ) -> None:
     """Wait until ``path`` exists: a file, a folder, or a socket. It must be below the folders that operations may touch."""
-    there = (ErrorCode.is_a_directory, ErrorCode.not_a_regular_file)
-    missing = (ErrorCode.path_not_found, ErrorCode.not_a_directory)
+    _asked_inside(env, f"{path} exists", timeout_seconds, id=command_id, file=path)
 
-    def probe(wait: _Wait) -> bool | None:
-        seen = env.read(path, offset=0, max_bytes=1)
-        if not seen.ok and seen.code in there:
-            return True
-        return None if _settled(seen, wait, *missing) is None else True
 
-    _Wait(env, f"{path} exists", command_id, timeout_seconds).until(probe)
+def _asked_inside(env: OperationMethods, what: str, timeout_seconds: float, **condition: Any) -> WaitForResult:
+    """The answer of ``wait_for``. Raises NotReadyError, or SandboxError for what cannot be waited for."""
+    with env.waiting(what) if isinstance(env, Watched) else contextlib.nullcontext():
+        answer = env.wait_for(**condition, timeout_seconds=timeout_seconds)
+        if answer.ok or answer.code not in (ErrorCode.not_ready, ErrorCode.command_ended):
+            return answer.unwrap()
+        logs = answer.result.last_output if answer.result is not None else ""
+        raise NotReadyError(answer.error, _hint(condition["id"]), logs, answer.duration_ms / 1000)
 
 
 def wait_for_http(
@@ -214,32 +197,12 @@ class _Wait:
         return f"was killed by {state.signal}" if state.signal else f"ended with exit code {state.exit_code}"
 
     def _error(self, what: str, waited: float) -> NotReadyError:
-        hint = "See its output below." if self.command_id else "Pass command_id of the server to see its output here."
         said = f" ({self.last})" if self.last else ""
-        return NotReadyError(f"{what}{said}.", hint, _log_end(self.env, self.command_id), waited)
+        return NotReadyError(f"{what}{said}.", _hint(self.command_id), _log_end(self.env, self.command_id), waited)
 
 
-class _Lines:
-    """The lines of a command's output as they become whole."""
-
-    def __init__(self, env: OperationMethods, command_id: str) -> None:
-        self._env, self._id = env, command_id
-        self._offset = 0
-        self._begun = ""
-
-    def more(self, seconds: float) -> Iterator[str]:
-        """The lines that came since, read for about that long; the begun one too when nothing came or nothing more can."""
-        until = time.monotonic() + seconds
-        while True:
-            part = self._env.logs(self._id, offset=self._offset).unwrap()
-            quiet = part.next_offset == self._offset
-            *whole, begun = (self._begun + part.content).split("\n")
-            self._offset, self._begun = part.next_offset, begun[-LINE_CHARS:]
-            yield from whole
-            if quiet or self._offset >= part.total_bytes or time.monotonic() > until:
-                if self._begun and (quiet or not part.running):
-                    yield self._begun
-                return
+def _hint(command_id: str | None) -> str:
+    return "See its output below." if command_id else "Pass command_id of the server to see its output here."
 
 
 def _settled(envelope: Envelope[T], wait: _Wait, *not_yet: ErrorCode) -> T | None:
@@ -252,23 +215,8 @@ def _settled(envelope: Envelope[T], wait: _Wait, *not_yet: ErrorCode) -> T | Non
     return envelope.unwrap()
 
 
-def listening_ports(table: str) -> set[int]:
-    """The TCP ports with a listener in the texts of /proc/net/tcp and tcp6."""
-    ports = set()
-    for line in table.splitlines():
-        fields = line.split()
-        if len(fields) > 3 and fields[3] == _LISTENING:
-            address, _, port = fields[1].rpartition(":")
-            if _OWN_ADDRESS.fullmatch(address):
-                ports.add(int(port, 16))
-    return ports
-
-
 def _log_end(env: OperationMethods, command_id: str | None) -> str:
     if command_id is None:
         return ""
-    size = env.logs(command_id, max_bytes=1)
-    if not size.ok:
-        return ""
-    end = env.logs(command_id, offset=max(0, size.result.total_bytes - LOG_BYTES), max_bytes=LOG_BYTES)
+    end = env.logs(command_id, offset=-LOG_BYTES, max_bytes=LOG_BYTES)
     return end.result.content if end.ok else ""

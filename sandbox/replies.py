@@ -35,8 +35,11 @@ def result_of(request: op.Request, fields: Mapping[str, Any], blob: bytes) -> re
         elif isinstance(request, op.Logs):
             starts, ends = known["offset"] == 0, known["next_offset"] == known["total_bytes"]
             known["content"], known["encoding_errors"] = shown_part(blob, starts=starts, ends=ends)
+            known["content_bytes"] = blob
         elif isinstance(request, op.Send):
             known["output"] = blob.decode("utf-8", "replace")
+        elif isinstance(request, op.WaitFor):
+            known["last_output"] = blob.decode("utf-8", "replace")
         elif isinstance(request, op.Read) and "content" not in known:
             known["content"] = blob.decode("utf-8", "replace")
         return type(request).result.model_validate(known)

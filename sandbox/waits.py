@@ -51,6 +51,39 @@ def checked(value: Any) -> WaitingFor | None:
         return None
 
 
+def state_of(
+    running: bool, exit_code: int | None, signal: str | None, wait: WaitingFor | None, reason: str | None = None
+) -> str:
+    """One clause about a command: "running; waits for input on stdin (…)", "killed by SIGKILL: timeout"."""
+    if running:
+        return "running" if wait is None else f"running; {wait.to_text()}"
+    why = f": {one_line(reason)}" if reason else ""
+    return (f"killed by {signal}" if signal else f"exit code {exit_code}") + why
+
+
+def how_it_ended(f: Mapping[str, Any]) -> str:
+    """A clause about a command that has ended, from what the guest says: "ended with exit code 3"."""
+    reason, seconds = f.get("reason"), f.get("seconds")
+    if reason == "timeout" and isinstance(seconds, int | float):
+        return f"was killed: it did not end within {seconds:g} seconds"
+    known = {"cpu": "its processor time was used up", "disk": "the disk is full"}
+    why = f" ({known.get(str(reason), reason)})" if reason else ""
+    if f.get("signal"):
+        return f"was killed by {f['signal']}{why}"
+    return f"ended with exit code {f.get('exit_code', 'unknown')}{why}"
+
+
+def told_end(f: Mapping[str, Any]) -> tuple[str, str]:
+    """Message and hint of the notice that a command in the background has ended."""
+    left = f.get("left")
+    more = f" It left {left} process(es) running." if left else ""
+    longer = ", and give it a longer timeout_seconds" if f.get("reason") == "timeout" else ""
+    return (
+        f"The command {f.get('id')} {how_it_ended(f)}.{more}",
+        f"See its output with logs(id={f.get('id')!r}){longer}.",
+    )
+
+
 def _next_step(kind: str | None, ident: str) -> str:
     if kind == "stdin":
         return f"Answer with send(id={ident!r}, text=...), or kill it and run it again so that it asks nothing (as with -y)."
@@ -74,17 +107,16 @@ def still_running(f: Mapping[str, Any]) -> tuple[str, str]:
     return message, _next_step(wait.kind if isinstance(wait, WaitingFor) else None, ident)
 
 
-def _ended(f: Mapping[str, Any]) -> Wording:
-    how = f"killed by {f['signal']}" if f.get("signal") else f"exit code {f.get('exit_code', 'unknown')}"
+def cannot_send(f: Mapping[str, Any]) -> Wording:
+    """The wording where something was sent to a command that has ended."""
     return Wording(
-        f"The command {f.get('id', '')!r} has ended ({how}): nothing can be sent to it.",
+        f"The command {f.get('id', '')!r} {how_it_ended(f)}: nothing can be sent to it any more.",
         "Look at its output with logs, or run it again.",
         "logs",
     )
 
 
 FAULTS: dict[ErrorCode, Callable[[Mapping[str, Any]], Wording]] = {
-    ErrorCode.command_ended: _ended,
     ErrorCode.stdin_closed: lambda f: Wording(
         f"The standard input of the command {f.get('id', '')!r} is not open.",
         "Run it with wait_seconds (and no stdin) or with pty=true: then send can type into it.",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import array
 import fcntl
-import json
 import os
 import select
 import signal
@@ -20,8 +19,9 @@ from .faults import Fault, fault_of
 from .output import STDERR, STDOUT, Output
 from .reactor import Reactor, Timer
 from .sessions import STATE_LIMIT
-from .spawner import Runner, Spawner, in_memory
+from .spawner import Runner, Spawner
 from .spending import Spending
+from .starting import input_of, start_fault, state_file, widen
 from .streaming import OutputStream
 from .terminal import Input, open_pipe, open_terminal
 
@@ -32,21 +32,8 @@ if TYPE_CHECKING:
 
 CHUNK = 256 * 1024
 USUAL_PIPE_BYTES = 64 * 1024
-PIPE_BYTES = 256 * 1024
-F_SETPIPE_SZ = 1031
-STDIN_IN_PIPE = 4096  # fits any pipe, so it is written at once; longer input is read from memory
 # How long the word of a runner is waited for after its tree was killed: it says what all of it used.
 REAP_SECONDS = 0.02
-_STAGES = {
-    ("exec", 2): "program_not_found",
-    ("exec", 20): "program_not_found",
-    ("exec", 13): "program_not_executable",
-    ("exec", 8): "program_not_executable",
-    ("exec", 7): "arguments_too_long",
-    ("cwd", 2): "working_directory_invalid",
-    ("cwd", 20): "working_directory_invalid",
-    ("cwd", 13): "working_directory_invalid",
-}
 
 
 class Command:
@@ -78,6 +65,9 @@ class Command:
         self.spent = Spending()
         self.when_reaped: Callable[[], None] | None = None
         self.stream: OutputStream | None = None
+        # What was asked for, for those who list commands: "text", "session", "background", "timeout_seconds".
+        self.about: dict[str, Any] = {}
+        self._listeners: list[Callable[[], None]] = []
         self._on_end: Callable[[Command], None] | None = on_end
         self._reactor = reactor
         self._pipes: dict[int, int] = {}
@@ -86,6 +76,11 @@ class Command:
     def running(self) -> bool:
         """Whether the leader has not ended yet."""
         return self._on_end is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more can come of it: it has ended, and so has all that it started."""
+        return not self.running and self.tree_empty and not self._pipes
 
     @property
     def outcome(self) -> tuple[int | None, str | None]:
@@ -128,10 +123,10 @@ class Command:
             self.input, stdin = open_pipe(self._reactor)
             given.append(stdin)
         if extra_fd is None:
-            self.state_fd = _state_file()
+            self.state_fd = state_file()
             extra_fd = os.dup(self.state_fd)
             given.append(extra_fd)
-        return [stdin if isinstance(stdin, int) else _input(stdin), *ends, extra_fd]
+        return [stdin if isinstance(stdin, int) else input_of(stdin), *ends, extra_fd]
 
     def _collect(self, fd: int, stream: int) -> None:
         self._pipes[fd] = stream
@@ -146,7 +141,7 @@ class Command:
         if kind == b"G" and self.on_begin is not None:
             self.on_begin()
         elif kind == b"E":
-            self.fault = _start_fault(packet[1:])
+            self.fault = start_fault(packet[1:])
         elif kind == b"K":
             self.spent.note(packet)
         elif kind == b"X":
@@ -160,6 +155,7 @@ class Command:
             self.tree_empty = True
             if self.exit_status is None:
                 self._leader_ended(signal.SIGKILL)  # the runner itself was killed: a kill of everything
+            self._tell()
 
     def _leader_ended(self, status: int) -> None:
         self.exit_status = status
@@ -203,11 +199,26 @@ class Command:
                 self._drain(fd)
         if self.input is not None:
             self.input.release()
+        self.end_stream()
+        report, self._on_end = self._on_end, None
+        report(self)
+        self._tell()
+
+    # --- who follows it ------------------------------------------------------------------
+    def listen(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Have ``call`` called when there is more output, when it ends, and when nothing of it is left; answers what ends that."""
+        self._listeners.append(call)
+        return lambda: self._listeners.remove(call) if call in self._listeners else None
+
+    def _tell(self) -> None:
+        for call in tuple(self._listeners):
+            call()
+
+    def end_stream(self) -> None:
+        """Send the output to nobody any more: from now on the command does not wait for a reader."""
         if self.stream is not None:
             self._resume()
             self.stream = None
-        report, self._on_end = self._on_end, None
-        report(self)
 
     # --- output ------------------------------------------------------------------
     def _readable(self, fd: int) -> None:
@@ -237,12 +248,14 @@ class Command:
             self.output.append(self._pipes[fd], data)
             if self.stream is not None:
                 self.stream.take(self._pipes[fd], data)
+            self._tell()
             if len(data) == USUAL_PIPE_BYTES:
-                _widen(fd)
+                widen(fd)
         else:
             self._reactor.unwatch(fd)
             os.close(fd)
             del self._pipes[fd]
+            self._tell()
         return len(data)
 
     def _drain(self, fd: int) -> None:
@@ -298,38 +311,3 @@ def outcome(status: int | None) -> tuple[int | None, str | None]:
         except ValueError:
             return None, f"SIG{number}"
     return os.WEXITSTATUS(status), None
-
-
-def _start_fault(packet: bytes) -> Fault:
-    report = json.loads(packet)
-    code = _STAGES.get((report["stage"], report["errno"]), "io_error")
-    return Fault(
-        code, errno=os.strerror(report["errno"]) if report["errno"] else report["error"], stage=report["stage"]
-    )
-
-
-def _state_file() -> int:
-    """A file in memory that cannot grow: what a command wrote there would stay when the kernel has killed it for memory."""
-    fd = os.memfd_create("state", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, STATE_LIMIT)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
-    return fd
-
-
-def _input(data: bytes) -> int:
-    """A descriptor that reads ``data``."""
-    if not data:
-        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    if len(data) <= STDIN_IN_PIPE:
-        read, write = os.pipe2(os.O_CLOEXEC)
-        os.write(write, data)
-        os.close(write)
-        return read
-    return in_memory(data)
-
-
-def _widen(fd: int) -> None:
-    try:
-        fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
-    except OSError:  # the user's share of pipe memory is used up: the default is fine
-        pass

@@ -120,7 +120,7 @@ class Server:
             if operation == "run":
                 self._run(channel, fields, blob)
             elif operation in self._interaction.operations:
-                self._interaction.operations[operation](args, self._replier(channel))
+                self._interact(channel, operation, args)
             elif operation == "kill":
                 self._processes.kill(args, self._replier(channel))
             elif operation in self._at_once:
@@ -141,6 +141,11 @@ class Server:
         if fields.get("stream"):
             args["stream"] = self._streams[channel] = OutputStream(self._link, channel)
         self._cancels[channel] = self._processes.run(args, self._replier(channel), self._eventer(channel))
+
+    def _interact(self, channel: int, operation: Any, args: dict[str, Any]) -> None:
+        cancel = self._interaction.operations[operation](args, self._replier(channel))
+        if cancel is not None:  # it has not been answered yet
+            self._cancels[channel] = cancel
 
     def _is_first(self, ident: str, channel: int, fields: dict[str, Any], blob: bytes) -> bool:
         """Whether the request is to be carried out; one that was made before gets the first one's reply."""

@@ -22,12 +22,10 @@ class Endings:
     def __init__(self) -> None:
         self._untold: deque[dict[str, Any]] = deque(maxlen=MOST_UNTOLD)
 
-    def note(self, command: Command) -> None:
-        """``command`` ended after its caller was answered; one that was killed on request is no news."""
+    def note(self, command: Command, left: int) -> None:
+        """``command`` ended after its caller was answered and left so many processes; one killed on request is no news."""
         if command.stop_reason != "killed":
-            exit_code, by = command.outcome
-            why = command.stop_reason
-            self.tell({"code": "command_ended", "id": command.id, "exit_code": exit_code, "signal": by, "because": why})
+            self.tell({"code": "command_ended", **end_of(command), "left": left})
 
     def tell(self, notice: dict[str, Any]) -> None:
         """Say ``notice``, which has an ``id``, in whatever is answered next."""
@@ -39,6 +37,15 @@ class Endings:
         while self._untold:
             told.append(self._untold.popleft())
         return [notice for notice in told if notice["id"] != known]
+
+
+def end_of(command: Command) -> dict[str, Any]:
+    """How ``command`` ended: its exit code or signal, and why it was stopped, where it was."""
+    exit_code, by = command.outcome
+    return {
+        "id": command.id, "exit_code": exit_code, "signal": by, "reason": command.stop_reason,
+        "seconds": command.about.get("timeout_seconds"),
+    }  # fmt: skip
 
 
 def signal_tree(command: Command, name: str) -> int:

@@ -7,7 +7,9 @@ import time
 from functools import partial
 
 from .commands import Command
+from .endings import end_of
 from .faults import Fault
+from .following import Following
 from .processes import Processes
 from .reactor import Reactor
 from .terminal import hides_input, on_terminal, set_window, typed, window
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .census import Census
     from .jobs import Reply
 
     Wait = dict[str, Any] | None
@@ -33,14 +36,16 @@ NEW_BYTES = 64 * 1024
 
 
 class Interaction:
-    """``operations`` are those it answers, each taking arguments and a reply."""
+    """``operations`` are those it answers, each taking arguments and a reply; what they answer, if anything, cancels them."""
 
     def __init__(self, reactor: Reactor, processes: Processes, workers: Workers) -> None:
         self._reactor = reactor
         self._processes = processes
         self._workers = workers
-        self.operations: dict[Any, Callable[[dict[str, Any], Reply], None]] = {
-            "logs": self.logs, "send": self.send, "resize": self.resize, "screen": self.screen,
+        self._census: Census | None = None
+        self.operations: dict[Any, Callable[[dict[str, Any], Reply], Callable[[], None] | None]] = {
+            "logs": Following(reactor, processes, self.look).logs, "send": self.send, "resize": self.resize,
+            "screen": self.screen, "wait_for": self.wait_for, "processes": self.processes,
         }  # fmt: skip
         processes.look = self.look
 
@@ -74,13 +79,19 @@ class Interaction:
         self._workers.submit(work, watching=True)
 
     # --- operations ------------------------------------------------------------------
-    def logs(self, args: dict[str, Any], reply: Reply) -> None:
-        """Output from an offset on, and what the command waits for. Raises Fault."""
-        fields, data = self._processes.logs(args)
-        command = self._processes.find(args["id"])
-        fields["cpu_seconds"] = round(command.cpu_used(), 6)
-        fields["max_rss_bytes"] = command.spent.max_rss_bytes
-        self.look(command, lambda wait: reply({"result": {**fields, "waiting_for": wait}}, data))
+    def wait_for(self, args: dict[str, Any], reply: Reply) -> Callable[[], None] | None:
+        """See ``conditions``, which is loaded when it is first asked for. Raises Fault."""
+        from .conditions import Conditions
+
+        return Conditions(self._reactor, self._processes, self._workers).wait_for(args, reply)
+
+    def processes(self, args: dict[str, Any], reply: Reply) -> None:
+        """See ``census``, which is loaded when it is first asked for. Raises Fault."""
+        if self._census is None:
+            from .census import Census
+
+            self._census = Census(self._reactor, self._processes, self._workers)
+        self._census.processes(args, reply)
 
     def resize(self, args: dict[str, Any], reply: Reply) -> None:
         """Give a terminal another size. Raises Fault."""
@@ -140,8 +151,7 @@ class Interaction:
     def _running(self, ident: str) -> Command:
         command = self._processes.find(ident)
         if not command.running or command.stopping:
-            exit_code, signal = command.outcome
-            raise Fault("command_ended", id=ident, exit_code=exit_code, signal=signal)
+            raise Fault("command_ended", **end_of(command))
         return command
 
 

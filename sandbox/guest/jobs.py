@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     Reply = Callable[[dict[str, Any], bytes], None]
 
 
+TEXT_CHARS = 500  # of a command's text
+
+
 class Job:
     """One ``run`` from its request to its reply."""
 
@@ -57,6 +60,7 @@ class Job:
         spec = self._spec()
         keep = args["keep_output_bytes"]
         command = self._command = p.new_command(keep, self._ended)
+        command.about = _about(args)
         self._before = hits.Before(p.cgroup)
         command.stream = args.get("stream")
         stdin = (
@@ -130,13 +134,14 @@ class Job:
             notice["session"] = self._args["session"]
         command.told_bytes = command.output.total
         self._answer({"result": result, "segments": segments, "notices": [notice]}, blob)
+        command.end_stream()  # nobody reads it from now on
 
     def _ended(self, command: Command) -> None:
         if self._patience is not None:
             self._patience.cancel()
         processes = self._processes
         if self._reply is None and command.fault is None:
-            processes.endings.note(command)
+            processes.endings.note(command, 0 if command.stopping else processes.left_below(command))
         state = command.take_state()
         notices: list[dict[str, Any]] = []
         if (
@@ -241,6 +246,15 @@ class Job:
             self._answer({"fault": Fault("cancelled", effects="none")})
         elif self._command.running:
             self._processes.stop(self._command, "cancelled", lambda _: None)
+
+
+def _about(args: dict[str, Any]) -> dict[str, Any]:
+    """What is remembered of a request: a command is listed as long as its output is kept."""
+    text = args["command"] if args.get("argv") is None else " ".join(args["argv"])
+    return {
+        "text": text[:TEXT_CHARS], "session": args.get("session"), "background": bool(args.get("background")),
+        "timeout_seconds": args["timeout_seconds"],
+    }  # fmt: skip
 
 
 def so_far(command: Command) -> dict[str, Any]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # A kill of everything is atomic, but a fork that was under way shows up a moment later (seen: 199 ms at half a cpu).
 EVERYTHING_SECONDS = 1.0
+# For processes that were killed and are not gone yet. A command's answer is awaited for 2 s after its deadline.
+PATIENCE_SECONDS = 1.2
 
 
 class Killer:
@@ -46,7 +48,9 @@ class Killer:
             root, report, kept = self._jobs.get()
             killed, alive = proctree.kill_below(root, kept=kept)
             hit: tuple[str, ...] = ()
-            if alive and self.everything:
+            left = proctree.outlast(root, killed, PATIENCE_SECONDS, kept) if alive else set()
+            alive = alive if left is None else left
+            if left is None and self.everything:
                 hit = self._before()
                 alive = _kill_everything()
                 self._reactor.hand_over(self._after)

@@ -113,6 +113,8 @@ class Processes:
             "id": command.id, "offset": start, "next_offset": start + len(data), "total_bytes": command.output.total,
             "kept_bytes": command.output.spilled or min(command.output.total, start + len(data)), "running": command.running,
             "exit_code": exit_code, "signal": signal, "left_running": self.left_below(command),
+            "stop_reason": command.stop_reason, "cpu_seconds": round(command.cpu_used(), 6),
+            "max_rss_bytes": command.spent.max_rss_bytes,
         }  # fmt: skip
         return fields, data
 

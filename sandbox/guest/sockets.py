@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import socket
 
-LISTEN = "0A"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LISTEN, UNCONNECTED = "0A", "07"
+_ACCEPTS = 0x10000  # flag of a listening unix socket
 
 
 def name_of(pid: int, inode: str) -> str | None:
@@ -20,6 +25,51 @@ def name_of(pid: int, inode: str) -> str | None:
         if len(words) > 6 and words[6] == inode:
             return f"unix {words[7].strip() if len(words) > 7 else 'socket'}"
     return None
+
+
+def listeners() -> dict[str, tuple[str, str, int]]:
+    """What is open to be reached in this network: inode → protocol ("tcp", "udp", "unix"), host or path, port (unix: 0)."""
+    found: dict[str, tuple[str, str, int]] = {}
+    for table in ("tcp", "tcp6", "udp", "udp6"):
+        for line in _lines(f"/proc/net/{table}"):
+            words = line.split()
+            if len(words) > 9 and words[3] == (LISTEN if table.startswith("tcp") else UNCONNECTED):
+                host, _, port = address(words[1]).rpartition(":")
+                if port.isdigit():
+                    found[words[9]] = (table[:3], host.strip("[]"), int(port))
+    for line in _lines("/proc/net/unix"):
+        words = line.split(None, 7)
+        if len(words) > 7 and _hex(words[3]) & _ACCEPTS:
+            found[words[6]] = ("unix", words[7].strip(), 0)
+    return found
+
+
+def open_at(port: int, host: str | None) -> str | None:
+    """The address at which TCP ``port`` is open to ``host`` (None: this sandbox itself); None where it is not."""
+    for protocol, address, number in listeners().values():
+        if protocol == "tcp" and number == port and _reaches(address, host):
+            return address
+    return None
+
+
+def _reaches(address: str, host: str | None) -> bool:
+    import ipaddress  # 20 ms, and only who waits for a port needs it
+
+    try:
+        bound: Any = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    bound = getattr(bound, "ipv4_mapped", None) or bound
+    if bound.is_unspecified:
+        return True
+    return bool(bound.is_loopback if host is None else bound == ipaddress.ip_address(host))
+
+
+def _hex(text: str) -> int:
+    try:
+        return int(text, 16)
+    except ValueError:
+        return 0
 
 
 def address(text: str) -> str:

@@ -14,6 +14,7 @@ from .kernel import MACHINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 MOST_PROCESSES, MOST_TASKS, MOST_DESCRIPTORS = 64, 16, 64
@@ -42,13 +43,15 @@ _CHANNELS = {
 }  # fmt: skip
 
 
-def waiting_for(root: int, stdin: str | None) -> dict[str, Any] | None:
+def waiting_for(
+    root: int, stdin: str | None, children: Mapping[int, list[int]] | None = None
+) -> dict[str, Any] | None:
     """What the command below the process ``root`` waits for: {"kind", "pid", "program", "detail"}; None where it is gone.
 
     ``stdin`` is the name of the command's input as links in /proc have it. A process that waits for its children is explained by
-    them.
+    them. ``children`` are those of every process, where they are known already.
     """
-    children = _children()
+    children = _children() if children is None else children
     found: list[tuple[int, int, dict[str, Any]]] = []
     level, seen = children.get(root, []), 0
     for depth in range(MOST_PROCESSES):

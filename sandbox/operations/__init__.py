@@ -14,15 +14,17 @@ from .files import Delete, Download, Edit, List, MakeDir, Move, Read, Search, Up
 from .interaction import Resize, Screen, Send
 from .pages import Browse
 from .usage import Usage
+from .waiting import Processes, WaitFor
 
 __all__ = [
     "OPERATIONS", "REQUESTS", "Browse", "Change", "Delete", "Download", "Edit", "EndSession", "Kill", "List", "Logs", "MakeDir",
-    "Move", "Read", "Request", "Resize", "Run", "Screen", "Search", "Send", "Upload", "Usage", "Write", "schema_of",
+    "Move", "Processes", "Read", "Request", "Resize", "Run", "Screen", "Search", "Send", "Upload", "Usage", "WaitFor", "Write",
+    "schema_of",
 ]  # fmt: skip
 
 REQUESTS: tuple[type[Request], ...] = (
-    Read, Write, Edit, List, Search, MakeDir, Move, Delete, Run, Logs, Kill, EndSession, Send, Resize, Screen, Upload, Download,
-    Browse, Usage,
+    Read, Write, Edit, List, Search, MakeDir, Move, Delete, Run, Logs, Kill, EndSession, Send, Resize, Screen, WaitFor, Processes,
+    Upload, Download, Browse, Usage,
 )  # fmt: skip
 OPERATIONS: dict[str, type[Request]] = {r.operation: r for r in REQUESTS}
 

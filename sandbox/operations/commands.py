@@ -71,13 +71,25 @@ def _is_bytes(text: str) -> bool:
 
 
 class Logs(Request):
-    """Show the output of a command by its id, from a byte offset on; shows whether it still runs."""
+    """Show the output of a command by its id, from a byte offset on, or its last lines; shows whether it still runs.
+
+    With follow it answers as soon as there is output past offset, or the command has ended.
+    """
 
     operation: ClassVar[str] = "logs"
     result: ClassVar[type[results.Result]] = results.LogsResult
     id: str = Field(min_length=1, max_length=64, description="Id of the command.")
-    offset: int = Field(0, ge=0, description="Byte of the output to start at: next_offset of the last call.")
+    offset: int = Field(
+        0, description="Byte of the output to start at: next_offset of the last call; from the end if negative."
+    )
     max_bytes: int = Field(65536, ge=1, description="How many bytes at most.")
+    tail_lines: int | None = Field(None, ge=1, le=100_000, description="Show the last so many lines; without offset.")
+    follow: bool = Field(False, description="Wait until there is output past offset, or the command ends.")
+    wait_seconds: float = Field(30, ge=0, le=86400, description="How long follow waits at most.")
+
+    def problem(self) -> str | None:
+        """Why the arguments do not fit each other; None where they do."""
+        return "offset and tail_lines exclude each other" if self.offset and self.tail_lines else None
 
 
 SignalName = Literal[

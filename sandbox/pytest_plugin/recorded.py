@@ -21,7 +21,7 @@ from sandbox.local import LocalEnvironment
 ENTRIES = 200
 OUTPUT_CHARS = 4000
 SUBJECT_CHARS = 500
-_SUBJECTS = ("subject", "command", "argv", "path", "source", "url", "id", "pattern")
+_SUBJECTS = ("subject", "command", "argv", "path", "source", "url", "log", "file", "port", "id", "pattern")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Record:
                 number=self.count,
                 at_seconds=round(time.monotonic() - self._started - envelope.duration_ms / 1000, 3),
                 operation=operation,
-                subject=str(subject if isinstance(subject, str) else list(subject))[:SUBJECT_CHARS],
+                subject=str(subject if isinstance(subject, str | int) else list(subject))[:SUBJECT_CHARS],
                 background=bool(args.get("background")),
                 id=ran.id if ran else None,
                 exit_code=ran.exit_code if ran else None,

@@ -22,11 +22,13 @@ from .files import (
 )
 from .interaction import ResizeResult, ScreenResult, SendResult
 from .pages import BrowseResult, Link
+from .processes import ListedCommand, Port, Process, ProcessesResult
 from .usage import PlaceUsage, UsageResult
+from .waiting import WaitForResult
 
 __all__ = [
     "BrowseResult", "Candidate", "DeleteResult", "DownloadResult", "EditResult", "EndSessionResult", "Entry", "FileType",
-    "KillResult", "Link", "ListResult", "LogsResult", "MakeDirResult", "Match", "MoveResult", "OomVictim", "PlaceUsage",
-    "ReadResult", "ResizeResult", "Result", "RunResult", "ScreenResult", "SearchResult", "SendResult", "UploadResult",
-    "UsageResult", "WriteResult",
+    "KillResult", "Link", "ListResult", "ListedCommand", "LogsResult", "MakeDirResult", "Match", "MoveResult", "OomVictim",
+    "PlaceUsage", "Port", "Process", "ProcessesResult", "ReadResult", "ResizeResult", "Result", "RunResult", "ScreenResult",
+    "SearchResult", "SendResult", "UploadResult", "UsageResult", "WaitForResult", "WriteResult",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.plain_text import plain
-from sandbox.waits import WaitingFor
+from sandbox.waits import WaitingFor, state_of
 
 from .base import Result
 
@@ -78,11 +78,13 @@ class RunResult(Result):
 class LogsResult(Result):
     """``content`` is the output from ``offset`` to ``next_offset``; ``total_bytes`` is all the command has produced.
 
-    ``encoding_errors`` says that bytes which are no UTF-8 were replaced in it.
+    ``encoding_errors`` says that bytes which are no UTF-8 were replaced in it; ``content_bytes`` (in Python only) is what was
+    printed. ``stop_reason`` says why the command was stopped, where it was: "timeout", "killed", "cancelled", "disk".
     """
 
     id: str
     content: str = ""
+    content_bytes: bytes = Field(default=b"", exclude=True, repr=False)
     encoding_errors: bool = False
     offset: int = 0
     next_offset: int = 0
@@ -91,6 +93,7 @@ class LogsResult(Result):
     running: bool = False
     exit_code: int | None = None
     signal: str | None = None
+    stop_reason: str | None = Field(default=None, max_length=40)
     left_running: int = 0
     cpu_seconds: float | None = None
     max_rss_bytes: int | None = None
@@ -98,11 +101,9 @@ class LogsResult(Result):
 
     def to_text(self) -> str:
         """The output as a terminal would show it, then one line with the state of the command."""
-        state = (
-            "running" if self.running else f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
-        )
-        if self.waiting_for is not None:
-            state += f"; {self.waiting_for.to_text()}"
+        state = state_of(self.running, self.exit_code, self.signal, self.waiting_for, self.stop_reason)
+        if self.left_running:
+            state += f", {self.left_running} process(es) left running"
         where = f"[{state}; bytes {self.offset}-{self.next_offset} of {self.total_bytes}]"
         return f"{plain(self.content).rstrip(chr(10))}\n{where}".lstrip("\n")
 

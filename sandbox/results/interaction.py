@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from sandbox.waits import WaitingFor
+from sandbox.waits import WaitingFor, state_of
 
 from .base import Result
-
-
-def state_of(running: bool, exit_code: int | None, signal: str | None, wait: WaitingFor | None) -> str:
-    """One clause about a command: "running; waits for input on stdin (…)"."""
-    if running:
-        return "running" if wait is None else f"running; {wait.to_text()}"
-    return f"killed by {signal}" if signal else f"exit code {exit_code}"
 
 
 class ScreenResult(Result):

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sandbox.errors import ErrorCode, OperationError
+from sandbox.guest.conditions import KINDS, LAST_BYTES
 from sandbox.guest.faults import Fault
+from sandbox.guest.following import first_byte
 from sandbox.guest.output import STDERR, STDOUT, Output
 
 from .tree import SPILL, WORKSPACE, File, Tree
@@ -60,6 +62,7 @@ Table = Mapping[str | re.Pattern[str], Answer] | Callable[[FakeRun], Reply | Non
 @dataclass(slots=True)
 class _Command:
     id: str
+    run: FakeRun
     ran: Ran
     output: Output
     all: bytes
@@ -94,7 +97,7 @@ class Commands:
         wait = args.get("wait_seconds")
         if args.get("pty") or (wait is not None and ran.seconds > wait):
             raise _unable("cannot talk with a command that runs")
-        command = self._started(ran, args["keep_output_bytes"])
+        command = self._started(run, ran, args["keep_output_bytes"])
         if background:
             command.running = ran.seconds > 0
             return {"result": {"id": command.id, "running": True, "cwd": cwd}}, b""
@@ -133,7 +136,7 @@ class Commands:
             )
         return _as_ran(answer)
 
-    def _started(self, ran: Ran, keep: int) -> _Command:
+    def _started(self, run: FakeRun, ran: Ran, keep: int) -> _Command:
         ident = f"c{len(self._known) + 1}"
         output = Output(b"", keep, 0, lambda: False)
         output.spill_truncated = True  # the spill file is in memory too
@@ -141,7 +144,7 @@ class Commands:
         for stream, data in ((STDOUT, out), (STDERR, err)):
             if data:
                 output.append(stream, data)
-        command = self._known[ident] = _Command(ident, ran, output, out + err)
+        command = self._known[ident] = _Command(ident, run, ran, output, out + err)
         if output.truncated:
             self._tree.nodes[f"{SPILL}/{ident}.log"] = File(command.all[: self._limits["spill_bytes"]])
         return command
@@ -178,14 +181,13 @@ class Commands:
         """The result of ``logs``."""
         command = self._find(args["id"])
         size = min(args["max_bytes"], self._limits["read_bytes"])
-        start = min(args["offset"], len(command.all))
+        start = min(first_byte(command.output, args, self._limits["read_bytes"]), len(command.all))
+        if args["follow"] and command.running and start == len(command.all):
+            raise _unable("cannot wait for more output of a command that runs")
         data = command.all[start : start + size]
-        signal = None if command.running else "SIGKILL" if command.killed else command.ran.signal
-        ended = not command.running and signal is None
         return {
             "id": command.id, "offset": start, "next_offset": start + len(data), "total_bytes": len(command.all),
-            "kept_bytes": len(command.all), "running": command.running, "signal": signal,
-            "exit_code": command.ran.exit_code if ended else None,
+            "kept_bytes": len(command.all), **_state_of(command),
             "left_running": 0 if command.running or command.killed else command.ran.left_running,
         }, data  # fmt: skip
 
@@ -199,11 +201,58 @@ class Commands:
         command.running = False
         return {"id": command.id, "killed": left} if left else {"id": command.id, "already_ended": True}
 
+    def wait_for(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """The reply to ``wait_for``: what is so now, for no time passes here, and no port is ever open."""
+        command = None if args["id"] is None else self._find(args["id"])
+        kind = next(name for name in KINDS if args[name] not in (None, False))
+        state: dict[str, Any] = {"condition": kind}
+        if command is not None:
+            state |= {"id": command.id, **_state_of(command)}
+        seen = self._seen(args, command)
+        last = b"" if command is None else command.all[-LAST_BYTES:]
+        if seen is not None:
+            return {"result": {**state, **seen}}, last if kind == "exit" else b""
+        named: dict[str, Any] = {} if command is None else {"id": command.id}
+        names = ("port", "host", "log", "literal", "file", "contains")
+        what: dict[str, Any] = named | {name: args[name] for name in names if args[name]}
+        if command is not None and not command.running and not command.ran.left_running:
+            fault = Fault("command_ended", **what, **_state_of(command))
+        else:
+            running = command is not None and command.running
+            fault = Fault("not_ready", **what, waited=args["timeout_seconds"], running=running)
+        return {"result": state, "fault": fault}, last
+
+    def _seen(self, args: dict[str, Any], command: _Command | None) -> dict[str, Any] | None:
+        if args["log"] is not None and command is not None:
+            pattern = re.compile(re.escape(args["log"]) if args["literal"] else args["log"])
+            at = min(first_byte(command.output, args, self._limits["read_bytes"]), len(command.all))
+            for line in command.all[at:].splitlines(keepends=True):
+                text = line.decode("utf-8", "replace").rstrip("\r\n")
+                if found := pattern.search(text):
+                    return {"line": text, "groups": found.groups(), "offset": at, "next_offset": at + len(line)}
+                at += len(line)
+        if args["file"] is not None:
+            node = self._tree.nodes.get(self._tree.resolve(args["file"]))
+            there = node is not None if args["contains"] is None else _holds(node, args["contains"])
+            return {"path": args["file"]} if there else None
+        return {} if args["exit"] and command is not None and not command.running else None
+
+    def processes(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The result of ``processes``: the commands alone, which are no processes here."""
+        listed = list(self._known.values()) if args["id"] is None else [self._find(args["id"])]
+        return {"commands": [
+            {
+                "id": c.id, "command": c.run.command[:1000], "session": c.run.session, "background": c.run.background,
+                "output_bytes": len(c.all), "seconds": 0.0 if c.running else c.ran.seconds, **_state_of(c),
+            }
+            for c in sorted(listed, key=lambda c: not c.running)
+        ]}  # fmt: skip
+
     def unable(self, operation: str, ident: str) -> OperationError:
         """The failure of an operation that needs a live command. Raises Fault for an id that is not known."""
         command = self._find(ident)
         if not command.running:
-            raise Fault("command_ended", id=ident, exit_code=command.ran.exit_code, signal=command.ran.signal)
+            raise Fault("command_ended", id=ident, **_state_of(command))
         return _unable(f"cannot {operation}")
 
     def end_session(self, args: dict[str, Any]) -> dict[str, Any]:
@@ -218,6 +267,19 @@ class Commands:
         if ident not in self._known:
             raise Fault("unknown_command", id=ident, known=list(self._known)[-10:])
         return self._known[ident]
+
+
+def _state_of(command: _Command) -> dict[str, Any]:
+    signal = None if command.running else "SIGKILL" if command.killed else command.ran.signal
+    ended = not command.running and signal is None
+    return {
+        "running": command.running, "signal": signal, "exit_code": command.ran.exit_code if ended else None,
+        "stop_reason": "killed" if command.killed else None,
+    }  # fmt: skip
+
+
+def _holds(node: Any, text: str) -> bool:
+    return isinstance(node, File) and text.encode("utf-8", "surrogateescape") in node.data
 
 
 def _unable(what: str) -> OperationError:

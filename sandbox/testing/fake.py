@@ -145,14 +145,14 @@ class _MemoryTransport(Transport):
     ) -> tuple[dict[str, Any], bytes]:
         if operation == "run":
             return self._commands.run(args, blob)
+        if operation == "wait_for":
+            return self._commands.wait_for(args)
         if operation == "logs":
             fields, data = self._commands.logs(args)
         elif operation in ("send", "resize", "screen"):
             raise self._commands.unable(operation, args["id"])
-        elif operation == "kill":
-            fields, data = self._commands.kill(args), b""
-        elif operation == "end_session":
-            fields, data = self._commands.end_session(args), b""
+        elif operation in ("kill", "end_session", "processes"):
+            fields, data = getattr(self._commands, operation)(args), b""
         elif operation == "usage":
             fields, data = {"running": self._commands.running()}, b""
         elif operation == "browse":

@@ -298,7 +298,7 @@ def test_delete(env: GuestEnvironment, folder: str) -> None:
         ("run", {"command": "true", "argv": ["true"]}, "give either command or argv"),
         ("run", {"command": "true", "timeout_seconds": 3601}, "at most 3600"),
         ("run", {"command": "true", "keep_output_bytes": 2 << 20}, "keep_output_bytes"),
-        ("logs", {"id": "c1", "offset": -1}, "offset"),
+        ("logs", {"id": "c1", "max_bytes": 0}, "max_bytes"),
     ],
 )
 def test_wrong_arguments(env: GuestEnvironment, operation: str, args: dict[str, Any], named: str) -> None:

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from sandbox import AsyncEnvironment, CancelToken
-from sandbox.aio import OutputChunk
+from sandbox.following import OutputChunk
 from sandbox.guest_environment import GuestEnvironment
 
 from .checks import done, refused, so_far

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,6 +118,29 @@ def test_it_gives_up_in_time_and_says_who_is_left(started: Callable[[str], int],
     assert time.monotonic() - began < 0.35
     assert survivors == before
     monkeypatch.undo()
+
+
+def test_who_is_slow_to_die_is_waited_for(started: Callable[[str], int]) -> None:
+    root = started(TREES["plain"])
+    before = set(proctree.descendants(root))
+    for pid in before:
+        threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
+    assert proctree.outlast(root, before, 10) == set()
+
+
+def test_who_does_not_die_is_named_in_time(started: Callable[[str], int]) -> None:
+    root = started(TREES["plain"])
+    before = set(proctree.descendants(root))
+    began = time.monotonic()
+    assert proctree.outlast(root, before, 0.2) == before
+    assert 0.2 <= time.monotonic() - began < 2
+
+
+def test_who_forks_on_is_not_waited_for(started: Callable[[str], int]) -> None:
+    root = started(TREES["plain"])
+    began = time.monotonic()
+    assert proctree.outlast(root, (), 10) is None
+    assert time.monotonic() - began < 2
 
 
 def test_nothing_is_below_a_pid_that_is_not_there() -> None:

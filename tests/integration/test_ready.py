@@ -13,7 +13,6 @@ from sandbox import DockerEnvironment, LocalEnvironment, SandboxError
 from sandbox.errors import ErrorCode
 from sandbox.ready import (
     NotReadyError,
-    listening_ports,
     wait_for_command,
     wait_for_file,
     wait_for_http,
@@ -49,31 +48,16 @@ def test_an_ipv6_listener_counts(env: DockerEnvironment) -> None:
     env.kill(server)
 
 
-def test_without_any_program_the_port_is_asked() -> None:
+def test_a_port_needs_no_program_of_the_image() -> None:
     with LocalEnvironment(env={"PATH": "/nonexistent"}) as env:
         with socket.socket() as held:  # bound and not listening: nobody else's server can answer there meanwhile
             held.bind(("127.0.0.1", 0))
             port = held.getsockname()[1]
-            with pytest.raises(NotReadyError, match="refused"):
+            with pytest.raises(NotReadyError, match=f"port {port} is open"):
                 wait_for_port(env, port, timeout_seconds=0.5)
         code = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); s.accept()[0].send(b'+OK'); time.sleep(60)"
         server = env.run(argv=[sys.executable, "-c", code], background=True).unwrap().id
         wait_for_port(env, port, command_id=server)
-
-
-def test_only_listeners_on_own_addresses_count() -> None:
-    table = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 00000000:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 623 1 0
-   1: 0100007F:1F41 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 623 1 0
-   2: 0100007F:1F42 0100007F:A000 01 00000000:00000000 00:00000000 00000000     0        0 623 1 0
-   3: 020011AC:1F43 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 623 1 0
-   4: 00000000000000000000000000000000:1F44 00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 1 1 0
-   5: 00000000000000000000000001000000:1F45 00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 1 1 0
-   6: 0000000000000000FFFF00000100007F:1F46 00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 1 1 0
-   7: B80D0120000000000000000001000000:1F47 00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 1 1 0
-nonsense
-"""
-    assert listening_ports(table) == {8000, 8001, 8004, 8005, 8006}
 
 
 def test_a_port_that_stays_closed(env: DockerEnvironment) -> None:
@@ -130,7 +114,7 @@ def test_a_file_is_waited_for(env: DockerEnvironment) -> None:
     wait_for_file(env, "out/pid", command_id=server)
     wait_for_file(env, "out/pipe")
     wait_for_file(env, "out")
-    with pytest.raises(NotReadyError, match=r"out/none exists \('out/none' does not exist\)"):
+    with pytest.raises(NotReadyError, match=r"not so that out/none exists\."):
         wait_for_file(env, "out/none", timeout_seconds=0.2)
     env.kill(server)
 
@@ -190,7 +174,7 @@ def test_what_is_no_port_is_refused(env: DockerEnvironment, port: int) -> None:
 
 
 def test_a_wait_of_no_time_is_refused(env: DockerEnvironment) -> None:
-    with pytest.raises(SandboxError, match="timeout_seconds is 0"):
+    with pytest.raises(SandboxError, match="timeout_seconds"):
         wait_for_file(env, "x", timeout_seconds=0)
 
 

@@ -14,14 +14,14 @@ from sandbox.results import BrowseResult, ReadResult, Result, RunResult, UsageRe
 
 NAMES = [
     "read", "write", "edit", "list", "search", "make_dir", "move", "delete", "run", "logs", "kill", "end_session",
-    "send", "resize", "screen", "upload", "download", "browse", "usage",
+    "send", "resize", "screen", "wait_for", "processes", "upload", "download", "browse", "usage",
 ]  # fmt: skip
 MINIMAL: dict[str, dict[str, Any]] = {
     "read": {"path": "a"}, "write": {"path": "a", "content": ""}, "edit": {"path": "a", "old_text": "x", "new_text": ""},
     "list": {}, "search": {"pattern": "x"}, "make_dir": {"path": "a"}, "move": {"source": "a", "target": "b"},
     "delete": {"path": "a"}, "run": {}, "logs": {"id": "c1"}, "kill": {"id": "c1"}, "end_session": {"session": "s"},
-    "send": {"id": "c1"}, "resize": {"id": "c1", "rows": 5, "cols": 9}, "screen": {"id": "c1"}, "upload": {"path": "a"},
-    "download": {"path": "a"}, "browse": {"url": "http://127.0.0.1/"}, "usage": {},
+    "send": {"id": "c1"}, "resize": {"id": "c1", "rows": 5, "cols": 9}, "screen": {"id": "c1"}, "wait_for": {}, "processes": {},
+    "upload": {"path": "a"}, "download": {"path": "a"}, "browse": {"url": "http://127.0.0.1/"}, "usage": {},
 }  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def test_what_a_model_is_shown_of_a_run(result: RunResult, text: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_result_is_json(name: str) -> None:
     kind: type[Request] = OPERATIONS[name]
-    needed = {field: "x" for field, info in kind.result.model_fields.items() if info.is_required()}
+    needed = {field: "exit" for field, info in kind.result.model_fields.items() if info.is_required()}
     result = kind.result.model_validate(needed)
     assert kind.result.model_validate_json(result.model_dump_json()) == result
 

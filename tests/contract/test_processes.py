@@ -1,0 +1,191 @@
+"""processes: every command and what is below it, whatever names and numbers the sandbox comes up with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from sandbox import FakeEnvironment, LocalEnvironment
+from sandbox.guest_environment import GuestEnvironment
+from sandbox.results import ListedCommand, Process
+from sandbox.testing import Ran
+
+from .checks import done, refused
+
+
+def background(env: GuestEnvironment, command: str, **options: str) -> str:
+    return done(env.run(command, background=True, session=None, **options)).id  # type: ignore[arg-type]
+
+
+def look(env: GuestEnvironment, ident: str) -> ListedCommand:
+    listed = done(env.processes(ident)).commands
+    assert [command.id for command in listed] == [ident]
+    return listed[0]
+
+
+def look_until(env: GuestEnvironment, ident: str, so: Callable[[ListedCommand], bool]) -> ListedCommand:
+    """The command, once it is as expected."""
+    for _ in range(100):
+        seen = look(env, ident)
+        if so(seen):
+            return seen
+        time.sleep(0.02)
+    raise AssertionError(seen)
+
+
+def named(command: ListedCommand, text: str) -> list[Process]:
+    return [process for process in command.processes if text in process.command]
+
+
+def test_ended_commands_are_listed(env: GuestEnvironment) -> None:
+    ran = done(env.run("printf hello", session="listed"))
+    command = look(env, ran.id)
+    assert (command.command, command.session, command.background) == ("printf hello", "listed", False)
+    assert (command.running, command.exit_code, command.output_bytes) == (False, 0, 5)
+    assert (command.process_count, command.processes) == (0, ())
+    everything = done(env.processes())
+    assert ran.id in [c.id for c in everything.commands]
+    assert f"{ran.id} (exit code 0): printf hello" in everything.to_text()
+    refused(env.processes("c0"), "unknown_command", "'c0'")
+
+
+@pytest.mark.needs("shell")
+def test_a_tree(env: GuestEnvironment) -> None:
+    threads = "import threading,time; [threading.Thread(target=time.sleep, args=(600,)).start() for _ in range(3)]"
+    ident = background(env, f"(sleep 600 & sleep 601; true) & python3 -c '{threads}'")
+    command = look_until(
+        env, ident, lambda c: len(named(c, "sleep 60")) >= 3 and any(p.threads == 4 for p in c.processes)
+    )
+    assert (command.running, command.background, command.process_count) == (True, True, len(command.processes))
+    assert command.waiting_for is not None
+    shell = command.processes[0]
+    assert shell.parent == 0
+    assert shell.command.startswith(("bash -c (sleep 600", "sh -c (sleep 600"))
+    assert "gamebox" not in shell.command
+    below = {p.pid for p in command.processes if p.parent == shell.pid}
+    assert len(below) == 2
+    first, second = (p for p in command.processes if p.command in ("sleep 600", "sleep 601"))
+    assert first.parent == second.parent
+    assert first.parent in below
+    assert (first.state, first.threads, first.listens) == ("sleeping", 1, ())
+    assert first.memory_bytes > 100_000
+    assert 0 <= first.age_seconds < 60
+    lines = done(env.processes(ident)).to_text().splitlines()
+    assert lines[0].startswith(f"{ident} $ (sleep 600")
+    assert any(line.startswith(f"      {first.pid} sleep 600  [sleeping") for line in lines)
+    done(env.kill(ident))
+    after = look(env, ident)
+    assert (after.running, after.stop_reason, after.process_count) == (False, "killed", 0)
+
+
+@pytest.mark.needs("shell")
+def test_what_computes_shows_as_load(env: GuestEnvironment) -> None:
+    ident = background(env, "while :; do :; done")
+    look(env, ident)
+    seen = look_until(env, ident, lambda c: bool(c.processes) and c.processes[0].cpu_percent > 1)
+    assert seen.processes[0].cpu_percent < 150
+    result = done(env.processes(ident))
+    assert 0.2 <= result.sampled_seconds < 30
+    assert result.commands[0].processes[0].cpu_seconds > 0
+    done(env.kill(ident))
+
+
+@pytest.mark.needs("shell")
+def test_ports(env: GuestEnvironment) -> None:
+    program = (
+        "import socket,time; t = socket.create_server(('127.0.0.1', 0)); u = socket.socket(type=socket.SOCK_DGRAM); "
+        "u.bind(('127.0.0.1', 0)); x = socket.socket(socket.AF_UNIX); x.bind('\\0gamebox test %d' % t.getsockname()[1]); "
+        "x.listen(); c = socket.create_connection(t.getsockname()); "
+        "print(t.getsockname()[1], u.getsockname()[1], flush=True); time.sleep(600)"
+    )
+    ident = done(env.run(argv=["python3", "-c", program], background=True, session=None)).id
+    ports = [int(word) for word in done(env.wait_for(id=ident, log=r"\d+ \d+")).line.split()]
+    (process,) = look(env, ident).processes
+    listens = {(p.protocol, p.port): p.address for p in process.listens}
+    assert listens == {
+        ("tcp", ports[0]): "127.0.0.1", ("udp", ports[1]): "127.0.0.1", ("unix", 0): f"@gamebox test {ports[0]}",
+    }  # fmt: skip
+    assert f"listens on tcp 127.0.0.1:{ports[0]}" in done(env.processes(ident)).to_text()
+    done(env.kill(ident))
+
+
+@pytest.mark.needs("shell")
+def test_what_was_left_behind_stands_under_its_command(env: GuestEnvironment) -> None:
+    ran = done(env.run("sleep 612 & (setsid sleep 613 &) ; exit 5", session=None))
+    assert ran.left_running == 2
+    command = look(env, ran.id)
+    assert (command.running, command.exit_code, command.process_count) == (False, 5, 2)
+    assert {p.command for p in command.processes} == {"sleep 612", "sleep 613"}
+    assert all(p.parent == 0 for p in command.processes)
+    assert "exit code 5, 2 process(es) left behind" in done(env.processes()).to_text()
+    done(env.kill(ran.id))
+    assert look(env, ran.id).process_count == 0
+
+
+@pytest.mark.needs("shell")
+def test_many_processes_are_counted_and_cut(env: GuestEnvironment) -> None:
+    ident = background(env, "for n in $(seq 70); do sleep 600 & done; echo started; wait")
+    done(env.wait_for(id=ident, log="started"))
+    everything = done(env.processes())
+    command = next(c for c in everything.commands if c.id == ident)
+    assert command.process_count == 71
+    assert len(command.processes) == 50
+    assert f"and 21 more processes; see them with processes(id='{ident}')" in everything.to_text()
+    assert len(look(env, ident).processes) == 71
+    done(env.kill(ident))
+
+
+@pytest.mark.needs("shell")
+def test_names_that_a_command_chose_itself(env: GuestEnvironment) -> None:
+    program = (
+        r"import ctypes,time; ctypes.CDLL(None).prctl(15, b'x) R 1\n\x1b[31m\xff'); "
+        "print('named', flush=True); time.sleep(600)"
+    )
+    argv = ["python3", "-c", program, "\x1b[2J\n" + "x" * 5000]
+    ident = done(env.run(argv=argv, background=True, session=None)).id
+    done(env.wait_for(id=ident, log="named"))
+    (process,) = look(env, ident).processes
+    assert process.name.startswith("x) R 1\n")
+    assert process.state == "sleeping"
+    assert len(process.command) <= 200
+    text = done(env.processes(ident)).to_text()
+    assert "\x1b" not in text
+    assert len(text.splitlines()) < 8
+    done(env.kill(ident))
+
+
+@pytest.mark.needs("isolated")
+def test_the_sandbox_as_a_whole(env: GuestEnvironment) -> None:
+    seen = done(env.processes())
+    assert seen.memory_limit_bytes == env.limits.memory_bytes
+    assert seen.pids_limit == env.limits.pids
+    assert seen.memory_bytes is not None
+    assert seen.pids is not None
+    assert 5 << 20 < seen.memory_bytes < env.limits.memory_bytes
+    assert 2 < seen.pids < env.limits.pids
+    assert f"of {env.limits.pids} processes and threads]" in seen.to_text()
+
+
+def test_without_a_sandbox_nothing_is_bounded() -> None:
+    with LocalEnvironment() as env:
+        ran = done(env.run("sleep 600", wait_seconds=0.1))
+        seen = done(env.processes())
+        assert (seen.memory_bytes, seen.pids, seen.pids_limit) == (None, None, None)
+        assert [(c.id, c.session, c.background, c.process_count) for c in seen.commands] == [
+            (ran.id, "default", False, 2)
+        ]
+        assert "in the session default" in seen.to_text()
+
+
+def test_a_fake_lists_its_commands() -> None:
+    env = FakeEnvironment(commands={"ls": "a\n", "serve": Ran(seconds=9)})
+    done(env.run("ls"))
+    server = done(env.run("serve", background=True)).id
+    listed = done(env.processes()).commands
+    assert [(c.id, c.command, c.running, c.background) for c in listed] == [
+        (server, "serve", True, True),
+        ("c1", "ls", False, False),
+    ]
+    refused(env.processes("c9"), "unknown_command")
