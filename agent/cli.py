@@ -12,6 +12,7 @@ import typer
 import typer.core
 
 from sandbox import cli as sandbox_cli
+from sandbox import cli_kept
 
 # What writing to a stream can fail with, other than that nobody reads it.
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -53,6 +54,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", context_settings={"allow_interspersed_args": False}, epilog=sandbox_cli.EPILOG)(sandbox_cli.run)
+app.command("ls", epilog=cli_kept.LS_EPILOG)(cli_kept.ls)
+app.command("rm", epilog=cli_kept.RM_EPILOG)(cli_kept.rm)
 
 AGENT_EPILOG = """Examples:
 

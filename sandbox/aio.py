@@ -64,6 +64,21 @@ class AsyncEnvironment:
             self._pool.shutdown(wait=False)
             self._waiters.shutdown(wait=False)
 
+    async def remove(self) -> None:
+        """End the sandbox, also a kept one, which ``close`` leaves running; may be called more than once."""
+        try:
+            await asyncio.to_thread(self.environment.remove)
+        finally:
+            self._pool.shutdown(wait=False)
+
+    async def pause(self) -> None:
+        """See ``GuestEnvironment.pause``. Raises SandboxError."""
+        await asyncio.to_thread(self.environment.pause)
+
+    async def resume(self) -> None:
+        """See ``GuestEnvironment.resume``. Raises SandboxError."""
+        await asyncio.to_thread(self.environment.resume)
+
     async def _call(self, method: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(method, *args, **options))
 

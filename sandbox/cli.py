@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import typer
 
@@ -36,6 +36,8 @@ EPILOG = """Examples:
   gamebox run -- python3 -c 'print(6*7)'
 
   gamebox run --workspace ./mylib --timeout 60 -- sh -c 'python3 -m unittest 2>&1 | tail'
+
+  gamebox run --keep --name work -- git init && gamebox run --in work -- git status
 """
 
 
@@ -51,27 +53,35 @@ def run(
     stdin: bool = typer.Option(False, "--stdin", "-i", help="Give the command this command's standard input."),
     as_json: bool = typer.Option(False, "--json", help="Print the envelope as JSON."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
+    keep: bool = typer.Option(False, "--keep", help="Leave the sandbox running; its id is printed on standard error."),
+    name: str | None = typer.Option(None, help="Name of the sandbox, with --keep."),
+    inside: str | None = typer.Option(None, "--in", metavar="ID", help="Run it in a kept sandbox, by its id or name."),
 ) -> None:
-    """Run one command in a fresh sandbox, show its output at once, exit as it did: 124 after a timeout, 128+n after signal n."""
-    from .watching import Watch
-
+    """Run one command in a fresh sandbox, or in a kept one. Shows its output at once and exits as it did: 124 after a timeout,
+    128+n after signal n.
+    """
     variables = dict(_variable(text) for text in env)
-    with _opened(sandbox_of(image, None if local else workspace, network, memory, cpus, local), timeout) as sandbox:
+    kept = Kept(keep or name is not None, name, inside)
+    wanted = sandbox_of(image, None if local else workspace, network, memory, cpus, local, kept)
+    with _opened(wanted, timeout) as sandbox:
         if local and workspace is not None:  # LocalEnvironment would work in the folder itself
             sandbox.upload(_folder(workspace), ".").unwrap()
-        args = {
-            "argv": command,
-            "env": variables,
-            "stdin": sys.stdin.buffer.read() if stdin else None,
-            "timeout_seconds": timeout,
-            "keep_output_bytes": _kept(sandbox.limits) if as_json else 0,
-        }
-        answer = sandbox.execute("run", args, watch=None if as_json else Watch(on_bytes=_pass_on))
+        if kept.keep:
+            sys.stderr.write(f"kept: {sandbox.container_id[:12]}\n")  # type: ignore[attr-defined]
+        answer = _carried_out(sandbox, {"argv": command, "env": variables, "timeout_seconds": timeout}, stdin, as_json)
     if as_json:
-        print_json(_without_spill(answer).to_dict())
+        print_json((answer if kept.stays else _without_spill(answer)).to_dict())
     else:
         _print(answer)
     raise typer.Exit(exit_code(answer))
+
+
+def _carried_out(sandbox: GuestEnvironment, args: dict[str, Any], stdin: bool, as_json: bool) -> Envelope[RunResult]:
+    from .watching import Watch
+
+    args["stdin"] = sys.stdin.buffer.read() if stdin else None
+    args["keep_output_bytes"] = _kept(sandbox.limits) if as_json else 0
+    return sandbox.execute("run", args, watch=None if as_json else Watch(on_bytes=_pass_on))
 
 
 @contextmanager
@@ -106,10 +116,25 @@ def _kept(limits: Limits) -> int:
     return min(limits.spill_bytes, int(limits.memory_bytes * KEPT_SHARE_OF_MEMORY))
 
 
+class Kept(NamedTuple):
+    """Whether the sandbox stays when the command is over, under which name, and which one there is already it is to be."""
+
+    keep: bool = False
+    name: str | None = None
+    inside: str | None = None
+
+    @property
+    def stays(self) -> bool:
+        """Whether the sandbox is there when the command is over."""
+        return self.keep or self.inside is not None
+
+
 def sandbox_of(
-    image: str, workspace: Path | None, network: str, memory: str, cpus: float, local: bool
+    image: str, workspace: Path | None, network: str, memory: str, cpus: float, local: bool, kept: Kept = Kept()
 ) -> GuestEnvironment:
     """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good."""
+    if kept.inside is not None:
+        return _kept_one(kept, local or workspace is not None)
     from dataclasses import replace
 
     from .limits import Limits
@@ -120,6 +145,8 @@ def sandbox_of(
     limits = Limits(memory_bytes=size_of(memory), cpus=cpus)
     # A workspace that fits may be copied in, too.
     limits = replace(limits, transfer_bytes=max(limits.transfer_bytes, limits.workspace_bytes))
+    if local and kept.keep:
+        raise bad_input("--local has no sandbox to keep.", "Leave out --keep and --name, or --local.")
     if local:
         from .local import LocalEnvironment
 
@@ -128,7 +155,17 @@ def sandbox_of(
     from .docker.environment import DockerEnvironment
 
     policy = Network.none() if network == "none" else Network.bridge()
-    return DockerEnvironment(image=image, workspace=workspace, limits=limits, network=policy, report=_report)
+    return DockerEnvironment(
+        image=image, workspace=workspace, limits=limits, network=policy, report=_report, keep=kept.keep, name=kept.name
+    )
+
+
+def _kept_one(kept: Kept, other: bool) -> GuestEnvironment:
+    if other or kept.keep:
+        raise bad_input("--in names a sandbox that is there.", "Leave out --keep, --name, --local and --workspace.")
+    from .docker.environment import DockerEnvironment
+
+    return DockerEnvironment.attach(str(kept.inside), report=_report)
 
 
 def size_of(text: str) -> int:

@@ -169,6 +169,18 @@ class Environment(OperationMethods):
     def close(self) -> None:
         """Release what the environment holds; may be called more than once."""
 
+    def remove(self) -> None:
+        """End what ``close`` may leave running, which is only a kept sandbox; else the same."""
+        self.close()
+
+    def pause(self) -> None:
+        """Stop everything in the sandbox until ``resume``. Raises SandboxError where there is none that could be stopped."""
+        raise _unsupported(self, "pause")
+
+    def resume(self) -> None:
+        """Undo ``pause``. Raises SandboxError."""
+        raise _unsupported(self, "resume")
+
     def __enter__(self) -> Self:
         return self.start()
 

@@ -75,6 +75,9 @@ class ErrorCode(StrEnum):
     # the sandbox and its engine
     sandbox_unavailable = "sandbox_unavailable"
     sandbox_closed = "sandbox_closed"
+    sandbox_paused = "sandbox_paused"
+    sandbox_owned = "sandbox_owned"
+    sandbox_not_found = "sandbox_not_found"
     engine_unavailable = "engine_unavailable"
     engine_permission_denied = "engine_permission_denied"
     engine_timeout = "engine_timeout"
@@ -133,7 +136,7 @@ class SandboxUnavailableError(SandboxError):
     """The sandbox cannot answer any more: killed, out of memory, removed, engine gone, pipe broken, or silent.
 
     ``reason`` is one of: out_of_memory, killed, exited, removed, engine_gone, pipe_broken, protocol_violation,
-    no_answer, closed, lifetime_over, idle.
+    no_answer, taken_over, closed, lifetime_over, idle.
     """
 
     def __init__(self, reason: str, message: str, hint: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from abc import abstractmethod
@@ -15,10 +16,11 @@ from pydantic import ValidationError
 from . import operations as op
 from . import results as res
 from .envelope import Envelope, Failure, Success
-from .environment import Approver, Environment, invalid_arguments
+from .environment import Approver, invalid_arguments
 from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
 from .limits import Limits
 from .network.policy import Network
+from .pausing import PausableEnvironment
 from .replies import fault_of, notices_of, result_of, violation, worded
 from .transfers import Incoming, outgoing
 from .transport import MAX_REPLY_BYTES, Transport
@@ -35,7 +37,7 @@ FILE_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 
 
-class GuestEnvironment(Environment):
+class GuestEnvironment(PausableEnvironment):
     """An environment whose operations a guest carries out. Subclasses say how to reach one.
 
     May be used by many threads at once: foreground runs of one session queue, nothing else waits for them.
@@ -45,8 +47,8 @@ class GuestEnvironment(Environment):
         super().__init__(approver)
         self.limits = limits or Limits()
         self.network = network or Network.none()
-        self._transport: Transport | None = None
         self._closed = False
+        self._detaches = False  # whether ``close`` leaves the sandbox running
 
     # --- what subclasses say ------------------------------------------------------------------
     @abstractmethod
@@ -75,16 +77,21 @@ class GuestEnvironment(Environment):
         return self
 
     def close(self) -> None:
-        """End the sandbox and everything in it; may be called more than once."""
+        """End the sandbox and everything in it, or leave a kept one running; may be called more than once."""
         self._closed = True
         transport, self._transport = self._transport, None
         try:
             if transport is not None:
-                transport.close()
+                if self._detaches:
+                    with contextlib.suppress(SandboxError):
+                        self._pause.drop()
+                transport.close(detach=self._detaches)
         finally:
             self._release()
 
     def _live(self) -> Transport:
+        if not self._closed:
+            self._pause.check()
         if self._transport is None:
             state = "closed" if self._closed else "not started"
             raise SandboxError(

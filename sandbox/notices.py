@@ -26,7 +26,10 @@ def _oom(f: Fields) -> tuple[str, str]:
 
 def _time_left(what: str, hint: str) -> Callable[[Fields], tuple[str, str]]:
     def words(f: Fields) -> tuple[str, str]:
-        return f"{duration(f.get('seconds'))} are left until this sandbox ends{what.format(duration(f.get('limit')))}.", hint
+        return (
+            f"{duration(f.get('seconds'))} are left until this sandbox ends{what.format(duration(f.get('limit')))}.",
+            hint,
+        )
 
     return words
 
@@ -81,7 +84,14 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     ),
     "lifetime_ending": _time_left("", "Finish, and save what is needed: files in it are lost then."),
     "idle_ending": _time_left(
-        " because nothing was done in it for {}", "Run or read something in it to keep it; only watching does not count."
+        " because nothing was done in it for {}",
+        "Run or read something in it to keep it; only watching does not count.",
+    ),
+    "reconnected": lambda f: (
+        f"The connection to the sandbox was cut for {f.get('seconds')} s and stands again; nothing was done twice.",
+        "Output that came meanwhile was not streamed; all of it is in the result and in logs."
+        if f.get("streamed")
+        else "",
     ),
     "disk_nearly_full": lambda f: (
         f"{f.get('path')} is nearly full: {size(f.get('free'))} of {size(f.get('size'))} are left.",

@@ -1,4 +1,7 @@
-"""A request that waits for its reply."""
+"""A request that waits for its reply.
+
+Every frame that puts off its deadline is bounded in number by something else: else a guest could put it off for ever.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import SandboxUnavailableError
+from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
 from .guest import wire
+from .hints import word_fault
+
+# Over an operation's own deadline, silence is reported.
+GRACE_SECONDS = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +26,8 @@ class Pending:
     It may be silent for ``seconds``. ``deadline`` is monotonic, None while a command waits in the queue; ``lent`` is the time the
     caller took over its own callbacks, ``late`` the bytes that came after the deadline. ``limit`` bounds the reply in bytes.
     ``sends`` and ``takes`` say whether it has a stream to the guest and one back, ``streams`` that the latter is the output of a
-    command, which does not put off the deadline.
+    command, which does not put off the deadline. ``again`` says that the pipe was cut and stands again, so that the request is
+    to be sent once more; ``cut_seconds`` is how long it was cut, ``sent_by`` the sender that took the request.
     """
 
     seconds: float
@@ -33,11 +41,17 @@ class Pending:
     late: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
     reply: tuple[dict[str, Any], bytes] | None = None
-    error: SandboxUnavailableError | None = None
+    error: SandboxError | None = None
     chunks: deque[bytes] = field(default_factory=deque)
     held: int = 0
     window: int = wire.WINDOW
     events: set[str] = field(default_factory=set)
+    again: bool = False
+    stopping: bool = False
+    cut_seconds: float = 0.0
+    sent_by: object = None
+    resting: bool = False
+    left: float | None = None
 
     def wake(self) -> None:
         """Have the caller look again."""
@@ -54,3 +68,87 @@ class Pending:
         """Put off the deadline: the guest has shown that it works."""
         if self.deadline is not None:
             self.deadline = time.monotonic() + self.seconds
+
+    # --- while no time is to pass ------------------------------------------------------------------
+    def rest(self) -> None:
+        """Have the deadline wait for ``go_on``: the sandbox is paused, or the pipe is cut."""
+        with self.changed:
+            if not self.resting:
+                self.resting = True
+                self.left = None if self.deadline is None else self.deadline - time.monotonic()
+                self.deadline = None
+                self.changed.notify_all()
+
+    def go_on(self) -> None:
+        """The rest is over."""
+        with self.changed:
+            if self.resting:
+                self.resting = False
+                self.deadline = None if self.left is None else time.monotonic() + max(self.left, GRACE_SECONDS)
+                self.changed.notify_all()
+
+    def ask_again(self, cut_seconds: float) -> None:
+        """The pipe was cut for so long, and stands again; a stream cannot be taken up in the middle."""
+        with self.changed:
+            if self.reply is None and self.error is None:
+                self.cut_seconds += cut_seconds
+                self.events.clear()
+                if self.sends or (self.takes and not self.streams):
+                    self.error = _cut_short(self.sends)
+                else:
+                    self.again = True
+        self.go_on()
+        self.wake()
+
+    # --- frames ------------------------------------------------------------------
+    def take_credit(self, size: int) -> None:
+        """The guest took ``size`` bytes of the stream to it. Raises WireError."""
+        with self.changed:
+            if not 0 < size <= wire.WINDOW - self.window:
+                raise wire.WireError("credit for what was not sent")
+            self.window += size
+        self.extend()
+
+    def take_notice(self, payload: bytes) -> None:
+        """The command waits in the queue, or was started. Raises WireError."""
+        event = wire.unpack_message(payload)[0].get("event")
+        if event not in ("queued", "started") or event in self.events:
+            raise wire.WireError("notice that makes no sense")
+        self.events.add(event)
+        deadline = None if event == "queued" else time.monotonic() + self.seconds
+        with self.changed:
+            if self.resting:
+                self.left = None if deadline is None else self.seconds
+            else:
+                self.deadline = deadline
+
+    def take_data(self, payload: bytes) -> None:
+        """A piece of the stream from the guest. Raises WireError."""
+        with self.changed:
+            self.held += len(payload)
+            if self.held > wire.WINDOW:
+                raise wire.WireError("stream beyond its credit")
+            self.chunks.append(payload)
+        if not self.streams:
+            self.extend()
+        elif self.deadline is not None and time.monotonic() > self.deadline:
+            self.late += len(payload)
+            if self.late > 2 * wire.WINDOW:  # all that can be under way, and what pipes may hold
+                raise wire.WireError("output of a command that is past its deadline")
+
+    def silent(self) -> SandboxUnavailableError:
+        """The error for a deadline that has passed."""
+        return SandboxUnavailableError(
+            "no_answer",
+            f"The sandbox did not answer within {self.seconds:g} seconds.",
+            "It may be paused or starved of CPU; close it and start another one.",
+        )
+
+
+def _cut_short(sends: bool) -> OperationError:
+    words = word_fault(
+        ErrorCode.transfer_incomplete, {"problem": "the connection to the sandbox was cut, and stands again"}, ""
+    )
+    return OperationError(
+        ErrorCode.transfer_incomplete, words.message, words.hint, retryable=True, effects="unknown" if sends else "none"
+    )

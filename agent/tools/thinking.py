@@ -30,9 +30,7 @@ def finish_action() -> Action:
         description="End the run: when the task is done and checked, or cannot be done; the summary says which.",
         parameters={
             "type": "object",
-            "properties": {
-                "summary": {"type": "string", "description": "What was done and checked, what is left."}
-            },
+            "properties": {"summary": {"type": "string", "description": "What was done and checked, what is left."}},
             "required": ["summary"],
             "additionalProperties": False,
         },

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import docker
@@ -29,24 +29,31 @@ _BUNDLE_VARIABLES = (
 
 @dataclass(frozen=True)
 class Shape:
-    """What a sandbox is made like; ``oci_runtime`` is the engine's name for what runs the container, None its default."""
+    """What a sandbox is made like; ``oci_runtime`` is the engine's name for what runs the container, None its default.
+
+    ``kept`` says that it outlives its orchestrator; ``labels`` are further ones. ``auto_remove`` says whether the engine is to
+    remove it when it ends.
+    """
 
     limits: Limits
     network: Network
     profile: Profile
     disk: Disk
     oci_runtime: str | None = None
+    kept: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    auto_remove: bool = True
 
 
 def create(client: docker.DockerClient, image_id: str, name: str, runtime: RuntimeVolume, shape: Shape) -> str:
     """Create the container and answer its id; the image's entry point does not run. Raises docker-py's errors.
 
     ``create`` and not ``run``: that would pull. Standard input is open once, so that the pipe's end is the guest's end, and
-    the engine removes the container then.
+    the engine removes the container then; that of a kept sandbox stays open when a stream to it ends.
     """
     limits, profile = shape.limits, shape.profile
     host_config = client.api.create_host_config(
-        auto_remove=True,
+        auto_remove=shape.auto_remove,
         network_mode=shape.network.mode,
         runtime=shape.oci_runtime,
         read_only=profile.read_only_root,
@@ -77,8 +84,8 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
         user="0:0",
         working_dir="/",
         stdin_open=True,
-        detach=False,
-        labels=labels(name),
+        detach=shape.kept,  # docker-py's way to say whether standard input closes with the first stream to it
+        labels=labels(name) | dict(shape.labels),
         host_config=host_config,
         healthcheck={"test": ["NONE"]},
     )
@@ -119,6 +126,7 @@ def _tmpfs(shape: Shape) -> dict[str, str]:
     return mounted
 
 
+IMAGE_LABEL = "dev.gamebox.image"
 HOST_LABEL, BOOT_LABEL, PID_LABEL = "dev.gamebox.host", "dev.gamebox.boot", "dev.gamebox.pid"
 
 

@@ -6,14 +6,13 @@ import contextlib
 import logging
 import os
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Self
 
 import docker
 import docker.errors
 
-from sandbox.ends import of_its_own_accord
 from sandbox.environment import Approver
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest_environment import GuestEnvironment
@@ -21,25 +20,25 @@ from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.transport import Transport
 
-from . import container, enforcement, fitting
+from . import container, enforcement, fitting, kept, owners, reaching
 from .disk import Disk, prepare
 from .engine import connect, translated
 from .events import EngineEvents, watch
 from .images import ensure_image
+from .inputs import check_inputs, check_runtime
+from .kept import Kept
 from .orphans import sweep
+from .owners import Ownership
+from .post_mortem import post_mortem
 from .profiles import profile_named
+from .reaching import EngineKeep
+from .removal import remove
 from .runtime import RuntimeVolume, ensure_runtime, forget_runtime
 from .stream import AttachStream
 
 log = logging.getLogger(__name__)
 
 START_SECONDS = 30.0
-# The end of the pipe is worded within 2 s: that long for the engine's own word, the rest for asking it.
-FATE_SECONDS = 1.2
-ENGINE_SECONDS = 1
-GONE_SECONDS = 10.0
-# A create whose answer was not awaited shows up within this (seen: 20 ms, more on a busy engine).
-CREATE_SECONDS = 2.0
 
 
 class DockerEnvironment(GuestEnvironment):
@@ -50,7 +49,19 @@ class DockerEnvironment(GuestEnvironment):
     command; ``ca_bundle`` a file of certificates (PEM) that commands are to trust. ``report`` gets a line for each slow step
     of the set-up. ``profile`` is default, root or conformance (see docs/isolation.md); ``runtime`` names one of the engine's
     OCI runtimes, as in "runsc". Raises SandboxError.
+
+    With ``keep`` the sandbox survives this process, and a cut of the connection to it: ``close`` leaves it running and ``remove``
+    ends it; ``attach`` finds it again, by its id or by ``name``. Without any orchestrator for ``keep_seconds`` it ends by itself.
     """
+
+    _client: docker.DockerClient | None = None
+    _container_id: str | None = None
+    _stream: AttachStream | None = None
+    _events: EngineEvents | None = None
+    _disk: Disk | None = None
+    _kept: Kept | None = None
+    _ownership: Ownership | None = None
+    _creating = _take_over = _taken_over = False
 
     def __init__(
         self,
@@ -65,6 +76,9 @@ class DockerEnvironment(GuestEnvironment):
         report: Callable[[str], None] | None = None,
         profile: str = "default",
         runtime: str | None = None,
+        keep: bool = False,
+        keep_seconds: float = 3600.0,
+        name: str | None = None,
     ) -> None:
         self.profile = profile_named(profile)
         super().__init__(self.profile.fitted(limits or Limits()), network, approver)
@@ -74,16 +88,13 @@ class DockerEnvironment(GuestEnvironment):
         self._bundle = None if ca_bundle is None else Path(ca_bundle)
         self._report = report or log.info
         self._name = f"gamebox-{secrets.token_hex(8)}"
-        self._client: docker.DockerClient | None = None
-        self._creating = False
-        self._container_id: str | None = None
-        self._stream: AttachStream | None = None
-        self._events: EngineEvents | None = None
         self._oci_runtime = runtime
-        self._disk: Disk | None = None
+        self._keep, self._keep_seconds, self._given_name = keep, keep_seconds, name
+        self._streams: list[AttachStream] = []  # cut ones that a thread may still be using
+        kept.check(keep_seconds, name)
         if self.profile.warning:
             log.warning(self.profile.warning)
-        _check_inputs(image, self._workspace, self._bundle, self._env)
+        check_inputs(image, self._workspace, self._bundle, self._env)
 
     @property
     def container_id(self) -> str:
@@ -92,8 +103,33 @@ class DockerEnvironment(GuestEnvironment):
             raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", "Call start() first.")
         return self._container_id
 
+    @classmethod
+    def attach(
+        cls,
+        id_or_name: str,
+        *,
+        take_over: bool = False,
+        approver: Approver | None = None,
+        report: Callable[[str], None] | None = None,
+    ) -> Self:
+        """A kept sandbox that another orchestrator left, or an earlier one of this process: started, with all that is in it.
+
+        One orchestrator owns it at a time: where another one does, this is refused unless ``take_over``. A paused sandbox is
+        resumed. Raises SandboxError: sandbox_not_found, sandbox_owned, sandbox_unavailable, and as the engine does.
+        """
+        client = connect()
+        found = kept.find(client, id_or_name)
+        env = cls(
+            found.image, limits=found.limits, network=found.network, approver=approver, report=report, profile=found.profile,
+            keep=True, keep_seconds=found.seconds, name=found.name,
+        )  # fmt: skip
+        env._kept, env._take_over, env._name, env._disk = found, take_over, found.ident, found.disk
+        return env.start()
+
     # --- start ------------------------------------------------------------------
     def _connect(self) -> Transport:
+        if self._kept is not None:
+            return self._attach(self._kept)
         client = self._client = self._fitting_engine()
         image_id = ensure_image(client, self.image, report=self._report)
         runtime = ensure_runtime(client, report=self._report)
@@ -103,8 +139,38 @@ class DockerEnvironment(GuestEnvironment):
             image_env = client.api.inspect_image(image_id)["Config"].get("Env") or []
         disk = self._disk = prepare(client, self.limits, self.profile, container.WORKSPACE)
         try:
+            runtime, stream, hello_keep = self._create(client, image_id, runtime, disk)
+        finally:
+            disk.release()
+        place = container.place_of(runtime, self.profile, image_env, self._env, self._bundle is not None)
+        hello = {
+            **self._hello(place, isolated=True),
+            "disk": disk.for_guest(self.limits, container.places(self.limits)),
+            "keep": hello_keep,
+        }
+        transport = self._transport_on(stream)
+        facts = transport.open(hello, START_SECONDS)
+        self._transport = transport
+        enforcement.check(self.limits, disk, container.places(self.limits), facts)
+        self._fill()
+        self._detaches = self._keep
+        return transport
+
+    def _create(
+        self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk
+    ) -> tuple[RuntimeVolume, AttachStream, dict[str, Any] | None]:
+        """Create and start the container: its runtime volume, its pipe, and what its guest is told where it is kept."""
+        if self._keep:
+            if self._given_name is not None:
+                kept.check_name_is_free(client, self._given_name)
+            self._kept = Kept(
+                self._name, kept.new_token(), self._keep_seconds, self._given_name, self.image, self.profile.name, self.network,
+                self.limits, disk,
+            )  # fmt: skip
+            self._ownership = owners.claim(self._name)
+        try:
             try:
-                self._stream = self._started(client, image_id, runtime, disk)
+                stream = self._started(client, image_id, runtime, disk)
             except SandboxError as error:
                 if runtime.argv[0] not in error.message:
                     raise
@@ -112,22 +178,46 @@ class DockerEnvironment(GuestEnvironment):
                 self._remove()
                 forget_runtime(client)
                 runtime = ensure_runtime(client, report=self._report)
-                self._stream = self._started(client, image_id, runtime, disk)
+                stream = self._started(client, image_id, runtime, disk)
         except SandboxError as error:
             raise enforcement.refusal(error, self.limits) from error
-        finally:
-            disk.release()
-        transport = Transport(self._stream, self._post_mortem)
-        place = container.place_of(runtime, self.profile, image_env, self._env, self._bundle is not None)
-        hello = {
-            **self._hello(place, isolated=True),
-            "disk": disk.for_guest(self.limits, container.places(self.limits)),
-        }
-        facts = transport.open(hello, START_SECONDS)
-        self._transport = transport
-        enforcement.check(self.limits, disk, container.places(self.limits), facts)
-        self._fill()
+        return runtime, stream, None if self._kept is None else reaching.for_guest(self._kept)
+
+    def _attach(self, found: Kept) -> Transport:
+        self._detaches = True  # whatever happens now, it is not ours to remove
+        client = self._client = connect()
+        self._container_id = found.container_id
+        self._events = watch(client)
+        self._stream, nonce, received, self._ownership = reaching.take(client, found, self._take_over)
+        transport = self._transport_on(self._stream, nonce=nonce, received=received)
+        transport.open({}, START_SECONDS)
         return transport
+
+    def _transport_on(self, stream: AttachStream, **options: Any) -> Transport:
+        keep = None
+        if self._kept is not None:
+            keep = EngineKeep(
+                self._kept,
+                self.container_id,
+                self._post_mortem,
+                self._is_dead,
+                lambda: self._pause.on,
+                self._reached_again,
+            )
+        return Transport(stream, self._post_mortem, keep=keep, **options)
+
+    def _is_dead(self, timeout_seconds: float) -> bool:
+        ident, events = self._container_id, self._events
+        return ident is not None and events is not None and events.fate(ident, timeout_seconds).died
+
+    def _reached_again(self, stream: AttachStream) -> None:
+        """The pipe is another one. Callers may still be sending on the last one, but no more on the one before it."""
+        for old in self._streams:
+            old.release()
+        self._streams = [] if self._stream is None else [self._stream]
+        self._stream = stream
+        with contextlib.suppress(SandboxError):
+            self._events = watch(connect())
 
     def _fitting_engine(self) -> docker.DockerClient:
         if self._workspace is not None:
@@ -135,19 +225,20 @@ class DockerEnvironment(GuestEnvironment):
         client = connect()
         fitting.check_memory(client, self.limits)
         if self._oci_runtime is not None:
-            _check_runtime(client, self._oci_runtime)
+            check_runtime(client, self._oci_runtime)
         return client
 
     def _started(self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk) -> AttachStream:
-        shape = container.Shape(self.limits, self.network, self.profile, disk, self._oci_runtime)
+        removes = self._kept is None or kept.is_removed_by(client)
+        labels = {container.IMAGE_LABEL: self.image, **(self._kept.labels() if self._kept is not None else {})}
+        shape = container.Shape(
+            self.limits, self.network, self.profile, disk, self._oci_runtime, self._keep, labels, removes
+        )
         with translated():
             self._creating = True
             self._container_id = container.create(client, image_id, self._name, runtime, shape)
             self._creating = False
-            attached = client.api.attach_socket(
-                self._container_id, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-            )
-            self._stream = AttachStream(attached)
+            self._stream = reaching.attach_stream(client, self._container_id)
             client.api.start(self._container_id)
         return self._stream
 
@@ -161,33 +252,39 @@ class DockerEnvironment(GuestEnvironment):
             copied.unwrap()
 
     # --- end ------------------------------------------------------------------
+    def remove(self) -> None:
+        """End the sandbox and everything in it, also a kept one; may be called more than once.
+
+        One that another orchestrator took over is left to that.
+        """
+        self._detaches = self._taken_over
+        self.close()
+
     def _release(self) -> None:
+        ownership, self._ownership = self._ownership, None
         stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.release()
-        if self._client is not None:
+        for each in (*self._streams, *([] if stream is None else [stream])):
+            each.release()
+        self._streams = []
+        if not self._detaches or self._is_dead(0):
             self._remove()
+        if ownership is not None:
+            ownership.release(gone=not self._detaches)
+
+    def _freeze(self) -> None:
+        with translated():
+            self._engine().api.pause(self.container_id)
+
+    def _thaw(self) -> None:
+        with translated():
+            self._engine().api.unpause(self.container_id)
+
+    def _engine(self) -> docker.DockerClient:
+        return self._client or connect()
 
     def _remove(self) -> None:
-        """Remove the container, by its name: a create that timed out or was interrupted may be carried out all the same."""
-        now = time.monotonic()
-        deadline, created_by = now + GONE_SECONDS, now + (CREATE_SECONDS if self._creating else 0)
-        while self._client is not None and time.monotonic() < deadline:
-            try:
-                with translated():
-                    self._client.api.remove_container(self._name, force=True, v=True)
-            except SandboxError as error:
-                if isinstance(error.__cause__, docker.errors.NotFound):
-                    if time.monotonic() >= created_by:
-                        return
-                    time.sleep(0.05)
-                    continue
-                if error.code is not ErrorCode.engine_error:
-                    log.warning("could not remove sandbox %s: %s", self._name, error)
-                    return
-                time.sleep(0.005)  # its removal is under way
-            else:
-                return
+        if self._client is not None:
+            remove(self._client, self._name, may_appear=self._creating)
 
     def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
         """The guest is silent past a command's deadline: end the container, for nothing may be left running."""
@@ -206,38 +303,13 @@ class DockerEnvironment(GuestEnvironment):
         )
 
     def _post_mortem(self, reason: str, detail: str) -> SandboxUnavailableError:
-        """Why the pipe ended, from the engine's events; within 2 s."""
-        again = "Start another sandbox; files in this one are lost."
-        if reason == "protocol_violation":
-            return SandboxUnavailableError(reason, f"The sandbox broke the protocol ({detail}) and was cut off.", again)
-        events = self._events
-        fate = events.fate(self.container_id, FATE_SECONDS) if events is not None else None
-        if fate is not None and fate.died:
-            if fate.oom_at is not None and fate.exit_code == 137 and not fate.killed_by_engine:
-                limit = self.limits.memory_bytes
-                message = f"The sandbox ran out of memory (limit {limit} bytes) and was killed."
-                return SandboxUnavailableError("out_of_memory", message, "Start another one with more memory_bytes.")
-            if fate.killed_by_engine or fate.exit_code == 137:
-                return SandboxUnavailableError("killed", "The sandbox's container was killed from outside.", again)
-            if end := of_its_own_accord(fate.exit_code, self.limits):
-                return end
-            if fate.exit_code == 0:  # which it does at the end of its input
-                return SandboxUnavailableError(
-                    "pipe_broken", f"The connection to the sandbox was cut, and so it ended. {detail}".strip(), again
-                )
-            said = self._stream.stderr.strip().splitlines()[-1:] if self._stream is not None else []
-            ended = f"The guest ended by itself with exit code {fate.exit_code}{': ' + said[0][:300] if said else ''}."
-            return SandboxUnavailableError("exited", ended, again)
-        if events is None or not events.alive:
-            if _engine_answers():
-                message = (
-                    "The sandbox ended; the engine's word on why was missed, because its event stream had been cut."
-                )
-                return SandboxUnavailableError("removed", message, again)
-            return SandboxUnavailableError(
-                "engine_gone", f"The Docker Engine is gone. {detail}".strip(), "Start the engine again."
-            )
-        return SandboxUnavailableError("pipe_broken", f"The pipe to the sandbox broke. {detail}".strip(), again)
+        """Why the pipe ended; within 2 s."""
+        if reason == "taken_over":
+            self._taken_over = True
+            if self._ownership is not None:
+                self._ownership.release(gone=True)
+        stderr = self._stream.stderr if self._stream is not None else ""
+        return post_mortem(reason, detail, self._events, self.container_id, self.limits, stderr)
 
     def describe(self) -> dict[str, str]:
         """See ``GuestEnvironment.describe``; with what the disk limit is worth once it is started."""
@@ -248,48 +320,3 @@ class DockerEnvironment(GuestEnvironment):
 
     def _kind(self) -> str:
         return f"An isolated container (image {self.image}). {self.profile.gives}"
-
-
-def _engine_answers() -> bool:
-    try:
-        with translated():
-            connect(ENGINE_SECONDS).ping()
-    except SandboxError:
-        return False
-    return True
-
-
-def _check_inputs(image: str, workspace: Path | None, bundle: Path | None, env: Mapping[str, str]) -> None:
-    if not image.strip():
-        raise SandboxError(
-            ErrorCode.invalid_configuration, f"{image!r} names no image.", "Name one, as in gamebox/base."
-        )
-    if workspace is not None and not workspace.is_dir():
-        what = "is a file, not a folder" if workspace.exists() else "does not exist"
-        raise SandboxError(
-            ErrorCode.workspace_invalid,
-            f"The workspace {str(workspace)!r} {what}.",
-            "Give the folder that is to be copied in.",
-        )
-    if bundle is not None and not bundle.is_file():
-        raise SandboxError(
-            ErrorCode.invalid_configuration,
-            f"The CA bundle {str(bundle)!r} is no file.",
-            "Give a file of PEM certificates.",
-        )
-    for name, value in env.items():
-        if not name or "=" in name or "\0" in name + value:
-            raise SandboxError(
-                ErrorCode.invalid_configuration, f"{name!r} is no name for a variable.", "Give another name."
-            )
-
-
-def _check_runtime(client: docker.DockerClient, name: str) -> None:
-    with translated():
-        known = sorted(client.info().get("Runtimes") or {})
-    if name not in known:
-        raise SandboxError(
-            ErrorCode.invalid_configuration,
-            f"The engine has no runtime {name!r}.",
-            f"Use one of {', '.join(known)}, or have the engine's administrator add it to daemon.json.",
-        )

@@ -1,12 +1,14 @@
 """Start of the guest: meet the host, harden, make the zygote, serve.
 
-The host speaks first: a HELLO with {"protocol", "place", "isolated"}. The guest answers with a HELLO of its own, {"protocol",
-"python"} and the limits that the kernel holds for it; where it cannot serve, it says why on stderr and ends.
+The host speaks first: a HELLO with {"protocol", "place", "isolated"}, and {"keep"} where the sandbox is to outlive its host (see
+``keeping``). The guest answers with a HELLO of its own, {"protocol", "python"} and the limits that the kernel holds for it; where
+it cannot serve, it says why on stderr and ends.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .processes import Processes
+
+
+# A host that does not greet within this time is gone.
+GREETING_SECONDS = 120.0
 
 
 def main() -> None:
@@ -57,7 +63,8 @@ def _serve(
 ) -> Processes:
     """Put the parts together and answer the HELLO."""
     from .disk import DiskWatch
-    from .dispatch import Server
+    from .dispatch import Server, greeting
+    from .keeping import lease_of
     from .lifetime import Lifetime
     from .link import Link
     from .pressure import enforced
@@ -72,10 +79,11 @@ def _serve(
     user = (place.uid, place.gid) if hello["isolated"] else None
     workers = Workers(int(place.limits["concurrent_actions"]), user)
     processes.lifetime = Lifetime(reactor, processes, workers.busy)
-    server = Server(reactor, 3, decoder, link, place, processes, workers)
+    lease = lease_of(hello, decoder.nonce or b"")
+    server = Server(reactor, 3, decoder, link, place, processes, workers, lease, bool(hello["isolated"]))
     _reap_orphans(reactor)
     facts = enforced([os.fsencode(folder) for folder in disk.get("bounded", ())])
-    link.message(wire.Kind.HELLO, 0, {"protocol": wire.PROTOCOL, "python": sys.version.split()[0], **facts})
+    link.message(wire.Kind.HELLO, 0, {**greeting(), **facts})
     for kind, channel, payload in rest:
         server.frame(kind, channel, payload)
     return processes
@@ -84,7 +92,8 @@ def _serve(
 def _meet(decoder: wire.Decoder) -> tuple[dict[str, Any], list[tuple[int, int, bytes]]]:
     """The host's HELLO, and frames that came right behind it."""
     while True:
-        data = os.read(0, 65536)
+        # Nobody would ever end a kept sandbox whose host died before it said so: its input stays open.
+        data = os.read(0, 65536) if select.select([0], [], [], GREETING_SECONDS)[0] else b""
         if not data:
             os._exit(0)
         frames = list(decoder.feed(data))

@@ -31,6 +31,22 @@ class Endings:
         """Say ``notice``, which has an ``id``, in whatever is answered next."""
         self._untold.append(notice)
 
+    def note_lost(self, reply: dict[str, Any]) -> None:
+        """An answer went to a host that is gone: the next one is told at least of the ends it told of."""
+        told = [each for each in reply.get("notices") or () if each.get("code") == "command_ended"]
+        result = reply.get("result")
+        if isinstance(result, dict) and (result.get("exit_code") is not None or result.get("signal")):
+            fields = {"id": result.get("id"), "exit_code": result.get("exit_code"), "signal": result.get("signal")}
+            told.append({"code": "command_ended", **fields})
+        known = {each["id"] for each in self._untold}
+        self._untold.extend(each for each in told if each["id"] not in known)
+
+    def forget(self, result: Any) -> None:
+        """The answer to a run reached its caller after all."""
+        ident = result.get("id") if isinstance(result, dict) else None
+        for notice in [each for each in self._untold if each["id"] == ident]:
+            self._untold.remove(notice)
+
     def take(self, known: Any) -> list[dict[str, Any]]:
         """Notices of what ended, but of the command ``known``, of which the answer itself tells."""
         told = []

@@ -21,6 +21,9 @@ class Link:
 
     What cannot be written at once waits in a queue; long messages take turns frame by frame, so that a large reply does not
     hold up a small one. ``lost`` is set when the host is gone.
+
+    Everybody names a channel by ``key(channel)``, which belongs to the host of the time: what is sent to the channels of an
+    earlier host goes nowhere.
     """
 
     def __init__(self, reactor: Reactor, out_fd: int, nonce: bytes) -> None:
@@ -32,31 +35,107 @@ class Link:
         self._queue: deque[Iterator[tuple[int, int, bytes | memoryview]]] = deque()
         self._unsent = memoryview(b"")
         self._watched = False
+        self._epoch = 0
+        self._farewells: dict[int, bytes] = {}
         self.lost = False
         os.set_blocking(out_fd, False)
 
-    def message(self, kind: int, channel: int, fields: dict[str, Any], blob: bytes = b"") -> None:
+    @property
+    def fd(self) -> int:
+        """Where it writes to."""
+        return self._fd
+
+    def key(self, channel: int) -> int:
+        """The key of a channel of the present host."""
+        return self._epoch << 32 | channel
+
+    def reaches(self, key: int) -> bool:
+        """Whether the channel belongs to the present host."""
+        return key >> 32 == self._epoch
+
+    def message(self, kind: int, key: int, fields: dict[str, Any], blob: bytes = b"") -> None:
         """Send a message; returns at once."""
         data = wire.pack_message(fields, blob)
-        self._add((k, channel, p) for k, p in wire.split_message(kind, data))
+        channel = key & 0xFFFFFFFF
+        self._add(key, ((k, channel, p) for k, p in wire.split_message(kind, data)))
 
-    def frame(self, kind: int, channel: int, payload: bytes | memoryview = b"") -> None:
+    def frame(self, kind: int, key: int, payload: bytes | memoryview = b"") -> None:
         """Send one frame; returns at once."""
-        self._add(iter(((kind, channel, payload),)))
+        self._add(key, iter(((kind, key & 0xFFFFFFFF, payload),)))
 
-    def _add(self, frames: Iterator[tuple[int, int, bytes | memoryview]]) -> None:
+    def restart(self, nonce: bytes, answer: bytes, out_fd: int) -> None:
+        """Serve another host from now on, on ``out_fd``: ``answer`` stands between the last frame before and the first to it.
+
+        The frame under way is finished, for the earlier host may still be listening and is to see whole frames up to the answer;
+        all others are dropped. Only in the reactor's thread.
+        """
         with self._lock:
-            if self.lost:
+            self._queue.clear()
+            if out_fd != self._fd:
+                self._part_from(self._fd, bytes(self._unsent) + answer)
+                self._unsent = memoryview(self._farewells.pop(out_fd, b""))
+                self._reactor.unwatch(out_fd)
+            self._fd = out_fd
+            self._unsent = memoryview(bytes(self._unsent) + answer)
+            self._nonce, self._sequence = nonce, 0
+            self._epoch += 1
+            self.lost = False
+            self._pump()
+            waiting = self._is_waiting()
+        if waiting:
+            self._watch()
+
+    def _part_from(self, fd: int, farewell: bytes) -> None:
+        """The host at ``fd`` is told by ``farewell`` that it has lost the sandbox, when it reads again."""
+        if self._watched:
+            self._reactor.unwatch(fd)
+            self._watched = False
+        if fd >= 0:
+            self._farewells[fd] = farewell
+            self._reactor.watch(fd, select.EPOLLOUT, lambda _: self._say_farewell(fd))
+
+    def _say_farewell(self, fd: int) -> None:
+        farewell = self._farewells.get(fd, b"")
+        try:
+            farewell = farewell[os.write(fd, farewell) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            farewell = b""
+        self._farewells[fd] = farewell
+        if not farewell:
+            del self._farewells[fd]
+            self._reactor.unwatch(fd)
+
+    def hang_up(self, out_fd: int) -> None:
+        """Nobody is at the other end of ``out_fd`` any more."""
+        with self._lock:
+            if self._farewells.pop(out_fd, None) is not None or (out_fd == self._fd and self._watched):
+                self._reactor.unwatch(out_fd)
+            if out_fd == self._fd:
+                self._fd, self._watched, self.lost = -1, False, True
+                self._queue.clear()
+
+    def _add(self, key: int, frames: Iterator[tuple[int, int, bytes | memoryview]]) -> None:
+        with self._lock:
+            if self.lost or not self.reaches(key):
                 return
             self._queue.append(frames)
             self._pump()
-            waiting = bool(self._unsent) and not self._watched
-            self._watched = self._watched or waiting
+            waiting = self._is_waiting()
         if waiting:
             self._reactor.hand_over(self._watch)
 
+    def _is_waiting(self) -> bool:
+        """Whether the pipe is full and nobody watches it yet; the lock is held."""
+        waiting = bool(self._unsent) and not self._watched and not self.lost
+        self._watched = self._watched or waiting
+        return waiting
+
     def _watch(self) -> None:
-        self._reactor.watch(self._fd, select.EPOLLOUT, self._writable)
+        with self._lock:
+            if self._watched and not self.lost:
+                self._reactor.watch(self._fd, select.EPOLLOUT, self._writable)
 
     def _writable(self, _: int) -> None:
         with self._lock:
@@ -64,7 +143,7 @@ class Link:
             if self._unsent and not self.lost:
                 return
             self._watched = False
-        self._reactor.unwatch(self._fd)
+            self._reactor.unwatch(self._fd)
 
     def _pump(self) -> None:
         """Write until the pipe is full or nothing is left; the lock is held."""

@@ -77,7 +77,9 @@ class MemoryWatch:
         kills = self._cgroup.memory_kills()
         if kills != self._kills:
             self._kills = kills
-            self._suspects = [*self._largest, *self._suspects][:MOST_SUSPECTS]  # who was hit may be there for a moment yet
+            self._suspects = [*self._largest, *self._suspects][
+                :MOST_SUSPECTS
+            ]  # who was hit may be there for a moment yet
         used = self._cgroup.memory_used() or 0
         if used > self._limit * FULL_ENOUGH:
             used = self._cgroup.memory_needed() or 0

@@ -152,7 +152,7 @@ class Output:
             return
         fits = memoryview(data)[: self._spill_limit - self.spilled]
         self.spill_truncated = len(fits) < len(data)
-        while fits:
+        while fits and self._fd is not None:  # the room that was made may have been its own file
             try:
                 written = os.write(self._fd, fits)
             except OSError:

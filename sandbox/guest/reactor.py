@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     Callback = Callable[[int], None]
 
 
+# A loop that is this late was not merely busy: the sandbox was paused, or starved.
+OVERSLEPT_SECONDS = 0.5
+
+
 class Timer:
     """A call due at a monotonic time in seconds; ``cancel`` makes it do nothing."""
 
@@ -72,6 +76,11 @@ class Reactor:
         self._handed.append(call)
         os.eventfd_write(self._wake, 1)
 
+    def shift(self, seconds: float) -> None:
+        """Put off every timer: the sandbox was paused for so long, and time is not to have passed for it."""
+        for timer in self._timers:
+            timer.due += seconds
+
     def stop(self, code: int = 0) -> None:
         """Return from ``run`` with ``code`` after the present round."""
         self._running = False
@@ -80,12 +89,21 @@ class Reactor:
     def run(self) -> int:
         """Serve until ``stop``; what that was given."""
         while self._running:
-            for fd, events in self._epoll.poll(self._wait()):
-                callback = self._callbacks.get(fd)
-                if callback is not None:
-                    callback(events)
+            self._serve(self._wait())
+            if self._overslept():
+                self._serve(0)
             self._run_timers()
         return self._code
+
+    def _serve(self, seconds: float) -> None:
+        for fd, events in self._epoll.poll(seconds):
+            callback = self._callbacks.get(fd)
+            if callback is not None:
+                callback(events)
+
+    def _overslept(self) -> bool:
+        """Whether this process was stopped past a timer: what came in meanwhile is heard before the timer acts on silence."""
+        return bool(self._timers) and time.monotonic() - self._timers[0].due > OVERSLEPT_SECONDS
 
     def _wait(self) -> float:
         while self._timers and self._timers[0].call is None:

@@ -31,14 +31,17 @@ class OutputStream:
         self._window = wire.WINDOW
         self._unsent: deque[bytes] = deque()
         self._then: Callable[[], None] | None = None
+        self._abandoned = False
 
     @property
     def full(self) -> bool:
         """Whether the command's pipes are to rest."""
-        return self._window < HEADROOM
+        return self._window < HEADROOM and not self._abandoned
 
     def take(self, stream: int, data: bytes) -> None:
         """Send what the command wrote to ``stream``."""
+        if self._abandoned:
+            return
         for at in range(0, len(data), PIECE):
             self._unsent.append(bytes((stream,)) + data[at : at + PIECE])
         self._send()
@@ -48,6 +51,14 @@ class OutputStream:
         self._window = min(self._window + size, wire.WINDOW)
         self._send()
         if not self.full and self.on_room is not None:
+            self.on_room()
+
+    def abandon(self) -> None:
+        """Nobody takes it any more; the command goes on, and its output is kept as that of any other."""
+        self._abandoned = True
+        self._unsent.clear()
+        self._send()
+        if self.on_room is not None:
             self.on_room()
 
     def finish(self, then: Callable[[], None]) -> None:

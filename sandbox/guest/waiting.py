@@ -43,9 +43,7 @@ _CHANNELS = {
 }  # fmt: skip
 
 
-def waiting_for(
-    root: int, stdin: str | None, children: Mapping[int, list[int]] | None = None
-) -> dict[str, Any] | None:
+def waiting_for(root: int, stdin: str | None, children: Mapping[int, list[int]] | None = None) -> dict[str, Any] | None:
     """What the command below the process ``root`` waits for: {"kind", "pid", "program", "detail"}; None where it is gone.
 
     ``stdin`` is the name of the command's input as links in /proc have it. A process that waits for its children is explained by

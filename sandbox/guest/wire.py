@@ -46,6 +46,7 @@ class Kind(IntEnum):
     PING = 9
     PONG = 10
     NOTICE = 11
+    DETACH = 12
 
 
 _KINDS = frozenset(int(k) for k in Kind)
@@ -53,6 +54,14 @@ _KINDS = frozenset(int(k) for k in Kind)
 
 class WireError(Exception):
     """The bytes on the pipe are not what the protocol allows; the pipe cannot be trusted any more."""
+
+
+class ForeignNonceError(WireError):
+    """A frame of another conversation; ``nonce`` are its first bytes."""
+
+    def __init__(self, nonce: bytes) -> None:
+        super().__init__("frame with a foreign nonce")
+        self.nonce = nonce
 
 
 def frame(nonce: bytes, sequence: int, kind: int, channel: int, payload: bytes | memoryview = b"") -> bytes:
@@ -74,6 +83,11 @@ class Decoder:
     def buffered(self) -> int:
         """Bytes held back until their frame is whole; never more than one frame."""
         return len(self._buffer)
+
+    @property
+    def held(self) -> bytes:
+        """The bytes of ``buffered``; after a WireError they start with what was no frame."""
+        return bytes(self._buffer)
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[int, int, bytes]]:
         """The frames that ``data`` completes, as (kind, channel, payload). Raises WireError."""
@@ -97,7 +111,7 @@ class Decoder:
         if self.nonce is None:
             self.nonce = nonce
         if nonce != self.nonce or zero != _ZERO:
-            raise WireError("frame with a foreign nonce")
+            raise ForeignNonceError(nonce)
         if sequence != self._sequence:
             raise WireError(f"frame {sequence} where {self._sequence} was due")
         if kind not in _KINDS:

@@ -83,6 +83,9 @@ class FakeEnvironment(GuestEnvironment):
     def _release(self) -> None:
         """Nothing is held."""
 
+    def _freeze(self) -> None:
+        """Nothing runs."""
+
     def _kind(self) -> str:
         return "A fake sandbox: its files are in memory, and only the commands its test knows can be run."
 
@@ -97,8 +100,16 @@ class _MemoryTransport(Transport):
         self._answered: dict[str, tuple[dict[str, Any], bytes]] = {}
         self._operations, self._commands, self._pages, self._requests = operations, commands, pages, requests
 
-    def close(self) -> None:
+    stands = False  # nothing is sent to a sandbox in memory when it is resumed
+
+    def close(self, *, detach: bool = False) -> None:
         """Nothing is held."""
+
+    def rest(self) -> None:
+        """Nothing is under way."""
+
+    def go_on(self) -> None:
+        """Nothing is under way."""
 
     def request(
         self,

@@ -123,7 +123,9 @@ print("held")
 
 @pytest.mark.skipif(kernel.MACHINE not in kernel._ARCH, reason="no table for this machine")
 def test_the_kernel_takes_it() -> None:
-    done = subprocess.run([sys.executable, "-c", CHECK], cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK], cwd=ROOT, capture_output=True, text=True, check=False, timeout=30
+    )
     assert (done.stdout, done.stderr) == ("held\n", "")
 
 

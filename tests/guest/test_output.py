@@ -215,3 +215,15 @@ def test_segments_that_do_not_add_up_are_refused(segments: object) -> None:
     with pytest.raises(SandboxUnavailableError, match="does not add up") as caught:
         shown_output(segments, b"abcd", 4, False, None)
     assert caught.value.reason == "protocol_violation"
+
+
+def test_the_room_that_is_made_may_be_its_own_spill_file(tmp_path: Path) -> None:
+    output = Output(os.fsencode(tmp_path / "spill"), 10, 1000, lambda: (output.discard(), True)[-1])  # type: ignore[func-returns-value]
+    output.append(STDOUT, b"x" * 20)
+    full = os.open("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(full, output._fd or -1)
+    os.close(full)
+    output.append(STDOUT, b"y" * 20)
+    assert output.spill_truncated
+    assert not output.has_spill
+    assert output.total == 40

@@ -109,7 +109,9 @@ def test_parents_come_before_their_children(started: Callable[[str], int]) -> No
     assert all(table[pid] == root or order.index(table[pid]) < order.index(pid) for pid in order)
 
 
-def test_it_gives_up_in_time_and_says_who_is_left(started: Callable[[str], int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_gives_up_in_time_and_says_who_is_left(
+    started: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = started(TREES["plain"])
     before = set(proctree.descendants(root))
     monkeypatch.setattr(os, "kill", lambda pid, number: None)  # as where the kill is not allowed

@@ -204,7 +204,7 @@ def test_many_long_functions() -> None:
 @given(value=_values | _awkward)
 @settings(max_examples=25, deadline=None)
 def test_any_plain_value_carries_over(value: str) -> None:
-    carried = carried_by('PLAIN=$G_IN; unset G_IN', {"G_IN": value})
+    carried = carried_by("PLAIN=$G_IN; unset G_IN", {"G_IN": value})
     assert printed("G_OUT=$PLAIN", carried) == value
     assert printed("G_OUT=$PLAIN", carried_by("true", carried=carried)) == value
 
@@ -228,7 +228,9 @@ def test_an_activated_environment_carries_over_and_can_be_left(tmp_path: Path) -
     active = parse_state(left)
     assert active is not None
     assert active[1]["PATH"] == f"{tmp_path}/v/bin:{path}"
-    _, left = state_after("/bin/bash", "deactivate", active[1], "/", shell_state.restoring(active[2], active[3], active[1]))
+    _, left = state_after(
+        "/bin/bash", "deactivate", active[1], "/", shell_state.restoring(active[2], active[3], active[1])
+    )
     after = parse_state(left)
     assert after is not None
     assert after[1]["PATH"] == path

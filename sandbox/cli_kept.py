@@ -1,0 +1,106 @@
+"""The commands ``gamebox ls`` and ``gamebox rm``: sandboxes that are on the engine."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from .cli import bad_input, print_json, say_error
+
+if TYPE_CHECKING:
+    from .docker.inventory import Listed
+
+LS_EPILOG = """Examples:
+
+  gamebox ls
+
+  gamebox ls --json --all
+"""
+RM_EPILOG = """Examples:
+
+  gamebox rm 3f2a9c work
+
+  gamebox rm --detached
+"""
+_COLUMNS = ("ID", "NAME", "IMAGE", "STATE", "AGE")
+
+
+def ls(
+    as_json: bool = typer.Option(False, "--json", help="Print them as JSON, with all that is known."),
+    every: bool = typer.Option(False, "--all", "-a", help="Also those that were created and do not run."),
+) -> None:
+    """List the sandboxes on the engine: kept ones, and those in use by a process."""
+    import dataclasses
+
+    from .docker.engine import connect
+    from .docker.inventory import sandboxes
+
+    found = sandboxes(connect(), every=every)
+    if as_json:
+        print_json([dataclasses.asdict(each) for each in found])
+        return
+    rows = [_COLUMNS, *(_row(each) for each in found)]
+    widths = [max(len(row[n]) for row in rows) for n in range(len(_COLUMNS))]
+    for row in rows:
+        sys.stdout.write("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n")
+
+
+def rm(
+    ids: list[str] | None = typer.Argument(None, metavar="[ID...]", help="Ids, beginnings of ids, or names."),  # noqa: B008
+    detached: bool = typer.Option(False, "--detached", help="All kept sandboxes that no process owns."),
+    all_mine: bool = typer.Option(
+        False, "--all-mine", help="All kept sandboxes that were last owned by this user on this host."
+    ),
+    force: bool = typer.Option(False, "--force", "-f", help="Also those in use by a process."),
+) -> None:
+    """End sandboxes with everything in them. Those in use by a process are refused without --force. Prints the ids."""
+    from .docker.engine import connect
+    from .docker.inventory import chosen, remove, sandboxes
+    from .errors import SandboxError
+
+    if not (ids or detached or all_mine):
+        raise bad_input(
+            "No sandbox was named.", "Give ids or names as gamebox ls shows them, --detached or --all-mine."
+        )
+    client = connect()
+    listed = sandboxes(client, every=True)
+    wanted = chosen(listed, ids or ())
+    wanted += [each for each in listed if detached and each.state == "detached" and each not in wanted]
+    mine = ("owned", "detached")
+    wanted += [each for each in listed if all_mine and each.kept and each.state in mine and each not in wanted]
+    refused = False
+    for each in wanted:
+        try:
+            remove(client, each, force=force)
+        except SandboxError as error:
+            say_error(error)
+            refused = True
+        else:
+            sys.stdout.write(f"{each.id[:12]}\n")
+    if refused:
+        raise typer.Exit(2)
+
+
+def _row(listed: Listed) -> tuple[str, ...]:
+    return (listed.id[:12], listed.name or "-", listed.image[:40], _state(listed), _time(listed.age_seconds))
+
+
+def _state(listed: Listed) -> str:
+    paused = "" if listed.status == "running" else f"{listed.status}, "
+    if listed.state == "owned":
+        return f"{paused}owned by pid {listed.owner_pid}"
+    if listed.state == "elsewhere":
+        return f"{paused}of {listed.owner_host or 'another host'}"
+    if listed.state == "orphaned":
+        return f"{paused}its pid {listed.owner_pid} is dead"
+    left = listed.deadline_left_seconds
+    return f"{paused}detached" + ("" if left is None else f", {_time(left)} left")
+
+
+def _time(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

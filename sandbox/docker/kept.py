@@ -1,0 +1,169 @@
+"""Kept sandboxes on an engine: what their labels say, and how one is found again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import docker
+
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.guest.calling import TOKEN_BYTES
+from sandbox.limits import Limits
+from sandbox.network.policy import Network
+
+from .disk import Disk
+from .engine import translated
+from .events import SANDBOX_LABEL
+
+KEEP_LABEL, NAME_LABEL = "dev.gamebox.keep", "dev.gamebox.name"
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
+# As many characters of an id as tell sandboxes apart in practice; docker shows 12.
+LEAST_PREFIX = 4
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is needed to serve a sandbox that another process made. The token is what a guest knows its hosts by.
+
+    ``ident`` is the name of its container, ``container_id`` the engine's id ("" before it is created).
+    """
+
+    ident: str
+    token: bytes
+    seconds: float
+    name: str | None
+    image: str
+    profile: str
+    network: Network
+    limits: Limits
+    disk: Disk
+    container_id: str = ""
+
+    def labels(self) -> dict[str, str]:
+        """The labels that hold it. They cannot be seen from inside the sandbox."""
+        disk = self.disk
+        fields = {
+            "token": self.token.hex(), "seconds": self.seconds, "image": self.image, "profile": self.profile,
+            "network": self.network.mode, "limits": dataclasses.asdict(self.limits),
+            "disk": {"kind": disk.kind, "places": disk.places, "watched": disk.watched, "why": disk.why},
+        }  # fmt: skip
+        named = {} if self.name is None else {NAME_LABEL: self.name}
+        return {KEEP_LABEL: json.dumps(fields), **named}
+
+
+def new_token() -> bytes:
+    """A token for a new sandbox."""
+    return secrets.token_bytes(TOKEN_BYTES)
+
+
+def is_removed_by(client: docker.DockerClient) -> bool:
+    """Whether the engine is to remove a kept sandbox when it ends. Raises SandboxError.
+
+    Engines before 25 that leave containers running over their own restart (live-restore) end those that they are to remove: so
+    there the remains of one that has ended wait for the next orchestrator (see ``orphans``).
+    """
+    with translated():
+        return not client.info().get("LiveRestoreEnabled")
+
+
+def check(seconds: float, name: str | None) -> None:
+    """Raises SandboxError ``invalid_configuration`` for a time or a name that cannot be."""
+    if not 0 < seconds < float("inf"):
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"keep_seconds={seconds!r} is no time to wait for an orchestrator.",
+            "Give a positive number of seconds, as in 3600.0.",
+        )
+    if name is not None and not _NAME.fullmatch(name):
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"{name!r} is no name for a sandbox.",
+            "Take up to 63 letters, digits, dots, dashes and underscores, a letter or digit first.",
+        )
+
+
+def check_name_is_free(client: docker.DockerClient, name: str) -> None:
+    """Raises SandboxError ``invalid_configuration`` where a sandbox of that name is on the engine."""
+    with translated():
+        taken = client.api.containers(filters={"label": f"{NAME_LABEL}={name}"})
+    if taken:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"There is a sandbox {name!r} already ({taken[0]['Id'][:12]}).",
+            f"Use it with DockerEnvironment.attach({name!r}), end it with `gamebox rm {name}`, or take another name.",
+        )
+
+
+def find(client: docker.DockerClient, id_or_name: str) -> Kept:
+    """The kept sandbox of that name, id or beginning of an id.
+
+    Raises SandboxError: sandbox_not_found, invalid_configuration where several are meant or one is of another version.
+    """
+    with translated():
+        listed = client.api.containers(filters={"label": SANDBOX_LABEL})
+    found = [each for each in listed if matches(each, id_or_name)]
+    kept = [each for each in found if KEEP_LABEL in each["Labels"]]
+    if not kept:
+        raise _not_found(id_or_name, [each["Id"][:12] for each in found])
+    if len(kept) > 1:
+        several = ", ".join(each["Id"][:12] for each in kept)
+        raise SandboxError(
+            ErrorCode.invalid_configuration, f"{id_or_name!r} may be any of {several}.", "Give more of the id."
+        )
+    return kept_of(kept[0])
+
+
+def matches(listed: dict[str, Any], id_or_name: str) -> bool:
+    """Whether a container of the engine's list is meant."""
+    labels = listed["Labels"]
+    if id_or_name in (labels.get(NAME_LABEL), labels.get(SANDBOX_LABEL)):
+        return True
+    return len(id_or_name) >= LEAST_PREFIX and listed["Id"].startswith(id_or_name)
+
+
+def kept_of(listed: dict[str, Any]) -> Kept:
+    """A container of the engine's list as a kept sandbox. Raises SandboxError ``invalid_configuration``."""
+    labels = listed["Labels"]
+    try:
+        fields = json.loads(labels[KEEP_LABEL])
+        known = {f.name for f in dataclasses.fields(Limits)}
+        disk = fields["disk"]
+        return Kept(
+            ident=labels[SANDBOX_LABEL],
+            token=bytes.fromhex(fields["token"]),
+            seconds=float(fields["seconds"]),
+            name=labels.get(NAME_LABEL),
+            image=fields["image"],
+            profile=fields["profile"],
+            network=Network(fields["network"]),
+            limits=Limits(**{k: v for k, v in fields["limits"].items() if k in known}),
+            disk=Disk(
+                disk["kind"], tuple((p, s) for p, s in disk["places"]), watched=tuple(disk["watched"]), why=disk["why"]
+            ),
+            container_id=listed["Id"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The sandbox {listed['Id'][:12]} was made by another version of gamebox ({type(error).__name__}: {error}).",
+            "Attach to it with that version, or end it with gamebox rm.",
+        ) from error
+
+
+def _not_found(id_or_name: str, ordinary: list[str]) -> SandboxError:
+    if ordinary:
+        return SandboxError(
+            ErrorCode.sandbox_not_found,
+            f"The sandbox {ordinary[0]} is not kept: it belongs to the process that started it.",
+            "Make a sandbox with DockerEnvironment(keep=True) to attach to it later.",
+        )
+    return SandboxError(
+        ErrorCode.sandbox_not_found,
+        f"There is no kept sandbox {id_or_name!r} on this engine.",
+        "See gamebox ls for those there are; one that had no orchestrator for its keep_seconds has ended.",
+    )

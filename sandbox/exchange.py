@@ -1,0 +1,132 @@
+"""One request from its caller's side: sent, streamed to, waited for; and sent again where the pipe was cut meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from .guest import wire
+from .guest.wire import Kind
+from .pending import GRACE_SECONDS, Pending
+from .resuming import Cut
+
+if TYPE_CHECKING:
+    from .transport import Transport
+
+# After a cancel: a fork storm takes 1.5 s to end.
+CANCEL_SECONDS = 1.5 + GRACE_SECONDS
+# A caller without a deadline looks again this often.
+LOOK_SECONDS = 30.0
+CREDIT_STEP = wire.WINDOW // 4
+
+
+class Exchange:
+    """Lives in the caller's thread; all methods raise SandboxError, and ``send`` and ``send_body`` Cut."""
+
+    def __init__(self, transport: Transport, pending: Pending, channel: int) -> None:
+        self._transport = transport
+        self._pending = pending
+        self._channel = channel
+        self._message: tuple[int, dict[str, Any], bytes] | None = None
+
+    def send(self, kind: int, fields: dict[str, Any], blob: bytes = b"") -> None:
+        """Send the request."""
+        self._message = (kind, fields, blob)
+        self._pending.sent_by = sender = (
+            self._transport.sender
+        )  # all of it through one: a part elsewhere would be nonsense
+        # exact: what cannot be carried out as it was asked is to be refused, not carried out in another way
+        for part, payload in wire.split_message(kind, wire.pack_message(fields, blob, exact=True)):
+            self._transport.frame(self._pending, sender, part, self._channel, payload)
+
+    def _frame(self, kind: int, payload: bytes | memoryview = b"") -> None:
+        self._transport.frame(self._pending, self._transport.sender, kind, self._channel, payload)
+
+    # --- a body ------------------------------------------------------------------
+    def send_body(self, body: Iterable[bytes]) -> None:
+        """Stream the body."""
+        pending = self._pending
+        try:
+            for chunk in body:
+                view = memoryview(chunk)
+                while view:
+                    room = self._await_window()
+                    if not room:  # answered already: a failure
+                        return
+                    piece = view[: min(room, wire.MAX_PAYLOAD)]
+                    with pending.changed:
+                        pending.window -= len(piece)
+                    self._frame(Kind.DATA, piece)
+                    view = view[len(piece) :]
+        except BaseException as error:  # of the source, or a Ctrl-C: the guest must not take a part for the whole
+            problem = f"the source failed: {str(error) or type(error).__name__}"
+            self._transport.offer(Kind.END, self._channel, problem.encode("utf-8", "replace")[:500])
+            raise
+        self._frame(Kind.END)
+
+    def _await_window(self) -> int:
+        pending = self._pending
+        with pending.changed:
+            while pending.window <= 0 and pending.reply is None and pending.error is None:
+                self._wait()
+            return pending.window if pending.reply is None and pending.error is None else 0
+
+    # --- waiting ------------------------------------------------------------------
+    def reply(self, sink: Callable[[bytes], None] | None = None) -> tuple[dict[str, Any], bytes]:
+        """The reply; what is streamed back meanwhile goes to ``sink``."""
+        pending, owed = self._pending, 0
+        while True:
+            with contextlib.suppress(Cut):
+                self._catch_up()
+            with pending.changed:
+                while not self._something():
+                    self._wait()
+                if not pending.chunks:
+                    if pending.reply is not None:
+                        return pending.reply
+                    if pending.error is not None:
+                        raise pending.error
+                    continue
+                chunk = pending.chunks.popleft()
+                pending.held -= len(chunk)
+            if sink is not None:
+                began = time.monotonic()
+                sink(chunk)
+                pending.lent += time.monotonic() - began  # the caller's own time is no silence of the guest
+            owed += len(chunk)
+            if owed >= CREDIT_STEP:
+                with contextlib.suppress(Cut):
+                    self._frame(Kind.CREDIT, owed.to_bytes(4, "big"))
+                owed = 0
+
+    def _something(self) -> bool:
+        pending = self._pending
+        due = pending.chunks or pending.cancelled or pending.again
+        return bool(due) or pending.reply is not None or pending.error is not None
+
+    def _catch_up(self) -> None:
+        """Send what is due: the request again where the pipe was cut, and that it is cancelled."""
+        pending = self._pending
+        if pending.again:
+            pending.again = False
+            pending.cancelled = pending.cancelled or pending.stopping
+            if self._message is not None and pending.sent_by is not self._transport.sender:
+                self.send(*self._message)
+        if pending.cancelled:
+            pending.cancelled, pending.stopping = False, True
+            if not pending.resting:
+                pending.deadline = time.monotonic() + CANCEL_SECONDS
+            self._frame(Kind.CANCEL)
+
+    def _wait(self) -> None:
+        """One wait; raises SandboxUnavailableError ``no_answer`` past the deadline."""
+        pending = self._pending
+        if pending.deadline is None:
+            pending.changed.wait(LOOK_SECONDS)
+            return
+        left = pending.deadline + pending.lent - time.monotonic()
+        if left <= 0:
+            raise pending.silent()
+        pending.changed.wait(left)

@@ -1,0 +1,473 @@
+"""Kept sandboxes on a real engine: they outlive their orchestrator, and a cut is not seen by callers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import pytest
+
+from sandbox import DockerEnvironment, Limits
+from sandbox.docker import container, inventory, orphans, owners, reaching
+from sandbox.docker.engine import connect
+from sandbox.errors import ErrorCode, SandboxError
+
+from .engine_proxy import ENGINE, EngineProxy
+from .observing import eventually, within
+from .test_engine_faults import _sockets_of_lost_engines, _sockets_that_outlive_their_test, in_a_run, proxy
+
+__all__ = ["_sockets_of_lost_engines", "_sockets_that_outlive_their_test", "proxy"]
+
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
+
+SMALL = Limits(memory_bytes=256 << 20)
+ORCHESTRATOR = """
+import sys, time
+from sandbox import DockerEnvironment, Limits
+env = DockerEnvironment(limits=Limits(memory_bytes=256 << 20), keep=True, keep_seconds=float(sys.argv[1])).start()
+env.run("export MARK=left; cd /tmp").unwrap()
+late = env.run("for i in 1 2 3 4 5 6; do echo line $i; sleep 0.5; done", background=True).unwrap().id
+print(env.container_id, late, flush=True)
+print("answered", env.run("sleep 1; echo fore; sleep 1; echo done > /workspace/done", timeout_seconds=60).ok, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def kept() -> Iterator[Callable[..., DockerEnvironment]]:
+    """Makes kept sandboxes, all of which are gone at the end."""
+    made: list[DockerEnvironment] = []
+
+    def make(**options: Any) -> DockerEnvironment:
+        made.append(DockerEnvironment(**{"limits": SMALL, "keep": True, "keep_seconds": 120.0, **options}).start())
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+        for each in inventory.sandboxes(docker_here(), every=True):
+            if each.id == env._container_id:
+                inventory.remove(docker_here(), each, force=True)
+
+
+def docker_here() -> docker.DockerClient:
+    """The engine itself, whatever proxy the test stands behind."""
+    if not made_clients:
+        made_clients.append(docker.DockerClient(base_url=f"unix://{ENGINE}"))
+    return made_clients[0]
+
+
+made_clients: list[docker.DockerClient] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _close_client() -> Iterator[None]:
+    yield
+    while made_clients:
+        made_clients.pop().close()
+
+
+def gone(ident: str) -> bool:
+    try:
+        docker_here().api.inspect_container(ident)
+    except docker.errors.NotFound:
+        return True
+    return False
+
+
+def orchestrator(keep_seconds: float = 120.0) -> tuple[subprocess.Popen[str], str, str]:
+    """Another process with a kept sandbox in the middle of a run: (process, container, id of a background command)."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ORCHESTRATOR, str(keep_seconds)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    ident, late = process.stdout.readline().split()
+    return process, ident, late
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_a_killed_orchestrator_leaves_everything_to_the_next() -> None:
+    process, ident, late = orchestrator()
+    time.sleep(0.5)
+    end(process)
+    env = DockerEnvironment.attach(ident[:12])
+    try:
+        assert env.limits == SMALL
+        assert env.image == "gamebox/base"
+        told: set[str] = set()
+
+        def run(command: str, session: str | None) -> str:
+            answer = env.run(command, session=session)
+            told.update(notice.message.split()[2] for notice in answer.notices if notice.code == "command_ended")
+            return answer.unwrap().output
+
+        assert run("echo $MARK $PWD", "default") == "left /tmp\n", "waits for the run that was under way"
+        assert eventually(lambda: run("true", None) or (late in told and len(told) >= 2), 15.0), told
+        logs = env.logs(late, offset=len("line 1\n")).unwrap()
+        assert logs.content == "".join(f"line {n}\n" for n in range(2, 7))
+        assert env.read("/workspace/done").unwrap().content == "done\n"
+    finally:
+        env.remove()
+    assert gone(ident)
+    assert owners.owner_of(env._name) is None
+
+
+def test_an_owner_is_respected_and_can_be_replaced(kept: Callable[..., DockerEnvironment]) -> None:
+    process, ident, _ = orchestrator()
+    try:
+        with pytest.raises(SandboxError) as refused:
+            DockerEnvironment.attach(ident)
+        assert refused.value.code is ErrorCode.sandbox_owned
+        assert f"process {process.pid}" in refused.value.message
+        mine = DockerEnvironment.attach(ident, take_over=True)
+        assert mine.run("echo mine", session=None).unwrap().output == "mine\n"
+        assert process.stdout is not None
+        assert process.stdout.readline() == "answered False\n"
+        with pytest.raises(SandboxError) as refused:
+            DockerEnvironment.attach(ident)
+        assert f"process {os.getpid()}" in refused.value.message
+    finally:
+        end(process)
+    assert mine.run("echo still", session=None).unwrap().output == "still\n"
+    mine.remove()
+    assert gone(ident)
+
+
+def test_one_that_was_taken_over_is_left_alone_by_its_last_owner(kept: Callable[..., DockerEnvironment]) -> None:
+    env = kept()
+    taker = DockerEnvironment.attach(env.container_id, take_over=True)
+    answer = env.run("true")
+    assert not answer.ok
+    assert "another orchestrator" in answer.error
+    env.remove()
+    assert taker.run("echo here").unwrap().output == "here\n"
+    taker.remove()
+
+
+def test_an_owner_of_another_user_is_respected_by_the_guest(
+    kept: Callable[..., DockerEnvironment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = kept()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    monkeypatch.setattr(reaching, "ANSWER_SECONDS", 0.5)
+    with pytest.raises(SandboxError) as refused:
+        DockerEnvironment.attach(env.container_id)
+    assert refused.value.code is ErrorCode.sandbox_owned
+    assert env.run("echo mine").unwrap().output == "mine\n"
+    env.close()
+    with DockerEnvironment.attach(env.container_id) as later:
+        assert later.run("echo later").unwrap().output == "later\n"
+
+
+def test_a_stopped_orchestrator_finds_its_sandbox_taken_over_or_its_own(kept: Callable[..., DockerEnvironment]) -> None:
+    process, ident, _ = orchestrator()
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        time.sleep(1)
+        taker = DockerEnvironment.attach(ident, take_over=True)
+        assert taker.run("echo taken", session=None).unwrap().output == "taken\n"
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "answered False\n"
+        assert taker.run("echo mine", session=None).unwrap().output == "mine\n"
+        taker.remove()
+    finally:
+        end(process)
+    process, ident, _ = orchestrator()
+    try:
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(3)
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "answered True\n"
+    finally:
+        end(process)
+        DockerEnvironment.attach(ident).remove()
+
+
+def test_the_guest_ends_it_when_nobody_comes() -> None:
+    process, ident, _ = orchestrator(keep_seconds=3.0)
+    volumes = [m["Name"] for m in docker_here().api.inspect_container(ident)["Mounts"] if m.get("Driver") and m["RW"]]
+    time.sleep(4.0)
+    assert not gone(ident), "its owner is there"
+    end(process)
+    ended = time.monotonic()
+    assert eventually(lambda: gone(ident), 12.0)
+    assert time.monotonic() - ended > 2.0
+    known = {v["Name"] for v in docker_here().api.volumes()["Volumes"] or []}
+    assert not known & set(volumes)
+    with pytest.raises(SandboxError) as missing:
+        DockerEnvironment.attach(ident)
+    assert missing.value.code is ErrorCode.sandbox_not_found
+
+
+@pytest.mark.parametrize("count", [0, 3, 50, 5000])
+def test_a_cut_is_not_seen_by_callers(kept: Callable[..., DockerEnvironment], proxy: EngineProxy, count: int) -> None:
+    env = kept()
+    fault = (lambda: proxy.cut("attach")) if not count else (lambda: proxy.cut_after("attach", count))
+    answer, _ = in_a_run(env, fault, "echo x >> ran; sleep 0.6; seq 100000", 30)
+    assert answer.ok, answer
+    assert answer.result.output.endswith("100000\n")
+    assert "reconnected" in [n.code for n in answer.notices]
+    assert env.run("cat ran").unwrap().output == "x\n"
+    env.remove()
+
+
+def test_a_cut_while_bytes_go_up(kept: Callable[..., DockerEnvironment], proxy: EngineProxy) -> None:
+    env = kept()
+    for n in range(6):
+        cutter = threading.Timer(0.002 * n, lambda: proxy.cut("attach"))
+        cutter.start()
+        answer = env.run("wc -c; echo x >> ran", stdin="line\n" * 1_000_000)
+        cutter.join()
+        assert answer.unwrap().output == "5000000\n"
+    assert env.run("wc -l < ran").unwrap().output == "6\n"
+    cutter = threading.Timer(0.05, lambda: proxy.cut("attach"))
+    cutter.start()
+    sent = env.upload(bytes(200 << 20), "big") if env.limits.transfer_bytes < 0 else env.upload(bytes(60 << 20), "big")
+    cutter.join()
+    assert sent.ok or (sent.code is ErrorCode.transfer_incomplete and sent.retryable)
+    assert env.upload(bytes(1 << 20), "small").ok
+    env.remove()
+
+
+def test_an_engine_that_stays_away(
+    kept: Callable[..., DockerEnvironment], proxy: EngineProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaching, "RECONNECT_SECONDS", 2.0)
+    env = kept(name="stays-away")
+    answer, took = in_a_run(env, proxy.close, "sleep 100", 30)
+    assert answer.code is ErrorCode.sandbox_unavailable
+    assert "attach('stays-away')" in answer.hint
+    assert 1.5 < took < 2.0 + 3.0
+    within(3.0, env.close)
+    assert not gone(env.container_id)
+
+
+def test_the_death_of_the_container_is_told_at_once(kept: Callable[..., DockerEnvironment]) -> None:
+    env = kept()
+    answer, took = in_a_run(env, lambda: docker_here().api.kill(env.container_id), "sleep 100", 30)
+    assert answer.code is ErrorCode.sandbox_unavailable
+    assert "killed from outside" in answer.error
+    assert took < 2.0
+
+
+def test_a_stopped_orchestrator_that_holds_up_the_output_can_be_replaced(
+    kept: Callable[..., DockerEnvironment],
+) -> None:
+    """The engine waits for it with all that the sandbox says; the taker comes in by the door."""
+    source = """
+import sys
+from sandbox import DockerEnvironment, Limits
+env = DockerEnvironment(limits=Limits(memory_bytes=256 << 20), keep=True).start()
+print(env.container_id, flush=True)
+print(env.run("yes", timeout_seconds=60, on_output=lambda stream, text: None).error, flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        ident = process.stdout.readline().strip()
+        time.sleep(1)
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(1)
+        taker = DockerEnvironment.attach(ident, take_over=True)
+        assert taker.run("echo taken", session=None).unwrap().output == "taken\n"
+        big = taker.run("seq 300000", session=None, keep_output_bytes=4 << 20).unwrap()
+        assert big.output.endswith("300000\n")
+        os.kill(process.pid, signal.SIGCONT)
+        assert "another orchestrator" in process.stdout.readline()
+        assert taker.run("echo mine", session=None).unwrap().output == "mine\n"
+        taker.close()
+        with DockerEnvironment.attach(ident) as later:
+            assert later.run("echo later", session=None).unwrap().output == "later\n"
+            later.remove()
+    finally:
+        end(process)
+    assert gone(ident)
+
+
+@pytest.mark.parametrize("profile", ["default", "root"])
+def test_nobody_inside_gets_through_the_door(kept: Callable[..., DockerEnvironment], profile: str) -> None:
+    env = kept(profile=profile)
+    probe = (
+        "import socket, sys\n"
+        "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "s.settimeout(3)\n"
+        "s.connect('\\0gamebox-door')\n"
+        "try:\n    socket.send_fds(s, [b'relay'], [0, 1]); print('answer', s.recv(1))\n"
+        "except OSError as error:\n    print('closed', type(error).__name__)\n"
+    )
+    for _ in range(6):
+        answer = env.run(argv=["python3", "-c", probe]).unwrap()
+        assert answer.output in ("answer b''\n", "closed BrokenPipeError\n", "closed ConnectionResetError\n"), (
+            answer.output
+        )
+    assert env.run("echo here").unwrap().output == "here\n"
+
+
+# --- pause ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_pause_does_not_count(keep: bool) -> None:
+    env = DockerEnvironment(limits=SMALL, keep=keep).start()
+    try:
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(env.run("sleep 1.5; echo done", timeout_seconds=2.0)))
+        thread.start()
+        time.sleep(0.5)
+        env.pause()
+        env.pause()
+        refused, _ = within(0.1, lambda: env.run("true"))
+        assert refused.code is ErrorCode.sandbox_paused
+        assert "resume()" in refused.hint
+        assert env.upload(b"x", "x").code is ErrorCode.sandbox_paused  # type: ignore[union-attr]
+        time.sleep(6)
+        assert not answers
+        env.resume()
+        env.resume()
+        thread.join(10)
+        # sleep measures by the clock, which went on; what counts is that its deadline did not pass meanwhile
+        assert answers[0].unwrap().output == "done\n"
+        assert env.run("sleep 5", timeout_seconds=0.5).code is ErrorCode.timeout  # type: ignore[union-attr]
+    finally:
+        env.remove()
+
+
+def test_a_paused_sandbox_can_be_closed_and_a_kept_one_then_runs_on(kept: Callable[..., DockerEnvironment]) -> None:
+    env = DockerEnvironment(limits=SMALL).start()
+    env.pause()
+    env.close()
+    assert gone(env.container_id)
+    env = kept()
+    env.pause()
+    env.close()
+    assert docker_here().api.inspect_container(env.container_id)["State"]["Status"] == "running"
+    docker_here().api.pause(env.container_id)
+    with DockerEnvironment.attach(env.container_id) as later:
+        assert later.run("echo awake").unwrap().output == "awake\n"
+
+
+def test_a_long_pause_is_not_taken_for_the_end_of_a_host(kept: Callable[..., DockerEnvironment]) -> None:
+    env = kept(keep_seconds=2.0)
+    env.pause()
+    time.sleep(6)
+    env.resume()
+    assert env.run("echo awake").unwrap().output == "awake\n"
+
+
+# --- others' sandboxes ------------------------------------------------------------------------------------------------------
+
+
+def test_the_sweep_takes_paused_ones_of_the_dead_and_no_others(kept: Callable[..., DockerEnvironment]) -> None:
+    mine = kept()
+    mine.pause()
+    source = "from sandbox import DockerEnvironment; e = DockerEnvironment().start(); e.pause(); print(e.container_id, flush=True)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{source}; import time; time.sleep(60)"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    ident = process.stdout.readline().strip()
+
+    def sweep() -> None:
+        orphans._swept.clear()
+        orphans.sweep(connect())
+
+    sweep()
+    assert not gone(ident)
+    end(process)
+    assert not gone(ident), "paused, it cannot end by itself"
+    sweep()
+    assert gone(ident)
+    assert not gone(mine.container_id)
+    assert docker_here().api.inspect_container(mine.container_id)["State"]["Paused"]
+    mine.resume()
+
+
+def test_a_kept_one_that_was_left_paused_is_woken_and_ends(
+    kept: Callable[..., DockerEnvironment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphans, "MARGIN_SECONDS", 1.0)
+    process, ident, _ = orchestrator(keep_seconds=1.0)
+    docker_here().api.pause(ident)
+    end(process)
+
+    def sweep() -> None:
+        orphans._swept.clear()
+        orphans.sweep(connect())
+
+    sweep()
+    assert docker_here().api.inspect_container(ident)["State"]["Paused"], "nobody knows yet for how long it was left"
+    time.sleep(2.5)
+    sweep()
+    assert eventually(lambda: gone(ident), 10.0)
+
+
+def test_names_are_unique_and_wrong_ones_refused(kept: Callable[..., DockerEnvironment]) -> None:
+    env = kept(name="twice")
+    with pytest.raises(SandboxError, match="already"):
+        kept(name="twice")
+    assert env.run("true").ok
+    with pytest.raises(SandboxError, match="no name"):
+        DockerEnvironment(keep=True, name="a b")
+    with pytest.raises(SandboxError, match="keep_seconds"):
+        DockerEnvironment(keep=True, keep_seconds=0)
+    with DockerEnvironment(limits=SMALL) as ordinary, pytest.raises(SandboxError, match="not kept"):
+        DockerEnvironment.attach(ordinary.container_id)
+
+
+def test_fifty_hosts_leave_no_descriptor_and_no_thread(kept: Callable[..., DockerEnvironment]) -> None:
+    env = kept()
+    env.run("echo x > x")
+    env.close()
+
+    def cycle() -> None:
+        with DockerEnvironment.attach(env.container_id) as later:
+            assert later.read("x").ok
+
+    def held() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    guest = Path(f"/proc/{docker_here().api.inspect_container(env.container_id)['State']['Pid']}")
+    for _ in range(3):
+        cycle()
+    before, inside = held(), (len(os.listdir(guest / "fd")), len(os.listdir(guest / "task")))
+    for _ in range(50):
+        cycle()
+    assert held() == before
+    assert (len(os.listdir(guest / "fd")), len(os.listdir(guest / "task"))) == inside
+
+
+def test_labels_are_enough_to_tell_whose_it_is(kept: Callable[..., DockerEnvironment]) -> None:
+    env = kept(name="mine")
+    (listed,) = [each for each in inventory.sandboxes(connect()) if each.id == env.container_id]
+    assert (listed.name, listed.state, listed.owner_pid, listed.kept) == ("mine", "owned", os.getpid(), True)
+    with pytest.raises(SandboxError) as refused:
+        inventory.remove(connect(), listed)
+    assert refused.value.code is ErrorCode.sandbox_owned
+    env.close()
+    (listed,) = [each for each in inventory.sandboxes(connect()) if each.id == env.container_id]
+    assert listed.state == "detached"
+    assert listed.deadline_left_seconds is not None
+    assert 100 < listed.deadline_left_seconds <= 120
+    inventory.remove(connect(), listed)
+    assert gone(env.container_id)
+    assert container.PID_LABEL == "dev.gamebox.pid"
