@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 READ_BYTES = 256 * 1024
 # A host that sends nothing for this long is gone, though the pipe may stand (an engine restarted under live-restore).
 LEASE_SECONDS = 120.0
-_WRITING = frozenset({"write", "edit", "upload"})
+_WRITING = frozenset({"write", "edit", "upload", "restore"})
+_CHANGING = {"write": ("path",), "edit": ("path",), "upload": ("path",), "make_dir": ("path",), "delete": ("path",),
+             "move": ("source", "target"), "restore": ("path",)}  # fmt: skip
 
 
 class Server:
@@ -207,6 +209,8 @@ class Server:
                 answer = {
                     "fault": Fault("io_error", problem=f"{type(error).__name__} in {operation}", effects="unknown")
                 }
+            if operation in _CHANGING:
+                self._processes.changes.absorb(*(str(args[name]) for name in _CHANGING[operation]))
             self._calls.pop(channel, None)
             self._reply(channel, answer, blob)
 
