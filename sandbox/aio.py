@@ -20,6 +20,7 @@ from .environment import ActionLike, Environment
 from .following import WAIT_SECONDS, OutputChunk, Tail
 from .limits import Limits
 from .methods import OperationMethods
+from .state.methods import StateMethods
 from .watching import CancelToken, OnOutput, StreamName
 
 P = ParamSpec("P")
@@ -151,8 +152,8 @@ class AsyncEnvironment:
         return await self._call(self.environment.download, path, to)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """The other operations: ``edit``, ``list``, ``search``, ``move``, ``logs``, ``kill`` and so on, as coroutines."""
-        if name.startswith("_") or name not in vars(OperationMethods):
+        """The other operations (``edit``, ``logs`` ...) and ``changes``, ``checkpoint``, ``rollback`` ... as coroutines."""
+        if name.startswith("_") or not (name in vars(OperationMethods) or name in vars(StateMethods)):
             raise AttributeError(f"AsyncEnvironment has no {name!r}")
         return partial(self._call, getattr(self.environment, name))
 

@@ -20,6 +20,7 @@ from .errors import ErrorCode, SandboxError
 from .hosted import HostCallTimeoutError, call_with_deadline, checked_result, failure_of_exception
 from .methods import OperationMethods
 from .operations import OPERATIONS, Request, schema_of
+from .state.methods import StateMethods
 from .watching import Watch
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class ActionLike(Protocol):
         """Call the action's function."""
 
 
-class Environment(OperationMethods):
+class Environment(OperationMethods, StateMethods):
     """Carries out actions. ``execute_action`` never raises for what a tool does.
 
     ``approver`` is asked before an action whose metadata says ``requires_approval``; without one such actions are refused.

@@ -49,6 +49,11 @@ class ErrorCode(StrEnum):
     unsafe_archive = "unsafe_archive"
     transfer_incomplete = "transfer_incomplete"
     io_error = "io_error"
+    # what the host keeps of files
+    too_many_files = "too_many_files"
+    checkpoint_not_found = "checkpoint_not_found"
+    restore_incomplete = "restore_incomplete"
+    store_full = "store_full"
     # commands
     timeout = "timeout"
     cancelled = "cancelled"
@@ -65,6 +70,7 @@ class ErrorCode(StrEnum):
     not_a_terminal = "not_a_terminal"
     kill_failed = "kill_failed"
     cpu_limit = "cpu_limit"
+    commands_running = "commands_running"
     not_ready = "not_ready"
     # browse
     invalid_url = "invalid_url"

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -22,6 +22,8 @@ from .limits import Limits
 from .network.policy import Network
 from .pausing import PausableEnvironment
 from .replies import fault_of, notices_of, result_of, violation, worded
+from .state.history import History
+from .state.keeping import KeepsState
 from .transfers import Incoming, outgoing
 from .transport import MAX_REPLY_BYTES, Transport
 from .watching import Watch
@@ -37,15 +39,19 @@ FILE_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 
 
-class GuestEnvironment(PausableEnvironment):
+class GuestEnvironment(PausableEnvironment, KeepsState):
     """An environment whose operations a guest carries out. Subclasses say how to reach one.
 
     May be used by many threads at once: foreground runs of one session queue, nothing else waits for them.
     """
 
-    def __init__(self, limits: Limits | None, network: Network | None, approver: Approver | None) -> None:
+    def __init__(
+        self, limits: Limits | None, network: Network | None, approver: Approver | None, track_changes: bool = True
+    ) -> None:
         super().__init__(approver)
         self.limits = limits or Limits()
+        self.track_changes = track_changes
+        self.history = History(lambda *args, **call: self._live().request(*args, **call), self.limits.checkpoint_bytes)
         self.network = network or Network.none()
         self._closed = False
         self._detaches = False  # whether ``close`` leaves the sandbox running
@@ -59,6 +65,10 @@ class GuestEnvironment(PausableEnvironment):
     def _release(self) -> None:
         """Release what ``_connect`` made, also half made; may be called more than once."""
 
+    def _starts_empty(self) -> bool:
+        """Whether nothing is in the workspace at the start."""
+        return False
+
     def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
         """Make good on a command's deadline though the guest is silent; the error to report."""
         return error
@@ -71,6 +81,8 @@ class GuestEnvironment(PausableEnvironment):
         if self._transport is None:
             try:
                 self._transport = self._connect()
+                if self.track_changes:
+                    self._begin_history(self._starts_empty())
             except BaseException:
                 self.close()
                 raise
@@ -87,7 +99,10 @@ class GuestEnvironment(PausableEnvironment):
                         self._pause.drop()
                 transport.close(detach=self._detaches)
         finally:
-            self._release()
+            try:
+                self.history.close()
+            finally:
+                self._release()
 
     def _live(self) -> Transport:
         if not self._closed:
@@ -218,9 +233,15 @@ class GuestEnvironment(PausableEnvironment):
         self, data_or_path: bytes | str | os.PathLike[str], path: str, *, mode: int | None = None
     ) -> Envelope[res.UploadResult]:
         """See ``OperationMethods.upload``; ``mode`` is the file's, where it should not be the host file's own."""
+        return self._upload(data_or_path, path, mode)
 
+    def _upload(
+        self, data_or_path: bytes | str | os.PathLike[str], path: str, mode: int | None = None,
+        passing: Callable[[Iterable[bytes]], Iterable[bytes]] = iter,
+    ) -> Envelope[res.UploadResult]:  # fmt: skip
         def work(started: float) -> Envelope[res.UploadResult]:
-            kind, own_mode, body = outgoing(data_or_path, self.limits.transfer_bytes)
+            kind, own_mode, pieces = outgoing(data_or_path, self.limits.transfer_bytes)
+            body = passing(pieces)
             request = op.Upload(path=path, kind=kind, mode=own_mode if mode is None else mode)
             fields, blob = self._live().request("upload", request.model_dump(), timeout_seconds=FILE_SECONDS, body=body)
             return self._envelope(request, fields, blob, started)
@@ -275,7 +296,7 @@ class GuestEnvironment(PausableEnvironment):
         return "A sandbox."
 
     def _hello(self, place: Mapping[str, Any], isolated: bool) -> dict[str, Any]:
-        limits = {**asdict(self.limits), "network": self.network.mode}
+        limits = {**asdict(self.limits), "network": self.network.mode, "tell_changes": self.track_changes}
         return {"isolated": isolated, "place": {**place, "limits": limits}}
 
 

@@ -283,6 +283,14 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.kill_failed: lambda f: Wording(
         f"{f.get('survivors')} processes of {f.get('id')!r} could not be killed.", "Call kill once more.", "kill", True
     ),
+    ErrorCode.commands_running: lambda f: Wording(
+        f"{f.get('count')} command(s) still run in the sandbox: {', '.join(map(str, f.get('ids', [])))}.",
+        "Wait for them, kill them, or pass kill=True.",
+        "kill",
+    ),
+    ErrorCode.too_many_files: lambda f: Wording(
+        f"There are more than {f.get('limit')} files and folders.", "Delete what is not needed, or keep it in archives."
+    ),
     ErrorCode.invalid_url: lambda f: Wording(
         f"{f.get('url')!r} is no address to open: {f.get('problem', 'malformed')}.",
         "Give an http:// or https:// address.",

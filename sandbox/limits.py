@@ -28,8 +28,9 @@ class Limits:
     cannot be bounded by the kernel, ``"auto"`` then takes one that is only watched. ``tmp_bytes=None`` means an eighth of
     memory, at most 256 MiB, ``shm_bytes=None`` a sixteenth, at most 64 MiB. ``cpu_seconds_per_command`` bounds the processor
     time of a command with all it starts. ``lifetime_seconds`` after its start the sandbox ends by itself, and so it does when
-    nothing was done in it for ``idle_seconds``; None is no such limit. Raises SandboxError ``invalid_limits`` that names the
-    field, its value and what is allowed.
+    nothing was done in it for ``idle_seconds``; None is no such limit. ``checkpoint_bytes`` is
+    what the host keeps of the sandbox's files: as they were at the start, and in checkpoints. Raises SandboxError
+    ``invalid_limits`` that names the field, its value and what is allowed.
     """
 
     memory_bytes: int = 2 * GIB
@@ -45,6 +46,7 @@ class Limits:
     read_bytes: int = 256 * KIB
     write_bytes: int = 8 * MIB
     transfer_bytes: int = 1 * GIB
+    checkpoint_bytes: int = 4 * GIB
     timeout_seconds: float = 120.0
     max_timeout_seconds: float = 86400.0
     keep_output_bytes: int = 64 * KIB

@@ -66,8 +66,9 @@ class LocalEnvironment(GuestEnvironment):
         limits: Limits | None = None,
         env: dict[str, str] | None = None,
         approver: Approver | None = None,
+        track_changes: bool = True,
     ) -> None:
-        super().__init__(limits, Network.bridge(), approver)
+        super().__init__(limits, Network.bridge(), approver, track_changes)
         if workspace is not None and not Path(workspace).is_dir():
             raise SandboxError(
                 ErrorCode.workspace_invalid,
@@ -114,6 +115,9 @@ class LocalEnvironment(GuestEnvironment):
         }  # fmt: skip
         transport.open(self._hello(place, isolated=False), START_SECONDS)
         return transport
+
+    def _starts_empty(self) -> bool:
+        return self._given is None
 
     def _post_mortem(self, reason: str, detail: str) -> SandboxUnavailableError:
         code = None

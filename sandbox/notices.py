@@ -34,6 +34,36 @@ def _time_left(what: str, hint: str) -> Callable[[Fields], tuple[str, str]]:
     return words
 
 
+NAME_CHARS = 120
+
+
+def _changed(f: Fields) -> tuple[str, str]:
+    names = [one_line(str(name))[:NAME_CHARS] for name in f.get("names", [])]
+    counts = [int(f[kind]) if isinstance(f.get(kind), int) else 0 for kind in ("created", "modified", "deleted")]
+    more = sum(counts) - len(names)
+    since = f"Since {f['since']} ended" if f.get("since") else "While this command ran"
+    beside = ", and others with it," if f.get("others") else ","
+    return (
+        f"{since}{beside} files changed: {counts[0]} created, {counts[1]} modified, {counts[2]} deleted: {', '.join(names)}"
+        + (f" (and {more} more)." if more > 0 else "."),
+        "",
+    )
+
+
+def _torn(f: Fields) -> tuple[str, str]:
+    names = [one_line(str(name))[:NAME_CHARS] for name in f.get("names", [])]
+    running = ", ".join(map(str, f.get("ids", [])))
+    what = (
+        f"{f.get('count')} files changed while they were read: {', '.join(names)}"
+        if names
+        else "Files may have changed"
+    )
+    return (
+        f"{what}{f'; {running} ran meanwhile' if running else ''}: this is not the state of one moment.",
+        "For one moment's state, do it again when nothing runs.",
+    )
+
+
 NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "still_running": waits.still_running,
     "left_running": lambda f: (
@@ -100,6 +130,16 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "no_space": lambda f: (
         f"The disk limit of {size(f.get('limit'))} was passed ({size(f.get('used'))} are used), so the command was ended.",
         "Delete what is not needed; a command that writes more is ended again.",
+    ),
+    "files_changed": _changed,
+    "not_kept": lambda f: (
+        f"{f.get('count')} entries are not in the checkpoint: {', '.join(map(str, f.get('names', [])))}.",
+        "Devices, pipes, sockets and what its user may not read cannot be kept.",
+    ),
+    "changed_meanwhile": _torn,
+    "root_not_kept": lambda _: (
+        "Only workspace and home are kept: what was changed elsewhere in the system, as by installing packages, is not.",
+        "Keep what must come back in the workspace or the home.",
     ),
     "files_skipped": lambda f: (
         f"{f.get('count')} entries were skipped: {', '.join(map(str, f.get('names', [])))}.",

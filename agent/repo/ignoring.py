@@ -9,20 +9,8 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
-# What tools leave behind and nobody wants in a diff. Files that git tracks are kept whatever their name.
-LEFTOVERS = frozenset(
-    {
-        ".git",
-        "__pycache__",
-        ".pytest_cache",
-        ".mypy_cache",
-        ".ruff_cache",
-        ".hypothesis",
-        ".tox",
-        ".venv",
-        "node_modules",
-    }
-)
+from sandbox.guest.leftovers import is_leftover
+
 _GIT_SECONDS = 60
 
 
@@ -85,11 +73,6 @@ class Rules:
             if verdict:
                 return True
         return False
-
-
-def is_leftover(path: str) -> bool:
-    """Whether the path is in a folder that tools leave behind, or is byte code."""
-    return path.endswith((".pyc", ".pyo")) or not LEFTOVERS.isdisjoint(path.split("/"))
 
 
 def _split(text: str) -> list[str]:

@@ -13,11 +13,15 @@ from typing import Any, Self
 import docker
 import docker.errors
 
+from sandbox.envelope import Envelope
 from sandbox.environment import Approver
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest_environment import GuestEnvironment
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
+from sandbox.results import ForkResult
+from sandbox.state.base import StartBase
+from sandbox.state.forking import forked
 from sandbox.transport import Transport
 
 from . import container, enforcement, fitting, kept, owners, reaching
@@ -47,7 +51,8 @@ class DockerEnvironment(GuestEnvironment):
     ``image`` must be on the engine (``gamebox/*`` images are built when they are missing; nothing is pulled). ``workspace`` is a
     folder of the host that is copied in at the start; nothing is copied back by itself. ``env`` are variables for every
     command; ``ca_bundle`` a file of certificates (PEM) that commands are to trust. ``report`` gets a line for each slow step
-    of the set-up. ``profile`` is default, root or conformance (see docs/isolation.md); ``runtime`` names one of the engine's
+    of the set-up. ``track_changes`` tells after each command which files changed, and keeps what ``changes`` and ``export_patch``
+    compare with. ``profile`` is default, root or conformance (see docs/isolation.md); ``runtime`` names one of the engine's
     OCI runtimes, as in "runsc". Raises SandboxError.
 
     With ``keep`` the sandbox survives this process, and a cut of the connection to it: ``close`` leaves it running and ``remove``
@@ -76,12 +81,14 @@ class DockerEnvironment(GuestEnvironment):
         report: Callable[[str], None] | None = None,
         profile: str = "default",
         runtime: str | None = None,
+        track_changes: bool = True,
         keep: bool = False,
         keep_seconds: float = 3600.0,
         name: str | None = None,
     ) -> None:
         self.profile = profile_named(profile)
-        super().__init__(self.profile.fitted(limits or Limits()), network, approver)
+        super().__init__(self.profile.fitted(limits or Limits()), network, approver, track_changes)
+        self.root_is_kept = self.profile.read_only_root
         self.image = image
         self._workspace = None if workspace is None else Path(workspace)
         self._env = dict(env or {})
@@ -242,11 +249,31 @@ class DockerEnvironment(GuestEnvironment):
             client.api.start(self._container_id)
         return self._stream
 
+    def _starts_empty(self) -> bool:
+        return self._workspace is None
+
+    def _base(self) -> StartBase:
+        """Keeps what is copied in, for patches."""
+        base = StartBase(self.limits.checkpoint_bytes if self.track_changes else 0)
+        self.history.base = base
+        return base
+
+    def fork(self, count: int = 1, checkpoint: str | None = None) -> Envelope[ForkResult]:
+        """See ``StateMethods.fork``; image, limits, network, variables, profile and the rest are those of this environment."""
+        return self._with_history(lambda history: forked(self, self._twin, history, count, checkpoint))
+
+    def _twin(self) -> DockerEnvironment:
+        return type(self)(
+            self.image, limits=self.limits, network=self.network, env=self._env, ca_bundle=self._bundle,
+            approver=self.approver, report=self._report, profile=self.profile.name, runtime=self._oci_runtime,
+            track_changes=self.track_changes,
+        )  # fmt: skip
+
     def _fill(self) -> None:
         if self._bundle is not None:
             self.upload(self._bundle, container.bundle_path(self.profile)).unwrap()
         if self._workspace is not None:
-            copied = self.upload(self._workspace, container.WORKSPACE)
+            copied = self._upload(self._workspace, container.WORKSPACE, passing=self._base().passing)
             if not copied.ok and copied.code is ErrorCode.no_space:
                 raise fitting.workspace_too_large(self._workspace, self.limits)
             copied.unwrap()

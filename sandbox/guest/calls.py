@@ -32,7 +32,7 @@ class WorkerCall:
         self._channel = channel
         self._link = link
         self._reactor = reactor
-        self._processes = processes
+        self.processes = processes
         self._changed = threading.Condition()
         self._chunks: deque[bytes] = deque()
         self._held = 0
@@ -102,7 +102,7 @@ class WorkerCall:
         }
         source = os.dup(stdin) if isinstance(stdin, int) else stdin
         folder = os.dup(cwd_fd) if cwd_fd is not None else None
-        start: Callable[[], None] = lambda: self._processes.helper(  # noqa: E731
+        start: Callable[[], None] = lambda: self.processes.helper(  # noqa: E731
             spec, source, folder, timeout_seconds, max_output_bytes, report
         )
         self._reactor.hand_over(start)
@@ -110,6 +110,19 @@ class WorkerCall:
         if isinstance(outcome[0], Fault):
             raise outcome[0]
         return outcome[0]
+
+    def hand_over(self, work: Callable[[], None]) -> None:
+        """See ``context.Call``."""
+        done = threading.Event()
+
+        def carry_out() -> None:
+            try:
+                work()
+            finally:
+                done.set()
+
+        self._reactor.hand_over(carry_out)
+        done.wait()
 
     # --- the reactor's side ------------------------------------------------------------------
     def feed(self, chunk: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing and dataclasses cost a guest a third of its start
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any, Protocol
 
 
@@ -84,5 +84,14 @@ if TYPE_CHECKING:
             ``stdin`` is bytes or a descriptor to read from. Raises Fault ``program_not_found`` and the like.
             """
 
+    class StateCall(Call, Protocol):
+        """A call of the handlers that have to know what runs."""
+
+        processes: Any
+        """The sandbox's commands and sessions (``processes.Processes``)."""
+
+        def hand_over(self, work: Callable[[], None]) -> None:
+            """Have ``work`` done in the reactor's thread, which owns commands and sessions, and wait for it."""
+
 else:
-    Call = object
+    Call = StateCall = object

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 READ_BYTES = 256 * 1024
 # After a pause, or a time without a processor, the host is heard a moment later than the lease ends.
 LATE_SECONDS = 2.0
-_WRITING = frozenset({"write", "edit", "upload"})
+_WRITING = frozenset({"write", "edit", "upload", "restore"})
+_CHANGING = {"write": ("path",), "edit": ("path",), "upload": ("path",), "make_dir": ("path",), "delete": ("path",),
+             "move": ("source", "target"), "restore": ("path",)}  # fmt: skip
 
 
 class Server:
@@ -311,6 +313,8 @@ class Server:
                 answer = {
                     "fault": Fault("io_error", problem=f"{type(error).__name__} in {operation}", effects="unknown")
                 }
+            if operation in _CHANGING:
+                self._processes.changes.absorb(*(str(args[name]) for name in _CHANGING[operation]))
             self._calls.pop(key, None)
             self._reply(key, answer, blob)
 

@@ -27,6 +27,10 @@ _HOMES = {
     "upload": ("transfer", "upload"),
     "download": ("transfer", "download"),
     "browse": ("browse", "browse"),
+    "scan": ("scanning", "scan"),
+    "fetch": ("fetching_files", "fetch"),
+    "restore": ("restoring", "restore"),
+    "last_changes": ("scanning", "last_changes"),
 }
 
 

@@ -81,6 +81,8 @@ class Job:
             CpuWatch(p, command, args["cpu_seconds"])
         if seconds is not None:
             command.timer = p.reactor.after(seconds, lambda: p.stop(command, "timeout", lambda _: None))
+        with p.spawner.acting_as_user:
+            p.changes.begin()
         command.start(p.spawner, spec, stdin, None)
         if args.get("pty") and stdin and command.input is not None:
             command.input.write(stdin)
@@ -152,6 +154,7 @@ class Job:
         ):
             notices = self._keep_state(state)
         if command.fault is not None:
+            processes.changes.pass_over(command.id)
             self._place_fault(command.fault)
             self._answer({"fault": command.fault})
         else:
@@ -214,10 +217,22 @@ class Job:
         if output.truncated:
             notices.append({"code": "output_cut", "bytes": output.total, "path": result["spill_path"]})
         notices += of_memory
+        changed = self._changes(command, left)
+        if changed is not None:
+            notices.append(changed)
         if command.collateral:
             notices.append({"code": "others_killed", "ids": list(command.collateral)})
         notices += hits.others(processes, command, self._before)
         return result, notices + processes.headroom.notices(command.stop_reason == "disk")
+
+    def _changes(self, command: Command, left: int) -> dict[str, Any] | None:
+        """The notice of the files that changed; where nobody is waiting for this answer, it is told with another."""
+        processes = self._processes
+        if self._reply is None:
+            processes.changes.pass_over(command.id)
+            return None
+        with processes.spawner.acting_as_user:
+            return processes.changes.look(command.id, command.ended - command.started, left > 0)
 
     def _answer(self, fields: dict[str, Any], blob: bytes = b"") -> None:
         reply, self._reply = self._reply, None

@@ -6,6 +6,7 @@ import os
 from functools import partial
 
 from . import cgroup, sessions
+from .changes import Tracker
 from .commands import Command, outcome
 from .context import Finished, Place
 from .endings import Endings, signal_tree
@@ -60,10 +61,11 @@ class Processes:
         self.disk: DiskWatch | None = None
         self.lifetime: Lifetime | None = None
         spawner.on_lost = self._runner_lost
-        self._sessions: dict[str, Session] = {}
+        self.sessions: dict[str, Session] = {}
         self.commands: dict[str, Command] = {}
         self._count = 0
         self.endings = Endings()
+        self.changes = Tracker(place, bool(place.limits.get("tell_changes")))
 
     # --- run ------------------------------------------------------------------
     def run(self, args: dict[str, Any], reply: Reply, event: Callable[[str], None]) -> Callable[[], None]:
@@ -92,15 +94,15 @@ class Processes:
         return Session(os.fsdecode(self.place.workspace), dict(self.place.environ))
 
     def _session(self, name: str) -> Session:
-        if name not in self._sessions:
-            if len(self._sessions) >= self.place.limits["sessions"]:
+        if name not in self.sessions:
+            if len(self.sessions) >= self.place.limits["sessions"]:
                 raise Fault("too_many_commands", limit=self.place.limits["sessions"], what="sessions")
-            self._sessions[name] = self._fresh()
-        return self._sessions[name]
+            self.sessions[name] = self._fresh()
+        return self.sessions[name]
 
     def end_session(self, args: dict[str, Any]) -> dict[str, Any]:
         """Forget a session; what runs or waits in it goes on, with a state of its own."""
-        ended = self._sessions.pop(args["session"], None)
+        ended = self.sessions.pop(args["session"], None)
         return {"session": args["session"], "existed": ended is not None}
 
     # --- logs, kill ------------------------------------------------------------------

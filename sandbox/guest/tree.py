@@ -170,6 +170,13 @@ def _status(roots: Roots, end: End) -> os.stat_result:
         raise roots.fault(error, end[2]) from None
 
 
+def remove_tree(folder: int, name: bytes) -> int:
+    """Delete ``name`` with all that is in it; how many entries that were. Raises OSError."""
+    count = _Count()
+    _delete(folder, name, count)
+    return count.entries
+
+
 def _discard(folder: int, name: bytes) -> None:
     try:
         _delete(folder, name, _Count())

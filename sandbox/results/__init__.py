@@ -23,12 +23,25 @@ from .files import (
 from .interaction import ResizeResult, ScreenResult, SendResult
 from .pages import BrowseResult, Link
 from .processes import ListedCommand, Port, Process, ProcessesResult
+from .state import (
+    ChangedPath,
+    ChangesResult,
+    CheckpointResult,
+    CheckpointsResult,
+    DeletedCheckpointResult,
+    ForkResult,
+    PatchResult,
+    RollbackResult,
+    SavedCheckpointResult,
+)
 from .usage import PlaceUsage, UsageResult
 from .waiting import WaitForResult
 
 __all__ = [
-    "BrowseResult", "Candidate", "DeleteResult", "DownloadResult", "EditResult", "EndSessionResult", "Entry", "FileType",
-    "KillResult", "Link", "ListResult", "ListedCommand", "LogsResult", "MakeDirResult", "Match", "MoveResult", "OomVictim",
-    "PlaceUsage", "Port", "Process", "ProcessesResult", "ReadResult", "ResizeResult", "Result", "RunResult", "ScreenResult",
+    "BrowseResult", "Candidate", "ChangedPath", "ChangesResult", "CheckpointResult", "CheckpointsResult",
+    "DeleteResult", "DeletedCheckpointResult", "DownloadResult", "EditResult", "EndSessionResult", "Entry",
+    "FileType", "ForkResult", "KillResult", "Link", "ListResult", "ListedCommand", "LogsResult", "MakeDirResult",
+    "Match", "MoveResult", "OomVictim", "PatchResult", "PlaceUsage", "Port", "Process", "ProcessesResult",
+    "ReadResult", "ResizeResult", "Result", "RollbackResult", "RunResult", "SavedCheckpointResult", "ScreenResult",
     "SearchResult", "SendResult", "UploadResult", "UsageResult", "WaitForResult", "WriteResult",
 ]  # fmt: skip

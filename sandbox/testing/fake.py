@@ -22,7 +22,10 @@ from sandbox.watching import Watch
 
 from .commands import Commands, Table
 from .files import FileOperations
+from .state import FakeState
 from .tree import File, Tree
+
+_OF_STATE = frozenset({"scan", "fetch", "restore", "last_changes"})
 
 
 class FakeEnvironment(GuestEnvironment):
@@ -54,7 +57,11 @@ class FakeEnvironment(GuestEnvironment):
         for path, content in (files or {}).items():
             self._operations.put(path, content.encode() if isinstance(content, str) else content)
         self._memory = _MemoryTransport(
-            self._operations, Commands(commands or {}, self._tree, bounds), dict(pages or {}), self.requests
+            self._operations,
+            Commands(commands or {}, self._tree, bounds),
+            dict(pages or {}),
+            self.requests,
+            FakeState(self._tree),
         )
         self.start()
 
@@ -94,10 +101,16 @@ class _MemoryTransport(Transport):
     """Answers requests at once, as the guest would; nothing is sent anywhere."""
 
     def __init__(
-        self, operations: FileOperations, commands: Commands, pages: dict[str, str], requests: list[op.Request]
+        self,
+        operations: FileOperations,
+        commands: Commands,
+        pages: dict[str, str],
+        requests: list[op.Request],
+        state: FakeState,
     ) -> None:
         self.lost: SandboxUnavailableError | None = None
         self._answered: dict[str, tuple[dict[str, Any], bytes]] = {}
+        self._state = state
         self._operations, self._commands, self._pages, self._requests = operations, commands, pages, requests
 
     stands = False  # nothing is sent to a sandbox in memory when it is resumed
@@ -126,24 +139,21 @@ class _MemoryTransport(Transport):
         """See ``Transport.request``."""
         if self.lost is not None:
             raise self.lost
-        if body is not None or sink is not None:
+        if operation in op.OPERATIONS and (body is not None or sink is not None):
             self._requests.append(op.OPERATIONS[operation].model_validate(args))
         if request_id is not None and request_id in self._answered:
             return self._answered[request_id]
+        fields: dict[str, Any]
         try:
-            fields, data = self._handle(operation, args, blob, body, sink)
+            if operation in _OF_STATE:
+                fields, data = {"result": self._state_of_files(operation, args, body or (), sink or _nowhere)}, b""
+            else:
+                fields, data = self._handle(operation, args, blob, body, sink)
         except Fault as fault:
             fields, data = {"fault": fault}, b""
         if watch is not None and "segments" in fields:
             _show(watch, fields["segments"], data)
-        fault_raised = fields.get("fault")
-        if isinstance(fault_raised, Fault):
-            fields["fault"] = {
-                "code": fault_raised.code,
-                "effects": fault_raised.effects,
-                "fields": fault_raised.fields,
-            }
-            fields["result"] = fields.get("result") or fault_raised.result
+        _word_fault(fields)
         return self._answered.setdefault(request_id, (fields, data)) if request_id is not None else (fields, data)
 
     def _handle(
@@ -176,6 +186,15 @@ class _MemoryTransport(Transport):
             fields, data = getattr(self._operations, operation)(args)
         return {"result": fields}, data
 
+    def _state_of_files(
+        self, operation: str, args: dict[str, Any], body: Iterable[bytes], sink: Callable[[bytes], None]
+    ) -> dict[str, Any]:
+        if operation == "scan":
+            return self._state.scan(args, sink)
+        if operation == "fetch":
+            return self._state.fetch(body, sink)
+        return self._state.restore(body) if operation == "restore" else {}
+
     def _browse(self, args: dict[str, Any]) -> dict[str, Any]:
         from sandbox.guest.page import PageError, checked  # brings the readers of web pages with it
 
@@ -194,6 +213,18 @@ class _MemoryTransport(Transport):
             "url": url, "final_url": url, "status": 200, "content_type": "text/plain", "text": part, "offset": start,
             "total_chars": len(text), "size_bytes": len(text.encode()), "truncated": start + len(part) < len(text),
         }  # fmt: skip
+
+
+def _word_fault(fields: dict[str, Any]) -> None:
+    """Put a fault into the form in which it travels."""
+    fault = fields.get("fault")
+    if isinstance(fault, Fault):
+        fields["fault"] = {"code": fault.code, "effects": fault.effects, "fields": fault.fields}
+        fields["result"] = fields.get("result") or fault.result
+
+
+def _nowhere(_: bytes) -> None:
+    """Take what nobody asked for."""
 
 
 def _show(watch: Watch, segments: list[list[int]], data: bytes) -> None:

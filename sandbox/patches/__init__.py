@@ -1,0 +1,1 @@
+"""Diffs in git's form, made without git."""

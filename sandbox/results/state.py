@@ -1,0 +1,154 @@
+"""Results of looking at, keeping and restoring the files of a sandbox."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from sandbox.wording import one_line
+
+from .base import Result
+
+Kind = Literal["file", "folder", "link", "special"]
+_MARKS = {"created": "+", "modified": "~", "deleted": "-"}
+
+
+class ChangedPath(Result):
+    """A path of the workspace that is not as it was; ``kind``, ``size_bytes`` and ``mode`` are those of now, or of what is gone.
+
+    ``was`` is the kind before where that changed, ``old_mode`` the mode before where that changed.
+    """
+
+    path: str
+    change: Literal["created", "modified", "deleted"]
+    kind: Kind = "file"
+    size_bytes: int = 0
+    mode: int = 0
+    was: Kind | None = None
+    old_mode: int | None = None
+
+    def to_text(self) -> str:
+        """One line."""
+        notes = [f"was a {self.was}"] if self.was else []
+        if self.old_mode is not None:
+            notes.append(f"mode {self.old_mode:o} to {self.mode:o}")
+        end = "/" if self.kind == "folder" else ""
+        return f"{_MARKS[self.change]} {one_line(self.path)[:300]}{end}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+class ChangesResult(Result):
+    """``changes`` by path, at most as many as were asked for (``truncated``); the counts are of all of them.
+
+    ``summarised`` says of folders that tools leave behind (.git, node_modules and the like) how many changes there are in each.
+    ``unread`` could not be looked into. ``running`` commands may go on changing files.
+    """
+
+    since: str
+    created: int = 0
+    modified: int = 0
+    deleted: int = 0
+    changes: tuple[ChangedPath, ...] = ()
+    truncated: bool = False
+    summarised: dict[str, int] = Field(default_factory=dict)
+    entries: int = 0
+    unread: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+
+    def to_text(self) -> str:
+        """The counts, then a line per path."""
+        lines = [f"Since {self.since}: {self.created} created, {self.modified} modified, {self.deleted} deleted"]
+        lines += [change.to_text() for change in self.changes]
+        lines += [f"* {folder}/: {count} changes in it" for folder, count in self.summarised.items()]
+        if self.truncated:
+            lines.append("[more than are shown]")
+        return "\n".join(lines)
+
+
+class CheckpointResult(Result):
+    """A checkpoint: ``added_bytes`` is what it took on the host beyond what was there already, ``store_bytes`` all that is kept.
+
+    ``read_files`` of the ``files`` had to be read, the others were known from before. ``created_at`` is the host's time.
+    """
+
+    id: str
+    created_at: str = ""
+    files: int = 0
+    folders: int = 0
+    links: int = 0
+    size_bytes: int = 0
+    read_files: int = 0
+    added_bytes: int = 0
+    store_bytes: int = 0
+    seconds: float = 0.0
+    skipped: tuple[str, ...] = ()
+
+
+class CheckpointsResult(Result):
+    """The checkpoints there are, the oldest first, and what they take on the host together."""
+
+    checkpoints: tuple[CheckpointResult, ...] = ()
+    store_bytes: int = 0
+    limit_bytes: int = 0
+
+
+class SavedCheckpointResult(Result):
+    """Where a checkpoint was written, and how large that file is."""
+
+    id: str
+    path: str
+    size_bytes: int = 0
+
+
+class DeletedCheckpointResult(Result):
+    """``freed_bytes`` is what nothing else needed."""
+
+    id: str
+    freed_bytes: int = 0
+    store_bytes: int = 0
+
+
+class RollbackResult(Result):
+    """What going back took: paths written (``restored``), removed, and given their old mode and time (``adjusted``).
+
+    ``killed`` are the commands that were killed for it. ``differs`` names what is not as it was in the checkpoint after all.
+    """
+
+    id: str
+    restored: int = 0
+    removed: int = 0
+    adjusted: int = 0
+    sent_bytes: int = 0
+    killed: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+class PatchResult(Result):
+    """``patch`` is a diff in git's form that ``git apply`` takes (bytes: files need not be UTF-8).
+
+    ``files`` are the paths in it. ``left_out`` says of what is not in it why: too large, a device, an empty folder, left behind by
+    tools.
+    """
+
+    since: str
+    patch: bytes = b""
+    files: tuple[str, ...] = ()
+    left_out: dict[str, str] = Field(default_factory=dict)
+    seconds: float = 0.0
+
+    def to_text(self) -> str:
+        """The patch; what is not UTF-8 in it replaced."""
+        lines = [self.patch.decode("utf-8", "replace")]
+        lines += [f"[not in the patch: {path}: {why}]" for path, why in self.left_out.items()]
+        return "\n".join(lines)
+
+
+class ForkResult(Result):
+    """``environments`` are started and the caller's to close; they have the files of the checkpoint ``id``."""
+
+    id: str
+    count: int = 0
+    environments: tuple[Any, ...] = Field((), exclude=True)
+    start_seconds: tuple[float, ...] = ()
+    seconds: float = 0.0

@@ -1,0 +1,67 @@
+"""The workspace as it was copied in: the bytes of the upload, kept beside it on their way, in a file of the host without a name."""
+
+from __future__ import annotations
+
+import logging
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator
+
+log = logging.getLogger(__name__)
+
+
+class StartBase:
+    """Holds at most ``limit`` bytes; where there are more, or the host has no room for them, it holds nothing."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._file = tempfile.TemporaryFile(prefix="gamebox-start-")  # noqa: SIM115 - closed by close
+        self._places: dict[str, tarfile.TarInfo] | None = None
+        self._size = 0
+        self.lost = ""
+
+    def passing(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """The same pieces, kept as they pass."""
+        for piece in pieces:
+            if not self.lost:
+                self._keep(piece)
+            yield piece
+
+    def _keep(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size > self._limit:
+            self._give_up(f"it has more than {self._limit} bytes")
+            return
+        try:
+            self._file.write(piece)
+        except OSError as error:
+            self._give_up(f"the host could not keep it: {error.strerror}")
+
+    def _give_up(self, why: str) -> None:
+        self.lost = why
+        log.info("the workspace as it was copied in is not kept: %s", why)
+        self._file.close()
+
+    def content(self, path: bytes, most: int) -> bytes | int | None:
+        """The bytes of the file at ``path``, only their number where they are more than ``most``; None where there is none."""
+        if self.lost:
+            return None
+        if self._places is None:
+            self._places = self._indexed()
+        member = self._places.get(path.decode("utf-8", "surrogateescape"))
+        if member is None:
+            return None
+        if member.size > most:
+            return member.size
+        self._file.seek(member.offset_data)
+        return self._file.read(member.size)
+
+    def _indexed(self) -> dict[str, tarfile.TarInfo]:
+        self._file.flush()
+        self._file.seek(0)
+        with tarfile.open(fileobj=self._file, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+            return {member.name: member for member in archive if member.isreg()}
+
+    def close(self) -> None:
+        """Forget it."""
+        self._file.close()

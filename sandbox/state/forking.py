@@ -1,0 +1,70 @@
+"""Further sandboxes with the files of one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from sandbox.envelope import Success
+from sandbox.errors import ErrorCode, OperationError
+from sandbox.guest.records import HOME, WORKSPACE
+from sandbox.results import ForkResult
+
+from .history import Checkpoint, History
+from .keeping import KeepsState
+from .store import Store
+
+MOST_FORKS = 64
+# Starts at once: an engine gets no faster by more.
+TOGETHER = 4
+Made = TypeVar("Made", bound=KeepsState)
+
+
+def forked(
+    source: KeepsState, twin: Callable[[], Made], history: History, count: int, ident: str | None
+) -> Success[ForkResult]:
+    """Start ``count`` environments made by ``twin`` with the files of a checkpoint, or of now.
+
+    Raises SandboxError; none is left then.
+    """
+    if not 1 <= count <= MOST_FORKS:
+        problem = f"fork makes 1 to {MOST_FORKS} sandboxes, not {count}."
+        raise OperationError(ErrorCode.invalid_arguments, problem, "Give another count.")
+    began = time.monotonic()
+    notices = source.root_notice()
+    if ident is None:
+        checkpoint, scan, torn = history.checkpoint(None)
+        notices += source.torn_notice(torn, scan.running)
+    else:
+        checkpoint = history.found(ident)
+    environments: list[Made] = []
+    try:
+        environments = [twin() for _ in range(count)]
+        with ThreadPoolExecutor(min(count, TOGETHER), thread_name_prefix="gamebox-fork") as pool:
+            taken = list(pool.map(lambda made: become(made, history.store, checkpoint), environments))
+    except BaseException:
+        for made in environments:
+            made.close()
+        raise
+    finally:
+        if ident is None:
+            history.delete(checkpoint.result.id)
+    result = ForkResult(
+        id=checkpoint.result.id, count=count, environments=tuple(environments), start_seconds=tuple(taken),
+        seconds=round(time.monotonic() - began, 3),
+    )  # fmt: skip
+    return Success(result, notices=notices)
+
+
+def become(made: KeepsState, store: Store, checkpoint: Checkpoint) -> float:
+    """Start an environment and give it the files of another one's checkpoint; seconds it took. Raises SandboxError."""
+    began = time.monotonic()
+    made.start()
+    history = made.history
+    with history.lock:
+        history.adopt(store, checkpoint)
+        made.restored(history, checkpoint, history.scan((WORKSPACE, HOME)))
+        history.start = history.scan().table
+    return round(time.monotonic() - began, 3)

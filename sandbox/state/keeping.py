@@ -1,0 +1,304 @@
+"""The methods on the state of files for environments with a guest."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sandbox import results as res
+from sandbox.envelope import Envelope, Failure, Notice, Success
+from sandbox.envelope import now as timestamp
+from sandbox.environment import Environment
+from sandbox.errors import ErrorCode, OperationError, SandboxError
+from sandbox.guest.leftovers import LEFTOVERS
+from sandbox.guest.records import FILE, FOLDER, LINK, WORKSPACE
+from sandbox.hints import word_notice
+from sandbox.replies import violation, worded
+from sandbox.transport import Transport
+
+from .history import EMPTY, Checkpoint, History, Scan, as_text, shown
+from .methods import MOST_CHANGES, write_new
+from .patch import export
+from .saved import load, save
+from .table import Difference, Entry, Key, Table, differences
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+NAMED = 20
+_LEFTOVER_FOLDERS = frozenset(name.encode() for name in LEFTOVERS)
+
+
+class KeepsState(Environment):
+    """Implements ``StateMethods`` over a transport; ``root_is_kept`` where workspace and home are all that can be written."""
+
+    history: History
+    root_is_kept = True
+
+    @abstractmethod
+    def _live(self) -> Transport:
+        """The transport. Raises SandboxError where there is none."""
+
+    def _begin_history(self, empty: bool) -> None:
+        """Remember the workspace of this moment as the start; ``empty`` says that nothing is in it."""
+        try:
+            self.history.start = EMPTY if empty else self.history.scan().table
+        except OperationError as error:
+            log.info("the start of the workspace is not known: %s", error)
+
+    def _with_history(self, work: Callable[[History], Success[T]]) -> Envelope[T]:
+        started = time.monotonic()
+        try:
+            self._live()
+            with self.history.lock:
+                done = work(self.history)
+        except SandboxError as error:
+            return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
+        except OSError as error:  # of the host's files
+            message = (
+                f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."
+            )
+            return Failure(ErrorCode.io_error, message, "Give another path, or free space there.")
+        return Success(done.result, notices=done.notices, duration_ms=(time.monotonic() - started) * 1000)
+
+    # --- looking ------------------------------------------------------------------
+    def changes(
+        self, since: str | None = None, *, leftovers: bool = False, max_changes: int = MOST_CHANGES
+    ) -> Envelope[res.ChangesResult]:
+        """See ``StateMethods.changes``."""
+
+        def work(history: History) -> Success[res.ChangesResult]:
+            if since == "last":
+                return Success(_last(history.last_changes()))
+            before = _table(history, since)
+            scan = history.scan()
+            found = [d for d in differences(before.entries(), scan.entries) if d.entry.root == WORKSPACE]
+            listed, summarised = (found, {}) if leftovers else _summarised(found)
+            counts: dict[str, Any] = Counter(d.kind for d in listed)
+            return Success(
+                res.ChangesResult(
+                    since=since or "start", changes=tuple(map(_changed, listed[: max(0, max_changes)])), **counts,
+                    truncated=len(listed) > max_changes, summarised=summarised, entries=len(scan.entries),
+                    unread=scan.unread, running=scan.running,
+                )
+            )  # fmt: skip
+
+        return self._with_history(work)
+
+    def mark(self, name: str | None = None) -> Envelope[res.CheckpointResult]:
+        """See ``StateMethods.mark``."""
+
+        def work(history: History) -> Success[res.CheckpointResult]:
+            began = time.monotonic()
+            ident = history.new_id(name)
+            scan = history.scan()
+            history.marks[ident] = scan.table
+            entries = scan.entries.values()
+            kinds = Counter(entry.kind for entry in entries)
+            return Success(
+                res.CheckpointResult(
+                    id=ident, created_at=timestamp(), files=kinds[FILE], folders=kinds[FOLDER], links=kinds[LINK],
+                    size_bytes=sum(e.size for e in entries if e.kind == FILE), store_bytes=history.store_bytes,
+                    seconds=round(time.monotonic() - began, 3),
+                )
+            )  # fmt: skip
+
+        return self._with_history(work)
+
+    def export_patch(
+        self, since: str | None = None, *, to: str | os.PathLike[str] | None = None, leftovers: bool = False
+    ) -> Envelope[res.PatchResult]:
+        """See ``StateMethods.export_patch``."""
+
+        def work(history: History) -> Success[res.PatchResult]:
+            began = time.monotonic()
+            made = export(history, since, leftovers)
+            patch = b"".join(made.parts)
+            if to is not None:
+                write_new(to, patch)
+            result = res.PatchResult(
+                since=since or "start", patch=patch, files=tuple(made.files), left_out=made.left_out,
+                seconds=round(time.monotonic() - began, 3),
+            )  # fmt: skip
+            return Success(result, notices=_torn(made.torn, ()))
+
+        return self._with_history(work)
+
+    # --- checkpoints ------------------------------------------------------------------
+    def checkpoint(self, name: str | None = None) -> Envelope[res.CheckpointResult]:
+        """See ``StateMethods.checkpoint``."""
+
+        def work(history: History) -> Success[res.CheckpointResult]:
+            made, scan, torn = history.checkpoint(name)
+            notices = self.torn_notice(torn, scan.running)
+            if made.result.skipped:
+                notices += _notices(
+                    {"code": "not_kept", "count": history.missing(made), "names": list(made.result.skipped)}
+                )
+            return Success(made.result, notices=notices + self.root_notice())
+
+        return self._with_history(work)
+
+    def root_notice(self) -> tuple[Notice, ...]:
+        """That not all that can be written is kept, where it is so."""
+        return () if self.root_is_kept else _notices({"code": "root_not_kept"})
+
+    def torn_notice(self, torn: Sequence[Key], running: Sequence[str]) -> tuple[Notice, ...]:
+        """That what was kept is not the state of one moment, where it is so."""
+        return _torn([path.decode("utf-8", "replace") for _, path in torn], running)
+
+    def checkpoints(self) -> Envelope[res.CheckpointsResult]:
+        """See ``StateMethods.checkpoints``."""
+
+        def work(history: History) -> Success[res.CheckpointsResult]:
+            kept = tuple(checkpoint.result for checkpoint in history.checkpoints.values())
+            return Success(
+                res.CheckpointsResult(checkpoints=kept, store_bytes=history.store_bytes, limit_bytes=history.limit)
+            )
+
+        return self._with_history(work)
+
+    def delete_checkpoint(self, id: str) -> Envelope[res.DeletedCheckpointResult]:  # noqa: A002
+        """See ``StateMethods.delete_checkpoint``."""
+
+        def work(history: History) -> Success[res.DeletedCheckpointResult]:
+            freed = history.delete(id)
+            return Success(res.DeletedCheckpointResult(id=id, freed_bytes=freed, store_bytes=history.store_bytes))
+
+        return self._with_history(work)
+
+    def save_checkpoint(self, id: str, to: str | os.PathLike[str]) -> Envelope[res.SavedCheckpointResult]:  # noqa: A002
+        """See ``StateMethods.save_checkpoint``."""
+
+        def work(history: History) -> Success[res.SavedCheckpointResult]:
+            size = save(history.found(id), history.store, to, history.limit)
+            return Success(res.SavedCheckpointResult(id=id, path=os.fspath(to), size_bytes=size))
+
+        return self._with_history(work)
+
+    def load_checkpoint(self, path: str | os.PathLike[str], name: str | None = None) -> Envelope[res.CheckpointResult]:
+        """See ``StateMethods.load_checkpoint``."""
+
+        def work(history: History) -> Success[res.CheckpointResult]:
+            loaded = load(path, history.new_id(name), history.store)
+            history.checkpoints[loaded.result.id] = loaded
+            return Success(loaded.result)
+
+        return self._with_history(work)
+
+    def rollback(self, id: str, *, kill: bool = False) -> Envelope[res.RollbackResult]:  # noqa: A002
+        """See ``StateMethods.rollback``."""
+
+        def work(history: History) -> Success[res.RollbackResult]:
+            checkpoint = history.found(id)
+            scan, killed = self._at_rest(history, kill)
+            return Success(self.restored(history, checkpoint, scan, killed))
+
+        return self._with_history(work)
+
+    def _at_rest(self, history: History, kill: bool) -> tuple[Scan, tuple[str, ...]]:
+        """What is there when nothing runs, and what was killed for it. Raises OperationError ``commands_running``."""
+        scan = history.scan((WORKSPACE, 1))
+        killed = scan.running
+        if scan.running and kill:
+            for ident in scan.running:
+                self.kill(ident).unwrap()
+            scan = history.scan((WORKSPACE, 1))
+        if scan.running:
+            fields = {"ids": list(scan.running)[:10], "count": len(scan.running)}
+            raise worded(ErrorCode.commands_running, fields, "rollback")
+        return scan, killed
+
+    def restored(
+        self, history: History, checkpoint: Checkpoint, scan: Scan, killed: tuple[str, ...] = ()
+    ) -> res.RollbackResult:
+        """Go back to ``checkpoint``. Raises SandboxError, ``restore_incomplete`` where something is not as it was."""
+        began = time.monotonic()
+        steps = history.planned(checkpoint, scan)
+        sent = history.restore(checkpoint, steps)
+        wrong = [shown(e) for e in (*history.verified(checkpoint), *steps.impossible)]
+        result = res.RollbackResult(
+            id=checkpoint.result.id, restored=len(steps.put) + len(steps.same) + len(steps.make), removed=len(steps.remove),
+            adjusted=len(steps.attributes), sent_bytes=sent, killed=killed, differs=tuple(wrong[:NAMED]),
+            seconds=round(time.monotonic() - began, 3),
+        )  # fmt: skip
+        if wrong:
+            raise OperationError(
+                ErrorCode.restore_incomplete,
+                f"{len(wrong)} paths are not as they were in {checkpoint.result.id!r}: {', '.join(wrong[:5])}.",
+                "Devices, pipes and sockets cannot be brought back; for the rest, do it again when nothing runs.",
+                effects="partial",
+                result=result,
+            )
+        return result
+
+
+def _table(history: History, since: str | None) -> Table:
+    if since in history.marks:
+        return history.marks[since]
+    if since not in (None, "start"):
+        return history.found(since).table
+    if history.start is None:
+        raise OperationError(
+            ErrorCode.checkpoint_not_found,
+            "What the workspace was at the start is not known.",
+            "Make a mark or a checkpoint, and give its id as since.",
+        )
+    return history.start
+
+
+def _summarised(found: Sequence[Difference]) -> tuple[list[Difference], dict[str, int]]:
+    """What is told one by one, and how many changes there are below each folder that tools leave behind."""
+    listed, summarised = [], Counter[str]()
+    for difference in found:
+        parts = difference.entry.path.split(b"/")
+        at = next((i for i, part in enumerate(parts) if part in _LEFTOVER_FOLDERS), None)
+        if at is None:
+            listed.append(difference)
+        else:
+            summarised[b"/".join(parts[: at + 1]).decode("utf-8", "replace")] += 1
+    return listed, dict(summarised.most_common(NAMED))
+
+
+def _kind(entry: Entry) -> res.state.Kind:
+    return {FILE: "file", FOLDER: "folder", LINK: "link"}.get(entry.kind, "special")  # type: ignore[return-value]
+
+
+def _changed(difference: Difference) -> res.ChangedPath:
+    entry, before = difference.entry, difference.before if difference.after else None
+    return res.ChangedPath(
+        path=shown(entry), change=difference.kind, kind=_kind(entry), size_bytes=entry.size if entry.kind == FILE else 0,
+        mode=entry.mode, was=_kind(before) if before and before.kind != entry.kind else None,
+        old_mode=before.mode if before and before.mode != entry.mode else None,
+    )  # fmt: skip
+
+
+def _last(said: Mapping[str, Any]) -> res.ChangesResult:
+    """What the guest told of the last command; hostile until it is checked. Raises SandboxUnavailableError."""
+    listed: list[res.ChangedPath] = []
+    counts: dict[str, Any] = {}
+    for kind in ("created", "modified", "deleted"):
+        paths = said.get(kind, [])
+        if not isinstance(paths, list):
+            raise violation("changes")
+        counts[kind] = len(paths[:MOST_CHANGES])
+        listed += [res.ChangedPath(path=as_text(p)[:4096], change=kind) for p in paths[:MOST_CHANGES]]
+    since = f"the beginning of {as_text(said['id'])[:64]}" if said.get("id") else "the start"
+    return res.ChangesResult(since=since, changes=tuple(listed), **counts)
+
+
+def _torn(names: Sequence[str], running: Sequence[str]) -> tuple[Notice, ...]:
+    if not names and not running:
+        return ()
+    return _notices(
+        {"code": "changed_meanwhile", "count": len(names), "names": list(names)[:10], "ids": list(running)[:10]}
+    )
+
+
+def _notices(*said: Mapping[str, Any]) -> tuple[Notice, ...]:
+    return tuple(notice for fields in said if (notice := word_notice(str(fields["code"]), fields)) is not None)

@@ -1,0 +1,157 @@
+"""From what is there to what was there: the steps of a rollback, in the order in which the guest takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sandbox.guest.records import (
+    ATTRIBUTES,
+    END,
+    FILE,
+    FOLDER,
+    LINK,
+    MAKE,
+    PART,
+    POINT,
+    PUT,
+    REMOVE,
+    SAME,
+    SPECIAL,
+    STEP,
+    UNREAD,
+)
+
+from .table import Entry, Key, is_below
+
+Table = Mapping[Key, Entry]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be done; ``impossible`` are paths that no checkpoint can bring back (devices, pipes, what could not be read)."""
+
+    remove: list[Entry] = field(default_factory=list)
+    make: list[Entry] = field(default_factory=list)
+    put: list[Entry] = field(default_factory=list)
+    same: list[tuple[Entry, Entry]] = field(default_factory=list)
+    attributes: list[Entry] = field(default_factory=list)
+    impossible: list[Entry] = field(default_factory=list)
+
+    def sizes(self) -> list[int]:
+        """Bytes that come new into each root."""
+        return [sum(e.size + 4096 for e in self.put if e.root == root) for root in (0, 1)]
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is to be done."""
+        return not (self.remove or self.make or self.put or self.same or self.attributes)
+
+    def stream(self, content: Callable[[Entry], Iterator[bytes]]) -> Iterator[bytes]:
+        """The steps as the guest's ``restore`` takes them; ``content`` gives that of a file."""
+        for entry in self.remove:
+            yield _step(REMOVE, entry)
+        for entry in self.make:
+            yield _step(MAKE, entry)
+        for entry in self.put:
+            if entry.kind == LINK:
+                yield _step(POINT, entry, entry.target)
+            else:
+                yield _step(PUT, entry)
+                yield from content(entry)
+        for entry, first in self.same:
+            yield _step(SAME, entry, first.path)
+        for entry in self.attributes:
+            yield _step(ATTRIBUTES, entry, LINK if entry.kind == LINK else b"")
+        yield STEP.pack(0, END, 0, 0, 0, 0, 0, 0)
+
+
+def empty_content() -> Iterator[bytes]:
+    """The content of an empty file."""
+    yield PART.pack(0, 0)
+
+
+def _step(kind: bytes, entry: Entry, more: bytes = b"") -> bytes:
+    head = STEP.pack(entry.root, kind, entry.mode, entry.uid, entry.gid, entry.mtime, len(entry.path), len(more))
+    return head + entry.path + more
+
+
+def plan(now: Table, then: Table, same_content: Callable[[Entry, Entry], bool], kept: Callable[[Entry], bool]) -> Plan:
+    """The steps from ``now`` to ``then``. ``same_content(now, then)`` says whether a file need not be written, ``kept(then)``
+    whether its content is in the store. Below folders that could not be read when the checkpoint was made, nothing is touched.
+    """
+    made = Plan()
+    untouched = {key for key, entry in then.items() if entry.kind == UNREAD}
+    gone: set[Key] = set()
+    for key, entry in now.items():
+        if is_below(key, gone) or is_below(key, untouched) or not key[1]:
+            continue
+        was = then.get(key)
+        if was is None or was.kind != entry.kind:
+            if was is not None and was.kind == FILE and not kept(was):
+                made.impossible.append(was)
+                continue
+            gone.add(key)
+            made.remove.append(entry)
+    there = {key: entry for key, entry in now.items() if not is_below(key, gone)} if gone else now
+    made.impossible += [then[key] for key in untouched if key not in there]
+    _files(made, there, then, untouched, same_content, kept)
+    _folders(made, there, then, untouched)
+    return made
+
+
+def _files(
+    made: Plan, there: Table, then: Table, untouched: set[Key], same_content: Callable[[Entry, Entry], bool],
+    kept: Callable[[Entry], bool],
+) -> None:  # fmt: skip
+    firsts: dict[tuple[int, int, int], tuple[Entry, bool]] = {}
+    for key, entry in then.items():
+        if entry.kind not in (FILE, LINK, SPECIAL) or is_below(key, untouched):
+            continue
+        now = there.get(key)
+        if entry.kind == SPECIAL or (entry.kind == FILE and not kept(entry)):
+            made.impossible += [entry] if now is None or not now.same(entry) else []
+        elif entry.kind == LINK:
+            if now is None or now.target != entry.target or _told(now) != _told(entry):
+                made.put.append(entry)
+        else:
+            intact = now is not None and now.names == entry.names and same_content(now, entry)
+            first = firsts.setdefault((entry.root, entry.device, entry.inode), (entry, intact))
+            if entry.names > 1 and first[0] is not entry:
+                if not (intact and first[1] and now == there[first[0].key]._replace(path=entry.path)):
+                    made.same.append((entry, first[0]))
+            elif not intact:
+                made.put.append(entry)
+            elif now is not None and _told(now) != _told(entry):
+                made.attributes.append(entry)
+
+
+def _told(entry: Entry) -> tuple[int, int, int, int]:
+    """What is set after all else; the mode of a link is no mode."""
+    return 0 if entry.kind == LINK else entry.mode, entry.uid, entry.gid, entry.mtime
+
+
+def _folders(made: Plan, there: Table, then: Table, untouched: set[Key]) -> None:
+    touched = {
+        (e.root, e.path.rpartition(b"/")[0])
+        for e in (*made.remove, *made.put, *(e for e, _ in made.same))
+    }  # fmt: skip
+    staged = {(e.root, b"") for e in made.put}  # the folder aside is made there
+    folders = []
+    for key, entry in then.items():
+        if entry.kind != FOLDER or is_below(key, untouched):
+            continue
+        now = there.get(key)
+        if now is None:
+            if key[1]:
+                made.make.append(entry)
+                touched.add((entry.root, entry.path.rpartition(b"/")[0]))
+            folders.append(entry)
+        elif _told(now) != _told(entry):
+            folders.append(entry)
+    chosen = {e.key for e in folders}
+    folders += [
+        e for key, e in then.items()
+        if e.kind == FOLDER and key not in chosen and (key in touched or key in staged) and not is_below(key, untouched)
+    ]  # fmt: skip
+    made.attributes += sorted(folders, key=lambda e: (bool(e.path), e.path.count(b"/")), reverse=True)

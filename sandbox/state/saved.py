@@ -1,0 +1,193 @@
+"""Checkpoints as files of the host: a tar of `workspace/` and `home/` that any tar can read, with the sessions beside them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
+from sandbox.guest.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE
+from sandbox.wording import size
+
+from .history import Checkpoint, summary
+from .store import Reader, Store
+from .table import Entry, Key, Table, checked, packed
+
+NAMES = {WORKSPACE: "workspace", HOME: "home"}
+ABOUT = "gamebox.json"
+VERSION = 1
+CHUNK = 1 << 18
+MOST_ENTRIES = 500_000
+
+
+def save(checkpoint: Checkpoint, store: Store, path: str | os.PathLike[str], most: int) -> int:
+    """Write it to a new file; its size in bytes. What was written of it is removed when it fails.
+
+    Raises OSError, OperationError ``file_too_large`` where the files have more than ``most`` bytes: in a tar holes are zeros.
+    """
+    if checkpoint.result.size_bytes > most:
+        raise OperationError(
+            ErrorCode.file_too_large,
+            f"The files of {checkpoint.result.id!r} have {size(checkpoint.result.size_bytes)}, more than {size(most)}.",
+            "Delete what is not needed, or raise Limits(checkpoint_bytes=...).",
+        )
+    with open(path, "xb") as file:  # noqa: PTH123
+        try:
+            with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT, errors="surrogateescape") as archive:
+                about = json.dumps({"version": VERSION, "sessions": dict(checkpoint.sessions)}).encode()
+                member = tarfile.TarInfo(ABOUT)
+                member.size = len(about)
+                archive.addfile(member, io.BytesIO(about))
+                firsts: dict[tuple[int, int, int], str] = {}
+                for entry in checkpoint.table.entries().values():
+                    _add(archive, entry, checkpoint.digests.get(entry.key), store, firsts)
+            return file.tell()
+        except BaseException:
+            os.unlink(path)  # noqa: PTH108
+            raise
+
+
+def _add(
+    archive: tarfile.TarFile, entry: Entry, digest: bytes | None, store: Store, firsts: dict[tuple[int, int, int], str]
+) -> None:
+    name = f"{NAMES[entry.root]}/{entry.path.decode('utf-8', 'surrogateescape')}".rstrip("/")
+    member = tarfile.TarInfo(name)
+    member.mode, member.uid, member.gid = entry.mode, entry.uid, entry.gid
+    member.mtime = entry.mtime // 10**9
+    member.pax_headers = {"mtime": f"{entry.mtime // 10**9}.{entry.mtime % 10**9:09d}"}
+    if entry.kind == FOLDER:
+        member.type = tarfile.DIRTYPE
+        archive.addfile(member)
+    elif entry.kind == LINK:
+        member.type, member.linkname = tarfile.SYMTYPE, entry.target.decode("utf-8", "surrogateescape")
+        archive.addfile(member)
+    elif entry.kind == FILE and digest is not None:
+        group = (entry.root, entry.device, entry.inode)
+        if entry.names > 1 and firsts.setdefault(group, name) != name:
+            member.type, member.linkname = tarfile.LNKTYPE, firsts[group]
+            archive.addfile(member)
+            return
+        member.size = entry.size
+        archive.addfile(member, _Whole(store.pieces(digest)))
+
+
+class _Whole(io.RawIOBase):
+    """A content as a file to read from, holes as zeros."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        super().__init__()
+        self._bytes = self._all(Reader(pieces))
+        self._held = b""
+
+    def _all(self, reader: Reader) -> Iterator[bytes]:
+        end = 0
+        for at, length in reader.parts():
+            while end < at:
+                piece = bytes(min(CHUNK, at - end))
+                end += len(piece)
+                yield piece
+            while length:
+                piece = reader.some(min(CHUNK, length))
+                length, end = length - len(piece), end + len(piece)
+                yield piece
+
+    def read(self, size: int = -1, /) -> bytes:
+        """At most ``size`` bytes, all that were asked for unless it ends."""
+        while len(self._held) < size and (piece := next(self._bytes, b"")):
+            self._held += piece
+        data, self._held = self._held[:size], self._held[size:]
+        return data
+
+
+def load(path: str | os.PathLike[str], ident: str, store: Store) -> Checkpoint:
+    """The checkpoint in a file that ``save`` made. Raises OperationError ``unsafe_archive`` for another, OSError."""
+    entries: dict[Key, Entry] = {}
+    digests: dict[Key, bytes] = {}
+    about: Mapping[str, Any] = {}
+    try:
+        with tarfile.open(path, "r:", errors="surrogateescape") as archive:
+            for number, member in enumerate(archive):
+                if number > MOST_ENTRIES:
+                    raise _unusable(path, f"it has more than {MOST_ENTRIES} entries")
+                if number == 0:
+                    about = _about(archive, member)
+                    continue
+                entry = _entry(member, number, entries)
+                entries[entry.key] = entry
+                if entry.kind == FILE:
+                    known = digests.get(_key(member.linkname)) if member.islnk() else None
+                    if known is None:
+                        known, _ = store.add(_content(archive, member))
+                    else:
+                        store.keep([known])
+                    digests[entry.key] = known
+        _count_names(entries)
+        checked(list(entries.values()))
+        sessions = dict(about["sessions"])
+    except (tarfile.TarError, KeyError, ValueError, TypeError, EOFError, SandboxUnavailableError) as error:
+        store.drop(digests.values())
+        raise _unusable(path, f"it is damaged or contradicts itself ({type(error).__name__})") from error
+    except BaseException:
+        store.drop(digests.values())
+        raise
+    # Nothing in the sandbox is known to be the same: no time of change is ever that of a scan.
+    table = Table(packed(entries.values()), 0, False)
+    made = Checkpoint(summary(ident, entries, digests, store.used_bytes), table, digests, sessions)
+    return replace(made, result=made.result.model_copy(update={"read_files": len(digests)}))
+
+
+def _about(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Mapping[str, Any]:
+    source = archive.extractfile(member) if member.name == ABOUT and member.size < 64 << 20 else None
+    about = json.loads(source.read()) if source is not None else {}
+    if not isinstance(about, dict) or about.get("version") != VERSION:
+        raise ValueError("it is no checkpoint of this version")
+    return about
+
+
+def _key(name: str) -> Key:
+    top, _, path = name.partition("/")
+    roots = {value: key for key, value in NAMES.items()}
+    return roots[top], path.encode("utf-8", "surrogateescape")
+
+
+def _entry(member: tarfile.TarInfo, number: int, known: Mapping[Key, Entry]) -> Entry:
+    root, path = _key(member.name)
+    seconds, _, rest = str(member.pax_headers.get("mtime", member.mtime)).partition(".")
+    mtime = int(seconds) * 10**9 + int(rest[:9].ljust(9, "0"))
+    kind = FOLDER if member.isdir() else LINK if member.issym() else FILE
+    if kind == FILE and not (member.isreg() or member.islnk()):
+        raise ValueError(f"{member.name!r} is neither a file nor a folder nor a link")
+    target = member.linkname.encode("utf-8", "surrogateescape") if kind == LINK else b""
+    first = known[_key(member.linkname)] if member.islnk() else None
+    inode, length = (first.inode, first.size) if first else (number, member.size)
+    return Entry(root, kind, member.mode & 0o7777, member.uid, member.gid, length, mtime, 0, 0, inode, 1, path, target)
+
+
+def _count_names(entries: dict[Key, Entry]) -> None:
+    names = Counter(entry.inode for entry in entries.values())
+    for key, entry in entries.items():
+        if names[entry.inode] > 1:
+            entries[key] = entry._replace(names=names[entry.inode])
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
+    source = archive.extractfile(member)
+    if member.size and source is not None:
+        yield PART.pack(0, member.size)
+        while piece := source.read(CHUNK):
+            yield piece
+    yield PART.pack(member.size, 0)
+
+
+def _unusable(path: str | os.PathLike[str], problem: str) -> OperationError:
+    return OperationError(
+        ErrorCode.unsafe_archive,
+        f"{os.fspath(path)} cannot be used as a checkpoint: {problem}.",
+        "Give a file that save_checkpoint made.",
+    )

@@ -1,0 +1,155 @@
+"""What was at every path at one moment, as the guest told it: checked, kept small, compared."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from sandbox.guest.records import ENTRY, FILE, FOLDER, HOME, LINK, SPECIAL, UNREAD, WORKSPACE
+from sandbox.replies import violation
+
+Key = tuple[int, bytes]
+Kind = Literal["created", "modified", "deleted"]
+_KINDS = frozenset((FILE, FOLDER, LINK, SPECIAL, UNREAD))
+
+
+class Entry(NamedTuple):
+    """One path. Times are in ns, sizes in bytes; ``kind`` is a letter of ``guest.records``."""
+
+    root: int
+    kind: bytes
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    mtime: int
+    ctime: int
+    device: int
+    inode: int
+    names: int
+    path: bytes
+    target: bytes
+
+    @property
+    def key(self) -> Key:
+        """What it is found by."""
+        return self.root, self.path
+
+    def same_content(self, other: Entry) -> bool:
+        """Whether nothing was written in between, as far as the kernel's own times tell, which no user can set."""
+        return self[1:2] + self[5:10] == other[1:2] + other[5:10] and self.target == other.target
+
+    def same(self, other: Entry) -> bool:
+        """Whether nothing changed. Of a folder its own times do not count: what is in it is told by itself."""
+        if self.kind == FOLDER == other.kind:
+            return self[2:5] == other[2:5]
+        return self[1:10] == other[1:10] and self.target == other.target
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``packed`` holds the entries; ``clock`` is the sandbox's own time in ns when the scan began, ``quiet`` says that no command
+    of it ran meanwhile.
+    """
+
+    packed: bytes
+    clock: int
+    quiet: bool
+
+    def entries(self) -> dict[Key, Entry]:
+        """The entries by root and path, a folder before what is in it."""
+        return {entry.key: entry for entry in parsed(zlib.decompress(self.packed))}
+
+
+def table_of(data: bytes, clock: int, quiet: bool) -> tuple[Table, dict[Key, Entry]]:
+    """The table in what the guest streamed, and its entries, for reading them again costs as much as looking.
+
+    Raises SandboxUnavailableError for what no guest of ours would send.
+    """
+    entries = list(parsed(data))
+    checked(entries)
+    return Table(zlib.compress(data, 1), clock, quiet), {entry.key: entry for entry in entries}
+
+
+def packed(entries: Iterable[Entry]) -> bytes:
+    """The entries as a table keeps them."""
+    return zlib.compress(
+        b"".join(ENTRY.pack(*e[:11], len(e.path), len(e.target)) + e.path + e.target for e in entries), 1
+    )
+
+
+def parsed(data: bytes) -> Iterator[Entry]:
+    """The entries in ``data``. Raises SandboxUnavailableError where it is cut."""
+    at, size, end = 0, ENTRY.size, len(data)
+    while at < end:
+        if at + size > end:
+            raise violation("scan")
+        *fields, length, more = ENTRY.unpack_from(data, at)
+        at += size
+        path, target = data[at : at + length], data[at + length : at + length + more]
+        at += length + more
+        if at > end:
+            raise violation("scan")
+        yield Entry._make((*fields, path, target))
+
+
+def checked(entries: list[Entry]) -> None:
+    """Raises SandboxUnavailableError unless every path is one below a root, in a folder that came before it, and there once."""
+    folders: set[Key] = {(WORKSPACE, b""), (HOME, b"")}
+    known: set[Key] = set()
+    for entry in entries:
+        if entry.kind == UNREAD:  # comes after the entry of the folder itself
+            continue
+        if not entry.path and entry.kind == FOLDER and entry.key not in known:  # a root itself
+            known.add(entry.key)
+            continue
+        above, _, name = entry.path.rpartition(b"/")
+        wrong = name in (b"", b".", b"..") or b"\0" in entry.path or b"\0" in entry.target
+        if wrong or entry.kind not in _KINDS or (entry.root, above) not in folders or entry.key in known:
+            raise violation("scan")
+        if (entry.kind == LINK) != bool(entry.target):
+            raise violation("scan")
+        known.add(entry.key)
+        if entry.kind == FOLDER:
+            folders.add(entry.key)
+
+
+class Difference(NamedTuple):
+    """One path that is not as it was."""
+
+    kind: Kind
+    before: Entry | None
+    after: Entry | None
+
+    @property
+    def entry(self) -> Entry:
+        """What is there, or was."""
+        found = self.after or self.before
+        assert found is not None  # noqa: S101 - one of them is
+        return found
+
+
+def differences(before: Mapping[Key, Entry], after: Mapping[Key, Entry]) -> list[Difference]:
+    """What differs, by path. What could not be read in one of them is left out with all below it."""
+    blind = {key for table in (before, after) for key, entry in table.items() if entry.kind == UNREAD}
+    found = []
+    for key in before.keys() | after.keys():
+        old, new = before.get(key), after.get(key)
+        if not key[1] and (old is None or new is None):  # a root is always there
+            continue
+        if (old is not None and new is not None and old.same(new)) or (blind and is_below(key, blind)):
+            continue
+        kind: Kind = "created" if old is None else "deleted" if new is None else "modified"
+        found.append(Difference(kind, old, new))
+    return sorted(found, key=lambda d: d.entry.key)
+
+
+def is_below(key: Key, tops: set[Key]) -> bool:
+    """Whether a path is one of ``tops`` or below one of them."""
+    if not tops:
+        return False
+    root, path = key
+    parts = path.split(b"/")
+    return any((root, b"/".join(parts[:end])) in tops for end in range(len(parts) + 1))

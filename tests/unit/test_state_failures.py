@@ -1,0 +1,156 @@
+"""A rollback that fails on its way, and one whose guest lies."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox import FakeEnvironment, LocalEnvironment
+from sandbox.environment import Environment
+from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
+from sandbox.state.history import History
+from sandbox.state.plan import Plan
+from tests.contract.checks import done, refused
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> Iterator[LocalEnvironment]:
+    (tmp_path / "w").mkdir()
+    with LocalEnvironment(tmp_path / "w") as env:
+        yield env
+
+
+def test_a_stream_that_breaks_off_changes_nothing(env: LocalEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    top = Path(env.workspace)
+    for name in ("a", "b"):
+        (top / name).write_text(name * 300_000)
+    made = done(env.checkpoint())
+    (top / "a").write_text("now")
+    (top / "b").unlink()
+    (top / "new").write_text("n")
+
+    def broken(self: History, steps: Plan) -> int:
+        def body() -> Iterator[bytes]:
+            yield b"".join(steps.stream(lambda e: self.store.pieces(checkpoint.digests[e.key])))[:-200_000]
+
+        checkpoint = self.checkpoints[made.id]
+        args = {"path": ".", "sizes": steps.sizes(), "sessions": {}}
+        self._asked("restore", args, 20, body=body())
+        return 0
+
+    monkeypatch.setattr(History, "restore", lambda self, _, steps: broken(self, steps))
+    refused(env.rollback(made.id), "transfer_incomplete")
+    assert sorted(os.listdir(top)) == ["a", "new"]
+    assert (top / "a").read_text() == "now"
+    monkeypatch.undo()
+    assert done(env.rollback(made.id)).differs == ()
+    assert (top / "b").read_text() == "b" * 300_000
+
+
+def test_what_is_not_as_it_was_is_said(env: LocalEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    top = Path(env.workspace)
+    (top / "a").write_text("one")
+    made = done(env.checkpoint())
+    (top / "a").write_text("two!")
+    monkeypatch.setattr(History, "restore", lambda *_: 0)
+    failure = refused(env.rollback(made.id), "restore_incomplete", "a", effects="partial")
+    assert failure.result is not None
+    assert failure.result.differs == ("a",)
+
+
+def test_a_store_that_fails_keeps_no_checkpoint(env: LocalEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    (Path(env.workspace) / "a").write_text("one")
+
+    def full(*_: object) -> None:
+        raise OperationError(
+            ErrorCode.host_disk_full, "The host could not store the files: No space left.", "Free space."
+        )
+
+    monkeypatch.setattr("sandbox.state.store.Store._write", full)
+    refused(env.checkpoint("a"), "host_disk_full")
+    monkeypatch.undo()
+    assert done(env.checkpoints()).checkpoints == ()
+    assert done(env.checkpoint("a")).files == 1
+
+
+def test_names_that_escape_in_a_restore_are_refused(env: LocalEnvironment) -> None:
+    done(env.checkpoint("a"))
+    entry = next(iter(env.history.checkpoints["a"].table.entries().values()))
+    for path in (b"../out", b"/etc/x", b"a/../../b", b"."):
+        steps = Plan(make=[entry._replace(path=path)])
+        with pytest.raises(OperationError) as failure:
+            env.history.restore(env.history.checkpoints["a"], steps)
+        assert failure.value.code == "path_invalid"
+    assert os.listdir(Path(env.workspace).parent) == ["w"]
+
+
+def test_an_environment_without_files_says_so() -> None:
+    for answer in (
+        Environment().changes(),
+        Environment().checkpoint(),
+        Environment().fork(2),
+        FakeEnvironment().fork(),
+    ):
+        refused(answer, "operation_not_supported")
+
+
+def test_after_the_end_nothing_is_kept(tmp_path: Path) -> None:
+    env = LocalEnvironment(tmp_path).start()
+    done(env.checkpoint("a"))
+    env.close()
+    refused(env.rollback("a"), "sandbox_closed")
+    assert env.history.checkpoints == {}
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(env: LocalEnvironment, tmp_path: Path) -> None:
+    (Path(env.workspace) / "a").write_text("one")
+    done(env.checkpoint("a"))
+    done(env.save_checkpoint("a", tmp_path / "good"))
+    refused(env.save_checkpoint("a", tmp_path / "good"), "io_error", "good")
+    refused(env.load_checkpoint(tmp_path / "none"), "io_error", "none", effects="none")
+    used = done(env.checkpoints()).store_bytes
+    evil = [tarfile.TarInfo("workspace/../out"), tarfile.TarInfo("elsewhere/x"), tarfile.TarInfo("workspace/a/b")]
+    device = tarfile.TarInfo("workspace/dev")
+    device.type = tarfile.CHRTYPE
+    for member in (*evil, device):
+        with tarfile.open(tmp_path / "good") as good, tarfile.open(tmp_path / "bad", "w") as bad:
+            bad.addfile(good.getmembers()[0], good.extractfile(good.getmembers()[0]))
+            bad.addfile(member)
+        refused(env.load_checkpoint(tmp_path / "bad"), "unsafe_archive", "bad")
+    (tmp_path / "bad").write_bytes(b"no tar" * 1000)
+    refused(env.load_checkpoint(tmp_path / "bad"), "unsafe_archive")
+    assert done(env.checkpoints()).store_bytes == used
+    assert done(env.load_checkpoint(tmp_path / "good", "again")).files == 1
+
+
+LIES: dict[str, dict[str, object]] = {
+    "no list": {"created": 7},
+    "no scan": {"created": []},
+    "no numbers": {"running": [], "unread": [], "clock_ns": "x", "sessions": {}},
+    "no sessions": {"running": [], "unread": [], "clock_ns": 1, "sessions": 3},
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=list(LIES))
+def test_a_guest_that_lies_is_cut_off(lie: dict[str, object]) -> None:
+    history = History(lambda *_, **__: ({"result": lie}, b""), 1 << 20)
+    with pytest.raises(SandboxUnavailableError):
+        history.scan()
+    env = FakeEnvironment()
+    env.history.ask = history.ask
+    if lie.get("created") != []:
+        assert env.changes().to_dict()["code"] == "sandbox_unavailable"
+
+
+def test_texts_of_a_guest_become_valid() -> None:
+    env = FakeEnvironment()
+    env.history.ask = lambda *_, **__: (
+        {"result": {"id": "\ud800", "created": ["\udcff" * 9000], "modified": [], "deleted": []}},
+        b"",
+    )
+    changed = done(env.changes("last"))
+    assert changed.changes[0].path == "?" * 4096
