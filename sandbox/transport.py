@@ -23,11 +23,16 @@ from .watching import Watch
 
 log = logging.getLogger(__name__)
 
-# Silence of the pipe after which the host shows that it is there; the guest's lease is four times as long.
-PING_SECONDS = 30.0
+# The longest a caller without a deadline waits at a time.
+WAIT_SECONDS = 30.0
+# The part of the guest's lease after which the host shows that it is there, when the pipe is silent.
+PING_SHARE = 0.25
 # Over an operation's own deadline, silence is reported.
 GRACE_SECONDS = 2.0
 MAX_REPLY_BYTES = 4 * 1024 * 1024
+# A wait that ends so much too late was not a wait: this process was stopped, or starved. It then has some more, for what came in.
+OVERSLEPT_SECONDS = 0.05
+MORE_PER_LATE_SECOND = 5
 # After a cancel: a fork storm takes 1.5 s to end.
 CANCEL_SECONDS = 1.5 + GRACE_SECONDS
 # For frames that only spare the guest some work.
@@ -51,11 +56,17 @@ class Transport:
     """Speaks the wire protocol on ``stream``.
 
     ``explain(reason, detail)`` words the end of the pipe as a SandboxUnavailableError; it is called once, off the callers'
-    threads, and may take the time a post-mortem needs.
+    threads, and may take the time a post-mortem needs. ``lease_seconds`` is how long the guest goes on without a word.
     """
 
-    def __init__(self, stream: ByteStream, explain: Callable[[str, str], SandboxUnavailableError]) -> None:
+    def __init__(
+        self,
+        stream: ByteStream,
+        explain: Callable[[str, str], SandboxUnavailableError],
+        lease_seconds: float = 120.0,
+    ) -> None:
         self._stream = stream
+        self._ping_seconds = lease_seconds * PING_SHARE
         self._explain = explain
         nonce = secrets.token_bytes(wire.NONCE_BYTES)
         self._sender = FrameSender(stream, nonce)
@@ -221,19 +232,25 @@ class Transport:
     def _wait(self, pending: Pending) -> None:
         """One wait; raises SandboxUnavailableError ``no_answer`` past the deadline."""
         if pending.deadline is None:
-            pending.changed.wait(PING_SECONDS)
+            pending.changed.wait(WAIT_SECONDS)
             return
         left = pending.deadline + pending.lent - time.monotonic()
         if left <= 0:
             raise _silent(pending)
+        due = pending.deadline
         pending.changed.wait(left)
+        late = time.monotonic() - due - pending.lent
+        if pending.deadline == due and late > OVERSLEPT_SECONDS:
+            # It was this process that was stopped, not the guest that was silent: the answer may be in the pipe.
+            more = min(GRACE_SECONDS, MORE_PER_LATE_SECOND * late)
+            pending.deadline = time.monotonic() - pending.lent + more
 
     # --- in ------------------------------------------------------------------
     def _read(self) -> None:
         reason, detail = "pipe_broken", ""
         try:
             while True:
-                data = self._stream.receive(PING_SECONDS)
+                data = self._stream.receive(self._ping_seconds)
                 if data is None:
                     self._offer(Kind.PING, 0)
                     continue

@@ -13,7 +13,6 @@ from pathlib import Path
 import docker
 import docker.errors
 
-from sandbox.ends import of_its_own_accord
 from sandbox.environment import Approver
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest_environment import GuestEnvironment
@@ -21,8 +20,8 @@ from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.transport import Transport
 
-from . import container, enforcement, fitting
-from .disk import Disk, prepare
+from . import container, enforcement, fitting, postmortem
+from .disk import Disk, prepare, remove_left
 from .engine import connect, translated
 from .events import EngineEvents, watch
 from .images import ensure_image
@@ -34,10 +33,7 @@ from .stream import AttachStream
 log = logging.getLogger(__name__)
 
 START_SECONDS = 30.0
-# The end of the pipe is worded within 2 s: that long for the engine's own word, the rest for asking it.
-FATE_SECONDS = 1.2
-ENGINE_SECONDS = 1
-GONE_SECONDS = 10.0
+GONE_SECONDS = 10
 # A create whose answer was not awaited shows up within this (seen: 20 ms, more on a busy engine).
 CREATE_SECONDS = 2.0
 
@@ -74,7 +70,6 @@ class DockerEnvironment(GuestEnvironment):
         self._bundle = None if ca_bundle is None else Path(ca_bundle)
         self._report = report or log.info
         self._name = f"gamebox-{secrets.token_hex(8)}"
-        self._client: docker.DockerClient | None = None
         self._creating = False
         self._container_id: str | None = None
         self._stream: AttachStream | None = None
@@ -94,14 +89,14 @@ class DockerEnvironment(GuestEnvironment):
 
     # --- start ------------------------------------------------------------------
     def _connect(self) -> Transport:
-        client = self._client = self._fitting_engine()
+        client = self._fitting_engine()
         image_id = ensure_image(client, self.image, report=self._report)
         runtime = ensure_runtime(client, report=self._report)
         self._events = watch(client)
         sweep(client)
         with translated():
             image_env = client.api.inspect_image(image_id)["Config"].get("Env") or []
-        disk = self._disk = prepare(client, self.limits, self.profile, container.WORKSPACE)
+        disk = self._disk = prepare(client, self.limits, self.profile, container.WORKSPACE, self._name)
         try:
             try:
                 self._stream = self._started(client, image_id, runtime, disk)
@@ -117,7 +112,7 @@ class DockerEnvironment(GuestEnvironment):
             raise enforcement.refusal(error, self.limits) from error
         finally:
             disk.release()
-        transport = Transport(self._stream, self._post_mortem)
+        transport = Transport(self._stream, self._post_mortem, self.limits.lease_seconds)
         place = container.place_of(runtime, self.profile, image_env, self._env, self._bundle is not None)
         hello = {
             **self._hello(place, isolated=True),
@@ -165,17 +160,20 @@ class DockerEnvironment(GuestEnvironment):
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.release()
-        if self._client is not None:
+        if self._creating or self._container_id is not None:
             self._remove()
+            if self._disk is not None and self._disk.mounts:
+                with contextlib.suppress(SandboxError):
+                    remove_left(connect(GONE_SECONDS), self._name)
 
     def _remove(self) -> None:
         """Remove the container, by its name: a create that timed out or was interrupted may be carried out all the same."""
         now = time.monotonic()
         deadline, created_by = now + GONE_SECONDS, now + (CREATE_SECONDS if self._creating else 0)
-        while self._client is not None and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
             try:
                 with translated():
-                    self._client.api.remove_container(self._name, force=True, v=True)
+                    connect(GONE_SECONDS).api.remove_container(self._name, force=True, v=True)
             except SandboxError as error:
                 if isinstance(error.__cause__, docker.errors.NotFound):
                     if time.monotonic() >= created_by:
@@ -183,61 +181,41 @@ class DockerEnvironment(GuestEnvironment):
                     time.sleep(0.05)
                     continue
                 if error.code is not ErrorCode.engine_error:
-                    log.warning("could not remove sandbox %s: %s", self._name, error)
+                    log.warning("could not remove sandbox %s, which ends by itself: %s", self._name, error)
                     return
                 time.sleep(0.005)  # its removal is under way
             else:
                 return
+        log.warning("could not remove sandbox %s within %d s", self._name, GONE_SECONDS)
 
     def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
         """The guest is silent past a command's deadline: end the container, for nothing may be left running."""
-        if self._client is None or self._container_id is None:
+        if self._container_id is None:
             return error
-        with contextlib.suppress(SandboxError), translated():
-            if self._client.api.inspect_container(self._container_id)["State"].get("Paused"):
-                return SandboxUnavailableError(
-                    "no_answer",
-                    "The sandbox is paused: nothing in it runs until it is unpaused.",
-                    "Unpause it, or start another.",
-                )
-            self._client.api.kill(self._container_id)
+        state = postmortem.state_of(self._container_id)
+        if state == "paused":
+            return SandboxUnavailableError(
+                "no_answer",
+                "The sandbox is paused: nothing in it runs until it is unpaused.",
+                "Unpause it, or start another.",
+            )
+        if state not in ("unknown", "gone") and postmortem.end(self._container_id):
+            return SandboxUnavailableError(
+                "no_answer", f"{error.message} It was ended with everything in it.", "Start another sandbox."
+            )
         return SandboxUnavailableError(
-            "no_answer", f"{error.message} It was ended with everything in it.", "Start another sandbox."
+            "no_answer",
+            f"{error.message} The Docker Engine does not answer either.",
+            "See whether `docker info` answers. Commands still end by themselves when their time is up.",
         )
 
     def _post_mortem(self, reason: str, detail: str) -> SandboxUnavailableError:
-        """Why the pipe ended, from the engine's events; within 2 s."""
-        again = "Start another sandbox; files in this one are lost."
+        """Why the pipe ended; within 2 s."""
         if reason == "protocol_violation":
-            return SandboxUnavailableError(reason, f"The sandbox broke the protocol ({detail}) and was cut off.", again)
-        events = self._events
-        fate = events.fate(self.container_id, FATE_SECONDS) if events is not None else None
-        if fate is not None and fate.died:
-            if fate.oom_at is not None and fate.exit_code == 137 and not fate.killed_by_engine:
-                limit = self.limits.memory_bytes
-                message = f"The sandbox ran out of memory (limit {limit} bytes) and was killed."
-                return SandboxUnavailableError("out_of_memory", message, "Start another one with more memory_bytes.")
-            if fate.killed_by_engine or fate.exit_code == 137:
-                return SandboxUnavailableError("killed", "The sandbox's container was killed from outside.", again)
-            if end := of_its_own_accord(fate.exit_code, self.limits):
-                return end
-            if fate.exit_code == 0:  # which it does at the end of its input
-                return SandboxUnavailableError(
-                    "pipe_broken", f"The connection to the sandbox was cut, and so it ended. {detail}".strip(), again
-                )
-            said = self._stream.stderr.strip().splitlines()[-1:] if self._stream is not None else []
-            ended = f"The guest ended by itself with exit code {fate.exit_code}{': ' + said[0][:300] if said else ''}."
-            return SandboxUnavailableError("exited", ended, again)
-        if events is None or not events.alive:
-            if _engine_answers():
-                message = (
-                    "The sandbox ended; the engine's word on why was missed, because its event stream had been cut."
-                )
-                return SandboxUnavailableError("removed", message, again)
-            return SandboxUnavailableError(
-                "engine_gone", f"The Docker Engine is gone. {detail}".strip(), "Start the engine again."
-            )
-        return SandboxUnavailableError("pipe_broken", f"The pipe to the sandbox broke. {detail}".strip(), again)
+            message = f"The sandbox broke the protocol ({detail}) and was cut off."
+            return SandboxUnavailableError(reason, message, postmortem.AGAIN)
+        said = self._stream.stderr if self._stream is not None else ""
+        return postmortem.Ended(self.container_id, self.limits, detail, said).explain(self._events)
 
     def describe(self) -> dict[str, str]:
         """See ``GuestEnvironment.describe``; with what the disk limit is worth once it is started."""
@@ -248,15 +226,6 @@ class DockerEnvironment(GuestEnvironment):
 
     def _kind(self) -> str:
         return f"An isolated container (image {self.image}). {self.profile.gives}"
-
-
-def _engine_answers() -> bool:
-    try:
-        with translated():
-            connect(ENGINE_SECONDS).ping()
-    except SandboxError:
-        return False
-    return True
 
 
 def _check_inputs(image: str, workspace: Path | None, bundle: Path | None, env: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from .context import Place
 from .faults import Fault, fault_of
 from .handlers import handler, has_handler
 from .interaction import Interaction
+from .lifetime import LEASE_OVER
 from .link import Link
 from .processes import Processes
 from .reactor import Reactor
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 READ_BYTES = 256 * 1024
-# A host that sends nothing for this long is gone, though the pipe may stand (an engine restarted under live-restore).
-LEASE_SECONDS = 120.0
 _WRITING = frozenset({"write", "edit", "upload"})
 
 
@@ -56,12 +55,16 @@ class Server:
         self._heard = time.monotonic()
         os.set_blocking(in_fd, False)
         reactor.watch(in_fd, select.EPOLLIN, self._readable)
-        reactor.after(LEASE_SECONDS, self._check_lease)
+        # A host that sends nothing for this long is gone, though the pipe may stand (an engine that went under live-restore).
+        self._lease = float(place.limits["lease_seconds"])
+        reactor.after(self._lease, self._check_lease)
 
     def _check_lease(self) -> None:
-        left = self._heard + LEASE_SECONDS - time.monotonic()
+        if select.select([self._in], [], [], 0)[0]:
+            self._readable(0)  # what came in while the sandbox was paused, and this loop with it
+        left = self._heard + self._lease - time.monotonic()
         if left <= 0:
-            self._reactor.stop()
+            self._reactor.stop(LEASE_OVER)
         else:
             self._reactor.after(left, self._check_lease)
 
@@ -113,7 +116,9 @@ class Server:
         operation, args = fields.get("operation"), fields.get("args")
         if not isinstance(args, dict):
             raise wire.WireError("request without arguments")
-        if isinstance(fields.get("request_id"), str) and not self._is_first(fields["request_id"], channel, fields, blob):
+        if isinstance(fields.get("request_id"), str) and not self._is_first(
+            fields["request_id"], channel, fields, blob
+        ):
             return
         self._processes.touch(str(operation))
         try:
