@@ -1,9 +1,9 @@
-"""Why a sandbox ended by itself, in words: its lifetime was over, or it was idle."""
+"""Why a sandbox ended by itself, in words: its lifetime or its lease was over, or it was idle."""
 
 from __future__ import annotations
 
 from .errors import SandboxUnavailableError
-from .guest.lifetime import IDLE, LIFETIME_OVER
+from .guest.lifetime import IDLE, LEASE_OVER, LIFETIME_OVER
 from .limits import Limits
 from .wording import duration
 
@@ -21,5 +21,11 @@ def of_its_own_accord(exit_code: int | None, limits: Limits) -> SandboxUnavailab
             "idle",
             f"The sandbox has ended, with everything in it: nothing was done in it for {duration(limits.idle_seconds)}.",
             f"Start another one, with idle_seconds above {limits.idle_seconds:g} (or None) where it has to wait that long.",
+        )
+    if exit_code == LEASE_OVER:
+        return SandboxUnavailableError(
+            "lease_ended",
+            f"The sandbox heard nothing from this process for {limits.lease_seconds:g} seconds, and ended by itself.",
+            "This process was stopped for that long, or cut off. Start another sandbox; Limits(lease_seconds=...) is its patience.",
         )
     return None

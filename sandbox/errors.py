@@ -141,7 +141,7 @@ class SandboxError(Exception):
 class SandboxUnavailableError(SandboxError):
     """The sandbox cannot answer any more: killed, out of memory, removed, engine gone, pipe broken, or silent.
 
-    ``reason`` is one of: out_of_memory, killed, exited, removed, engine_gone, pipe_broken, protocol_violation,
+    ``reason`` is one of: out_of_memory, killed, exited, removed, engine_gone, pipe_broken, lease_ended, protocol_violation,
     no_answer, taken_over, closed, lifetime_over, idle.
     """
 

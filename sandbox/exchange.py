@@ -20,6 +20,9 @@ CANCEL_SECONDS = 1.5 + GRACE_SECONDS
 # A caller without a deadline looks again this often.
 LOOK_SECONDS = 30.0
 CREDIT_STEP = wire.WINDOW // 4
+# A wait that ends so much too late was not a wait: this process was stopped, or starved. It then has some more, for what came in.
+OVERSLEPT_SECONDS = 0.05
+MORE_PER_LATE_SECOND = 5
 
 
 class Exchange:
@@ -129,4 +132,9 @@ class Exchange:
         left = pending.deadline + pending.lent - time.monotonic()
         if left <= 0:
             raise pending.silent()
+        due = pending.deadline
         pending.changed.wait(left)
+        late = time.monotonic() - due - pending.lent
+        if pending.deadline == due and late > OVERSLEPT_SECONDS:
+            # It was this process that was stopped, not the guest that was silent: the answer may be in the pipe.
+            pending.deadline = time.monotonic() - pending.lent + min(GRACE_SECONDS, MORE_PER_LATE_SECOND * late)

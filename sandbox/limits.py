@@ -31,6 +31,9 @@ class Limits:
     nothing was done in it for ``idle_seconds``; None is no such limit. ``checkpoint_bytes`` is
     what the host keeps of the sandbox's files: as they were at the start, and in checkpoints. Raises SandboxError
     ``invalid_limits`` that names the field, its value and what is allowed.
+
+    A sandbox that hears nothing from its orchestrator for ``lease_seconds`` ends by itself: the orchestrator was stopped, or the
+    engine went without taking the sandbox along.
     """
 
     memory_bytes: int = 2 * GIB
@@ -56,6 +59,7 @@ class Limits:
     concurrent_actions: int = 64
     lifetime_seconds: float | None = None
     idle_seconds: float | None = 3600.0
+    lease_seconds: float = 120.0
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -74,6 +78,8 @@ class Limits:
             _refuse("memory_bytes", self.memory_bytes, "the guest needs at least 33554432 (32 MiB)")
         if self.pids < 16:
             _refuse("pids", self.pids, "the guest needs at least 16")
+        if self.lease_seconds < 1:
+            _refuse("lease_seconds", self.lease_seconds, "a word takes some time to come through; at least 1")
         if self.open_files < 256:  # a shell's state has descriptor 199
             _refuse("open_files", self.open_files, "the guest needs at least 256")
 

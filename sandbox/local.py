@@ -103,7 +103,7 @@ class LocalEnvironment(GuestEnvironment):
             start_new_session=True,
             bufsize=0,
         )
-        transport = Transport(ProcessStream(self._process), self._post_mortem)
+        transport = Transport(ProcessStream(self._process), self._post_mortem, lease_seconds=self.limits.lease_seconds)
         place = {
             "workspace": workspace, "home": home, "spill": spill, "roots": [workspace, home, spill, tmp],
             "uid": os.getuid(), "gid": os.getgid(), "interpreter": ["/usr/bin/env", f"PYTHONPATH={package_root}", sys.executable],

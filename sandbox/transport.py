@@ -26,8 +26,8 @@ from .watching import Watch
 
 log = logging.getLogger(__name__)
 
-# Silence of the pipe after which the host shows that it is there; the guest's lease is four times as long.
-PING_SECONDS = 30.0
+# The part of the guest's lease after which the host shows that it is there, when the pipe is silent.
+PING_SHARE = 0.25
 MAX_REPLY_BYTES = 4 * 1024 * 1024
 # The rest of an answer to a call follows its beginning at once.
 ANSWER_SECONDS = 1.0
@@ -41,8 +41,9 @@ class Transport:
     """Speaks the wire protocol on ``stream``.
 
     ``explain(reason, detail)`` words the end of the pipe as a SandboxUnavailableError; it is called once, off the callers'
-    threads, and may take the time a post-mortem needs. ``keep`` is how to reach the guest again over another stream when this one
-    ends; requests under way are then asked again, and carried out once.
+    threads, and may take the time a post-mortem needs. ``lease_seconds`` is how long the guest goes on without a word.
+    ``keep`` is how to reach the guest again over another stream when this one ends; requests under way are then asked again,
+    and carried out once.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Transport:
         stream: ByteStream,
         explain: Callable[[str, str], SandboxUnavailableError],
         *,
+        lease_seconds: float = 120.0,
         keep: Keep | None = None,
         nonce: bytes | None = None,
         received: bytes = b"",
     ) -> None:
         self._stream = stream
+        self._ping_seconds = PING_SHARE * (lease_seconds if keep is None else min(lease_seconds, keep.seconds))
         self._explain = explain
         self._keep = keep
         self.nonce = nonce or secrets.token_bytes(wire.NONCE_BYTES)
@@ -70,7 +73,6 @@ class Transport:
         self._stands = threading.Event()
         self._stands.set()
         self._asks = Asks()
-        self._ping_seconds = PING_SECONDS if keep is None else min(PING_SECONDS, keep.seconds / 4)
         self._hello = Pending(0, MAX_REPLY_BYTES, None)
         self._reader = threading.Thread(target=self._read, name="gamebox-transport", daemon=True)
 

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import docker
@@ -25,6 +26,10 @@ WORKSPACE, TMP, SPILL, SHM = "/workspace", "/tmp", "/run/gamebox", "/dev/shm"
 _BUNDLE_VARIABLES = (
     "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
 )  # fmt: skip
+
+
+# What an image wants to have loaded into its own programs does not belong in the guest, which has a libc of its own.
+_DEAF = {"LD_PRELOAD": "", "LD_LIBRARY_PATH": "", "LD_AUDIT": "", "GLIBC_TUNABLES": ""}
 
 
 @dataclass(frozen=True)
@@ -83,9 +88,12 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
         hostname="sandbox",
         user="0:0",
         working_dir="/",
+        environment=_DEAF,
         stdin_open=True,
         detach=shape.kept,  # docker-py's way to say whether standard input closes with the first stream to it
-        labels=labels(name) | dict(shape.labels),
+        # It has nothing to finish: an engine that stops does not wait for it.
+        stop_signal="SIGKILL",
+        labels=labels(name, shape.kept) | dict(shape.labels),
         host_config=host_config,
         healthcheck={"test": ["NONE"]},
     )
@@ -128,15 +136,31 @@ def _tmpfs(shape: Shape) -> dict[str, str]:
 
 IMAGE_LABEL = "dev.gamebox.image"
 HOST_LABEL, BOOT_LABEL, PID_LABEL = "dev.gamebox.host", "dev.gamebox.boot", "dev.gamebox.pid"
+# On a sandbox that is to end with the process that made it; see ``orphans``.
+OWNER_LABEL = "dev.gamebox.owner"
 
 
-def labels(name: str) -> dict[str, str]:
-    """Whose sandbox it is: enough to tell an orphan from one in use."""
+def owner(pid: int) -> str:
+    """A process of this boot, told apart from any other that had or will have its number; "" where there is none.
+
+    Its namespace of process ids, its id there, and when it started (in clock ticks since the boot; see proc(5)).
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return f"{os.readlink('/proc/self/ns/pid')}/{pid}/{stat.rpartition(')')[2].split()[19]}"
+    except OSError:
+        return ""
+
+
+def labels(name: str, kept: bool = False) -> dict[str, str]:
+    """Whose sandbox it is: enough to tell an orphan from one in use; a kept one does not end with who made it."""
+    ends_with = {} if kept else {OWNER_LABEL: owner(os.getpid())}
     return {
         SANDBOX_LABEL: name,
         HOST_LABEL: socket.gethostname(),
         BOOT_LABEL: boot_id(),
         PID_LABEL: str(os.getpid()),
+        **ends_with,
         "dev.gamebox.started": str(int(time.time())),
     }
 

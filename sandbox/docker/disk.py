@@ -23,6 +23,7 @@ from sandbox.limits import Limits
 
 from . import loop
 from .engine import is_local, translated
+from .events import SANDBOX_LABEL
 from .profiles import Profile
 
 log = logging.getLogger(__name__)
@@ -66,8 +67,12 @@ class Disk:
         return f"The disk limit is soft: {what} is measured now and then, and commands that write past it are ended."
 
 
-def prepare(client: docker.DockerClient, limits: Limits, profile: Profile, workspace: str) -> Disk:
-    """The disk that these limits ask for. Raises SandboxError: limit_not_enforced, host_disk_full, start_failed."""
+def prepare(client: docker.DockerClient, limits: Limits, profile: Profile, workspace: str, name: str) -> Disk:
+    """The disk that these limits ask for; volumes are labelled with the sandbox's ``name``.
+
+    Raises SandboxError: limit_not_enforced, host_disk_full, start_failed.
+    """
+    labels = {SANDBOX_LABEL: name}
     places: tuple[tuple[str, int], ...] = ((workspace, limits.workspace_bytes), (profile.home, limits.home_bytes))
     watched: tuple[str, ...] = ()
     why = ""
@@ -80,13 +85,27 @@ def prepare(client: docker.DockerClient, limits: Limits, profile: Profile, works
     _hard_or_refuse(limits, why or problem)
     if folder is None:
         log.info("the disk of the sandbox is soft: %s", problem)
-        mounts = tuple(Mount(path, None, type="volume", no_copy=True) for path, _ in places)
+        mounts = tuple(Mount(path, None, type="volume", no_copy=True, labels=labels) for path, _ in places)
         return Disk("volume", places, mounts, watched or tuple(path for path, _ in places), problem)
-    return _on_devices(places, lambda size: loop.make(size, folder, profile.uid), watched, why)
+    return _on_devices(places, lambda size: loop.make(size, folder, profile.uid), watched, why, labels)
+
+
+def remove_left(client: docker.DockerClient, name: str) -> None:
+    """Remove the volumes of the sandbox ``name`` that are still there: somebody else removed its container without them.
+
+    Raises SandboxError.
+    """
+    with translated():
+        for volume in client.api.volumes(filters={"label": f"{SANDBOX_LABEL}={name}"}).get("Volumes") or []:
+            client.api.remove_volume(volume["Name"])
 
 
 def _on_devices(
-    places: tuple[tuple[str, int], ...], make: Callable[[int], loop.LoopDevice], watched: tuple[str, ...], why: str
+    places: tuple[tuple[str, int], ...],
+    make: Callable[[int], loop.LoopDevice],
+    watched: tuple[str, ...],
+    why: str,
+    labels: dict[str, str],
 ) -> Disk:
     devices: list[loop.LoopDevice] = []
     try:
@@ -99,7 +118,8 @@ def _on_devices(
     mounts = []
     for (path, _), device in zip(places, devices, strict=True):
         options = {"type": "ext4", "device": device.path, "o": "nosuid,nodev,discard"}
-        mounts.append(Mount(path, None, type="volume", no_copy=True, driver_config=DriverConfig("local", options)))
+        driver = DriverConfig("local", options)
+        mounts.append(Mount(path, None, type="volume", no_copy=True, labels=labels, driver_config=driver))
     return Disk("ext4", places, tuple(mounts), watched, why, tuple(devices))
 
 

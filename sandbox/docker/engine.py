@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import docker
@@ -115,18 +117,26 @@ def _client(address: str, timeout_seconds: int, version: str) -> docker.DockerCl
     try:
         if os.environ.get("DOCKER_HOST"):
             # Reads DOCKER_TLS_VERIFY and DOCKER_CERT_PATH as well.
-            return docker.DockerClient.from_env(version=version, timeout=timeout_seconds, max_pool_size=_POOL_SIZE)
-        context = docker.ContextAPI.get_current_context()
-        tls = context.TLSConfig if context.Name != "default" else None
-        return docker.DockerClient(
-            base_url=address, version=version, timeout=timeout_seconds, tls=tls or False, max_pool_size=_POOL_SIZE
-        )
+            made = docker.DockerClient.from_env(version=version, timeout=timeout_seconds, max_pool_size=_POOL_SIZE)
+        else:
+            context = docker.ContextAPI.get_current_context()
+            tls = context.TLSConfig if context.Name != "default" else None
+            made = docker.DockerClient(
+                base_url=address, version=version, timeout=timeout_seconds, tls=tls or False, max_pool_size=_POOL_SIZE
+            )
     except docker.errors.TLSParameterError as error:
         raise SandboxError(
             ErrorCode.invalid_configuration,
             f"The TLS settings for the engine at {address} do not work: {error.msg}.",
             "Check DOCKER_TLS_VERIFY and DOCKER_CERT_PATH, or the docker context in use.",
         ) from error
+    # docker-py gives its timeout to every request but those of attach, which would wait for ever.
+    made.api.request = functools.partial(_bounded, made.api.request, timeout_seconds)  # type: ignore[method-assign]
+    return made
+
+
+def _bounded(request: Callable[..., Any], timeout_seconds: int, *args: Any, **options: Any) -> Any:
+    return request(*args, **{"timeout": timeout_seconds, **options})
 
 
 def describe(client: docker.DockerClient) -> EngineFacts:

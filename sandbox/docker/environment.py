@@ -24,7 +24,7 @@ from sandbox.state.base import StartBase
 from sandbox.state.forking import forked
 from sandbox.transport import Transport
 
-from . import container, enforcement, fitting, kept, owners, reaching
+from . import container, enforcement, fitting, kept, owners, postmortem, reaching
 from .disk import Disk, prepare
 from .engine import connect, translated
 from .events import EngineEvents, watch
@@ -33,7 +33,6 @@ from .inputs import check_inputs, check_runtime
 from .kept import Kept
 from .orphans import sweep
 from .owners import Ownership
-from .post_mortem import post_mortem
 from .profiles import profile_named
 from .reaching import EngineKeep
 from .removal import remove
@@ -59,7 +58,6 @@ class DockerEnvironment(GuestEnvironment):
     ends it; ``attach`` finds it again, by its id or by ``name``. Without any orchestrator for ``keep_seconds`` it ends by itself.
     """
 
-    _client: docker.DockerClient | None = None
     _container_id: str | None = None
     _stream: AttachStream | None = None
     _events: EngineEvents | None = None
@@ -137,14 +135,14 @@ class DockerEnvironment(GuestEnvironment):
     def _connect(self) -> Transport:
         if self._kept is not None:
             return self._attach(self._kept)
-        client = self._client = self._fitting_engine()
+        client = self._fitting_engine()
         image_id = ensure_image(client, self.image, report=self._report)
         runtime = ensure_runtime(client, report=self._report)
         self._events = watch(client)
         sweep(client)
         with translated():
             image_env = client.api.inspect_image(image_id)["Config"].get("Env") or []
-        disk = self._disk = prepare(client, self.limits, self.profile, container.WORKSPACE)
+        disk = self._disk = prepare(client, self.limits, self.profile, container.WORKSPACE, self._name)
         try:
             runtime, stream, hello_keep = self._create(client, image_id, runtime, disk)
         finally:
@@ -182,7 +180,7 @@ class DockerEnvironment(GuestEnvironment):
                 if runtime.argv[0] not in error.message:
                     raise
                 # Somebody removed the runtime volume, and the engine silently mounted a new, empty one.
-                self._remove()
+                remove(self._name)
                 forget_runtime(client)
                 runtime = ensure_runtime(client, report=self._report)
                 stream = self._started(client, image_id, runtime, disk)
@@ -192,7 +190,7 @@ class DockerEnvironment(GuestEnvironment):
 
     def _attach(self, found: Kept) -> Transport:
         self._detaches = True  # whatever happens now, it is not ours to remove
-        client = self._client = connect()
+        client = connect()
         self._container_id = found.container_id
         self._events = watch(client)
         self._stream, nonce, received, self._ownership = reaching.take(client, found, self._take_over)
@@ -211,7 +209,7 @@ class DockerEnvironment(GuestEnvironment):
                 lambda: self._pause.on,
                 self._reached_again,
             )
-        return Transport(stream, self._post_mortem, keep=keep, **options)
+        return Transport(stream, self._post_mortem, lease_seconds=self.limits.lease_seconds, keep=keep, **options)
 
     def _is_dead(self, timeout_seconds: float) -> bool:
         ident, events = self._container_id, self._events
@@ -293,41 +291,23 @@ class DockerEnvironment(GuestEnvironment):
         for each in (*self._streams, *([] if stream is None else [stream])):
             each.release()
         self._streams = []
-        if not self._detaches or self._is_dead(0):
-            self._remove()
+        begun = self._creating or self._container_id is not None
+        if begun and (not self._detaches or self._is_dead(0)):
+            remove(self._name, may_appear=self._creating, has_volumes=self._disk is not None and bool(self._disk.mounts))
         if ownership is not None:
             ownership.release(gone=not self._detaches)
 
     def _freeze(self) -> None:
         with translated():
-            self._engine().api.pause(self.container_id)
+            connect().api.pause(self.container_id)
 
     def _thaw(self) -> None:
         with translated():
-            self._engine().api.unpause(self.container_id)
-
-    def _engine(self) -> docker.DockerClient:
-        return self._client or connect()
-
-    def _remove(self) -> None:
-        if self._client is not None:
-            remove(self._client, self._name, may_appear=self._creating)
+            connect().api.unpause(self.container_id)
 
     def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
-        """The guest is silent past a command's deadline: end the container, for nothing may be left running."""
-        if self._client is None or self._container_id is None:
-            return error
-        with contextlib.suppress(SandboxError), translated():
-            if self._client.api.inspect_container(self._container_id)["State"].get("Paused"):
-                return SandboxUnavailableError(
-                    "no_answer",
-                    "The sandbox is paused: nothing in it runs until it is unpaused.",
-                    "Unpause it, or start another.",
-                )
-            self._client.api.kill(self._container_id)
-        return SandboxUnavailableError(
-            "no_answer", f"{error.message} It was ended with everything in it.", "Start another sandbox."
-        )
+        """See ``postmortem.unanswered``."""
+        return error if self._container_id is None else postmortem.unanswered(self._container_id, error)
 
     def _post_mortem(self, reason: str, detail: str) -> SandboxUnavailableError:
         """Why the pipe ended; within 2 s."""
@@ -335,8 +315,9 @@ class DockerEnvironment(GuestEnvironment):
             self._taken_over = True
             if self._ownership is not None:
                 self._ownership.release(gone=True)
-        stderr = self._stream.stderr if self._stream is not None else ""
-        return post_mortem(reason, detail, self._events, self.container_id, self.limits, stderr)
+        said = self._stream.stderr if self._stream is not None else ""
+        ended = postmortem.Ended(self.container_id, self.limits, detail, said, kept=self._kept is not None)
+        return ended.explain(reason, self._events)
 
     def describe(self) -> dict[str, str]:
         """See ``GuestEnvironment.describe``; with what the disk limit is worth once it is started."""

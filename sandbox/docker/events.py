@@ -43,9 +43,17 @@ class EngineEvents:
         self._changed = threading.Condition()
         self._client = client
         self.alive = True
+        self._stream: Any = None
+        self._problem: Exception | None = None
+        opened = threading.Event()
+        threading.Thread(target=self._read, args=(opened,), name="gamebox-events", daemon=True).start()
         with translated():
-            self._stream = client.api.events(decode=True, filters={"type": "container", "label": SANDBOX_LABEL})
-        threading.Thread(target=self._read, name="gamebox-events", daemon=True).start()
+            # The stream may be silent for as long as nothing happens, so its opening has no timeout of docker-py's.
+            if not opened.wait(client.api.timeout):
+                self.alive = False
+                raise TimeoutError("the engine's event stream does not open")
+            if self._problem is not None:
+                raise self._problem
 
     def fate(self, container_id: str, timeout_seconds: float) -> Fate:
         """What is known of a container, after waiting for its death at most ``timeout_seconds``."""
@@ -58,10 +66,25 @@ class EngineEvents:
                 self._changed.wait(left)
             return self._fates.get(container_id, Fate())
 
-    def _read(self) -> None:
+    def _open(self, opened: threading.Event) -> bool:
+        """Whether the stream is there, and still wanted."""
+        try:
+            self._stream = self._client.api.events(decode=True, filters={"type": "container", "label": SANDBOX_LABEL})
+        except Exception as error:  # noqa: BLE001 - raised again, by whoever waits
+            self._problem = error
+            self.alive = False
+        finally:
+            opened.set()
+        return self._stream is not None
+
+    def _read(self, opened: threading.Event) -> None:
+        if not self._open(opened):
+            return
         try:
             for event in self._stream:
                 self._take(event)
+                if not self.alive:  # it was given up before it opened
+                    break
         except (requests.exceptions.RequestException, OSError, ValueError) as error:
             log.info("the engine's event stream ended: %s", error)
         except Exception:

@@ -15,12 +15,12 @@ import docker
 from sandbox.errors import ErrorCode, SandboxError
 
 from . import owners, removal
-from .container import BOOT_LABEL, HOST_LABEL, IMAGE_LABEL, PID_LABEL
+from .container import BOOT_LABEL, HOST_LABEL, IMAGE_LABEL, OWNER_LABEL, PID_LABEL
 from .enforcement import boot_id
 from .engine import translated
 from .events import SANDBOX_LABEL
 from .kept import KEEP_LABEL, NAME_LABEL, matches
-from .orphans import alive
+from .orphans import is_dead
 
 STARTED_LABEL = "dev.gamebox.started"
 
@@ -76,7 +76,7 @@ def chosen(listed: Iterable[Listed], containers: Iterable[str]) -> list[Listed]:
     return picked
 
 
-def remove(client: docker.DockerClient, sandbox: Listed, *, force: bool = False) -> None:
+def remove(sandbox: Listed, *, force: bool = False) -> None:
     """End a sandbox. Raises SandboxError ``sandbox_owned`` for one in use, unless ``force``, and as the engine does."""
     if sandbox.state in ("owned", "elsewhere") and not force:
         who = f"process {sandbox.owner_pid} on {sandbox.owner_host}" if sandbox.owner_pid else sandbox.owner_host
@@ -85,7 +85,7 @@ def remove(client: docker.DockerClient, sandbox: Listed, *, force: bool = False)
             f"The sandbox {sandbox.name or sandbox.id[:12]} is in use by {who}, as far as can be seen from here.",
             "Close it there, or end it all the same with --force.",
         )
-    removal.remove(client, sandbox.ident)
+    removal.remove(sandbox.ident)
     with contextlib.suppress(SandboxError):
         owners.forget(sandbox.ident)
 
@@ -116,7 +116,7 @@ def _listed(found: dict[str, Any]) -> Listed:
         state = "elsewhere"
     else:
         pid = int(labels[PID_LABEL]) if labels.get(PID_LABEL, "").isdigit() else None
-        state = "owned" if alive(labels.get(PID_LABEL, "")) else "orphaned"
+        state = "orphaned" if is_dead(labels.get(OWNER_LABEL, "")) else "owned"
     return Listed(
         id=found["Id"], ident=ident, name=labels.get(NAME_LABEL), image=labels.get(IMAGE_LABEL) or found["Image"], kept=kept,
         status=found["State"], state=state, owner_pid=pid, owner_host=host, since=since, deadline_left_seconds=left,

@@ -1,9 +1,9 @@
-"""What dead orchestrators leave on an engine and nothing else ends.
+"""What orchestrators left behind on an engine and nothing else ends.
 
-A sandbox that runs ends with its orchestrator, and a kept one after its keep_seconds. What remains are containers that were
-created and never started (their orchestrator died between the two calls, some 50 ms, or gave up on a create that was carried out
-later), paused ones, in which nothing runs that could end them, and kept ones that ended on an engine with live-restore (see
-``kept.is_removed_by``).
+The engine removes a sandbox by itself once it has run and ended, and it ends with its pipe, or with its lease; a kept one ends
+after its keep_seconds. Left are those that were created and never started (their orchestrator died between the two calls, some
+50 ms, or gave up on a create that was carried out later), those that cannot end (paused ones, for example), and kept ones that
+ended on an engine with live-restore (see ``kept.is_removed_by``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import logging
 import os
 import socket
 import threading
+import time
+import weakref
 from typing import Any
 
 import docker
@@ -21,7 +23,7 @@ import docker.errors
 from sandbox.errors import SandboxError
 
 from . import owners
-from .container import BOOT_LABEL, HOST_LABEL, PID_LABEL
+from .container import BOOT_LABEL, HOST_LABEL, OWNER_LABEL, owner
 from .enforcement import boot_id
 from .engine import translated
 from .events import SANDBOX_LABEL
@@ -29,56 +31,64 @@ from .kept import KEEP_LABEL, kept_of
 
 log = logging.getLogger(__name__)
 
+SWEEP_SECONDS = 60.0
 # Over its keep_seconds, until a paused kept sandbox is woken to end by itself.
 MARGIN_SECONDS = 300.0
-_swept: set[int] = set()
+
+_swept: weakref.WeakKeyDictionary[docker.DockerClient, float] = weakref.WeakKeyDictionary()
 _swept_lock = threading.Lock()
 
 
 def sweep(client: docker.DockerClient) -> None:
-    """Remove what dead orchestrators of this host left unstarted or paused; once a process and engine. Another host's stay.
+    """Remove what dead orchestrators of this host left; at most once a minute for a process and engine.
 
-    A kept one is never removed: paused and without an owner for longer than its keep_seconds, it is woken, and its guest ends
-    it unless it has a host after all.
+    Nothing else is touched: neither what is another host's, nor what is of a process that cannot be seen from here (in
+    another namespace of process ids, as in a container), nor what carries neither OWNER_LABEL nor KEEP_LABEL. A kept one that has
+    run is never removed: paused and without an owner for longer than its keep_seconds, it is woken, and its guest ends it
+    unless it has a host after all.
     """
+    now = time.monotonic()
     with _swept_lock:
-        if id(client) in _swept:
+        if now - _swept.get(client, -SWEEP_SECONDS) < SWEEP_SECONDS:
             return
-        _swept.add(id(client))
-    labels = [SANDBOX_LABEL, f"{HOST_LABEL}={socket.gethostname()}", f"{BOOT_LABEL}={boot_id()}"]
+        _swept[client] = now
+    here = f"{HOST_LABEL}={socket.gethostname()}"
+    mine = [SANDBOX_LABEL, here, f"{BOOT_LABEL}={boot_id()}"]
     with contextlib.suppress(SandboxError), translated():
-        filters = {"status": ["created", "paused"], "label": labels}
-        for found in client.api.containers(all=True, filters=filters):
-            with contextlib.suppress(docker.errors.NotFound, docker.errors.APIError):
-                _tidy(client, found)
-        ended = {"status": ["exited", "dead"], "label": [KEEP_LABEL, f"{HOST_LABEL}={socket.gethostname()}"]}
+        for found in client.api.containers(all=True, filters={"label": [*mine, OWNER_LABEL]}):
+            if is_dead(found["Labels"][OWNER_LABEL]):
+                _remove(client, found)
+        waiting = {"status": ["created", "paused"], "label": [*mine, KEEP_LABEL]}
+        for found in client.api.containers(all=True, filters=waiting):
+            _tidy(client, found)
+        ended = {"status": ["exited", "dead"], "label": [KEEP_LABEL, here]}
         for found in client.api.containers(all=True, filters=ended):
-            with contextlib.suppress(docker.errors.NotFound, docker.errors.APIError):
-                client.api.remove_container(found["Id"], force=True, v=True)
+            _remove(client, found)
     with contextlib.suppress(SandboxError):
         owners.forget_old()
 
 
-def _tidy(client: docker.DockerClient, found: dict[str, Any]) -> None:
-    if KEEP_LABEL in found["Labels"] and found["State"] == "paused":
-        kept = kept_of(found)
-        alone = owners.ownerless_seconds(kept.ident)
-        if alone is not None and alone > kept.seconds + MARGIN_SECONDS:
-            log.info("waking %s, which was left paused", found["Names"])
-            client.api.unpause(found["Id"])
-    elif not alive(found["Labels"].get(PID_LABEL, "")):
-        log.info("removing %s, which its orchestrator left %s", found["Names"], found["State"])
+def _remove(client: docker.DockerClient, found: dict[str, Any]) -> None:
+    log.info("removing %s, which its orchestrator left behind", found["Names"])
+    with contextlib.suppress(docker.errors.NotFound):
         client.api.remove_container(found["Id"], force=True, v=True)
 
 
-def alive(pid: str) -> bool:
-    """Whether there is such a process; one whose number was taken by another counts as alive, until that ends."""
-    if not pid.isdigit():
-        return True
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # somebody else's
-        return True
-    return True
+def _tidy(client: docker.DockerClient, found: dict[str, Any]) -> None:
+    """A kept one that does not run."""
+    kept = kept_of(found)
+    alone = owners.ownerless_seconds(kept.ident)
+    if found["State"] == "created" and alone is not None:
+        _remove(client, found)
+    elif found["State"] == "paused" and alone is not None and alone > kept.seconds + MARGIN_SECONDS:
+        log.info("waking %s, which was left paused", found["Names"])
+        with contextlib.suppress(docker.errors.NotFound):
+            client.api.unpause(found["Id"])
+
+
+def is_dead(owned_by: str) -> bool:
+    """Whether the process of an OWNER_LABEL ended for sure; where that cannot be told from here, it counts as alive."""
+    here = owner(os.getpid()).partition("/")[0]
+    where, _, rest = owned_by.partition("/")
+    pid = rest.partition("/")[0]
+    return bool(here) and where == here and pid.isdigit() and owner(int(pid)) != owned_by

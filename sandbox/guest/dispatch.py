@@ -16,6 +16,7 @@ from .faults import Fault, fault_of
 from .handlers import handler, has_handler
 from .interaction import Interaction
 from .keeping import Keeper, Lease
+from .lifetime import LEASE_OVER
 from .link import Link
 from .processes import Processes
 from .reactor import Reactor
@@ -84,9 +85,9 @@ class Server:
             self._reactor.after(left, self._check_lease)
         elif not self._late:
             self._late = True
-            self._reactor.after(LATE_SECONDS, self._check_lease)
+            self._reactor.after(min(LATE_SECONDS, self._lease.seconds / 4), self._check_lease)
         else:
-            self._reactor.stop()
+            self._reactor.stop(LEASE_OVER)
 
     def _readable(self, _: int) -> None:
         try:

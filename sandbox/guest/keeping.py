@@ -10,14 +10,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# A host that sends nothing for this long is gone, though the pipe may stand (an engine restarted under live-restore).
-LEASE_SECONDS = 120.0
-
 
 class Lease:
-    """How long a sandbox waits for its host: times are monotonic seconds."""
+    """How long a sandbox waits for its host: times are monotonic seconds.
 
-    def __init__(self, seconds: float = LEASE_SECONDS) -> None:
+    A host that sends nothing for this long is gone, though the pipe may stand (an engine that went under live-restore).
+    """
+
+    def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.heard = time.monotonic()
 
@@ -62,5 +62,5 @@ def lease_of(hello: dict[str, Any], nonce: bytes) -> Lease:
     """The lease that the first HELLO asks for."""
     keep = hello.get("keep")
     if not keep:
-        return Lease()
+        return Lease(float(hello["place"]["limits"]["lease_seconds"]))
     return Keeper(bytes.fromhex(keep["token"]), float(keep["seconds"]), nonce, bytes.fromhex(keep["where"]))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .processes import Processes
 
 # Exit codes of the guest, by which the host learns why.
-LIFETIME_OVER, IDLE = 91, 92
+LIFETIME_OVER, IDLE, LEASE_OVER = 91, 92, 93
 # A look now and then tells a pause: it comes late then.
 LOOK_SECONDS, LEAST_SECONDS = 10.0, 0.05
 # What left-behind processes must use of a processor to count as work.

@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Self
 
+# Of loop devices, in st_dev; see loop(4).
+_LOOP_MAJOR = 7
 # Held while a file is compared with what was read and replaced, so that of two edits at once one says path_changed.
 _commit = threading.Lock()
 
@@ -84,6 +86,8 @@ class Replacement:
         try:
             if self._mode is not None:
                 os.fchmod(self._file, self._mode)
+            if os.major(os.fstat(self._file).st_dev) == _LOOP_MAJOR:
+                os.fsync(self._file)  # its blocks are sparse: only now a host that is full has to say so
             with _commit:
                 if unchanged_since is not None and not same(unchanged_since, self._look()):
                     raise Fault("path_changed", path=self._roots.display(self._path))

@@ -1,10 +1,23 @@
-"""Fakes for tests of what uses a sandbox: an environment in memory, and a guest that plays a script.
+"""Fakes and faults for tests of what uses a sandbox.
 
-``FakeEnvironment`` needs no engine and starts no process; ``ScriptedGuest`` is the far end of a pipe that misbehaves on demand.
+``FakeEnvironment`` needs no engine and starts no process; ``ScriptedGuest`` is the far end of a pipe that misbehaves on demand;
+``EngineProxy`` stands before a real engine and ``FaultyStream`` over a real stream, and both break what passes.
 """
 
 from .commands import FakeRun, Ran
+from .engine_proxy import EngineProxy
 from .fake import FakeEnvironment
+from .faults import Faults, FaultyStream
 from .scripted_guest import GuestRequest, ScriptedGuest, SocketStream
 
-__all__ = ["FakeEnvironment", "FakeRun", "GuestRequest", "Ran", "ScriptedGuest", "SocketStream"]
+__all__ = [
+    "EngineProxy",
+    "FakeEnvironment",
+    "FakeRun",
+    "Faults",
+    "FaultyStream",
+    "GuestRequest",
+    "Ran",
+    "ScriptedGuest",
+    "SocketStream",
+]

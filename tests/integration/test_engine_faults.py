@@ -1,49 +1,47 @@
-"""The way to the engine breaks, or the engine itself dies: an error with the right reason, in time, and nothing left behind."""
+"""The way to the engine breaks in every way: an error with the right reason, in time, and nothing left behind."""
 
 from __future__ import annotations
 
+import functools
 import gc
-import os
-import shutil
-import signal
 import socket
-import subprocess
-import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import docker
-import docker.errors
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import engine, runtime
+from sandbox.docker import engine as engines
+from sandbox.docker import environment
 from sandbox.docker.engine import connect
-from sandbox.errors import ErrorCode
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.testing import EngineProxy, Faults
 
-from .engine_proxy import ENGINE, EngineProxy
 from .observing import eventually, within
-from .test_bare_images import BUSYBOX, archive_of
+from .own_engine import IMAGE, OwnEngine, collect_sockets, running
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
 
 SMALL = Limits(memory_bytes=256 << 20)
 
 
+@pytest.fixture(scope="module")
+def engine() -> Iterator[OwnEngine]:
+    with running() as own:
+        yield own
+
+
 @pytest.fixture(autouse=True)
 def _sockets_of_lost_engines() -> Iterator[None]:
     """Docker-py leaves the sockets of connections that were cut to the garbage collector, which warns of each."""
-    before = set(engine._clients)
+    before = set(engines._clients)
     yield
-    for lost in set(engine._clients) - before:
-        engine._clients.pop(lost).close()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+    for lost in set(engines._clients) - before:
+        engines._clients.pop(lost).close()
+    collect_sockets()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,28 +59,15 @@ def _sockets_that_outlive_their_test() -> Iterator[None]:
 
 
 @pytest.fixture
-def proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProxy]:
-    if not Path(ENGINE).is_socket():
-        pytest.skip("the engine is not at its usual socket")
-    folder = Path(tempfile.mkdtemp(prefix="gamebox-proxy-"))  # tmp_path is too long for a socket
-    with EngineProxy(folder / "engine.sock") as made:
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{made.path}")
+def proxy(engine: OwnEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProxy]:
+    with EngineProxy(engine.address) as made:
+        monkeypatch.setenv("DOCKER_HOST", made.address)
         yield made
-    shutil.rmtree(folder)
+    monkeypatch.setenv("DOCKER_HOST", engine.address)
+    assert engine.nothing_is_left()
 
 
-def gone(container: str) -> bool:
-    client = docker.DockerClient(base_url=f"unix://{ENGINE}")
-    try:
-        client.api.inspect_container(container)
-    except docker.errors.NotFound:
-        return True
-    finally:
-        client.close()
-    return False
-
-
-def in_a_run(env: DockerEnvironment, fault: Callable[[], None], command: str, seconds: float) -> tuple[Any, float]:
+def in_a_run(env: DockerEnvironment, fault: Callable[[], object], command: str, seconds: float) -> tuple[Any, float]:
     """The answer to a run in the middle of which ``fault`` happened, and how long after that it came."""
     answers: list[tuple[Any, float]] = []
 
@@ -100,131 +85,160 @@ def in_a_run(env: DockerEnvironment, fault: Callable[[], None], command: str, se
     return answers[0][0], answers[0][1] - at
 
 
+# --- the pipe of a sandbox ---------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("count", [0, 3, 20, 5000])
-def test_the_stream_is_cut_in_mid_frame(proxy: EngineProxy, count: int) -> None:
-    with DockerEnvironment(limits=SMALL) as env:
-        container = env.container_id
-        fault = (lambda: proxy.cut("attach")) if not count else (lambda: proxy.cut_after("attach", count))
+def test_the_pipe_is_cut_in_mid_frame(proxy: EngineProxy, count: int) -> None:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        fault = (
+            functools.partial(proxy.inject, Faults(cut_after_bytes=count), "attach")
+            if count
+            else functools.partial(proxy.cut, "attach")
+        )
         answer, took = in_a_run(env, fault, "sleep 0.5; seq 200000", 30)
         assert not answer.ok
         assert answer.code is ErrorCode.sandbox_unavailable
         assert "connection to the sandbox was cut" in answer.error, answer.error
-        assert took < 0.5 + 2.0
+        assert answer.effects == "unknown"
+        assert took < (0.5 if count else 0.0) + 2.0
+        print(f"seconds: {took - (0.2 if count else 0.0):.2f}")
         again, _ = within(0.25, lambda: env.read("x"))
         assert again.code is ErrorCode.sandbox_unavailable
-    assert eventually(lambda: gone(container), 3.0)
 
 
-def test_the_stream_stalls(proxy: EngineProxy) -> None:
-    with DockerEnvironment(limits=SMALL) as env:
-        container = env.container_id
-        answer, took = in_a_run(env, lambda: proxy.stall("attach"), "seq 200000; sleep 100", 1.0)
+def test_the_pipe_is_cut_in_the_middle_of_a_request(proxy: EngineProxy) -> None:
+    """What the guest got of it is no request: nothing of it is carried out, and it ends."""
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        proxy.inject(Faults(cut_after_bytes=100_000), "attach", direction="up")
+        answer, _ = within(2.0, lambda: env.write("large", "x" * 1_000_000))
         assert answer.code is ErrorCode.sandbox_unavailable
-        assert "did not answer" in answer.error
+        assert "connection to the sandbox was cut" in answer.error, answer.error
+
+
+@pytest.mark.parametrize("direction", ["down", "up"])
+def test_one_direction_of_the_pipe_stalls(proxy: EngineProxy, direction: Any) -> None:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        stall = functools.partial(proxy.inject, Faults(stalled=True), "attach", direction=direction)
+        command = "seq 200000; sleep 100" if direction == "down" else "sleep 1"
+        answer, took = in_a_run(env, stall, command, 1.0)
+        if direction == "up":  # the command was under way, and its answer comes through
+            assert answer.ok or answer.code is ErrorCode.timeout, answer
+            answer, took = within(3.5, lambda: env.run("true", timeout_seconds=1.0))
+        assert answer.code is ErrorCode.sandbox_unavailable
+        assert "did not answer within 3 seconds. It was ended with everything in it." in answer.error
         assert took < 1.0 + 2.0 + 0.5
-        assert eventually(lambda: gone(container), 3.0), "the deadline was not made good"
 
 
-def test_all_connections_are_cut(proxy: EngineProxy) -> None:
-    env = DockerEnvironment(limits=SMALL).start()
-    container = env.container_id
+def test_a_slow_pipe_carries_everything(proxy: EngineProxy) -> None:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        for direction in ("down", "up"):
+            proxy.inject(Faults(delay_seconds=0.02, bytes_per_second=200_000), "attach", direction=direction)
+        text = "".join(f"{n}\n" for n in range(10_000))
+        env.write("slow", text).unwrap()
+        assert env.read("slow").unwrap().content == text
+        assert env.run("seq 0 9999", keep_output_bytes=1 << 20).unwrap().output == text
+
+
+def test_a_download_that_was_cut_leaves_no_half_of_it(proxy: EngineProxy, tmp_path: Path) -> None:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        env.run("dd if=/dev/zero of=large bs=1M count=20").unwrap()
+        proxy.inject(Faults(cut_after_bytes=5_000_000), "attach")
+        answer = env.download("large", to=tmp_path / "large")
+        assert answer.code is ErrorCode.sandbox_unavailable  # type: ignore[union-attr]
+        assert list(tmp_path.iterdir()) == []
+
+
+# --- the engine's other answers -----------------------------------------------------------------------------------------------
+
+
+def test_all_connections_are_cut_and_none_can_be_made(proxy: EngineProxy) -> None:
+    env = DockerEnvironment(IMAGE, limits=SMALL).start()
     answer, took = in_a_run(env, proxy.close, "sleep 100", 30)
     assert answer.code is ErrorCode.sandbox_unavailable
     assert "Engine is gone" in answer.error, answer.error
     assert took < 2.0
     within(2.0, env.close)
-    assert eventually(lambda: gone(container), 3.0)
 
 
 def test_a_lost_event_stream_does_not_make_an_engine_gone(proxy: EngineProxy) -> None:
-    with DockerEnvironment(limits=SMALL) as env:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
         proxy.cut("events")
         time.sleep(0.2)
         answer, took = in_a_run(env, lambda: connect().api.kill(env.container_id), "sleep 100", 30)
         assert answer.code is ErrorCode.sandbox_unavailable
         assert "Engine is gone" not in answer.error
         assert took < 2.0
-    with DockerEnvironment(limits=SMALL) as another:  # a new stream is opened for it
+    with DockerEnvironment(IMAGE, limits=SMALL) as another:  # a new stream is opened for it
         connect().api.kill(another.container_id)
         assert "killed from outside" in another.run("true").error  # type: ignore[union-attr]
 
 
-# --- an engine of the test's own ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
-    """A second daemon with folders of its own, which holds a busybox image and the guest's runtime."""
-    if os.geteuid() != 0 or shutil.which("dockerd") is None or BUSYBOX is None:
-        pytest.skip("needs root, dockerd and a static busybox")
-    main = connect()
-    base = Path(tempfile.mkdtemp(prefix="gamebox-engine-"))
-    address = f"unix://{base}/engine.sock"
-    daemon = subprocess.Popen(
-        # In a network namespace of its own: a daemon without a bridge removes docker0, which belongs to the machine's engine.
-        ["unshare", "--net", "dockerd", "--data-root", f"{base}/data", "--exec-root", f"{base}/exec", "--host", address,
-         "--pidfile", f"{base}/pid", "--bridge", "none", "--iptables=false", "--ip6tables=false"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    try:
-        assert eventually(lambda: (base / "engine.sock").is_socket(), 60)
-        monkeypatch.setenv("DOCKER_HOST", address)
-        client = connect()
-        # Whether the image is still fresh depends on others, which are too large to be copied here.
-        monkeypatch.setattr(runtime, "ensure_image", lambda on, name, **_: on.api.inspect_image(name)["Id"])
-        list(client.api.load_image(b"".join(main.api.get_image("gamebox/runtime:latest"))))
-        client.api.import_image_from_data(
-            archive_of(["sh", "sleep", "echo"]), repository="gamebox-test-own", tag="latest"
-        )
-        yield daemon
-    finally:
-        _end(daemon, base)
-
-
-def _end(daemon: subprocess.Popen[bytes], base: Path) -> None:
-    """End the daemon, its containerd and its containers, each by its id, and what they mounted."""
-    daemon.terminate()
-    try:
-        daemon.wait(20)
-    except subprocess.TimeoutExpired:
-        daemon.kill()
-        daemon.wait()
-    for _ in range(3):
-        for name in os.listdir("/proc"):
-            if name.isdigit() and str(base).encode() in _command_line(name):
-                try:
-                    os.kill(int(name), signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-        time.sleep(0.1)
-    with open("/proc/self/mounts", encoding="utf-8") as mounts:
-        for path in [line.split()[1] for line in mounts if f" {base}/" in line]:
-            subprocess.run(["umount", "-l", path], check=False, capture_output=True)
-    shutil.rmtree(base, ignore_errors=True)
-
-
-def _command_line(pid: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-@pytest.mark.timeout(180)
-def test_an_engine_killed_in_the_middle_of_a_run(own_engine: subprocess.Popen[bytes]) -> None:
-    env = DockerEnvironment("gamebox-test-own", limits=SMALL).start()
-    guest = connect().api.inspect_container(env.container_id)["State"]["Pid"]
-    try:
-        assert env.run("echo alive").unwrap().output == "alive\n"
-        answer, took = in_a_run(env, own_engine.kill, "sleep 100", 30)
-        assert answer.code is ErrorCode.sandbox_unavailable
-        assert "Engine is gone" in answer.error, answer.error
+def test_a_paused_sandbox_whose_pipe_was_cut_is_ended(proxy: EngineProxy) -> None:
+    """It cannot notice by itself."""
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        connect().api.pause(env.container_id)
+        answer, took = in_a_run(env, lambda: proxy.cut("attach"), "true", 30)
+        assert "cannot be reached any more: its connection was cut. It was ended" in answer.error
         assert took < 2.0
-        within(5.0, env.close)
-        fresh = DockerEnvironment("gamebox-test-own", limits=SMALL)
-        with pytest.raises(Exception, match="engine") as refused:
-            fresh.start()
-        assert refused.value.code is ErrorCode.engine_unavailable  # type: ignore[attr-defined]
-    finally:
-        if str(guest) in os.listdir("/proc"):
-            os.kill(guest, signal.SIGKILL)
+
+
+def test_an_engine_that_answers_late_is_waited_for(proxy: EngineProxy) -> None:
+    proxy.inject(Faults(delay_seconds=0.3))
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        assert env.run("echo late").unwrap().output == "late\n"
+
+
+@pytest.mark.parametrize("kind", ["create", "attach", "start", "events"])
+def test_an_engine_that_falls_silent_in_the_middle_of_a_start(
+    proxy: EngineProxy, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request arrived, and is carried out: what it made is found by its name and removed."""
+    with DockerEnvironment(IMAGE, limits=SMALL):
+        pass  # what is made once for an engine is there now
+    monkeypatch.setattr(environment, "connect", lambda seconds=2: connect(min(2, seconds)))
+    proxy.inject(Faults(stalled=True), kind)
+    before = time.monotonic()
+    with pytest.raises(SandboxError) as caught:
+        DockerEnvironment(IMAGE, limits=SMALL).start()
+    assert caught.value.code is ErrorCode.engine_timeout
+    assert caught.value.retryable
+    assert caught.value.effects == "unknown"
+    assert time.monotonic() - before < 2 + 2 + 1
+
+
+@pytest.mark.parametrize("kind", ["create", "attach", "start", "inspect"])
+def test_an_engine_that_answers_500(proxy: EngineProxy, kind: str) -> None:
+    proxy.answer(kind, 500, "something broke")
+    with pytest.raises(SandboxError) as caught:
+        DockerEnvironment(IMAGE, limits=SMALL).start()
+    assert caught.value.code is ErrorCode.engine_error
+    assert "(500): something broke" in caught.value.message
+    assert caught.value.retryable
+    proxy.heal()
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        assert env.run("echo healed").unwrap().output == "healed\n"
+
+
+def test_a_removal_that_fails_at_first_is_tried_again(proxy: EngineProxy) -> None:
+    env = DockerEnvironment(IMAGE, limits=SMALL).start()
+    proxy.answer("remove", 500, "device or resource busy")
+    threading.Timer(1.0, proxy.heal).start()
+    within(3.0, env.close)
+    assert eventually(lambda: env._name not in str(connect().api.containers(all=True)))
+
+
+def test_connections_are_refused(proxy: EngineProxy) -> None:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        proxy.refuse()
+        assert env.run("echo the pipe stands").ok
+        for key in list(engines._clients):
+            if proxy.address in key:
+                engines._clients.pop(key).close()
+        with pytest.raises(SandboxError) as caught:
+            DockerEnvironment(IMAGE, limits=SMALL).start()
+        assert caught.value.code is ErrorCode.engine_unavailable
+        assert caught.value.retryable
+        proxy.accept()
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        assert env.run("echo back").unwrap().output == "back\n"

@@ -20,12 +20,13 @@ from sandbox import DockerEnvironment, Limits
 from sandbox.docker import container, inventory, orphans, owners, reaching
 from sandbox.docker.engine import connect
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.testing import EngineProxy, Faults
 
-from .engine_proxy import ENGINE, EngineProxy
 from .observing import eventually, within
-from .test_engine_faults import _sockets_of_lost_engines, _sockets_that_outlive_their_test, in_a_run, proxy
+from .own_engine import MACHINE_ENGINE
+from .test_engine_faults import _sockets_of_lost_engines, _sockets_that_outlive_their_test, in_a_run
 
-__all__ = ["_sockets_of_lost_engines", "_sockets_that_outlive_their_test", "proxy"]
+__all__ = ["_sockets_of_lost_engines", "_sockets_that_outlive_their_test"]
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
 
@@ -48,6 +49,13 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProxy]:
+    with EngineProxy(f"unix://{MACHINE_ENGINE}") as made:
+        monkeypatch.setenv("DOCKER_HOST", made.address)
+        yield made
+
+
+@pytest.fixture
 def kept() -> Iterator[Callable[..., DockerEnvironment]]:
     """Makes kept sandboxes, all of which are gone at the end."""
     made: list[DockerEnvironment] = []
@@ -61,13 +69,13 @@ def kept() -> Iterator[Callable[..., DockerEnvironment]]:
         env.close()
         for each in inventory.sandboxes(docker_here(), every=True):
             if each.id == env._container_id:
-                inventory.remove(docker_here(), each, force=True)
+                inventory.remove(each, force=True)
 
 
 def docker_here() -> docker.DockerClient:
     """The engine itself, whatever proxy the test stands behind."""
     if not made_clients:
-        made_clients.append(docker.DockerClient(base_url=f"unix://{ENGINE}"))
+        made_clients.append(docker.DockerClient(base_url=f"unix://{MACHINE_ENGINE}"))
     return made_clients[0]
 
 
@@ -222,12 +230,22 @@ def test_the_guest_ends_it_when_nobody_comes() -> None:
 @pytest.mark.parametrize("count", [0, 3, 50, 5000])
 def test_a_cut_is_not_seen_by_callers(kept: Callable[..., DockerEnvironment], proxy: EngineProxy, count: int) -> None:
     env = kept()
-    fault = (lambda: proxy.cut("attach")) if not count else (lambda: proxy.cut_after("attach", count))
+
+    def fault() -> None:
+        if not count:
+            proxy.cut("attach")
+        else:
+            proxy.inject(Faults(cut_after_bytes=count), "attach")
+            healed.start()
+
+    healed = threading.Timer(2.0, proxy.heal)
     answer, _ = in_a_run(env, fault, "echo x >> ran; sleep 0.6; seq 100000", 30)
     assert answer.ok, answer
     assert answer.result.output.endswith("100000\n")
     assert "reconnected" in [n.code for n in answer.notices]
     assert env.run("cat ran").unwrap().output == "x\n"
+    if count:
+        healed.join()
     env.remove()
 
 
@@ -461,13 +479,13 @@ def test_labels_are_enough_to_tell_whose_it_is(kept: Callable[..., DockerEnviron
     (listed,) = [each for each in inventory.sandboxes(connect()) if each.id == env.container_id]
     assert (listed.name, listed.state, listed.owner_pid, listed.kept) == ("mine", "owned", os.getpid(), True)
     with pytest.raises(SandboxError) as refused:
-        inventory.remove(connect(), listed)
+        inventory.remove(listed)
     assert refused.value.code is ErrorCode.sandbox_owned
     env.close()
     (listed,) = [each for each in inventory.sandboxes(connect()) if each.id == env.container_id]
     assert listed.state == "detached"
     assert listed.deadline_left_seconds is not None
     assert 100 < listed.deadline_left_seconds <= 120
-    inventory.remove(connect(), listed)
+    inventory.remove(listed)
     assert gone(env.container_id)
     assert container.PID_LABEL == "dev.gamebox.pid"

@@ -16,6 +16,7 @@ from sandbox.limits import MIB, WRITABLE_SHARE_OF_MEMORY, Limits
 FIELDS = [f.name for f in dataclasses.fields(Limits) if f.name != "disk"]
 FRACTIONS = (
     "cpus", "timeout_seconds", "max_timeout_seconds", "cpu_seconds_per_command", "lifetime_seconds", "idle_seconds",
+    "lease_seconds",
 )  # fmt: skip
 OPTIONAL = ("disk_bytes", "tmp_bytes", "shm_bytes", "cpu_seconds_per_command", "lifetime_seconds", "idle_seconds")
 
@@ -42,7 +43,7 @@ def test_only_positive_numbers(name: str, value: object) -> None:
 @pytest.mark.parametrize("name", FIELDS)
 def test_fractions_only_where_they_make_sense(name: str) -> None:
     if name in FRACTIONS:
-        assert getattr(made(name, 0.5), name) == 0.5
+        assert getattr(made(name, 1.5), name) == 1.5
     else:
         assert "whole number" in refused(**{name: 1.5}).message
 
@@ -115,3 +116,7 @@ def test_the_share_of_the_places_to_the_byte() -> None:
 @pytest.mark.parametrize("value", ["soft", "", None, True, 1])
 def test_a_disk_is_hard_or_what_there_is(value: object) -> None:
     assert f"disk={value!r}" in refused(disk=value).message
+
+
+def test_a_lease_needs_time_for_a_word() -> None:
+    assert "at least 1" in refused(lease_seconds=0.5).message

@@ -169,7 +169,7 @@ def test_a_long_answer_counts_as_a_sign_of_life() -> None:
 
 
 def test_silence_is_broken_by_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(transport, "PING_SHARE", 0.05 / 120)
     with talk(silent) as (_, guest):
         assert guest.wait_for(Kind.PING)
 

@@ -1,0 +1,116 @@
+"""Why a sandbox ended, in words, from what its engine says."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+import docker.errors
+
+from sandbox.ends import of_its_own_accord
+from sandbox.errors import SandboxError, SandboxUnavailableError
+from sandbox.limits import Limits
+
+from .engine import connect, translated
+from .events import EngineEvents, Fate
+
+# The end of the pipe is worded within 2 s: that long for the engine's own word, the rest for asking it.
+FATE_SECONDS = 1.2
+ENGINE_SECONDS = 1
+AGAIN = "Start another sandbox; files in this one are lost."
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A sandbox whose pipe has ended. ``detail`` is the pipe's own word, ``said`` the last that the guest wrote to its stderr."""
+
+    container_id: str
+    limits: Limits
+    detail: str
+    said: str
+    kept: bool = False
+
+    def explain(self, reason: str, events: EngineEvents | None) -> SandboxUnavailableError:
+        """Why; within 2 s. A container that still runs, and that nobody can reach any more, is ended, unless it is kept."""
+        if reason == "protocol_violation":
+            message = f"The sandbox broke the protocol ({self.detail}) and was cut off."
+            return SandboxUnavailableError(reason, message, AGAIN)
+        if reason == "taken_over":
+            return SandboxUnavailableError(
+                reason,
+                "The sandbox was taken over by another orchestrator, which uses it now.",
+                f"Leave it to that one, or take it back with DockerEnvironment.attach({self.container_id[:12]!r}, take_over=True).",
+            )
+        fate = events.fate(self.container_id, FATE_SECONDS) if events is not None else None
+        if fate is not None and fate.died:
+            return self._died(fate)
+        state = state_of(self.container_id)
+        if state == "gone":
+            message = "The sandbox ended; the engine's word on why was missed, because its event stream had been cut."
+            return SandboxUnavailableError("removed", message, AGAIN)
+        if state == "unknown":
+            return SandboxUnavailableError(
+                "engine_gone",
+                f"The Docker Engine is gone. {self.detail}".strip(),
+                "Start the engine again, then another sandbox; files in this one are lost.",
+            )
+        if self.kept:
+            message = f"The connection to the sandbox was cut. {self.detail}".strip()
+            back = f"It still runs: DockerEnvironment.attach({self.container_id[:12]!r}) reaches it."
+            return SandboxUnavailableError("pipe_broken", message, back)
+        ended = "It was ended with everything in it." if end(self.container_id) else ""
+        lost = "the Docker Engine was restarted" if events is None or not events.alive else "its connection was cut"
+        message = f"The sandbox cannot be reached any more: {lost}. {ended} {self.detail}"
+        return SandboxUnavailableError("pipe_broken", " ".join(message.split()), AGAIN)
+
+    def _died(self, fate: Fate) -> SandboxUnavailableError:
+        if fate.oom_at is not None and fate.exit_code == 137 and not fate.killed_by_engine:
+            message = f"The sandbox ran out of memory (limit {self.limits.memory_bytes} bytes) and was killed."
+            return SandboxUnavailableError("out_of_memory", message, "Start another one with more memory_bytes.")
+        if fate.killed_by_engine or fate.exit_code == 137:
+            return SandboxUnavailableError("killed", "The sandbox's container was killed from outside.", AGAIN)
+        if fate.exit_code == 0:  # which it does at the end of its input
+            message = f"The connection to the sandbox was cut, and so it ended. {self.detail}".strip()
+            return SandboxUnavailableError("pipe_broken", message, AGAIN)
+        if its_own := of_its_own_accord(fate.exit_code, self.limits):
+            return its_own
+        last = self.said.strip().splitlines()[-1:]
+        ended = f"The guest ended by itself with exit code {fate.exit_code}{': ' + last[0][:300] if last else ''}."
+        return SandboxUnavailableError("exited", ended, AGAIN)
+
+
+def unanswered(container_id: str, error: SandboxUnavailableError) -> SandboxUnavailableError:
+    """The guest is silent past a command's deadline: end the container, for nothing may be left running; what to report."""
+    state = state_of(container_id)
+    if state == "paused":
+        return SandboxUnavailableError(
+            "no_answer",
+            "The sandbox is paused: nothing in it runs until it is unpaused.",
+            "Unpause it, or start another.",
+        )
+    if state not in ("unknown", "gone") and end(container_id):
+        return SandboxUnavailableError(
+            "no_answer", f"{error.message} It was ended with everything in it.", "Start another sandbox."
+        )
+    return SandboxUnavailableError(
+        "no_answer",
+        f"{error.message} The Docker Engine does not answer either.",
+        "See whether `docker info` answers. Commands still end by themselves when their time is up.",
+    )
+
+
+def state_of(container_id: str) -> str:
+    """The container's state as the engine says it ("running", "paused", …), "gone", or "unknown"; within 2 s."""
+    try:
+        with translated():
+            return str(connect(ENGINE_SECONDS).api.inspect_container(container_id)["State"]["Status"])
+    except SandboxError as error:
+        return "gone" if isinstance(error.__cause__, docker.errors.NotFound) else "unknown"
+
+
+def end(container_id: str) -> bool:
+    """Kill the container, whatever it does; whether the engine did so within a second."""
+    with contextlib.suppress(SandboxError), translated():
+        connect(ENGINE_SECONDS).api.kill(container_id)
+        return True
+    return False

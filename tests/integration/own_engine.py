@@ -1,0 +1,244 @@
+"""A Docker Engine of the test's own: folders, socket, network and, where asked, a disk of its own. It may be hurt in every way."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import pytest
+
+from sandbox.docker import engine as engines
+from sandbox.docker import runtime
+from sandbox.docker.engine import connect
+
+from .observing import eventually
+from .test_bare_images import BUSYBOX, archive_of
+
+MACHINE_ENGINE = "/var/run/docker.sock"
+IMAGE = "gamebox-test-own"
+APPLETS = [
+    "sh",
+    "sleep",
+    "echo",
+    "cat",
+    "seq",
+    "dd",
+    "head",
+    "tail",
+    "wc",
+    "kill",
+    "ls",
+    "rm",
+    "date",
+    "df",
+    "ps",
+    "true",
+    "sync",
+]
+
+
+class OwnEngine:
+    """Use ``running(...)``. ``process`` is its daemon, of which there is another one after a restart."""
+
+    def __init__(self, base: Path, live_restore: bool) -> None:
+        self.base = base
+        self.address = f"unix://{base}/engine.sock"
+        self.process: subprocess.Popen[bytes]
+        self._live_restore = live_restore
+
+    def start(self) -> None:
+        """Start the daemon and wait until it answers."""
+        base = self.base
+        argv = [
+            # In a network namespace of its own: a daemon without a bridge removes docker0, which belongs to the machine's engine.
+            "unshare", "--net", "dockerd", "--data-root", f"{base}/data", "--exec-root", f"{base}/exec", "--host", self.address,
+            "--pidfile", f"{base}/pid", "--bridge", "none", "--iptables=false", "--ip6tables=false",
+            *(["--live-restore"] if self._live_restore else []),
+        ]  # fmt: skip
+        for _ in range(3):  # too soon after a SIGKILL it may fail once: its containerd takes a while
+            with (base / "log").open("ab") as log:
+                self.process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+            if eventually(lambda: self._answers() or self.process.poll() is not None, 60) and self._answers():
+                return
+            self.process.kill()
+            self.process.wait()
+        pytest.fail(f"the engine does not start: {(base / 'log').read_text()[-2000:]}")
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as visitor:  # docker-py would leak one for each attempt
+            if visitor.connect_ex(self.address.removeprefix("unix://")):
+                return False
+        client = docker.DockerClient(base_url=self.address, version="1.41", timeout=5)
+        try:
+            return bool(client.ping())
+        except (OSError, docker.errors.DockerException):  # those of requests are OSErrors
+            return False
+        finally:
+            client.close()
+
+    def terminate(self) -> None:
+        """SIGTERM, and wait for the end: what ``systemctl stop docker`` does."""
+        self.process.terminate()
+        self.process.wait(60)
+
+    def kill(self) -> None:
+        """SIGKILL to the daemon alone; its containerd and the containers go on."""
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP: sockets take connections, and nothing ever answers."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def fill_disk(self) -> None:
+        """Leave not one byte on the engine's disk; for an engine with ``disk_bytes``."""
+        with open(self.base / "data/filler", "ab", buffering=0) as file:
+            for size in (1 << 20, 1 << 12):
+                try:
+                    while True:
+                        file.write(bytes(size))
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+
+    def free_disk(self) -> None:
+        """Undo ``fill_disk``."""
+        (self.base / "data/filler").unlink()
+
+    # --- what is there ------------------------------------------------------------------
+    def containers(self) -> list[str]:
+        """Names of all containers."""
+        return [name for one in connect().api.containers(all=True) for name in one["Names"]]
+
+    def volumes(self) -> list[str]:
+        """Names of all volumes but the guest's runtime."""
+        listed = connect().api.volumes().get("Volumes") or []
+        return [v["Name"] for v in listed if not v["Name"].startswith("gamebox-runtime-")]
+
+    def loop_devices(self) -> list[str]:
+        """Loop devices whose blocks lie in the engine's folders."""
+        files = Path("/sys/block").glob("loop*/loop/backing_file")
+        return [str(path) for path in files if str(self.base) in _text(path)]
+
+    def shims(self) -> list[int]:
+        """Process ids of what holds the containers: none where there is no container."""
+        return [pid for pid in self._processes() if b"containerd-shim" in _command_line(pid)]
+
+    def nothing_is_left(self, seconds: float = 5.0) -> bool:
+        """Whether within that time no container, volume, loop device or process of a sandbox is left."""
+        left: dict[str, Any] = {}
+
+        def nothing() -> bool:
+            left.update(
+                containers=self.containers(), volumes=self.volumes(), loops=self.loop_devices(), shims=self.shims()
+            )
+            return not any(left.values())
+
+        assert eventually(nothing, seconds), left
+        return True
+
+    # --- end ------------------------------------------------------------------
+    def _processes(self) -> list[int]:
+        return [
+            int(name)
+            for name in os.listdir("/proc")
+            if name.isdigit() and str(self.base).encode() in _command_line(int(name))
+        ]
+
+    def end(self) -> None:
+        """End the daemon, its containerd and its containers, each by its id, and unmount what they mounted."""
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        for _ in range(3):
+            for pid in self._processes():
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.1)
+        with open("/proc/self/mounts", encoding="utf-8") as mounts:
+            below = [line.split()[1] for line in mounts if f" {self.base}/" in line]
+        for path in sorted(below, reverse=True):
+            subprocess.run(["umount", "-l", path], check=False, capture_output=True)
+        shutil.rmtree(self.base, ignore_errors=True)
+
+
+def as_it_is(client: docker.DockerClient, name: str, **_: object) -> str:
+    """In place of ``ensure_image``: whether an image is still fresh depends on others, which are too large to be copied here."""
+    return str(client.api.inspect_image(name)["Id"])
+
+
+@contextmanager
+def running(*, live_restore: bool = False, disk_bytes: int | None = None) -> Iterator[OwnEngine]:
+    """An engine with a busybox image and the guest's runtime; DOCKER_HOST names it meanwhile.
+
+    ``disk_bytes`` is the size of a disk of its own for its data.
+    """
+    if os.geteuid() != 0 or shutil.which("dockerd") is None or BUSYBOX is None:
+        pytest.skip("needs root, dockerd and a static busybox")
+    main = docker.DockerClient(base_url=f"unix://{MACHINE_ENGINE}")
+    known = set(engines._clients)
+    own = OwnEngine(Path(tempfile.mkdtemp(prefix="gamebox-engine-")), live_restore)
+    with pytest.MonkeyPatch.context() as patched:
+        try:
+            if disk_bytes is not None:
+                (own.base / "data").mkdir()
+                mount = ["mount", "-t", "tmpfs", "-o", f"size={disk_bytes}", "none", str(own.base / "data")]
+                subprocess.run(mount, check=True)
+            own.start()
+            patched.setenv("DOCKER_HOST", own.address)
+            patched.setattr(runtime, "ensure_image", as_it_is)
+            api = connect().api
+            list(api.load_image(b"".join(main.api.get_image("gamebox/runtime:latest"))))
+            api.import_image_from_data(archive_of(APPLETS), repository=IMAGE, tag="latest")
+            collect_sockets()
+            yield own
+        finally:
+            main.close()
+            for lost in set(engines._clients) - known:
+                engines._clients.pop(lost).close()
+            own.end()
+            collect_sockets()
+
+
+def collect_sockets() -> None:
+    """Docker-py leaves the sockets of streams and of connections that were cut to the garbage collector, which warns of each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:  # gone meanwhile
+        return ""

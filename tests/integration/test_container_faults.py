@@ -1,0 +1,136 @@
+"""What may happen to a container, once for real each: the answer, how soon it comes, and that nothing of the sandbox is left."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox import DockerEnvironment, Limits
+from sandbox.docker.engine import connect
+from sandbox.docker.runtime import ARGV
+from sandbox.errors import ErrorCode
+
+from .observing import eventually, guest_pid, within
+from .own_engine import IMAGE, OwnEngine, running
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(60)]
+
+SMALL = Limits(memory_bytes=128 << 20)
+ON_DISK = Limits(memory_bytes=128 << 20, disk_bytes=160 << 20)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[OwnEngine]:
+    with running() as own:
+        yield own
+
+
+HOARD = """
+import os
+memory = os.memfd_create("hoard")  # counts for the sandbox, but for no process: the guest is no worse a victim than this one
+while True: os.write(memory, bytes(1 << 20))
+"""
+
+
+def run_out_of_memory(env: DockerEnvironment) -> None:
+    """Commands die first; here the host makes the guest as good a victim as they are."""
+    Path(f"/proc/{guest_pid(env)}/oom_score_adj").write_text("1000")
+    hoard = shlex.join([*ARGV, "-c", HOARD])
+    for _ in range(8):
+        if not env.run(hoard, session=None, timeout_seconds=20).ok:
+            return
+
+
+FAULTS: dict[str, tuple[Callable[[DockerEnvironment], object], str]] = {
+    "killed": (lambda env: connect().api.kill(env.container_id), "killed from outside"),
+    "stopped": (lambda env: connect().api.stop(env.container_id), "killed from outside"),
+    "removed": (lambda env: connect().api.remove_container(env.container_id, force=True), "killed from outside"),
+    "guest killed": (lambda env: os.kill(guest_pid(env), signal.SIGKILL), "killed from outside"),
+    "out of memory": (run_out_of_memory, f"ran out of memory (limit {128 << 20} bytes)"),
+}
+
+
+@pytest.mark.parametrize("limits", [SMALL, ON_DISK], ids=["memory", "ext4"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_container_that_ends(engine: OwnEngine, fault: str, limits: Limits, tmp_path: Path) -> None:
+    env = DockerEnvironment(IMAGE, limits=limits).start()
+    guest = guest_pid(env)
+    env.write("file", "acknowledged").unwrap()
+    env.download("file", to=tmp_path / "file").unwrap()
+    answers: list[tuple[Any, float]] = []
+    waiting = threading.Thread(target=lambda: answers.append((env.run("sleep 100"), time.monotonic())))
+    waiting.start()
+    time.sleep(0.3)
+    inflict, words = FAULTS[fault]
+    pid_gone = threading.Event()
+    died: list[float] = []
+
+    def watch() -> None:
+        eventually(lambda: not os.path.exists(f"/proc/{guest}"), 30)
+        died.append(time.monotonic())
+        pid_gone.set()
+
+    threading.Thread(target=watch).start()
+    inflict(env)
+    assert pid_gone.wait(30)
+    waiting.join(10)
+    assert answers, "the caller waits for ever"
+    answer, at = answers[0]
+    assert answer.code is ErrorCode.sandbox_unavailable
+    assert words in answer.error, answer.error
+    assert (answer.effects, answer.retryable) == ("unknown", False)
+    print(f"seconds: {max(0.0, at - died[0]):.2f}")
+    assert at - died[0] < 2.0
+    if fault != "removed":  # as ``docker rm -f`` does it: without the volumes
+        assert engine.nothing_is_left()  # without close()
+    within(2.0, env.close)
+    assert engine.nothing_is_left()
+    assert (tmp_path / "file").read_text() == "acknowledged"
+
+
+def test_a_command_that_runs_out_of_memory(engine: OwnEngine) -> None:
+    """The command is the victim, and said to be; the sandbox lives on with all its files."""
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        env.write("file", "acknowledged").unwrap()
+        answer = env.run("tail /dev/zero")
+        assert answer.unwrap().oom_killed
+        assert [n.code for n in answer.notices] == ["out_of_memory"]
+        assert env.read("file").unwrap().content == "acknowledged"
+    assert engine.nothing_is_left()
+
+
+def test_a_container_that_is_paused(engine: OwnEngine) -> None:
+    """Said to be paused, in time; unpaused, it goes on with everything it had, and no timeout is missed meanwhile."""
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        env.write("file", "acknowledged").unwrap()
+        going = env.run("sleep 0.5; echo went on", background=True).unwrap().id
+        connect().api.pause(env.container_id)
+        answer, took = within(0.5 + 2.0 + 0.5, lambda: env.run("true", timeout_seconds=0.5))
+        print(f"seconds: {took:.2f}")
+        assert answer.code is ErrorCode.sandbox_unavailable
+        assert "is paused" in answer.error
+        assert "Unpause it" in answer.hint
+        connect().api.unpause(env.container_id)
+        assert env.read("file").unwrap().content == "acknowledged"
+        assert eventually(lambda: env.logs(going).unwrap().content == "went on\n")
+        connect().api.pause(env.container_id)
+        within(3.0, env.close)
+    assert engine.nothing_is_left()
+
+
+def test_paused_for_longer_than_its_lease(engine: OwnEngine) -> None:
+    """The host went on speaking: the guest finds that in its pipe before it looks at the clock."""
+    with DockerEnvironment(IMAGE, limits=Limits(memory_bytes=128 << 20, lease_seconds=2.0)) as env:
+        connect().api.pause(env.container_id)
+        time.sleep(3.5)
+        connect().api.unpause(env.container_id)
+        assert env.run("echo still here").unwrap().output == "still here\n"
+    assert engine.nothing_is_left()

@@ -1,0 +1,179 @@
+"""The engine itself ends, is restarted, or stands still: sandboxes are declared lost at once, and nothing of them stays."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sandbox import DockerEnvironment, Limits
+from sandbox.docker import engine as engines
+from sandbox.docker import orphans
+from sandbox.errors import ErrorCode, SandboxError
+
+from .observing import eventually, guest_pid, within
+from .own_engine import IMAGE, OwnEngine, collect_sockets, running
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+SMALL = Limits(memory_bytes=256 << 20)
+PATIENT = Limits(memory_bytes=256 << 20, lease_seconds=2.0)
+
+
+@pytest.fixture(autouse=True)
+def _sockets_of_lost_engines() -> Iterator[None]:
+    """Docker-py leaves the sockets of connections that were cut to the garbage collector, which warns of each."""
+    yield
+    collect_sockets()
+
+
+@pytest.fixture
+def own() -> Iterator[OwnEngine]:
+    with running() as engine:
+        yield engine
+
+
+@pytest.fixture
+def restoring() -> Iterator[OwnEngine]:
+    """An engine whose containers outlive its restart."""
+    with running(live_restore=True) as engine:
+        yield engine
+
+
+def lost_in_a_run(env: DockerEnvironment, fault: Callable[[], object]) -> tuple[Any, float]:
+    """The answer to a run during which ``fault`` happened, and how long after the fault began it came."""
+    answers: list[tuple[Any, float]] = []
+    thread = threading.Thread(
+        target=lambda: answers.append((env.run("sleep 100", timeout_seconds=60), time.monotonic()))
+    )
+    thread.start()
+    time.sleep(0.3)
+    at = time.monotonic()
+    fault()
+    thread.join(30)
+    assert answers, "the caller waits for ever"
+    assert answers[0][0].code is ErrorCode.sandbox_unavailable
+    assert answers[0][0].effects == "unknown"
+    return answers[0][0], answers[0][1] - at
+
+
+def works() -> bool:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        return env.run("echo works").unwrap().output == "works\n"
+
+
+def test_an_engine_that_is_restarted(own: OwnEngine) -> None:
+    """It takes its containers along, and does not wait 10 s for a guest that has nothing to finish."""
+    env = DockerEnvironment(IMAGE, limits=SMALL).start()
+    acknowledged = env.write("kept", "x").unwrap()
+    answer, took = lost_in_a_run(env, own.terminate)
+    print(f"seconds: {took:.2f}")
+    assert acknowledged.created
+    assert any(word in answer.error for word in ("killed from outside", "Engine is gone")), answer.error
+    assert took < 2.0 + 2.0  # the engine's own end is part of it
+    own.start()
+    within(2.0, env.close)
+    assert own.nothing_is_left()
+    assert works()
+
+
+def test_an_engine_that_is_killed(own: OwnEngine) -> None:
+    env = DockerEnvironment(IMAGE, limits=SMALL).start()
+    answer, took = lost_in_a_run(env, own.kill)
+    print(f"seconds: {took:.2f}")
+    assert "Engine is gone" in answer.error, answer.error
+    assert took < 2.0
+    within(5.0, env.close)
+    with pytest.raises(SandboxError) as refused:
+        DockerEnvironment(IMAGE, limits=SMALL).start()
+    assert refused.value.code is ErrorCode.engine_unavailable
+    assert refused.value.retryable
+    own.start()
+    assert own.nothing_is_left(15)
+    assert works()
+
+
+@pytest.mark.parametrize("how", ["terminate", "kill"])
+def test_a_restart_under_live_restore(restoring: OwnEngine, how: str) -> None:
+    """The container outlives its pipe: it is declared lost at once, and is gone soon after the engine is back."""
+    env = DockerEnvironment(IMAGE, limits=SMALL).start()
+    guest = guest_pid(env)
+    answer, took = lost_in_a_run(env, getattr(restoring, how))
+    print(f"seconds: {took:.2f}")
+    assert "Engine is gone" in answer.error, answer.error
+    assert took < 2.0 + 2.0
+    assert os.path.exists(f"/proc/{guest}")
+    restoring.start()
+    assert restoring.nothing_is_left(10)  # without close()
+    assert not os.path.exists(f"/proc/{guest}")
+    within(2.0, env.close)
+    assert works()
+
+
+def test_a_sandbox_ends_with_its_lease_while_the_engine_is_away(restoring: OwnEngine) -> None:
+    env = DockerEnvironment(IMAGE, limits=PATIENT).start()
+    guest = guest_pid(env)
+    env.run("sleep 1000 & true").unwrap()
+    time.sleep(3)
+    assert env.run("echo pings keep the lease").ok
+    at = time.monotonic()
+    restoring.kill()
+    assert eventually(lambda: not os.path.exists(f"/proc/{guest}"), 10)
+    print(f"seconds: {time.monotonic() - at:.2f}")
+    assert time.monotonic() - at < 2.0 * 1.25 + 1.0
+    assert "Engine is gone" in env.run("true").error  # type: ignore[union-attr]
+    restoring.start()
+    assert restoring.nothing_is_left(10)
+    env.close()
+
+
+def test_an_engine_that_stands_still(own: OwnEngine) -> None:
+    """It takes connections and never answers. What it holds is not said to be ended, and goes on when it does."""
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        own.freeze()
+        try:
+            answer, took = within(1.0 + 2.0 + 2.5, lambda: env.run("true", timeout_seconds=1.0))
+            print(f"seconds: {took:.2f}")
+            assert answer.code is ErrorCode.sandbox_unavailable
+            assert "The Docker Engine does not answer either." in answer.error
+            assert "was ended" not in answer.error
+        finally:
+            own.thaw()
+        assert env.run("echo goes on").unwrap().output == "goes on\n"
+    assert own.nothing_is_left()
+
+
+def test_closing_while_the_engine_stands_still(own: OwnEngine) -> None:
+    env = DockerEnvironment(IMAGE, limits=SMALL).start()
+    own.freeze()
+    try:
+        within(12.0, env.close)
+    finally:
+        own.thaw()
+    assert own.nothing_is_left()
+
+
+def test_paused_sandboxes_of_dead_orchestrators_are_swept(own: OwnEngine) -> None:
+    """They cannot end by themselves; those of living ones stay."""
+    with DockerEnvironment(IMAGE, limits=SMALL) as mine:
+        child = os.fork()
+        if not child:
+            engines._clients.clear()
+            env = DockerEnvironment(IMAGE, limits=SMALL).start()
+            engines.connect().api.pause(env.container_id)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        time.sleep(1.0)
+        assert len(own.containers()) == 2
+        orphans._swept.clear()
+        assert works()
+        assert own.containers() == [f"/{mine._name}"]
+        assert mine.run("true").ok

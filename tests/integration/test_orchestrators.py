@@ -1,0 +1,151 @@
+"""The orchestrator is killed, or stopped and continued: nothing of it stays, and nothing that was done is lost or told wrongly."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from .observing import eventually
+from .own_engine import OwnEngine, running
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(90)]
+
+ROOT = Path(__file__).parents[2]
+BEGIN = """
+import sys, time, json
+from sandbox import DockerEnvironment, Limits
+from sandbox.docker import runtime
+from tests.integration.own_engine import as_it_is
+runtime.ensure_image = as_it_is
+limits = Limits(memory_bytes=256 << 20, lease_seconds=2.0)
+def say(answer):
+    print(json.dumps(answer.to_dict()["result"]["output"] if answer.ok else [answer.code.value, answer.error]), flush=True)
+env = DockerEnvironment("gamebox-test-own", limits=limits).start()
+env.write("written", "acknowledged").unwrap()
+env.run("sleep 1000 & true").unwrap()
+print("ready", flush=True)
+"""
+RUNS = (
+    BEGIN
+    + """
+say(env.run("sleep 0.5; echo done > done; echo told", timeout_seconds=1))
+say(env.run("cat written done"))
+env.close()
+"""
+)
+IDLES = (
+    BEGIN
+    + """
+sys.stdin.readline()
+say(env.run("cat written"))
+env.close()
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[OwnEngine]:
+    with running() as own:
+        yield own
+
+
+@contextmanager
+def orchestrator(source: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", source],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=ROOT,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def said(child: subprocess.Popen[str]) -> str:
+    assert child.stdout is not None
+    return child.stdout.readline()
+
+
+def stop_for(child: subprocess.Popen[str], seconds: float) -> None:
+    child.send_signal(signal.SIGSTOP)
+    time.sleep(seconds)
+    child.send_signal(signal.SIGCONT)
+
+
+def test_killed(engine: OwnEngine) -> None:
+    with orchestrator(RUNS) as child:
+        time.sleep(0.2)
+        assert len(engine.shims()) == 1
+        child.kill()
+        at = time.monotonic()
+        assert engine.nothing_is_left(3.0)
+        print(f"seconds: {time.monotonic() - at:.2f}")
+
+
+def test_killed_while_it_starts(engine: OwnEngine) -> None:
+    """At any moment: whatever of the start was carried out is gone at the latest when the next sandbox starts."""
+    for delay in (0.35, 0.5, 0.6, 0.7, 0.8):
+        early = subprocess.Popen([sys.executable, "-c", RUNS], stdout=subprocess.DEVNULL, cwd=ROOT)
+        time.sleep(delay)
+        early.kill()
+        early.wait()
+    with orchestrator(IDLES) as child:  # a process of its own: sweeps at its start
+        assert child.stdin is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert said(child) == '"acknowledged"\n'
+    assert engine.nothing_is_left(5.0)
+
+
+def test_stopped_past_the_deadline_of_its_command(engine: OwnEngine) -> None:
+    """The guest was on time. What it said is in the pipe, and is the answer: not that it was silent."""
+    patient = RUNS.replace("lease_seconds=2.0", "lease_seconds=30.0")
+    patient = patient.replace('say(env.run("sleep', 'for _ in range(4): say(env.run("sleep')
+    with orchestrator(patient) as child:
+        for more in (0.1, 0.3, 1.0, 2.0):
+            time.sleep(0.2)
+            stop_for(child, 1.0 + 2.0 + more)  # the timeout, the grace, and more
+            assert said(child) == '"told\\n"\n'
+        assert said(child) == '"acknowledgeddone\\n"\n'
+    assert engine.nothing_is_left()
+
+
+def test_stopped_past_the_lease(engine: OwnEngine) -> None:
+    """The sandbox ends by itself, also while it is stopped; continued, it is told why."""
+    with orchestrator(IDLES) as child:
+        child.send_signal(signal.SIGSTOP)
+        at = time.monotonic()
+        assert eventually(lambda: not engine.shims(), 5.0)
+        print(f"seconds: {time.monotonic() - at:.2f}")
+        assert time.monotonic() - at < 2.0 * 1.25 + 1.0
+        assert eventually(lambda: engine.containers() == [])
+        child.send_signal(signal.SIGCONT)
+        assert child.stdin is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+        answer = said(child)
+        assert '"sandbox_unavailable", "The sandbox heard nothing from this process for 2 seconds' in answer, answer
+    assert engine.nothing_is_left()
+
+
+def test_stopped_in_the_middle_of_a_run_past_the_lease(engine: OwnEngine) -> None:
+    with orchestrator(
+        RUNS.replace("sleep 0.5", "sleep 30").replace("timeout_seconds=1", "timeout_seconds=60")
+    ) as child:
+        stop_for(child, 4.0)
+        answer = said(child)
+        assert '"sandbox_unavailable", "The sandbox heard nothing from this process for 2 seconds' in answer, answer
+    assert engine.nothing_is_left()
