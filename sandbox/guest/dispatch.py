@@ -8,10 +8,11 @@ import sys
 import time
 
 from . import wire
+from .arguments import check_arguments
 from .calls import WorkerCall
 from .context import Place
 from .faults import Fault, fault_of
-from .handlers import handler, has_handler
+from .handlers import handler
 from .interaction import Interaction
 from .link import Link
 from .processes import Processes
@@ -109,30 +110,43 @@ class Server:
             self._link.frame(Kind.PONG, channel, payload[:64])
 
     def _request(self, channel: int, message: bytes) -> None:
-        fields, blob = wire.unpack_message(message)
+        if channel in self._calls or channel in self._cancels:
+            raise wire.WireError("request on a channel that is in use")
+        fields, blob = wire.unpack_message(message, exact=True)
         operation, args = fields.get("operation"), fields.get("args")
         if not isinstance(args, dict):
             raise wire.WireError("request without arguments")
-        if isinstance(fields.get("request_id"), str) and not self._is_first(fields["request_id"], channel, fields, blob):
+        try:
+            check_arguments(operation, args)
+        except Fault as fault:
+            self._reply(channel, {"fault": fault}, b"")
+            return
+        if isinstance(fields.get("request_id"), str) and not self._is_first(
+            fields["request_id"], channel, fields, blob
+        ):
             return
         self._processes.touch(str(operation))
         try:
-            if operation == "run":
-                self._run(channel, fields, blob)
-            elif operation in self._interaction.operations:
-                self._interact(channel, operation, args)
-            elif operation == "kill":
-                self._processes.kill(args, self._replier(channel))
-            elif operation in self._at_once:
-                self._reply(channel, {"result": self._at_once[operation](args)}, b"")
-            elif isinstance(operation, str) and has_handler(operation):
-                if operation in _WRITING and self._processes.disk is not None:
-                    self._processes.disk.refuse_when_full(str(args.get("path", "")))
-                self._start_worker(channel, operation, args)
-            else:
-                raise Fault("unknown_tool", name=str(operation)[:100])
+            self._carry_out(channel, str(operation), fields, blob)
         except Fault as fault:
             self._reply(channel, {"fault": fault}, b"")
+        except Exception as error:  # one request must not take the sandbox with it
+            self._reply(channel, {"fault": _unforeseen(error, str(operation))}, b"")
+
+    def _carry_out(self, channel: int, operation: str, fields: dict[str, Any], blob: bytes) -> None:
+        args = fields["args"]
+        if operation == "run":
+            self._run(channel, fields, blob)
+        elif operation in self._interaction.operations:
+            self._interact(channel, operation, args)
+        elif operation == "kill":
+            self._processes.kill(args, self._replier(channel))
+        elif operation in self._at_once:
+            self._reply(channel, {"result": self._at_once[operation](args)}, b"")
+        else:
+            if operation in _WRITING and self._processes.disk is not None:
+                self._processes.disk.refuse_when_full(str(args.get("path", "")))
+            self._start_worker(channel, operation, args)
 
     def _run(self, channel: int, fields: dict[str, Any], blob: bytes) -> None:
         args = fields["args"]
@@ -203,10 +217,7 @@ class Server:
             except OSError as error:
                 answer = {"fault": fault_of(error, str(args.get("path", "")))}
             except Exception as error:
-                sys.excepthook(type(error), error, error.__traceback__)
-                answer = {
-                    "fault": Fault("io_error", problem=f"{type(error).__name__} in {operation}", effects="unknown")
-                }
+                answer = {"fault": _unforeseen(error, operation)}
             self._calls.pop(channel, None)
             self._reply(channel, answer, blob)
 
@@ -222,6 +233,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return os.fsdecode(value).encode("utf-8", "replace").decode()
     return value if isinstance(value, bool | int | float | str) or value is None else str(value)
+
+
+def _unforeseen(error: Exception, operation: str) -> Fault:
+    """The fault for a mistake of the guest's own; the traceback goes to its log."""
+    sys.excepthook(type(error), error, error.__traceback__)
+    return Fault("io_error", problem=f"{type(error).__name__} in {operation}", effects="unknown")
 
 
 def _nothing() -> None:

@@ -222,8 +222,10 @@ class Spawner:
         self._offer_to_kernel(leader, SPARE)
         if self._waiting:
             self._waiting.popleft()(runner)
-        else:
+        elif len(self._spares) < MOST_SPARES:
             self._spares.append(runner)
+        else:  # of many commands that ended at once
+            self._forget(runner)
 
     def hold(self, runner: Runner) -> None:
         """Keep ``runner`` from its next command until ``release``."""
