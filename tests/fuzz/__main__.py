@@ -62,7 +62,8 @@ class Run:
                 self._warm = self._used()
             if time.monotonic() - said > PROGRESS_SECONDS:
                 said = time.monotonic()
-                print(f"{self.name}: {said - began:.0f} s {self.counts.shown()}", file=sys.stderr, flush=True)
+                held = f"{resident_bytes() >> 20} MiB"
+                print(f"{self.name}: {said - began:.0f} s {held} {self.counts.shown()}", file=sys.stderr, flush=True)
 
     def one(self, number: int) -> None:
         """Conversation ``number`` of the seed."""

@@ -22,7 +22,8 @@ EVIL: tuple[Any, ...] = (
     "", "x", ".", "..", "/", "a" * 300, "a" * 70_000, "\0", "\ud800", "\x1b[2J\n", "ä€😀", "\u202e", "c1", "c2", "r1", "w1",
     "stdin", "SIGKILL", "timeout", "not_text", "no_space", "none", "partial", "queued", "{}", "%s",
     [], [[]], [None], ["x"], [1, 2, 3], [[1, 1, 0]], [[1, 2, 0], [2, 1, 1]], [0] * 2000, {}, {"": {}}, {"x": 1},
-    {"code": "timeout"}, [{"code": "out_of_memory", "limit": 10**400}], {"path": [], "code": {}}, DEEP, {"kind": "stdin", "pid": -1},
+    {"code": "timeout"}, [{"code": "out_of_memory", "limit": 10**400}], {"path": [], "code": {}}, DEEP,
+    {"kind": "stdin", "pid": -1},
 )  # fmt: skip
 NAMES = (
     "result",
