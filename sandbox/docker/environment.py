@@ -135,7 +135,7 @@ class DockerEnvironment(GuestEnvironment):
         client = connect()
         fitting.check_memory(client, self.limits)
         if self._oci_runtime is not None:
-            _check_runtime(client, self._oci_runtime)
+            check_runtime(client, self._oci_runtime)
         return client
 
     def _started(self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk) -> AttachStream:
@@ -284,7 +284,8 @@ def _check_inputs(image: str, workspace: Path | None, bundle: Path | None, env: 
             )
 
 
-def _check_runtime(client: docker.DockerClient, name: str) -> None:
+def check_runtime(client: docker.DockerClient, name: str) -> None:
+    """Raises SandboxError ``invalid_configuration`` where the engine has no OCI runtime of that name."""
     with translated():
         known = sorted(client.info().get("Runtimes") or {})
     if name not in known:
