@@ -26,12 +26,13 @@ from sandbox.docker.engine import connect
 from sandbox.errors import ErrorCode
 
 from .engine_proxy import ENGINE, EngineProxy
+from .made_images import busybox_image, static_busybox
 from .observing import eventually, within
-from .test_bare_images import BUSYBOX, archive_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
 
 SMALL = Limits(memory_bytes=256 << 20)
+BUSYBOX = static_busybox()
 
 
 @pytest.fixture(autouse=True)
@@ -173,9 +174,8 @@ def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[byt
         # Whether the image is still fresh depends on others, which are too large to be copied here.
         monkeypatch.setattr(runtime, "ensure_image", lambda on, name, **_: on.api.inspect_image(name)["Id"])
         list(client.api.load_image(b"".join(main.api.get_image("gamebox/runtime:latest"))))
-        client.api.import_image_from_data(
-            archive_of(["sh", "sleep", "echo"]), repository="gamebox-test-own", tag="latest"
-        )
+        assert BUSYBOX is not None
+        busybox_image(client, BUSYBOX, ["sh", "sleep", "echo"], name="gamebox-test-own")
         yield daemon
     finally:
         _end(daemon, base)
