@@ -99,9 +99,13 @@ class Soak:
         columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
         with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
             task = progress.add_task("", total=seconds)
+            told = 0
             while any(thread.is_alive() for thread in threads):
                 threads[0].join(0.5)
                 time.sleep(0.1)
+                for note in self.counts.notes[told:]:
+                    progress.console.print(note, markup=False, highlight=False)
+                    told += 1
                 now = time.monotonic()
                 progress.update(task, completed=min(now - began, seconds), description=self.counts.line())
                 if not console.is_terminal and now - said > PROGRESS_SECONDS:

@@ -14,7 +14,7 @@ GUEST_BYTES = 24 << 20
 
 
 class Counts:
-    """Counts of a whole run; any thread may add to them. ``notes`` tell of the first wrong things, one line each."""
+    """Counts of a whole run; any thread may add to them. ``notes`` tell of the first wrong things."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,7 +69,6 @@ class Counts:
         faults = " ".join(f"{name}={count}" for name, count in sorted(self.faults.items()))
         rest = ("leaked_bytes", "leaked_guest_bytes")
         return [
-            *self.notes,
             f"actions by kind: {by_kind}",
             f"faults by kind: {faults}",
             " ".join(f"{name}={value:.0f}" for name, value in self.latest.items()),
