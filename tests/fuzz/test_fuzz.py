@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
-import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,8 +15,6 @@ from sandbox.errors import ErrorCode, SandboxUnavailableError
 from sandbox.guest import wire
 from sandbox.guest.arguments import check_arguments
 from sandbox.guest.faults import Fault
-from sandbox.guest.proctree import descendants
-from sandbox.guest.spawner import MOST_SPARES
 from sandbox.guest.wire import Kind
 from sandbox.testing import GuestRequest, ScriptedGuest
 from tests.unit.talking import fails, talk
@@ -125,23 +121,6 @@ def test_typing_what_stands_for_no_bytes_is_refused_and_ends_nothing() -> None:
         refused = env.send(started, "\ud800")
         assert refused.code is ErrorCode.invalid_arguments  # type: ignore[union-attr]
         assert env.send(started, "typed\n").unwrap().output == "typed\n"
-
-
-def test_many_commands_that_end_at_once_leave_no_crowd_of_spares() -> None:
-    with LocalEnvironment() as env:
-        ids = [env.run("sleep 100", background=True).unwrap().id for _ in range(20)]
-        killers = [threading.Thread(target=env.kill, args=(ident,)) for ident in ids]
-        for thread in killers:
-            thread.start()
-        for thread in killers:
-            thread.join()
-        assert env._process is not None
-        deadline = time.monotonic() + 5
-        most = 1 + 2 * (MOST_SPARES + 1)  # the zygote; a runner and its leader each
-        while len(descendants(env._process.pid)) > most and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert len(descendants(env._process.pid)) <= most
-        assert env.run("echo alive").unwrap().output == "alive\n"
 
 
 WRONG: list[tuple[Any, dict[str, Any]]] = [

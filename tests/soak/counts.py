@@ -20,7 +20,9 @@ class Counts:
         self._lock = threading.Lock()
         self.actions: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
-        self.figures: dict[str, int] = dict.fromkeys((*ZEROS, "sandboxes", "leaked_bytes", "leaked_guest_bytes"), 0)
+        self.figures: dict[str, int] = dict.fromkeys(
+            (*ZEROS, "sandboxes", "collateral", "leaked_bytes", "leaked_guest_bytes"), 0
+        )
         self.latest: dict[str, float] = {"most_late_ms": 0.0, "slowest_start_ms": 0.0}
         self.notes: list[str] = []
 
@@ -67,7 +69,7 @@ class Counts:
         """The last lines of a run."""
         by_kind = " ".join(f"{name}={count}" for name, count in sorted(self.actions.items()))
         faults = " ".join(f"{name}={count}" for name, count in sorted(self.faults.items()))
-        rest = ("leaked_bytes", "leaked_guest_bytes")
+        rest = ("collateral", "leaked_bytes", "leaked_guest_bytes")
         return [
             f"actions by kind: {by_kind}",
             f"faults by kind: {faults}",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -73,17 +74,30 @@ class Subject:
             before = time.monotonic()
             answer = call()
             over = time.monotonic() - before - promised
+        self.heard(answer)
         self.counts.slowest("most_late_ms", over * 1000)
         if over > PROMISED_SECONDS + TURN_SECONDS + 2 * heart.late_seconds:
             self.counts.add("late", note=f"{over:.3f} s late, the machine {heart.late_seconds:.3f} s: {answer}")
         return answer
+
+    def heard(self, answer: Envelope[Any]) -> None:
+        """Take note of sleepers that the answer says were killed along with a command."""
+        for notice in answer.notices:
+            if notice.code == "others_killed":
+                self.lost(re.findall(r"\bc\d+\b", notice.message))
+
+    def lost(self, idents: Iterable[str]) -> None:
+        gone = set(idents) & set(self.sleeping)
+        self.counts.add("collateral", len(gone))
+        self.sleeping = [ident for ident in self.sleeping if ident not in gone]
 
     def census(self) -> None:
         """Nothing runs but what was left running on purpose."""
         expected = len(self.sleeping)
         if not eventually(lambda: len(of_commands(self.env)) == expected, 3.0):
             found = [p.args for p in of_commands(self.env)]
-            self.counts.add("survivors", abs(len(found) - expected) or 1, f"{expected} sleepers, found {found}")
+            check(len(found) >= expected, f"{expected} sleepers, and nobody said that they ended: {found}")
+            self.counts.add("survivors", len(found) - expected, f"{expected} sleepers, found {found}")
 
     def weigh(self) -> None:
         """How much the guest has grown since it was warm."""
