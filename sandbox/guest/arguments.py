@@ -20,10 +20,13 @@ NAMED_SIGNALS = frozenset(
 
 
 def check_arguments(operation: Any, args: dict[str, Any]) -> None:
-    """Raises Fault: ``unknown_tool``; ``invalid_arguments`` where one is missing, or none that the operation could be given."""
-    if not isinstance(operation, str) or operation not in _ARGUMENTS:
+    """Raises Fault: ``unknown_tool`` for what is no name; ``invalid_arguments`` where one is missing, or cannot be given.
+
+    Operations that have no row here check their arguments themselves.
+    """
+    if not isinstance(operation, str):
         raise Fault("unknown_tool", name=str(operation)[:100])
-    required, others = _ARGUMENTS[operation]
+    required, others = _ARGUMENTS.get(operation, ({}, {}))
     for name, check in required.items():
         if name not in args or not check(args[name]):
             _refuse(operation, name, args)
@@ -31,11 +34,15 @@ def check_arguments(operation: Any, args: dict[str, Any]) -> None:
         if name in args and not check(args[name]):
             _refuse(operation, name, args)
     if operation == "run":
-        if not args.get("argv") and args.get("command") is None:
-            _refuse(operation, "command", args)
-        for name in ("rows", "cols") if args.get("pty") else ():
-            if args.get(name) is None:
-                _refuse(operation, name, args)
+        _check_run(args)
+
+
+def _check_run(args: dict[str, Any]) -> None:
+    if not args.get("argv") and args.get("command") is None:
+        _refuse("run", "command", args)
+    for name in ("rows", "cols") if args.get("pty") else ():
+        if args.get(name) is None:
+            _refuse("run", name, args)
 
 
 def _refuse(operation: str, name: str, args: dict[str, Any]) -> None:
@@ -65,6 +72,10 @@ def _count(value: Any) -> bool:
 
 def _mode(value: Any) -> bool:
     return type(value) is int and 0 <= value <= 0o777
+
+
+def _offset(value: Any) -> bool:
+    return type(value) is int and -MOST < value < MOST
 
 
 def _length(value: Any) -> bool:
@@ -126,15 +137,18 @@ _ARGUMENTS: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
     "download": ({"path": _text}, {}),
     "browse": ({"url": _text}, {"offset": _count, "max_chars": _count, "raw": _flag, "timeout_seconds": _seconds}),
     "run": (
-        {"keep_output_bytes": _count},
+        {"keep_output_bytes": _count, "timeout_seconds": _maybe(_seconds)},
         {
             "command": _maybe(_bytes_as_text), "argv": _maybe(_texts), "cwd": _maybe(_bytes_as_text), "env": _maybe(_variables),
-            "stdin": _maybe(_stdin), "timeout_seconds": _maybe(_seconds), "background": _flag, "session": _maybe(_text),
+            "stdin": _maybe(_stdin), "cpu_seconds": _maybe(_seconds), "background": _flag, "session": _maybe(_text),
             "wait_seconds": _maybe(_seconds), "pty": _flag,
             "rows": _length, "cols": _length, "stays_open": _flag,
         },
     ),
-    "logs": ({"id": _text, "offset": _count, "max_bytes": _count}, {}),
+    "logs": (
+        {"id": _text, "offset": _offset, "max_bytes": _count},
+        {"tail_lines": _maybe(_count), "follow": _flag, "wait_seconds": _seconds},
+    ),
     "kill": ({"id": _text}, {"signal": _maybe(_signal)}),
     "end_session": ({"session": _text}, {}),
     "send": (

@@ -12,7 +12,7 @@ from .arguments import check_arguments
 from .calls import WorkerCall
 from .context import Place
 from .faults import Fault, fault_of
-from .handlers import handler
+from .handlers import handler, has_handler
 from .interaction import Interaction
 from .link import Link
 from .processes import Processes
@@ -143,10 +143,12 @@ class Server:
             self._processes.kill(args, self._replier(channel))
         elif operation in self._at_once:
             self._reply(channel, {"result": self._at_once[operation](args)}, b"")
-        else:
+        elif has_handler(operation):
             if operation in _WRITING and self._processes.disk is not None:
                 self._processes.disk.refuse_when_full(str(args.get("path", "")))
             self._start_worker(channel, operation, args)
+        else:
+            raise Fault("unknown_tool", name=operation[:100])
 
     def _run(self, channel: int, fields: dict[str, Any], blob: bytes) -> None:
         args = fields["args"]

@@ -30,6 +30,11 @@ _HOMES = {
 }
 
 
+def has_handler(operation: str) -> bool:
+    """Whether there is a handler of that name."""
+    return operation in _HOMES
+
+
 def handler(operation: str) -> Handler:
     """The handler of that name. Raises KeyError."""
     module, name = _HOMES[operation]
