@@ -3,8 +3,11 @@
 #   PYTEST_ARGS="-k paths" make test  narrower tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv setup demo check test lock
+.PHONY: help venv setup demo check test fuzz soak lock
 PYTEST_ARGS ?=
+FRAMES ?= 100000
+SEED ?= 1
+MINUTES ?= 60
 
 help: ## what there is
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -29,6 +32,12 @@ check: venv ## ruff, mypy and the walls between packages
 test: setup check ## set-up, the checks and every test
 	@echo "running the tests (2 at a time)"
 	@.venv/bin/pytest -q -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+fuzz: venv ## both ends of the pipe against FRAMES=100000 mutated frames each (SEED=1)
+	@.venv/bin/python -m tests.fuzz run --frames $(FRAMES) --seed $(SEED)
+
+soak: setup ## sandboxes under all operations and faults for MINUTES=60, every answer checked (SEED=1)
+	@.venv/bin/python -m tests.soak --minutes $(MINUTES) --seed $(SEED)
 
 lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv on the PATH: install it, for example with pipx install uv" >&2; exit 1; }

@@ -135,14 +135,23 @@ def setup() -> None:
     provide(lambda line: typer.echo(line))
 
 
-@app.command()
+DOCTOR_EPILOG = """Examples:
+
+  gamebox doctor --json
+
+  gamebox doctor --runtime runsc
+"""
+
+
+@app.command(epilog=DOCTOR_EPILOG)
 def doctor(
     as_json: bool = typer.Option(False, "--json", help="Print what was found as JSON."),
+    runtime: str | None = typer.Option(None, help="Try this one of the engine's OCI runtimes, not its default."),
 ) -> None:
     """Try every promise of a sandbox on this engine. Exit code 0: all enforced, 1: something is not, 2: no engine."""
     from sandbox.docker.doctor import command
 
-    raise typer.Exit(command(as_json))
+    raise typer.Exit(command(as_json, runtime))
 
 
 @app.command()

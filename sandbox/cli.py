@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -30,12 +30,17 @@ _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 DEFAULT_IMAGE = "gamebox/base"
 DEFAULT_MEMORY = "2g"
 DEFAULT_CPUS = 2.0
+DEFAULT_PROFILE = "default"
 
 EPILOG = """Examples:
 
   gamebox run -- python3 -c 'print(6*7)'
 
   gamebox run --workspace ./mylib --timeout 60 -- sh -c 'python3 -m unittest 2>&1 | tail'
+
+  gamebox run --profile root --network bridge -- sh -c 'apt-get update && apt-get install -y jq && jq --version'
+
+  gamebox run --disk 20g --runtime runsc -- ./build.sh
 
   gamebox run --keep --name work -- git init && gamebox run --in work -- git status
 """
@@ -49,6 +54,9 @@ def run(
     network: str = typer.Option("none", help="none, or bridge to reach the outside."),
     memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit, as in 512m or 2g."),
     cpus: float = typer.Option(DEFAULT_CPUS, help="How many processors at most."),
+    disk: str | None = typer.Option(None, help="Workspace and home together, as in 20g; else half of the memory."),
+    profile: str = typer.Option(DEFAULT_PROFILE, help="default, root (may install packages), or conformance."),
+    runtime: str | None = typer.Option(None, help="One of the engine's OCI runtimes, as in runsc."),
     env: list[str] = typer.Option([], "--env", "-e", metavar="K=V", help="Environment variable; may be repeated."),
     stdin: bool = typer.Option(False, "--stdin", "-i", help="Give the command this command's standard input."),
     as_json: bool = typer.Option(False, "--json", help="Print the envelope as JSON."),
@@ -60,15 +68,17 @@ def run(
     """Run one command in a fresh sandbox, or in a kept one. Shows its output at once and exits as it did: 124 after a timeout,
     128+n after signal n.
     """
-    variables = dict(_variable(text) for text in env)
+    args = {"argv": command, "env": dict(_variable(text) for text in env), "timeout_seconds": timeout}
     kept = Kept(keep or name is not None, name, inside)
-    wanted = sandbox_of(image, None if local else workspace, network, memory, cpus, local, kept)
-    with _opened(wanted, timeout) as sandbox:
+    folder = None if local else workspace
+    asked = sandbox_of(image, folder, network, memory, cpus, local, disk=disk, profile=profile, runtime=runtime, kept=kept)
+    with _opened(asked, timeout) as sandbox:
         if local and workspace is not None:  # LocalEnvironment would work in the folder itself
             sandbox.upload(_folder(workspace), ".").unwrap()
         if kept.keep:
             sys.stderr.write(f"kept: {sandbox.container_id[:12]}\n")  # type: ignore[attr-defined]
-        answer = _carried_out(sandbox, {"argv": command, "env": variables, "timeout_seconds": timeout}, stdin, as_json)
+        args |= {"stdin": sys.stdin.buffer.read() if stdin else None}
+        answer = _carried_out(sandbox, args, as_json)
     if as_json:
         print_json((answer if kept.stays else _without_spill(answer)).to_dict())
     else:
@@ -76,11 +86,11 @@ def run(
     raise typer.Exit(exit_code(answer))
 
 
-def _carried_out(sandbox: GuestEnvironment, args: dict[str, Any], stdin: bool, as_json: bool) -> Envelope[RunResult]:
+def _carried_out(sandbox: GuestEnvironment, args: dict[str, Any], as_json: bool) -> Envelope[RunResult]:
+    """Run it; output is passed on as it comes, or kept for the JSON."""
     from .watching import Watch
 
-    args["stdin"] = sys.stdin.buffer.read() if stdin else None
-    args["keep_output_bytes"] = _kept(sandbox.limits) if as_json else 0
+    args = {**args, "keep_output_bytes": _kept(sandbox.limits) if as_json else 0}
     return sandbox.execute("run", args, watch=None if as_json else Watch(on_bytes=_pass_on))
 
 
@@ -130,7 +140,17 @@ class Kept(NamedTuple):
 
 
 def sandbox_of(
-    image: str, workspace: Path | None, network: str, memory: str, cpus: float, local: bool, kept: Kept = Kept()
+    image: str,
+    workspace: Path | None,
+    network: str,
+    memory: str,
+    cpus: float,
+    local: bool,
+    *,
+    disk: str | None = None,
+    profile: str = DEFAULT_PROFILE,
+    runtime: str | None = None,
+    kept: Kept = Kept(),
 ) -> GuestEnvironment:
     """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good."""
     if kept.inside is not None:
@@ -142,22 +162,23 @@ def sandbox_of(
 
     if network not in {"none", "bridge"}:
         raise bad_input(f"--network {network!r} is not known.", "Use none or bridge.")
-    limits = Limits(memory_bytes=size_of(memory), cpus=cpus)
+    if local:
+        _refuse_with_local({"disk": disk, "runtime": runtime, "profile": None if profile == DEFAULT_PROFILE else profile})
+    disk_bytes = None if disk is None else size_of(disk, "a disk")
+    limits = Limits(memory_bytes=size_of(memory), cpus=cpus, disk_bytes=disk_bytes)
     # A workspace that fits may be copied in, too.
     limits = replace(limits, transfer_bytes=max(limits.transfer_bytes, limits.workspace_bytes))
     if local and kept.keep:
         raise bad_input("--local has no sandbox to keep.", "Leave out --keep and --name, or --local.")
     if local:
-        from .local import LocalEnvironment
-
-        sys.stderr.write("warning: --local runs on this host without isolation\n")
-        return LocalEnvironment(workspace=workspace, limits=limits)
+        return _local(workspace, limits)
     from .docker.environment import DockerEnvironment
 
     policy = Network.none() if network == "none" else Network.bridge()
     return DockerEnvironment(
-        image=image, workspace=workspace, limits=limits, network=policy, report=_report, keep=kept.keep, name=kept.name
-    )
+        image=image, workspace=workspace, limits=limits, network=policy, report=_report, profile=profile, runtime=runtime,
+        keep=kept.keep, name=kept.name,
+    )  # fmt: skip
 
 
 def _kept_one(kept: Kept, other: bool) -> GuestEnvironment:
@@ -168,13 +189,27 @@ def _kept_one(kept: Kept, other: bool) -> GuestEnvironment:
     return DockerEnvironment.attach(str(kept.inside), report=_report)
 
 
-def size_of(text: str) -> int:
+def _local(workspace: Path | None, limits: Limits) -> GuestEnvironment:
+    from .local import LocalEnvironment
+
+    sys.stderr.write("warning: --local runs on this host without isolation\n")
+    return LocalEnvironment(workspace=workspace, limits=limits)
+
+
+def _refuse_with_local(options: Mapping[str, str | None]) -> None:
+    """Raises SandboxError for an option that asks for what only a container has."""
+    for name, value in options.items():
+        if value is not None:
+            raise bad_input(f"--{name} {value} means nothing with --local.", f"Leave out --local, or --{name}.")
+
+
+def size_of(text: str, what: str = "memory") -> int:
     """Bytes of a size such as 512m or 2g (powers of 1024). Raises SandboxError ``invalid_limits``."""
     from .errors import ErrorCode, SandboxError
 
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise SandboxError(ErrorCode.invalid_limits, f"{text!r} is no size of memory.", "Write it as 512m or 2g.")
+        raise SandboxError(ErrorCode.invalid_limits, f"{text!r} is no size of {what}.", "Write it as 512m or 2g.")
     return int(float(match.group(1)) * (1 << _UNITS[match.group(2).lower()]))
 
 

@@ -73,7 +73,7 @@ def rm(
     refused = False
     for each in wanted:
         try:
-            remove(client, each, force=force)
+            remove(each, force=force)
         except SandboxError as error:
             say_error(error)
             refused = True

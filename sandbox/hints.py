@@ -40,6 +40,9 @@ def word_notice(code: str, fields: Fields) -> Notice | None:
 _LISTS = frozenset({"roots", "known", "ids", "names"})
 
 
+_MOST = (1 << 63) - 1
+
+
 def _known(fields: Fields) -> dict[str, Any]:
     """The values as they can be worded, whatever the guest sent: short, and lists where lists belong."""
     known: dict[str, Any] = {}
@@ -54,7 +57,9 @@ def _known(fields: Fields) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float):
+    if type(value) is int:
+        return max(-_MOST, min(value, _MOST))
+    if value is None or isinstance(value, bool | float):
         return value
     text = value if isinstance(value, str) else str(value)
     return text if len(text) <= 500 else text[:497] + "..."

@@ -43,7 +43,7 @@ def result_of(request: op.Request, fields: Mapping[str, Any], blob: bytes) -> re
         elif isinstance(request, op.Read) and "content" not in known:
             known["content"] = blob.decode("utf-8", "replace")
         return type(request).result.model_validate(known)
-    except (TypeError, ValueError, KeyError) as error:  # ValidationError is a ValueError
+    except (TypeError, ValueError, KeyError, OverflowError) as error:  # ValidationError is a ValueError
         raise violation(request.operation) from error
 
 

@@ -110,7 +110,7 @@ class Incoming:
             if result.kind == "tree":
                 raise OperationError(
                     ErrorCode.is_a_directory,
-                    f"{result.path!r} is a folder.",
+                    f"{result.path[:500]!r} is a folder.",
                     "Give a host path to put it: download(path, to=...).",
                 )
             return result.model_copy(update={"content": b"".join(self._chunks), "size_bytes": self._size})

@@ -296,7 +296,7 @@ class Transport:
         if pending is None:  # answered or given up; its parts are dropped
             self._assembler.drop(channel)
             return
-        if kind in (Kind.REPLY, Kind.HELLO):
+        if kind == Kind.REPLY or (kind == Kind.HELLO and pending.reply is None):
             pending.reply = wire.unpack_message(self._assembler.finish(channel, payload))
         elif kind == Kind.PART and payload:
             self._assembler.add(channel, payload, pending.limit)

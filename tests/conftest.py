@@ -62,6 +62,29 @@ def docker_env() -> Iterator[Callable[..., DockerEnvironment]]:
         env.close()
 
 
+@pytest.fixture(scope="module")
+def living() -> Iterator[Callable[[], DockerEnvironment]]:
+    """Answers a sandbox of the module's own, for tests that only need one that works; another one when a test has lost it."""
+    from sandbox import DockerEnvironment, Limits
+
+    made: list[DockerEnvironment] = []
+
+    def sandbox() -> DockerEnvironment:
+        if not made or not made[-1].run("true", session=None).ok:
+            made.append(DockerEnvironment(limits=Limits(memory_bytes=1 << 30, pids=256)).start())
+        return made[-1]
+
+    yield sandbox
+    for env in made:
+        env.close()
+
+
+@pytest.fixture
+def env(living: Callable[[], DockerEnvironment]) -> DockerEnvironment:
+    """The module's sandbox, shown to work before each test."""
+    return living()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """At the end no sandbox of this process is left on the engine; set up first, so this is checked last."""

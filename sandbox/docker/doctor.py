@@ -18,6 +18,7 @@ from sandbox.limits import MIB, Limits
 from . import probes
 from .engine import connect, engine_address, translated
 from .environment import DockerEnvironment
+from .inputs import check_runtime
 from .probes import Finding
 from .runtime import RUNTIME_IMAGE
 
@@ -55,10 +56,11 @@ class Engine:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The engine, and what became of each promise."""
+    """The engine, and what became of each promise with that OCI runtime (None: the engine's default)."""
 
     engine: Engine
     findings: tuple[Finding, ...]
+    runtime: str | None = None
 
     @property
     def exit_code(self) -> Exit:
@@ -68,7 +70,7 @@ class Diagnosis:
     def to_dict(self) -> dict[str, Any]:
         """As ``gamebox doctor --json`` prints it."""
         found = [asdict(finding) for finding in self.findings]
-        return {"engine": asdict(self.engine), "promises": found, "exit_code": self.exit_code}
+        return {"engine": asdict(self.engine), "runtime": self.runtime, "promises": found, "exit_code": self.exit_code}
 
 
 def engine_of(info: Mapping[str, Any], version: Mapping[str, Any], address: str) -> Engine:
@@ -94,8 +96,8 @@ def engine_of(info: Mapping[str, Any], version: Mapping[str, Any], address: str)
     )
 
 
-def examine(report: Callable[[str], None]) -> Diagnosis:
-    """Try every promise on the engine; about ten seconds. ``report`` gets a line per step.
+def examine(report: Callable[[str], None], runtime: str | None = None) -> Diagnosis:
+    """Try every promise on the engine, about ten seconds, with its default runtime or that one. ``report`` gets a line per step.
 
     Raises SandboxError where no engine answers: engine_unavailable, engine_permission_denied, engine_timeout,
     invalid_configuration.
@@ -103,13 +105,15 @@ def examine(report: Callable[[str], None]) -> Diagnosis:
     client = connect()
     with translated():
         engine = engine_of(client.info(), client.version(), engine_address())
+    if runtime is not None:
+        check_runtime(client, runtime)
     problem = _missing(client)
     findings = (
         [probes.unprobed(name, problem, "Run `gamebox setup`.") for name in probes.PROMISES]
         if problem
-        else list(_tried(report))
+        else list(_tried(report, runtime))
     )
-    return Diagnosis(engine, tuple(findings))
+    return Diagnosis(engine, tuple(findings), runtime)
 
 
 def _missing(client: docker.DockerClient) -> str:
@@ -118,8 +122,8 @@ def _missing(client: docker.DockerClient) -> str:
     return f"the image {missing[0]} is missing" if missing else ""
 
 
-def _tried(report: Callable[[str], None]) -> Iterator[Finding]:
-    env = DockerEnvironment(BASE_IMAGE, limits=PROBED, report=report)
+def _tried(report: Callable[[str], None], runtime: str | None) -> Iterator[Finding]:
+    env = DockerEnvironment(BASE_IMAGE, limits=PROBED, report=report, runtime=runtime)
     try:
         env.start()
     except SandboxError as error:  # fails closed: nothing is promised then
@@ -132,7 +136,7 @@ def _tried(report: Callable[[str], None]) -> Iterator[Finding]:
             yield _kept(name, partial(probe, env))
     for name, alone in probes.ALONE.items():
         report(f"trying: {name}")
-        yield _kept(name, alone)
+        yield _kept(name, partial(alone, runtime))
 
 
 def _kept(name: str, probe: Callable[[], tuple[str, str, str]]) -> Finding:
@@ -143,11 +147,14 @@ def _kept(name: str, probe: Callable[[], tuple[str, str, str]]) -> Finding:
         return Finding(name, "not", f"the probe failed: {error.message}", error.hint)
 
 
-def command(as_json: bool) -> int:
-    """``gamebox doctor``; answers the exit code: 0 all enforced, 1 something is not. Raises what `examine` raises."""
+def command(as_json: bool, runtime: str | None = None) -> int:
+    """``gamebox doctor``, with the engine's default runtime or that one.
+
+    Answers the exit code: 0 all enforced, 1 something is not. Raises what `examine` raises.
+    """
     from .doctor_shown import show
 
-    diagnosis = examine(_say if sys.stderr.isatty() else _silent)
+    diagnosis = examine(_say if sys.stderr.isatty() else _silent, runtime)
     if as_json:
         sys.stdout.write(json.dumps(diagnosis.to_dict(), ensure_ascii=False) + "\n")
     else:

@@ -28,7 +28,7 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("kernel", f"{engine.kernel}{'' if engine.same_kernel else ', not the kernel of this host'}"),
         ("cgroups", f"version {engine.cgroup_version}, driver {engine.cgroup_driver}"),
         ("storage", engine.storage_driver),
-        ("runtimes", ", ".join(engine.runtimes)),
+        ("runtimes", f"{', '.join(engine.runtimes)}{f'; tried with {diagnosis.runtime}' if diagnosis.runtime else ''}"),
         ("security", ", ".join(engine.security) or "none"),
     ]
 

@@ -264,7 +264,7 @@ class DockerEnvironment(GuestEnvironment):
         return type(self)(
             self.image, limits=self.limits, network=self.network, env=self._env, ca_bundle=self._bundle,
             approver=self.approver, report=self._report, profile=self.profile.name, runtime=self._oci_runtime,
-            track_changes=self.track_changes,
+            track_changes=self.track_changes, keep=self._keep, keep_seconds=self._keep_seconds,
         )  # fmt: skip
 
     def _fill(self) -> None:

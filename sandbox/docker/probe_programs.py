@@ -197,9 +197,10 @@ print(json.dumps({"left": left}))
 """
 
 ORCHESTRATOR = """
-import time
+import sys, time
 from sandbox import DockerEnvironment, Limits
-env = DockerEnvironment(limits=Limits(memory_bytes=64 << 20, pids=64)).start()
+limits = Limits(memory_bytes=64 << 20, pids=64)
+env = DockerEnvironment(limits=limits, runtime=sys.argv[1] or None).start()
 print(env.container_id, flush=True)
 time.sleep(60)
 """

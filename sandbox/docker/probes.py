@@ -106,10 +106,10 @@ def _disk(env: DockerEnvironment) -> Seen:
     return _verdict(said["bytes"] <= env.limits.workspace_bytes and said["error"] == "ENOSPC", how, "Report this.")
 
 
-def _large_disk() -> Seen:
+def _large_disk(runtime: str | None) -> Seen:
     limits = Limits(memory_bytes=128 * MIB, disk_bytes=320 * MIB, pids=64, disk="hard")
     try:
-        with DockerEnvironment(limits=limits) as env:
+        with DockerEnvironment(limits=limits, runtime=runtime) as env:
             return _disk(env)
     except SandboxError as error:
         if error.code is not ErrorCode.limit_not_enforced:
@@ -164,8 +164,8 @@ def _kill_everything(env: DockerEnvironment) -> Seen:
     return _verdict(holds, f"{left} processes outlived the timeout of a command that daemonised five", "Report this.")
 
 
-def _orchestrator_death() -> Seen:
-    started = [sys.executable, "-c", programs.ORCHESTRATOR]
+def _orchestrator_death(runtime: str | None) -> Seen:
+    started = [sys.executable, "-c", programs.ORCHESTRATOR, runtime or ""]
     null = subprocess.DEVNULL
     with subprocess.Popen(started, stdin=null, stdout=subprocess.PIPE, stderr=null, text=True) as orchestrator:
         line = orchestrator.stdout.readline().strip() if orchestrator.stdout is not None else ""
@@ -206,7 +206,7 @@ INSIDE: dict[str, Callable[[DockerEnvironment], Seen]] = {
     "guest out of reach": _refused(programs.GUEST, "ways to read, signal or trace the guest", "Report this."),
     "kill everything": _kill_everything,
 }
-ALONE: dict[str, Callable[[], Seen]] = {
+ALONE: dict[str, Callable[[str | None], Seen]] = {
     "disk beyond memory": _large_disk,
     "removed with its orchestrator": _orchestrator_death,
 }

@@ -32,9 +32,13 @@ GREETING_SECONDS = 120.0
 def main() -> None:
     """Serve the host on standard input and output until it goes."""
     decoder = wire.Decoder(None)
-    hello, rest = _meet(decoder)
-    isolated = bool(hello["isolated"])
-    place = _place(hello["place"])
+    try:
+        hello, rest = _meet(decoder)
+        isolated = bool(hello["isolated"])
+        place = _place(hello["place"])
+    except (wire.WireError, KeyError, TypeError, ValueError, AttributeError) as error:
+        print(f"the host's greeting is none: {type(error).__name__}: {error}", file=sys.stderr)
+        os._exit(3)
     out_fd = _take_pipe()
     if isolated:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
@@ -99,7 +103,7 @@ def _meet(decoder: wire.Decoder) -> tuple[dict[str, Any], list[tuple[int, int, b
         frames = list(decoder.feed(data))
         if frames:
             kind, _, payload = frames[0]
-            fields, _blob = wire.unpack_message(payload)
+            fields, _blob = wire.unpack_message(payload, exact=True)
             if kind != wire.Kind.HELLO or fields.get("protocol") != wire.PROTOCOL:
                 print(f"the host speaks protocol {fields.get('protocol')}, this guest {wire.PROTOCOL}", file=sys.stderr)
                 os._exit(3)

@@ -85,9 +85,8 @@ class Command:
     @property
     def outcome(self) -> tuple[int | None, str | None]:
         """(exit code, signal name); both None while it runs."""
-        if (
-            self.exit_status is None and self.stopping and not self.running
-        ):  # killed, but the runner has not said so yet
+        killed = self.stopping and not self.running and self.runner is not None
+        if self.exit_status is None and killed:  # but the runner has not said so yet
             return None, "SIGKILL"
         return outcome(self.exit_status)
 

@@ -8,11 +8,12 @@ import sys
 from itertools import chain
 
 from . import wire
+from .arguments import check_arguments
 from .calling import Call
 from .calls import WorkerCall
 from .context import Place
 from .entrances import Door, Entrance
-from .faults import Fault, fault_of
+from .faults import Fault, fault_of, plain, unforeseen
 from .handlers import handler, has_handler
 from .interaction import Interaction
 from .keeping import Keeper, Lease
@@ -178,30 +179,43 @@ class Server:
             self._kept_frame(self._keeper, kind, key, payload)
 
     def _request(self, key: int, message: bytes) -> None:
-        fields, blob = wire.unpack_message(message)
+        if key in self._calls or key in self._cancels:
+            raise wire.WireError("request on a channel that is in use")
+        fields, blob = wire.unpack_message(message, exact=True)
         operation, args = fields.get("operation"), fields.get("args")
         if not isinstance(args, dict):
             raise wire.WireError("request without arguments")
+        try:
+            check_arguments(operation, args)
+        except Fault as fault:
+            self._reply(key, {"fault": fault}, b"")
+            return
         if not self._is_first(key, fields, blob):
             return
         self._processes.touch(str(operation))
         try:
-            if operation == "run":
-                self._run(key, fields, blob)
-            elif operation in self._interaction.operations:
-                self._interact(key, operation, args)
-            elif operation == "kill":
-                self._processes.kill(args, self._replier(key))
-            elif operation in self._at_once:
-                self._reply(key, {"result": self._at_once[operation](args)}, b"")
-            elif isinstance(operation, str) and has_handler(operation):
-                if operation in _WRITING and self._processes.disk is not None:
-                    self._processes.disk.refuse_when_full(str(args.get("path", "")))
-                self._start_worker(key, operation, args)
-            else:
-                raise Fault("unknown_tool", name=str(operation)[:100])
+            self._carry_out(key, str(operation), fields, blob)
         except Fault as fault:
             self._reply(key, {"fault": fault}, b"")
+        except Exception as error:  # one request must not take the sandbox with it
+            self._reply(key, {"fault": unforeseen(error, str(operation))}, b"")
+
+    def _carry_out(self, key: int, operation: str, fields: dict[str, Any], blob: bytes) -> None:
+        args = fields["args"]
+        if operation == "run":
+            self._run(key, fields, blob)
+        elif operation in self._interaction.operations:
+            self._interact(key, operation, args)
+        elif operation == "kill":
+            self._processes.kill(args, self._replier(key))
+        elif operation in self._at_once:
+            self._reply(key, {"result": self._at_once[operation](args)}, b"")
+        elif has_handler(operation):
+            if operation in _WRITING and self._processes.disk is not None:
+                self._processes.disk.refuse_when_full(str(args.get("path", "")))
+            self._start_worker(key, operation, args)
+        else:
+            raise Fault("unknown_tool", name=operation[:100])
 
     def _run(self, key: int, fields: dict[str, Any], blob: bytes) -> None:
         args = fields["args"]
@@ -276,7 +290,7 @@ class Server:
         self._queued.discard(key)
         fault = fields.pop("fault", None)
         if fault is not None:
-            fields["fault"] = {"code": fault.code, "effects": fault.effects, "fields": _plain(fault.fields)}
+            fields["fault"] = {"code": fault.code, "effects": fault.effects, "fields": plain(fault.fields)}
             fields["result"] = fields.get("result") or fault.result
         result = fields.get("result")
         heard = any(map(self._link.reaches, chain((key,), self._also_waiting(key))))
@@ -310,10 +324,7 @@ class Server:
             except OSError as error:
                 answer = {"fault": fault_of(error, str(args.get("path", "")))}
             except Exception as error:
-                sys.excepthook(type(error), error, error.__traceback__)
-                answer = {
-                    "fault": Fault("io_error", problem=f"{type(error).__name__} in {operation}", effects="unknown")
-                }
+                answer = {"fault": unforeseen(error, operation)}
             if operation in _CHANGING:
                 self._processes.changes.absorb(*(str(args[name]) for name in _CHANGING[operation]))
             self._calls.pop(key, None)
@@ -325,17 +336,6 @@ class Server:
 def greeting() -> dict[str, Any]:
     """What every host is told first."""
     return {"protocol": wire.PROTOCOL, "python": sys.version.split()[0]}
-
-
-def _plain(value: Any) -> Any:
-    """Fields of a fault as JSON-ready data."""
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, bytes):
-        return os.fsdecode(value).encode("utf-8", "replace").decode()
-    return value if isinstance(value, bool | int | float | str) or value is None else str(value)
 
 
 def _nothing() -> None:

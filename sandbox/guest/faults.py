@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,3 +55,20 @@ def fault_of(error: OSError, path: str, **fields: Any) -> Fault:
     number = error.errno or 0
     name = errno.errorcode.get(number, "unknown")
     return Fault(_CODES.get(number, "io_error"), path=path, errno=name, **fields)
+
+
+def plain(value: Any) -> Any:
+    """Fields of a fault as JSON-ready data."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, bytes):
+        return os.fsdecode(value).encode("utf-8", "replace").decode()
+    return value if isinstance(value, bool | int | float | str) or value is None else str(value)
+
+
+def unforeseen(error: Exception, operation: str) -> Fault:
+    """The fault for a mistake of the guest's own; the traceback goes to its log."""
+    sys.excepthook(type(error), error, error.__traceback__)
+    return Fault("io_error", problem=f"{type(error).__name__} in {operation}", effects="unknown")

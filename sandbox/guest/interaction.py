@@ -185,7 +185,9 @@ class Conversation:
         self._interaction.look(command, partial(self._judge, over))
 
     def _judge(self, over: bool, wait: Wait) -> None:
-        answered = wait is not None and wait["kind"] == "stdin" and self._command.output.total == self._seen
+        source = self._command.input
+        waits = wait is not None and wait["kind"] == "stdin" and not (source is not None and source.unread)
+        answered = waits and self._command.output.total == self._seen
         if over or answered or not self._command.running:
             self._interaction.answer(self._command, wait if self._command.running else None, self._reply)
         else:

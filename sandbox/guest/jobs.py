@@ -76,7 +76,7 @@ class Job:
         command.stays = bool(args.get("background")) or args.get("wait_seconds") is not None
         if args.get("wait_seconds") is not None:
             self._patience = p.reactor.after(args["wait_seconds"], self._still_running)
-        seconds = args["timeout_seconds"]
+        seconds = args.get("timeout_seconds")
         if args.get("cpu_seconds") is not None:
             CpuWatch(p, command, args["cpu_seconds"])
         if seconds is not None:

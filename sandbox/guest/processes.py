@@ -152,7 +152,8 @@ class Processes:
         command.stopping = True
         if command.runner is None:  # no process was to be had for it
             command.give_up()
-            command.fault = Fault("too_many_processes", limit=self.place.limits["pids"])
+            if self.spawner.starved and reason != "cancelled":
+                command.fault = Fault("too_many_processes", limit=self.place.limits["pids"])
             command.tree_empty = True
             command.end()
             report(0)

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import socket
+import time
 from collections import deque
 
 from . import kernel, zygote
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     OnPacket = Callable[[bytes], None]
 
 RETRY_SECONDS = 0.02
+STARVED_SECONDS = 1.0
 MOST_SPARES = 4
 # oom_score_adj. The memory of a killed command may take some milliseconds to come free (files in memory): without a spare left to
 # take meanwhile, the kernel took the guest.
@@ -60,6 +62,7 @@ class Spawner:
         self.pids: set[int] = set()  # of the guest's own processes: not commands
         self.on_lost: Callable[[], None] | None = None
         self._zygote = 0
+        self._refused = 0.0  # when there was no process to be had, monotonic
         self._paused = False
         self._spares: deque[Runner] = deque()
         self._waiting: deque[Callable[[Runner], None]] = deque()
@@ -155,9 +158,15 @@ class Spawner:
             pid = zygote.READY.unpack(data)[1]
             self._adopt(Runner(pid, socket.socket(fileno=descriptors[0])))
         elif data[:1] == b"N":
+            self._refused = time.monotonic()
             self._reactor.after(RETRY_SECONDS, self._refill)
         else:
             self._restart()
+
+    @property
+    def starved(self) -> bool:
+        """Whether a command that waits does so because no process is to be had, not because the machine is slow."""
+        return time.monotonic() - self._refused < STARVED_SECONDS
 
     def pause(self) -> None:
         """Start no new zygote while everything is being killed; may be called from any thread."""
@@ -178,6 +187,7 @@ class Spawner:
         try:
             self._control = self._exec()
         except OSError:  # no process to be had just now
+            self._refused = time.monotonic()
             self._reactor.after(RETRY_SECONDS, self._restart)
             return
         self._watch_control()
@@ -222,8 +232,10 @@ class Spawner:
         self._offer_to_kernel(leader, SPARE)
         if self._waiting:
             self._waiting.popleft()(runner)
-        else:
+        elif len(self._spares) < MOST_SPARES:
             self._spares.append(runner)
+        else:  # of many commands that ended at once
+            self._forget(runner)
 
     def hold(self, runner: Runner) -> None:
         """Keep ``runner`` from its next command until ``release``."""

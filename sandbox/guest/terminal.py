@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import fcntl
 import os
 import select
@@ -60,6 +61,19 @@ class Input:
     def pending(self) -> int:
         """How many bytes the command has not made room for yet."""
         return len(self._pending)
+
+    @property
+    def unread(self) -> bool:
+        """Whether there is input that the command could read and has not: it is about to wake, though it looks as if it waited."""
+        fd = self._fd if self.terminal is None else self.terminal
+        if fd < 0:
+            return False
+        waiting = array.array("i", [0])
+        try:
+            fcntl.ioctl(fd, termios.FIONREAD, waiting)
+        except OSError:
+            return False
+        return bool(self._pending or waiting[0])
 
     def write(self, data: bytes) -> None:
         """Write now what fits, the rest when there is room. Raises Fault."""

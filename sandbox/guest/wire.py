@@ -128,20 +128,33 @@ def pack_message(fields: dict[str, Any], blob: bytes = b"", *, exact: bool = Fal
     return _LENGTH.pack(len(encoded)) + encoded + blob
 
 
-def unpack_message(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Fields and blob of a message. Raises WireError for anything that is not one JSON object."""
+def unpack_message(data: bytes, *, exact: bool = False) -> tuple[dict[str, Any], bytes]:
+    """Fields and blob of a message. Raises WireError for anything that is not one JSON object in UTF-8.
+
+    Surrogates in its texts are nothing that could be shown to anybody: they are allowed with ``exact`` alone.
+    """
     if len(data) < _LENGTH.size:
         raise WireError("message too short")
     (length,) = _LENGTH.unpack_from(data)
     if length > len(data) - _LENGTH.size:
         raise WireError("message shorter than it says")
+    encoded = data[_LENGTH.size : _LENGTH.size + length]
     try:
-        fields = json.loads(data[_LENGTH.size : _LENGTH.size + length])
+        fields = _JSON.decode(encoded.decode("utf-8", "surrogatepass" if exact else "strict"))
+        if not exact and (b"\\ud" in encoded or b"\\uD" in encoded):
+            json.dumps(fields, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise WireError("message is not JSON") from error
     if not isinstance(fields, dict):
         raise WireError("message is not an object")
     return fields, data[_LENGTH.size + length :]
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_number)
 
 
 def split_message(kind: int, message: bytes) -> Iterator[tuple[int, memoryview]]:

@@ -145,7 +145,7 @@ class ScriptedGuest:
                     elif kind == Kind.PART:
                         assembler.add(channel, payload)
                     elif kind == Kind.REQUEST:
-                        fields, blob = wire.unpack_message(assembler.finish(channel, payload))
+                        fields, blob = wire.unpack_message(assembler.finish(channel, payload), exact=True)
                         self._script(self, GuestRequest(channel, fields["operation"], fields["args"], blob))
                     else:
                         with self._changed:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import FakeEnvironment, LocalEnvironment
+from sandbox.guest.spawner import MOST_SPARES
 from sandbox.guest_environment import GuestEnvironment
 from sandbox.results import RunResult, ScreenResult, SendResult
 from sandbox.testing import Ran
@@ -318,7 +319,7 @@ def test_no_descriptor_and_no_process_is_left() -> None:
             return len(list((guest / "fd").iterdir()))
 
         first = talk()
-        assert [talk() for _ in range(3)] == [first] * 3
+        assert max(talk() for _ in range(4)) <= first + MOST_SPARES  # six commands each; how many runners wait ready varies
         states = [path.read_text().rsplit(")", 1)[1].split()[:2] for path in Path("/proc").glob("[0-9]*/stat")]
         assert ["Z", str(env._process.pid)] not in states
 

@@ -193,3 +193,27 @@ def test_names_of_sockets() -> None:
 )
 def test_addresses(text: str, address: str) -> None:
     assert sockets.address(text) == address
+
+
+@pytest.mark.parametrize("kind", ["terminal", "pipe"])
+def test_what_was_typed_and_not_read_yet_is_known(kind: str) -> None:
+    """A command that has just been given a line looks as if it waited for input until it is scheduled."""
+    reactor = Reactor()
+    if kind == "pipe":
+        source, reader = terminal.open_pipe(reactor)
+        opened = [reader]
+    else:
+        source, master, (reader, *others) = terminal.open_terminal(reactor, 24, 80)
+        opened = [master, reader, *others]
+    seen = [source.unread]
+    source.write(b"a line\r" if kind == "terminal" else b"a line\n")
+    until = time.monotonic() + PATIENCE
+    while not source.unread and time.monotonic() < until:  # a terminal takes its time to pass a line on
+        time.sleep(0.005)
+    seen.append(source.unread)
+    assert os.read(reader, 100) == b"a line\n"
+    seen.append(source.unread)
+    source.release()
+    assert [*seen, source.unread] == [False, True, False, False]
+    for fd in opened:
+        os.close(fd)

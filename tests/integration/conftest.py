@@ -1,30 +1,18 @@
-"""One sandbox for a module's tests, where they only need one that works."""
+"""The engine's client for a module's tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+import docker
 import pytest
 
-from sandbox import DockerEnvironment, Limits
+from sandbox.docker.engine import connect
 
 
 @pytest.fixture(scope="module")
-def living() -> Iterator[Callable[[], DockerEnvironment]]:
-    """Answers the module's sandbox; another one when a test has lost it."""
-    made: list[DockerEnvironment] = []
-
-    def sandbox() -> DockerEnvironment:
-        if not made or not made[-1].run("true", session=None).ok:
-            made.append(DockerEnvironment(limits=Limits(memory_bytes=1 << 30, pids=256)).start())
-        return made[-1]
-
-    yield sandbox
-    for env in made:
-        env.close()
-
-
-@pytest.fixture
-def env(living: Callable[[], DockerEnvironment]) -> DockerEnvironment:
-    """The module's sandbox, shown to work before each test."""
-    return living()
+def client() -> Iterator[docker.DockerClient]:
+    """A client of the engine that sandboxes are made on."""
+    made = connect()
+    yield made
+    made.close()

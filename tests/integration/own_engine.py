@@ -25,8 +25,8 @@ from sandbox.docker import engine as engines
 from sandbox.docker import runtime
 from sandbox.docker.engine import connect
 
+from .made_images import busybox_image, static_busybox
 from .observing import eventually
-from .test_bare_images import BUSYBOX, archive_of
 
 MACHINE_ENGINE = "/var/run/docker.sock"
 IMAGE = "gamebox-test-own"
@@ -196,7 +196,8 @@ def running(*, live_restore: bool = False, disk_bytes: int | None = None) -> Ite
 
     ``disk_bytes`` is the size of a disk of its own for its data.
     """
-    if os.geteuid() != 0 or shutil.which("dockerd") is None or BUSYBOX is None:
+    busybox = static_busybox()
+    if os.geteuid() != 0 or shutil.which("dockerd") is None or busybox is None:
         pytest.skip("needs root, dockerd and a static busybox")
     main = docker.DockerClient(base_url=f"unix://{MACHINE_ENGINE}")
     known = set(engines._clients)
@@ -212,7 +213,7 @@ def running(*, live_restore: bool = False, disk_bytes: int | None = None) -> Ite
             patched.setattr(runtime, "ensure_image", as_it_is)
             api = connect().api
             list(api.load_image(b"".join(main.api.get_image("gamebox/runtime:latest"))))
-            api.import_image_from_data(archive_of(APPLETS), repository=IMAGE, tag="latest")
+            busybox_image(connect(), busybox, APPLETS, name=IMAGE)
             collect_sockets()
             yield own
         finally:

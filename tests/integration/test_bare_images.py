@@ -2,82 +2,41 @@
 
 from __future__ import annotations
 
-import io
-import shutil
-import subprocess
-import tarfile
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import docker.errors
+import docker
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker.engine import connect
 from sandbox.errors import ErrorCode
+
+from .made_images import BARE_FOLDERS, busybox_image, import_image, remove_image, static_busybox
 
 MAKE = Callable[..., DockerEnvironment]
 SMALL = Limits(memory_bytes=256 << 20)
-
-
-def _static_busybox() -> Path | None:
-    found = shutil.which("busybox")
-    if found is None:
-        return None
-    asked = subprocess.run(["ldd", found], capture_output=True, text=True, check=False)
-    return Path(found) if "not a dynamic" in asked.stdout + asked.stderr or "statically" in asked.stdout else None
-
-
-BUSYBOX = _static_busybox()
+BUSYBOX = static_busybox()
 pytestmark = pytest.mark.engine
 needs_busybox = pytest.mark.skipif(BUSYBOX is None, reason="no static busybox here (Debian: busybox-static)")
 PAGE = "<html><head><title>Small</title></head><body><p>served inside</p><a href='/x'>more</a></body></html>"
-
-
-def archive_of(applets: list[str]) -> bytes:
-    target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w") as archive:
-        for folder in ("bin", "etc", "tmp"):
-            entry = tarfile.TarInfo(folder)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            archive.addfile(entry)
-        if BUSYBOX is not None and applets:
-            content = BUSYBOX.read_bytes()
-            entry = tarfile.TarInfo("bin/busybox")
-            entry.size, entry.mode = len(content), 0o755
-            archive.addfile(entry, io.BytesIO(content))
-            for applet in applets:
-                link = tarfile.TarInfo(f"bin/{applet}")
-                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-                archive.addfile(link)
-    return target.getvalue()
-
-
-def _imported(archive: bytes) -> Iterator[str]:
-    client = connect()
-    name = f"gamebox-test-{uuid.uuid4().hex[:12]}"
-    client.api.import_image_from_data(archive, repository=name, tag="latest")
-    yield name
-    try:
-        client.api.remove_image(name, force=True)
-    except docker.errors.APIError:
-        pass
+TOOLS = "sh cat ls echo sleep grep env pwd id head tail wc seq kill ps mkdir rm httpd nohup setsid true false printf"
 
 
 @pytest.fixture(scope="module")
-def busybox() -> Iterator[str]:
+def busybox(client: docker.DockerClient) -> Iterator[str]:
     """A shell and its tools, no bash, no python, no ripgrep, no /etc/passwd: what alpine is like."""
-    tools = (
-        "sh cat ls echo sleep grep env pwd id head tail wc seq kill ps mkdir rm httpd nohup setsid true false printf"
-    )
-    yield from _imported(archive_of(tools.split()))
+    assert BUSYBOX is not None
+    made = busybox_image(client, BUSYBOX, TOOLS.split())
+    yield made
+    remove_image(client, made)
 
 
 @pytest.fixture(scope="module")
-def empty() -> Iterator[str]:
+def empty(client: docker.DockerClient) -> Iterator[str]:
     """Folders, and not one program."""
-    yield from _imported(archive_of([]))
+    made = import_image(client, {}, folders=BARE_FOLDERS)
+    yield made
+    remove_image(client, made)
 
 
 @needs_busybox

@@ -41,6 +41,16 @@ def test_the_promises_of_this_engine(capsys: pytest.CaptureFixture[str]) -> None
     assert states["disk beyond memory"] == ("partly" if loop.problem() else "enforced")
 
 
+def test_another_runtime(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "INSIDE", {"memory": probes.INSIDE["memory"]})
+    code, out = doctor(capsys, "--json", "--runtime", "io.containerd.runc.v2")
+    said = json.loads(out)
+    assert said["runtime"] == "io.containerd.runc.v2"
+    states = {finding["promise"]: finding["state"] for finding in said["promises"]}
+    assert (states["memory"], states["removed with its orchestrator"]) == ("enforced", "enforced")
+    assert code == (0 if set(states.values()) == {"enforced"} else 1)
+
+
 def test_a_disk_that_is_only_watched(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

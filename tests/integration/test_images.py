@@ -13,21 +13,11 @@ import docker
 import pytest
 
 from sandbox.docker import recipes
-from sandbox.docker.engine import connect, describe, is_local
+from sandbox.docker.engine import describe, is_local
 from sandbox.docker.images import ensure_image
 from sandbox.errors import ErrorCode, SandboxError
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("runtime"), pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def client() -> docker.DockerClient:
-    try:
-        return connect()
-    except SandboxError as error:
-        if os.environ.get("GAMEBOX_REQUIRE_ENGINE"):
-            raise
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,39 @@ from collections.abc import Callable
 
 import pytest
 
+from agent.cli import main
 from sandbox import DockerEnvironment, Limits, SandboxError
+from sandbox.docker import loop
 from sandbox.docker.engine import connect
 from sandbox.errors import ErrorCode
 
 pytestmark = pytest.mark.engine
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "said"),
+    [
+        (("--profile", "root"), "id -u; touch /here && echo written", "0\nwritten\n"),
+        (("--runtime", "runc"), "id -u", "1000\n"),
+        (("--memory", "128m", "--disk", "400m"), "df -B1M --output=fstype /workspace | tail -1", "ext4\n"),
+    ],
+)
+def test_options_of_gamebox_run(
+    options: tuple[str, ...], command: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if "ext4" in said and loop.problem():
+        pytest.skip(loop.problem())
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *options, "--", "sh", "-c", command])
+    assert (ended.value.code or 0, capfd.readouterr().out) == (0, said)
+
+
+@pytest.mark.parametrize("command", ["run", "doctor"])
+def test_a_runtime_that_the_engine_has_not(command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--runtime", "no-such-runtime", *(["--", "true"] if command == "run" else [])])
+    assert ended.value.code == 2
+    assert "no runtime 'no-such-runtime'" in capfd.readouterr().err
 Make = Callable[..., DockerEnvironment]
 
 SMALL = Limits(memory_bytes=256 << 20, pids=128)

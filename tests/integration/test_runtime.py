@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import platform
-import shutil
 import subprocess
 import sys
-import tarfile
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import docker
 import docker.errors
 import pytest
 
 from sandbox.docker import runtime
-from sandbox.docker.engine import connect
 from sandbox.docker.runtime import CA_BUNDLE, MOUNT_POINT, RuntimeVolume, ensure_runtime, forget_runtime
 from sandbox.errors import ErrorCode, SandboxError
+
+from .made_images import import_image, remove_image, static_busybox
 
 # One worker: a runtime volume that nobody uses may go whenever another one is made.
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("runtime"), pytest.mark.timeout(180)]
 
 FOREIGN = f"lib/{platform.machine()}-linux-gnu"
-
-
-@pytest.fixture(scope="module")
-def client() -> docker.DockerClient:
-    try:
-        return connect()
-    except SandboxError as error:
-        if os.environ.get("GAMEBOX_REQUIRE_ENGINE"):
-            raise
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
@@ -49,36 +35,7 @@ def images(client: docker.DockerClient) -> Iterator[list[str]]:
     made: list[str] = []
     yield made
     for name in made:
-        client.images.remove(name, force=True)
-
-
-def import_image(client: docker.DockerClient, made: list[str], files: dict[str, bytes]) -> str:
-    target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w") as archive:
-        folder = tarfile.TarInfo("empty")
-        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-        archive.addfile(folder)
-        for path, content in files.items():
-            member = tarfile.TarInfo(path)
-            member.size, member.mode = len(content), 0o755
-            archive.addfile(member, io.BytesIO(content))
-    name = f"gamebox-test/{uuid.uuid4().hex}"
-    client.api.import_image_from_data(target.getvalue(), repository=name, tag="latest")
-    made.append(name)
-    return name
-
-
-def busybox(folder: Path) -> bytes:
-    """A statically linked busybox: the host's, or one unpacked from its distribution's package."""
-    program = shutil.which("busybox")
-    if program and subprocess.run(["ldd", program], capture_output=True, check=False).returncode != 0:
-        return Path(program).read_bytes()
-    try:
-        subprocess.run(["apt-get", "download", "busybox-static"], cwd=folder, capture_output=True, check=True)
-        subprocess.run(["dpkg-deb", "-x", next(folder.glob("*.deb")), folder], check=True)
-        return next(folder.glob("**/bin/busybox")).read_bytes()
-    except (OSError, subprocess.CalledProcessError, StopIteration):
-        pytest.skip("no statically linked busybox here, and none could be downloaded")
+        remove_image(client, name)
 
 
 def run_python(client: docker.DockerClient, volume: RuntimeVolume, image: str, code: str, *arguments: str) -> str:
@@ -132,13 +89,18 @@ def examine(client: docker.DockerClient, volume: RuntimeVolume, image: str) -> N
 def test_it_runs_in_an_image_that_holds_nothing(
     client: docker.DockerClient, volume: RuntimeVolume, images: list[str]
 ) -> None:
-    examine(client, volume, import_image(client, images, {}))
+    images.append(import_image(client, {}))
+    examine(client, volume, images[0])
 
 
 def test_it_runs_in_an_image_that_holds_nothing_but_busybox(
-    client: docker.DockerClient, volume: RuntimeVolume, images: list[str], tmp_path: Path
+    client: docker.DockerClient, volume: RuntimeVolume, images: list[str]
 ) -> None:
-    image = import_image(client, images, {"bin/busybox": busybox(tmp_path)})
+    busybox = static_busybox()
+    if busybox is None:
+        pytest.skip("no static busybox here (Debian: busybox-static)")
+    image = import_image(client, {"bin/busybox": busybox.read_bytes()})
+    images.append(image)
     examine(client, volume, image)
     code = (
         'import subprocess; print(subprocess.check_output(["/bin/busybox", "echo", "hello"], env={}).decode(), end="")'
@@ -157,7 +119,6 @@ def test_it_takes_nothing_from_an_image_with_a_c_library_of_its_own(
     names = ["libc.so.6", "libpreload.so", "libnss_mine.so.2", "libz.so.1", "libgcc_s.so.1"]
     image = import_image(
         client,
-        images,
         {
             "etc/ld.so.preload": f"/{FOREIGN}/libpreload.so\n".encode(),
             "etc/ld.so.cache": b"glibc-ld.so.cache1.1" + b"\xff" * 64,
@@ -166,6 +127,7 @@ def test_it_takes_nothing_from_an_image_with_a_c_library_of_its_own(
             **{f"lib64/{name}": b"not a library" for name in names},
         },
     )
+    images.append(image)
     examine(client, volume, image)
 
 

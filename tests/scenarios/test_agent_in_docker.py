@@ -54,6 +54,37 @@ def test_an_agent_repairs_a_repository(repo: Path, tmp_path: Path) -> None:
     assert not (repo / "__pycache__").exists()
 
 
+def test_an_agent_that_does_harm_harms_nobody(repo: Path, tmp_path: Path) -> None:
+    """It wipes, floods, forks, fills memory, looks for secrets and a way out; it is told each time, and the run goes on."""
+    secret = tmp_path / "secret"
+    secret.write_text("of the host")
+    harm = {
+        f"cat {secret}; ls {tmp_path}": "No such file",
+        "cat /etc/shadow": "ermission denied",
+        "touch /usr/bin/mine": "ead-only file system",
+        "python3 -c 'import socket; socket.create_connection((\"192.0.2.1\", 80), 3)'": "unreachable",
+        "kill -9 1 && echo killed": "",
+        "python3 -c 'x = bytearray(9 << 30)' || echo refused": "refused",
+        "rm -rf /workspace/* ~/.[a-z]* / 2>/dev/null; ls": "",
+    }
+    timed = {"tool": "run", "args": {"command": "f() { f | f & }; f; wait; sleep 60", "timeout_seconds": 1}}
+    write = {"tool": "write", "args": {"path": "../../etc/cron.d/mine", "content": "x"}}
+    steps = scripted(tmp_path, *[run(command) for command in harm], timed, write, FINISH)
+    command = [*GAMEBOX, "agent", "harm", "--repo", str(repo), "--script", steps, "--json", "--memory", "512m"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    envelopes = [step["envelope"] for step in json.loads(done.stdout)["steps"]]
+    for (what, said), envelope in zip(harm.items(), envelopes, strict=False):
+        assert envelope["tool_executed"] is True, (what, envelope)
+        assert said in envelope["result"]["output"], (what, envelope)
+    assert "killed" not in envelopes[4]["result"]["output"]
+    assert "of the host" not in done.stdout
+    assert envelopes[len(harm)]["code"] in ("timeout", "too_many_processes")
+    assert envelopes[len(harm) + 1]["code"] == "path_outside_roots"
+    assert (repo / "calc.py").read_text() == "def add(a, b):\n    return a - b\n"
+    assert not Path("/etc/cron.d/mine").exists()
+
+
 def test_the_demo_finds_and_proves_the_fix() -> None:
     done = subprocess.run([*GAMEBOX, "demo"], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr

@@ -27,7 +27,10 @@ def test_help_names_the_commands() -> None:
     for name in ("run", "agent", "demo", "check", "setup", "version"):
         assert f"\n  {name} " in done.stdout
     assert "gamebox agent" in gamebox("agent", "--help").stdout
-    assert "python3 -c" in gamebox("run", "--help").stdout
+    shown = gamebox("run", "--help").stdout
+    for example in ("python3 -c", "--profile root --network bridge", "--disk 20g --runtime runsc"):
+        assert example in shown
+    assert "gamebox doctor --runtime runsc" in gamebox("doctor", "--help").stdout
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -70,6 +73,11 @@ FINISH = {"tool": "finish", "args": {"summary": "changed\x1b[31m"}}
         (("run", "--timeout", "inf", "--", "true"), "--timeout inf"),
         (("run", "--timeout", "nan", "--", "true"), "--timeout nan"),
         (("run", "--image", "", "--", "true"), "image"),
+        (("run", "--profile", "admin", "--", "true"), "'admin'"),
+        (("run", "--disk", "much", "--", "true"), "'much' is no size of a disk"),
+        (("run", "--local", "--disk", "1g", "--", "true"), "--disk 1g means nothing with --local"),
+        (("run", "--local", "--runtime", "runsc", "--", "true"), "--runtime runsc"),
+        (("run", "--local", "--profile", "root", "--", "true"), "--profile root"),
         (("run", "--env", "=x", "--", "true"), "NAME=VALUE"),
         (("run", "--env", "GAMEBOX_NOT_SET", "--", "true"), "not set here"),
         (("run", "--local", "--workspace", "/nonexistent", "--", "true"), "/nonexistent"),

@@ -19,7 +19,11 @@ _frames = st.lists(st.tuples(_kinds, st.integers(0, 2**32 - 1), st.binary(max_si
 _fields = st.dictionaries(
     st.text(max_size=8),
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(max_size=20),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
         max_leaves=6,
     ),
@@ -93,7 +97,7 @@ def test_messages_round_trip(fields: dict[str, Any], blob: bytes) -> None:
 
 @given(text=st.text(st.characters(categories=("Cs", "Ll", "So")), max_size=20))
 def test_surrogates(text: str) -> None:
-    assert wire.unpack_message(wire.pack_message({"t": text}, exact=True))[0] == {"t": text}
+    assert wire.unpack_message(wire.pack_message({"t": text}, exact=True), exact=True)[0] == {"t": text}
     inexact = wire.unpack_message(wire.pack_message({"t": text}))[0]["t"]
     assert inexact == "".join("?" if "\ud800" <= c <= "\udfff" else c for c in text)
 

@@ -1,0 +1,55 @@
+"""Starting commands: what waits for a process, and what is kept ready."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+from sandbox import CancelToken, LocalEnvironment
+from sandbox.errors import ErrorCode
+from sandbox.guest.proctree import descendants, parents
+from sandbox.guest.spawner import MOST_SPARES
+
+
+def test_many_commands_that_end_at_once_leave_no_crowd_of_spares() -> None:
+    with LocalEnvironment() as env:
+        ids = [env.run("sleep 100", background=True).unwrap().id for _ in range(20)]
+        killers = [threading.Thread(target=env.kill, args=(ident,)) for ident in ids]
+        for thread in killers:
+            thread.start()
+        for thread in killers:
+            thread.join()
+        assert env._process is not None
+        deadline = time.monotonic() + 5
+        most = 1 + 2 * (MOST_SPARES + 1)  # the zygote; a runner and its leader each
+        while len(descendants(env._process.pid)) > most and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert len(descendants(env._process.pid)) <= most
+        assert env.run("echo alive").unwrap().output == "alive\n"
+
+
+def test_a_command_that_was_not_started_in_time_is_no_sign_of_too_many_processes() -> None:
+    """Where the machine is slow and not full, a deadline is a timeout and a cancel a cancel."""
+    with LocalEnvironment() as env:
+        assert env._process is not None
+        guest = env._process.pid
+        zygote = next(pid for pid, parent in parents().items() if parent == guest)
+        os.kill(zygote, signal.SIGSTOP)
+        try:
+            for _ in range(MOST_SPARES + 1):
+                env.run("exec sleep 100", session=None, wait_seconds=0.05).unwrap()
+            late = env.run("true", session=None, timeout_seconds=0.2)
+            assert late.code is ErrorCode.timeout  # type: ignore[union-attr]
+            assert late.result is not None
+            assert (late.result.exit_code, late.result.signal) == (None, None)
+            token = CancelToken()
+            timer = threading.Timer(0.1, token.cancel)
+            timer.start()
+            cancelled = env.run("true", session=None, cancel=token)
+            timer.join()
+            assert cancelled.code is ErrorCode.cancelled  # type: ignore[union-attr]
+        finally:
+            os.kill(zygote, signal.SIGCONT)
+        assert env.run("echo on", session=None).unwrap().output == "on\n"

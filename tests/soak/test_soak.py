@@ -1,0 +1,17 @@
+"""Half a minute of the soak program; ``make soak MINUTES=60`` is the real one."""
+
+from __future__ import annotations
+
+import pytest
+
+from .__main__ import Soak
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("soak")]
+
+
+def test_a_short_soak() -> None:
+    counts = Soak(seed=5, sandboxes=2).run(40)
+    assert counts.notes == []
+    assert counts.fine(), counts.lines()
+    assert sum(counts.actions.values()) > 50
+    assert counts.figures["sandboxes"] >= 2
