@@ -140,18 +140,9 @@ class Kept(NamedTuple):
 
 
 def sandbox_of(
-    image: str,
-    workspace: Path | None,
-    network: str,
-    memory: str,
-    cpus: float,
-    local: bool,
-    *,
-    disk: str | None = None,
-    profile: str = DEFAULT_PROFILE,
-    runtime: str | None = None,
-    kept: Kept = Kept(),
-) -> GuestEnvironment:
+    image: str, workspace: Path | None, network: str, memory: str, cpus: float, local: bool, *,
+    disk: str | None = None, profile: str = DEFAULT_PROFILE, runtime: str | None = None, kept: Kept = Kept(),
+) -> GuestEnvironment:  # fmt: skip
     """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good."""
     if kept.inside is not None:
         return _kept_one(kept, local or workspace is not None)
@@ -163,13 +154,12 @@ def sandbox_of(
     if network not in {"none", "bridge"}:
         raise bad_input(f"--network {network!r} is not known.", "Use none or bridge.")
     if local:
-        _refuse_with_local({"disk": disk, "runtime": runtime, "profile": None if profile == DEFAULT_PROFILE else profile})
+        asked_for = {"disk": disk, "runtime": runtime, "profile": None if profile == DEFAULT_PROFILE else profile}
+        _refuse_with_local(asked_for, kept)
     disk_bytes = None if disk is None else size_of(disk, "a disk")
     limits = Limits(memory_bytes=size_of(memory), cpus=cpus, disk_bytes=disk_bytes)
     # A workspace that fits may be copied in, too.
     limits = replace(limits, transfer_bytes=max(limits.transfer_bytes, limits.workspace_bytes))
-    if local and kept.keep:
-        raise bad_input("--local has no sandbox to keep.", "Leave out --keep and --name, or --local.")
     if local:
         return _local(workspace, limits)
     from .docker.environment import DockerEnvironment
@@ -196,8 +186,10 @@ def _local(workspace: Path | None, limits: Limits) -> GuestEnvironment:
     return LocalEnvironment(workspace=workspace, limits=limits)
 
 
-def _refuse_with_local(options: Mapping[str, str | None]) -> None:
+def _refuse_with_local(options: Mapping[str, str | None], kept: Kept) -> None:
     """Raises SandboxError for an option that asks for what only a container has."""
+    if kept.keep:
+        raise bad_input("--local has no sandbox to keep.", "Leave out --keep and --name, or --local.")
     for name, value in options.items():
         if value is not None:
             raise bad_input(f"--{name} {value} means nothing with --local.", f"Leave out --local, or --{name}.")

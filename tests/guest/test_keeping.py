@@ -17,6 +17,7 @@ from sandbox import operations as op
 from sandbox.errors import SandboxError, SandboxUnavailableError
 from sandbox.guest import keeping
 from sandbox.guest.calling import CALL_BYTES, OWNER_DEAD, TAKE_OVER, Call, CallFinder
+from sandbox.guest.lifetime import LEASE_OVER
 from sandbox.resuming import NoAnswerError
 from sandbox.watching import CancelToken, Watch
 
@@ -280,7 +281,7 @@ def test_the_guest_ends_when_no_host_comes() -> None:
         assert host.run("echo there")[1] == b"there\n"
         host.close(detach=True)
         began = time.monotonic()
-        assert board.guest.wait(10) == 0
+        assert board.guest.wait(10) == LEASE_OVER
         assert 0.9 < time.monotonic() - began < 1.0 + 2.0 + 2.0
 
 
