@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 MOST = 1 << 62
 # Beyond this no timer is set, for a year has fewer.
 MOST_SECONDS = 1e8
+MOST_PATTERN = 1000
 NAMED_SIGNALS = frozenset(
     {"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT", "SIGWINCH"}
 )
@@ -80,6 +81,14 @@ def _offset(value: Any) -> bool:
 
 def _length(value: Any) -> bool:
     return type(value) is int and 1 <= value <= 1000
+
+
+def _port(value: Any) -> bool:
+    return type(value) is int and 0 < value < 65536
+
+
+def _pattern(value: Any) -> bool:
+    return _bytes_as_text(value) and 0 < len(value) <= MOST_PATTERN
 
 
 def _seconds(value: Any) -> bool:
@@ -157,4 +166,14 @@ _ARGUMENTS: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
     ),
     "resize": ({"id": _text, "rows": _length, "cols": _length}, {}),
     "screen": ({"id": _text, "offset": _count, "max_bytes": _count}, {}),
+    "wait_for": (
+        {
+            "timeout_seconds": _seconds, "id": _maybe(_text), "port": _maybe(_port), "host": _maybe(_text),
+            "log": _maybe(_pattern), "literal": _flag, "offset": _offset, "file": _maybe(_text), "contains": _maybe(_text),
+            "exit": _flag,
+        },
+        {},
+    ),
+    "processes": ({"id": _maybe(_text)}, {}),
+    "usage": ({}, {}),
 }  # fmt: skip
