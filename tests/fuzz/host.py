@@ -73,7 +73,7 @@ class FuzzedEnvironment(GuestEnvironment):
     """An environment whose guest is a MutantStream."""
 
     def __init__(self, stream: MutantStream) -> None:
-        super().__init__(None, None, None)
+        super().__init__(None, None, None, track_changes=False)
         self._stream = stream
 
     def _connect(self) -> Transport:

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sandbox import DockerEnvironment
+from sandbox.docker import engine
 from tests.integration.observing import resident_bytes
 
 from .actions import ACTIONS
@@ -130,6 +131,8 @@ class Soak:
             self.counts.highest(name, max(0, after[index] - before[index]))
 
     def _used(self) -> tuple[int, int, int]:
+        for client in list(engine._clients.values()):
+            client.api.close()  # idle connections, of which docker-py keeps up to 25 a client
         gc.collect()
         return len(os.listdir("/proc/self/fd")), threading.active_count(), resident_bytes(os.getpid())
 
