@@ -46,7 +46,12 @@ EPILOG = """Examples:
 """
 
 
+# What `gamebox run --in` can do with a sandbox that is there; all else was settled when it was made.
+_WITH_IN = frozenset({"command", "timeout", "env", "stdin", "as_json", "inside"})
+
+
 def run(
+    ctx: typer.Context,
     command: list[str] = typer.Argument(..., metavar="COMMAND", help="The program and its arguments."),
     image: str = typer.Option(DEFAULT_IMAGE, help="Image of the sandbox."),
     workspace: Path | None = typer.Option(None, help="Folder to copy in; nothing is written back to it."),
@@ -70,6 +75,8 @@ def run(
     """
     args = {"argv": command, "env": dict(_variable(text) for text in env), "timeout_seconds": timeout}
     kept = Kept(keep or name is not None, name, inside)
+    if inside is not None:
+        _refuse_with_in(ctx)
     folder = None if local else workspace
     asked = sandbox_of(image, folder, network, memory, cpus, local, disk=disk, profile=profile, runtime=runtime, kept=kept)
     with _opened(asked, timeout) as sandbox:
@@ -145,7 +152,7 @@ def sandbox_of(
 ) -> GuestEnvironment:  # fmt: skip
     """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good."""
     if kept.inside is not None:
-        return _kept_one(kept, local or workspace is not None)
+        return _kept_one(kept.inside)
     from dataclasses import replace
 
     from .limits import Limits
@@ -171,12 +178,19 @@ def sandbox_of(
     )  # fmt: skip
 
 
-def _kept_one(kept: Kept, other: bool) -> GuestEnvironment:
-    if other or kept.keep:
-        raise bad_input("--in names a sandbox that is there.", "Leave out --keep, --name, --local and --workspace.")
+def _refuse_with_in(ctx: typer.Context) -> None:
+    """Raises SandboxError for an option that --in could only ignore."""
+    for option in ctx.command.params:
+        name = str(option.name)
+        source = ctx.get_parameter_source(name)
+        if name not in _WITH_IN and source is not None and source.name == "COMMANDLINE":
+            raise bad_input(f"{option.opts[-1]} means nothing with --in: that sandbox is there.", f"Leave out {option.opts[-1]}.")
+
+
+def _kept_one(known: str) -> GuestEnvironment:
     from .docker.environment import DockerEnvironment
 
-    return DockerEnvironment.attach(str(kept.inside), report=_report)
+    return DockerEnvironment.attach(known, report=_report)
 
 
 def _local(workspace: Path | None, limits: Limits) -> GuestEnvironment:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import docker
 import docker.errors
 
-from sandbox.envelope import Envelope
+from sandbox.envelope import Envelope, Failure
 from sandbox.environment import Approver
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest_environment import GuestEnvironment
@@ -126,7 +126,7 @@ class DockerEnvironment(GuestEnvironment):
         found = kept.find(client, id_or_name)
         env = cls(
             found.image, limits=found.limits, network=found.network, approver=approver, report=report, profile=found.profile,
-            keep=True, keep_seconds=found.seconds, name=found.name,
+            runtime=found.runtime, track_changes=found.track_changes, keep=True, keep_seconds=found.seconds, name=found.name,
         )  # fmt: skip
         env._kept, env._take_over, env._name, env._disk = found, take_over, found.ident, found.disk
         return env.start()
@@ -170,7 +170,8 @@ class DockerEnvironment(GuestEnvironment):
                 kept.check_name_is_free(client, self._given_name)
             self._kept = Kept(
                 self._name, kept.new_token(), self._keep_seconds, self._given_name, self.image, self.profile.name, self.network,
-                self.limits, disk,
+                self.limits, disk, self._oci_runtime, self.track_changes,
+                (*(["env"] if self._env else []), *(["ca_bundle"] if self._bundle else [])),
             )  # fmt: skip
             self._ownership = owners.claim(self._name)
         try:
@@ -247,6 +248,14 @@ class DockerEnvironment(GuestEnvironment):
             client.api.start(self._container_id)
         return self._stream
 
+    @property
+    def _attached(self) -> bool:
+        return self._kept is not None and bool(self._kept.container_id)
+
+    def _begin_history(self, empty: bool) -> None:
+        if not self._attached:  # what its workspace was at the start, only its maker knows
+            super()._begin_history(empty)
+
     def _starts_empty(self) -> bool:
         return self._workspace is None
 
@@ -257,14 +266,20 @@ class DockerEnvironment(GuestEnvironment):
         return base
 
     def fork(self, count: int = 1, checkpoint: str | None = None) -> Envelope[ForkResult]:
-        """See ``StateMethods.fork``; image, limits, network, variables, profile and the rest are those of this environment."""
+        """See ``StateMethods.fork``; image, limits, network, variables, profile and the rest are those of this environment.
+
+        Forks of a kept sandbox are not kept. One that was attached to cannot be forked where it was made with variables or
+        certificates, which only its maker knows (failure ``operation_not_supported``).
+        """
+        if self._attached and self._kept is not None and self._kept.given:
+            return Failure.of(reaching.unknown_to_forks(self._kept))
         return self._with_history(lambda history: forked(self, self._twin, history, count, checkpoint))
 
     def _twin(self) -> DockerEnvironment:
         return type(self)(
             self.image, limits=self.limits, network=self.network, env=self._env, ca_bundle=self._bundle,
             approver=self.approver, report=self._report, profile=self.profile.name, runtime=self._oci_runtime,
-            track_changes=self.track_changes, keep=self._keep, keep_seconds=self._keep_seconds,
+            track_changes=self.track_changes,
         )  # fmt: skip
 
     def _fill(self) -> None:
@@ -280,8 +295,11 @@ class DockerEnvironment(GuestEnvironment):
     def remove(self) -> None:
         """End the sandbox and everything in it, also a kept one; may be called more than once.
 
-        One that another orchestrator took over is left to that.
+        One that another orchestrator took over is left to that. Raises SandboxError ``sandbox_owned`` where one attached to it
+        since ``close``.
         """
+        if self._closed and self._detaches and not self._taken_over:
+            self._ownership = reaching.claimed_again(self._name)
         self._detaches = self._taken_over
         self.close()
 

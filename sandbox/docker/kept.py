@@ -30,7 +30,8 @@ LEAST_PREFIX = 4
 class Kept:
     """What is needed to serve a sandbox that another process made. The token is what a guest knows its hosts by.
 
-    ``ident`` is the name of its container, ``container_id`` the engine's id ("" before it is created).
+    ``ident`` is the name of its container, ``container_id`` the engine's id ("" before it is created). ``given`` names what it was
+    made with that labels do not hold, for it may be secret: "env", "ca_bundle".
     """
 
     ident: str
@@ -42,6 +43,9 @@ class Kept:
     network: Network
     limits: Limits
     disk: Disk
+    runtime: str | None = None
+    track_changes: bool = True
+    given: tuple[str, ...] = ()
     container_id: str = ""
 
     def labels(self) -> dict[str, str]:
@@ -51,6 +55,7 @@ class Kept:
             "token": self.token.hex(), "seconds": self.seconds, "image": self.image, "profile": self.profile,
             "network": self.network.mode, "limits": dataclasses.asdict(self.limits),
             "disk": {"kind": disk.kind, "places": disk.places, "watched": disk.watched, "why": disk.why},
+            "runtime": self.runtime, "track_changes": self.track_changes, "given": self.given,
         }  # fmt: skip
         named = {} if self.name is None else {NAME_LABEL: self.name}
         return {KEEP_LABEL: json.dumps(fields), **named}
@@ -145,6 +150,9 @@ def kept_of(listed: dict[str, Any]) -> Kept:
             disk=Disk(
                 disk["kind"], tuple((p, s) for p, s in disk["places"]), watched=tuple(disk["watched"]), why=disk["why"]
             ),
+            runtime=fields["runtime"],
+            track_changes=bool(fields["track_changes"]),
+            given=tuple(map(str, fields["given"])),
             container_id=listed["Id"],
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -165,5 +173,5 @@ def _not_found(id_or_name: str, ordinary: list[str]) -> SandboxError:
     return SandboxError(
         ErrorCode.sandbox_not_found,
         f"There is no kept sandbox {id_or_name!r} on this engine.",
-        "See gamebox ls for those there are; one that had no orchestrator for its keep_seconds has ended.",
+        "See gamebox ls for those there are; one that had no orchestrator for its keep_seconds, or was idle, has ended.",
     )

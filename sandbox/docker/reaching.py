@@ -183,6 +183,28 @@ def take(
     return stream, nonce, rest, ownership or owners.seize(kept.ident)
 
 
+def claimed_again(ident: str) -> owners.Ownership:
+    """Become the owner of a sandbox that was left, to end it. Raises SandboxError ``sandbox_owned`` where somebody else is."""
+    before = owners.owner_of(ident)
+    ownership = owners.claim(ident)
+    if ownership is None:
+        raise SandboxError(
+            ErrorCode.sandbox_owned,
+            f"The sandbox {ident} is in use by {before or 'another process'}, which attached to it after it was closed here.",
+            "Leave it to that one, or end it with `gamebox rm --force`.",
+        )
+    return ownership
+
+
+def unknown_to_forks(kept: Kept) -> SandboxError:
+    """Why a sandbox that was attached to cannot be forked."""
+    return SandboxError(
+        ErrorCode.operation_not_supported,
+        f"The sandbox was made with {' and '.join(kept.given)}, which only its maker knows: forks would be without.",
+        "Take its files along with checkpoint and save_checkpoint, make another sandbox with them, and load_checkpoint there.",
+    )
+
+
 def _may_pass(error: BaseException) -> bool:
     """Whether trying again can help: the engine is on its way back, or the stream was cut once more."""
     if isinstance(error, SandboxUnavailableError):

@@ -75,6 +75,8 @@ class Server:
             reactor.watch(in_fd, select.EPOLLIN, self._readable)
         else:
             self._entrance = Entrance(reactor, self._keeper.token, in_fd, link.fd, self._entered)
+            if processes.lifetime is not None:
+                processes.lifetime.alone = self._keeper.alone
             if isolated:
                 self._door = Door(reactor, self._keeper.token, self._entered)
         reactor.after(lease.left(), self._check_lease)

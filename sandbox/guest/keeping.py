@@ -41,11 +41,14 @@ class Keeper(Lease):
         self._where = where
         self.detached = False
 
+    def alone(self) -> bool:
+        """Whether it has no host, as far as can be told."""
+        return self.detached or time.monotonic() - self.heard >= SILENT_SECONDS
+
     def accepts(self, call: Call) -> bool:
         """Whether the caller becomes the host: nobody is, or it is the same one again, or it may take over."""
-        silent = time.monotonic() - self.heard >= SILENT_SECONDS
         dead = bool(call.flags & OWNER_DEAD) and call.where == self._where
-        return bool(self.detached or silent or self.same_host(call) or dead or call.flags & TAKE_OVER)
+        return bool(self.alone() or self.same_host(call) or dead or call.flags & TAKE_OVER)
 
     def same_host(self, call: Call) -> bool:
         """Whether the present host calls: its stream was cut, or it calls twice because the answer was late."""

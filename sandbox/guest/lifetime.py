@@ -46,6 +46,8 @@ class Lifetime:
         self._idle: float | None = limits.get("idle_seconds")
         self._started = self._worked = self._looked = time.monotonic()
         self._left_behind = 0.0
+        # Whether a kept sandbox has no host at the moment: then its keep_seconds run, and it is not idle.
+        self.alone: Callable[[], bool] = lambda: False
         self._told: dict[str, float] = {}
         self._arm()
 
@@ -111,7 +113,7 @@ class Lifetime:
         return max([self._worked, *(c.ended for c in self._processes.commands.values())])
 
     def _busy(self) -> bool:
-        return self._under_way() or any(c.running for c in self._processes.commands.values())
+        return self._under_way() or self.alone() or any(c.running for c in self._processes.commands.values())
 
     def _left_behind_computes(self, seconds: float) -> bool:
         if self._idle is None:

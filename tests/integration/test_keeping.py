@@ -489,3 +489,34 @@ def test_labels_are_enough_to_tell_whose_it_is(kept: Callable[..., DockerEnviron
     inventory.remove(listed)
     assert gone(env.container_id)
     assert container.PID_LABEL == "dev.gamebox.pid"
+
+
+def test_a_closed_owner_does_not_end_it_for_the_next(kept: Callable[..., DockerEnvironment]) -> None:
+    first = kept()
+    first.close()
+    second = DockerEnvironment.attach(first.container_id)
+    with pytest.raises(SandboxError) as refused:
+        first.remove()
+    assert refused.value.code is ErrorCode.sandbox_owned
+    assert second.run("echo lives").unwrap().output == "lives\n"
+    second.close()
+    first.remove()
+    assert gone(first.container_id)
+
+
+def test_what_only_its_maker_knows_is_said_after_an_attach(kept: Callable[..., DockerEnvironment]) -> None:
+    kept(env={"FOO": "bar"}, name="with-env").close()
+    later = DockerEnvironment.attach("with-env")
+    assert later.changes().code is ErrorCode.checkpoint_not_found  # type: ignore[union-attr]
+    forked = later.fork(1)
+    assert (forked.ok, forked.code) == (False, ErrorCode.operation_not_supported)  # type: ignore[union-attr]
+    assert "env" in forked.error  # type: ignore[union-attr]
+    later.remove()
+
+
+def test_time_without_an_orchestrator_is_not_idle(kept: Callable[..., DockerEnvironment]) -> None:
+    env = kept(limits=Limits(memory_bytes=256 << 20, idle_seconds=2.0))
+    env.close()
+    time.sleep(4)
+    with DockerEnvironment.attach(env.container_id) as later:
+        assert later.run("echo there").unwrap().output == "there\n"
