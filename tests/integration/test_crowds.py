@@ -8,7 +8,7 @@ import pytest
 
 from sandbox import DockerEnvironment, Limits
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 
 def test_eight_sandboxes_with_thirty_commands_each() -> None:

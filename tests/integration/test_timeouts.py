@@ -15,7 +15,7 @@ from sandbox.errors import ErrorCode
 
 from .observing import eventually, of_commands, within
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 SECONDS = 0.5
 PROMISED, PROMISED_STORM = 0.25, 1.5

@@ -14,7 +14,7 @@ from sandbox import DockerEnvironment, Limits
 from sandbox.errors import ErrorCode
 from tests.integration.observing import eventually, of_commands
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 SECONDS = 2.0
 ENDS = {ErrorCode.timeout, ErrorCode.no_space, ErrorCode.sandbox_unavailable}

@@ -16,7 +16,7 @@ from tests.integration.observing import guest_pid, of_commands, resident_bytes, 
 
 from .probing import probe
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 MIB = 1 << 20
 

@@ -6,7 +6,7 @@ import pytest
 
 from .__main__ import Soak
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("soak")]
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 
 def test_a_short_soak() -> None:
