@@ -85,6 +85,7 @@ def test_a_create_that_was_interrupted_and_is_carried_out_later_is_removed(monke
     assert eventually(lambda: unstarted(os.getpid()) == [], 3.0)
 
 
+@pytest.mark.alone
 def test_a_runtime_volume_removed_behind_our_back_is_made_again() -> None:
     client = connect()
     name = ensure_runtime(client, report=print).name
