@@ -285,6 +285,8 @@ class GuestEnvironment(PausableEnvironment, KeepsState):
         """The section on what is left now; {} before the start, and where there is no answer."""
         if self._transport is None:
             return {}
+        if self._pause.on:  # it could not answer, and the prompt would wait for it
+            return {"left": "paused"}
         try:
             fields, _ = self._transport.request("usage", {}, timeout_seconds=LOOK_SECONDS)
             result = result_of(op.Usage(), fields, b"")
