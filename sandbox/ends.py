@@ -8,8 +8,13 @@ from .limits import Limits
 from .wording import duration
 
 
-def of_its_own_accord(exit_code: int | None, limits: Limits) -> SandboxUnavailableError | None:
-    """The post-mortem where the guest's exit code says that a limit of time ended it; else None."""
+def of_its_own_accord(
+    exit_code: int | None, limits: Limits, keep_seconds: float | None = None
+) -> SandboxUnavailableError | None:
+    """The post-mortem where the guest's exit code says that a limit of time ended it; else None.
+
+    ``keep_seconds`` is the patience of a kept sandbox, which has no lease of its limits.
+    """
     if exit_code == LIFETIME_OVER and limits.lifetime_seconds is not None:
         return SandboxUnavailableError(
             "lifetime_over",
@@ -23,9 +28,12 @@ def of_its_own_accord(exit_code: int | None, limits: Limits) -> SandboxUnavailab
             f"Start another one, with idle_seconds above {limits.idle_seconds:g} (or None) where it has to wait that long.",
         )
     if exit_code == LEASE_OVER:
+        seconds, name = limits.lease_seconds, "Limits(lease_seconds=...)"
+        if keep_seconds is not None:
+            seconds, name = keep_seconds, "keep_seconds"
         return SandboxUnavailableError(
             "lease_ended",
-            f"The sandbox heard nothing from this process for {limits.lease_seconds:g} seconds, and ended by itself.",
-            "This process was stopped for that long, or cut off. Start another sandbox; Limits(lease_seconds=...) is its patience.",
+            f"The sandbox heard nothing from this process for {seconds:g} seconds, and ended by itself.",
+            f"This process was stopped for that long, or cut off. Start another sandbox; {name} is its patience.",
         )
     return None

@@ -334,7 +334,8 @@ class DockerEnvironment(GuestEnvironment):
             if self._ownership is not None:
                 self._ownership.release(gone=True)
         said = self._stream.stderr if self._stream is not None else ""
-        ended = postmortem.Ended(self.container_id, self.limits, detail, said, kept=self._kept is not None)
+        keep_seconds = None if self._kept is None else self._keep_seconds
+        ended = postmortem.Ended(self.container_id, self.limits, detail, said, keep_seconds)
         return ended.explain(reason, self._events)
 
     def describe(self) -> dict[str, str]:

@@ -22,13 +22,16 @@ AGAIN = "Start another sandbox; files in this one are lost."
 
 @dataclass(frozen=True)
 class Ended:
-    """A sandbox whose pipe has ended. ``detail`` is the pipe's own word, ``said`` the last that the guest wrote to its stderr."""
+    """A sandbox whose pipe has ended. ``detail`` is the pipe's own word, ``said`` the last that the guest wrote to its stderr.
+
+    ``keep_seconds`` is None for one that is not kept.
+    """
 
     container_id: str
     limits: Limits
     detail: str
     said: str
-    kept: bool = False
+    keep_seconds: float | None = None
 
     def explain(self, reason: str, events: EngineEvents | None) -> SandboxUnavailableError:
         """Why; within 2 s. A container that still runs, and that nobody can reach any more, is ended, unless it is kept."""
@@ -54,7 +57,7 @@ class Ended:
                 f"The Docker Engine is gone. {self.detail}".strip(),
                 "Start the engine again, then another sandbox; files in this one are lost.",
             )
-        if self.kept:
+        if self.keep_seconds is not None:
             message = f"The connection to the sandbox was cut. {self.detail}".strip()
             back = f"It still runs: DockerEnvironment.attach({self.container_id[:12]!r}) reaches it."
             return SandboxUnavailableError("pipe_broken", message, back)
@@ -72,7 +75,7 @@ class Ended:
         if fate.exit_code == 0:  # which it does at the end of its input
             message = f"The connection to the sandbox was cut, and so it ended. {self.detail}".strip()
             return SandboxUnavailableError("pipe_broken", message, AGAIN)
-        if its_own := of_its_own_accord(fate.exit_code, self.limits):
+        if its_own := of_its_own_accord(fate.exit_code, self.limits, self.keep_seconds):
             return its_own
         last = self.said.strip().splitlines()[-1:]
         ended = f"The guest ended by itself with exit code {fate.exit_code}{': ' + last[0][:300] if last else ''}."
