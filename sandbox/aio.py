@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from . import results as res
 from .envelope import Envelope
 from .environment import ActionLike, Environment
-from .following import WAIT_SECONDS, OutputChunk, Tail
+from .following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Tail, rests
 from .limits import Limits
 from .methods import OperationMethods
 from .state.methods import StateMethods
@@ -103,6 +103,9 @@ class AsyncEnvironment:
         tail = Tail(offset)
         while tail.ended is None:
             answer = await self.logs(id, offset=tail.offset, follow=True, wait_seconds=WAIT_SECONDS)
+            if rests(answer):
+                await asyncio.sleep(PAUSED_SECONDS)
+                continue
             chunk = tail.take(answer.unwrap())
             if chunk is not None:
                 yield chunk

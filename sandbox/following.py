@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import codecs
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from .envelope import Envelope
+from .errors import ErrorCode
 from .results import LogsResult
 from .watching import CancelToken, StreamName
 
 # How long one question waits for output; then it is asked again.
 WAIT_SECONDS = 30.0
+# How long to wait before it is asked again of a sandbox that is paused.
+PAUSED_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,11 @@ class AskLogs(Protocol):
         """The output from ``offset`` on, as soon as there is some."""
 
 
+def rests(answer: Envelope[LogsResult]) -> bool:
+    """Whether it is the answer of a paused sandbox: its commands go on afterwards, so nobody who follows them gives up."""
+    return not answer.ok and answer.code is ErrorCode.sandbox_paused
+
+
 class Tail:
     """Puts the answers of ``logs`` together: characters stay whole where an answer splits them."""
 
@@ -62,7 +71,7 @@ class Tail:
 class Following:
     """Iterates over the output of a command until it has ended; ``ended`` is its last state then, without output.
 
-    What the command leaves running is not followed. Raises SandboxError while it iterates.
+    What the command leaves running is not followed; a pause is waited through. Raises SandboxError while it iterates.
     """
 
     def __init__(self, ask: AskLogs, ident: str, offset: int, cancel: CancelToken | None) -> None:
@@ -79,6 +88,9 @@ class Following:
             answer = self._ask(
                 self._id, offset=self._tail.offset, follow=True, wait_seconds=WAIT_SECONDS, cancel=self._cancel
             )
+            if rests(answer):
+                time.sleep(PAUSED_SECONDS)
+                continue
             chunk = self._tail.take(answer.unwrap())
             if chunk is not None:
                 yield chunk
