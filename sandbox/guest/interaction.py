@@ -164,20 +164,21 @@ class Conversation:
         self._reactor = reactor
         self._interaction = interaction
         self._command = command
-        self._deadline = time.monotonic() + seconds
+        # A timer, and not a time: those of the reactor are put off by a pause.
+        self._deadline = reactor.after(seconds, lambda: None)
         self._reply = reply
         self._quiet = QUIET_SECONDS
         self._seen = -1
 
     def listen(self) -> None:
         """Look again after a pause."""
-        left = self._deadline - time.monotonic()
+        left = self._deadline.due - time.monotonic()
         self._reactor.after(max(0.0, min(self._quiet, left)), self._look)
         self._quiet = min(self._quiet * 1.3, LONGEST_QUIET_SECONDS)
 
     def _look(self) -> None:
         command = self._command
-        over = not command.running or time.monotonic() >= self._deadline
+        over = not command.running or time.monotonic() >= self._deadline.due
         if not over and command.output.total != self._seen:
             self._seen = command.output.total
             self.listen()
@@ -189,6 +190,7 @@ class Conversation:
         waits = wait is not None and wait["kind"] == "stdin" and not (source is not None and source.unread)
         answered = waits and self._command.output.total == self._seen
         if over or answered or not self._command.running:
+            self._deadline.cancel()
             self._interaction.answer(self._command, wait if self._command.running else None, self._reply)
         else:
             self.listen()

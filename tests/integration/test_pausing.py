@@ -1,0 +1,102 @@
+"""What waits while a sandbox is paused, and what is said of one that ended while its orchestrator was stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sandbox import DockerEnvironment, Limits
+from sandbox.aio import AsyncEnvironment
+
+from .observing import within
+
+pytestmark = pytest.mark.engine
+
+SMALL = Limits(memory_bytes=256 << 20)
+STOPPED = """
+from sandbox import DockerEnvironment, Limits
+with DockerEnvironment(limits=Limits(memory_bytes=256 << 20), keep=True, keep_seconds=2.0) as env:
+    print("there", flush=True)
+    input()
+    answer = env.run("true")
+    print(answer.error, answer.hint, flush=True)
+"""
+
+
+def resumed_after(env: DockerEnvironment, seconds: float) -> threading.Timer:
+    """Paused now, and resumed then."""
+    env.pause()
+    timer = threading.Timer(seconds, env.resume)
+    timer.start()
+    return timer
+
+
+def test_a_paused_sandbox_is_described_at_once() -> None:
+    with DockerEnvironment(limits=SMALL) as env:
+        env.pause()
+        sections, _ = within(0.5, env.describe)
+        assert sections["left"] == "paused"
+        env.resume()
+        assert "memory" in env.describe()["left"]
+
+
+def test_who_follows_a_command_waits_through_a_pause() -> None:
+    with DockerEnvironment(limits=SMALL) as env:
+        command = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.3; done"
+        ident = env.run(command, background=True).unwrap().id
+        said, resuming = "", None
+        for chunk in env.follow(ident):
+            said += chunk.text
+            resuming = resuming or resumed_after(env, 1.5)
+        assert said.split() == ["1", "2", "3", "4", "5", "6"]
+        assert resuming is not None
+        resuming.join()
+
+
+def test_coroutines_wait_through_a_pause_as_well() -> None:
+    async def use(env: DockerEnvironment) -> str:
+        ident = env.run("for i in 1 2 3 4; do echo $i; sleep 0.3; done", background=True).unwrap().id
+        said, resuming = "", None
+        async for chunk in AsyncEnvironment(env).follow(ident):
+            said += chunk.text
+            resuming = resuming or resumed_after(env, 1.5)
+        return said
+
+    with DockerEnvironment(limits=SMALL) as env:
+        assert asyncio.run(use(env)).split() == ["1", "2", "3", "4"]
+
+
+def test_a_pause_does_not_count_for_what_was_typed() -> None:
+    program = "read line; for i in 1 2 3; do sleep 1.2; echo part; done; echo answered $line; read more"
+    with DockerEnvironment(limits=SMALL) as env:
+        ident = env.run(program, background=True, wait_seconds=5).unwrap().id
+        assert ident is not None
+        pausing = threading.Timer(0.5, lambda: resumed_after(env, 5.0))
+        pausing.start()
+        answer = env.send(ident, "hello\n", wait_seconds=5).unwrap()
+        assert answer.output.endswith("answered hello\n")
+
+
+def test_a_kept_one_names_its_own_patience_when_its_orchestrator_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", STOPPED], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(6)
+        os.kill(process.pid, signal.SIGCONT)
+        said, _ = process.communicate("go on\n", timeout=30)
+    assert "nothing from this process for 2 seconds" in said
+    assert "keep_seconds" in said
+    assert "lease_seconds" not in said
