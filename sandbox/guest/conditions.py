@@ -86,7 +86,7 @@ class Polling:
     def _look(self) -> None:
         if self._wait.waiting.open and not self._looking:
             self._looking, self._last = True, self._wait.over
-            self._workers.submit(self._work)
+            self._workers.submit(self._work, watching=True)
 
     def _work(self) -> None:
         """In a worker."""

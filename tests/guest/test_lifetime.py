@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from sandbox.guest import lifetime
+from sandbox.guest.conditions import Conditions
 from sandbox.guest.lifetime import IDLE, LIFETIME_OVER, Lifetime
 from sandbox.guest.processes import Processes
 from sandbox.guest.reactor import Reactor
@@ -24,6 +25,8 @@ class _Command:
 
 
 class _Place:
+    workspace, roots = "/", ("/",)
+
     def __init__(self, limits: dict[str, Any]) -> None:
         self.limits = limits
 
@@ -45,6 +48,27 @@ def ended(reactor: Reactor) -> tuple[int, float]:
     before = time.monotonic()
     threading.Timer(3.0, lambda: reactor.hand_over(reactor.stop)).start()
     return reactor.run(), time.monotonic() - before
+
+
+class _Workers:
+    """Notes of every job whether it counts as work; carries none out."""
+
+    def __init__(self) -> None:
+        self.watching: list[bool] = []
+
+    def submit(self, _job: Callable[[], None], *, watching: bool = False) -> None:
+        self.watching.append(watching)
+
+
+@pytest.mark.parametrize("condition", [{"port": 80}, {"file": "x"}])
+def test_looking_for_what_is_waited_for_is_no_work(condition: dict[str, Any]) -> None:
+    reactor, workers = Reactor(), _Workers()
+    nothing = dict.fromkeys(("id", "log", "exit", "port", "host", "file", "contains"))
+    conditions = Conditions(reactor, cast("Processes", _Sandbox()), cast("Any", workers))
+    conditions.wait_for({**nothing, **condition, "timeout_seconds": 10}, lambda _fields, _blob: None)
+    reactor.after(0.05, reactor.stop)
+    reactor.run()
+    assert workers.watching == [True]
 
 
 def test_the_lifetime_ends_whatever_is_done() -> None:
