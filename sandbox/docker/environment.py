@@ -346,4 +346,5 @@ class DockerEnvironment(GuestEnvironment):
         return sections
 
     def _kind(self) -> str:
-        return f"An isolated container (image {self.image}). {self.profile.gives}"
+        runtime = "" if self._oci_runtime is None else f", OCI runtime {self._oci_runtime}"
+        return f"An isolated container (image {self.image}{runtime}). {self.profile.gives}"

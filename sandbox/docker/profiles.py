@@ -64,6 +64,7 @@ CONFORMANCE = dataclasses.replace(
     ROOT,
     name="conformance",
     file_roots=("/",),
+    gives=f"{ROOT.gives} File tools reach every path of the container, too.",
     least_file_bytes=_FOREIGN_BYTES,
     warning="The profile conformance is for foreign test suites: file tools reach every path of the container, as root.",
 )

@@ -25,6 +25,16 @@ def test_an_unknown_profile_names_those_there_are() -> None:
     assert caught.value.hint == "Use one of: default, root, conformance."
 
 
+def test_the_model_is_told_the_runtime_and_how_far_the_file_tools_reach() -> None:
+    said = DockerEnvironment(profile="conformance", runtime="runsc").describe()["sandbox"]
+    assert "OCI runtime runsc" in said
+    assert "You are root" in said
+    assert "File tools reach every path" in said
+    plain = DockerEnvironment(profile="root").describe()["sandbox"]
+    assert "runtime" not in plain
+    assert "every path" not in plain
+
+
 def test_only_the_default_keeps_its_commands_unprivileged() -> None:
     assert (DEFAULT.uid, DEFAULT.read_only_root, DEFAULT.capabilities) == (1000, True, ("SETUID", "SETGID", "KILL"))
     for profile in (ROOT, CONFORMANCE):
