@@ -92,7 +92,7 @@ def _state(listed: Listed) -> str:
     if listed.state == "owned":
         return f"{paused}owned by pid {listed.owner_pid}"
     if listed.state == "elsewhere":
-        return f"{paused}of {listed.owner_host or 'another host'}"
+        return f"{paused}of {listed.others}"
     if listed.state == "orphaned":
         return f"{paused}its pid {listed.owner_pid} is dead"
     left = listed.deadline_left_seconds

@@ -33,7 +33,8 @@ class Listed:
     another host or user, if there is one); orphaned (its owner is dead, and it is about to end, or was never started).
 
     ``status`` is the engine's word (running, paused, created). ``deadline_left_seconds`` is how long a detached one waits for an
-    orchestrator, as far as that is known here; ``ident`` the name of its container.
+    orchestrator, as far as that is known here; ``ident`` the name of its container. ``here`` says that this host made it, at this
+    boot: one that is elsewhere is then another user's of this host (whose files on it are not ours).
     """
 
     id: str
@@ -48,6 +49,12 @@ class Listed:
     since: float | None
     deadline_left_seconds: float | None
     age_seconds: float
+    here: bool
+
+    @property
+    def others(self) -> str:
+        """Whose it is, where that is elsewhere."""
+        return "another user of this host" if self.here else self.owner_host or "another host"
 
 
 def sandboxes(client: docker.DockerClient, *, every: bool = False) -> list[Listed]:
@@ -79,7 +86,7 @@ def chosen(listed: Iterable[Listed], containers: Iterable[str]) -> list[Listed]:
 def remove(sandbox: Listed, *, force: bool = False) -> None:
     """End a sandbox. Raises SandboxError ``sandbox_owned`` for one in use, unless ``force``, and as the engine does."""
     if sandbox.state in ("owned", "elsewhere") and not force:
-        who = f"process {sandbox.owner_pid} on {sandbox.owner_host}" if sandbox.owner_pid else sandbox.owner_host
+        who = f"process {sandbox.owner_pid} on {sandbox.owner_host}" if sandbox.owner_pid else sandbox.others
         raise SandboxError(
             ErrorCode.sandbox_owned,
             f"The sandbox {sandbox.name or sandbox.id[:12]} is in use by {who}, as far as can be seen from here.",
@@ -120,7 +127,7 @@ def _listed(found: dict[str, Any]) -> Listed:
     return Listed(
         id=found["Id"], ident=ident, name=labels.get(NAME_LABEL), image=labels.get(IMAGE_LABEL) or found["Image"], kept=kept,
         status=found["State"], state=state, owner_pid=pid, owner_host=host, since=since, deadline_left_seconds=left,
-        age_seconds=time.time() - made,
+        age_seconds=time.time() - made, here=here,
     )  # fmt: skip
 
 

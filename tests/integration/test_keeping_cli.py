@@ -51,6 +51,18 @@ def test_keep_use_list_remove() -> None:
     assert "gamebox ls" in gone.stderr
 
 
+def test_one_of_another_user_of_this_host_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ident = gamebox("run", "--keep", "--", "true").stderr.split("kept: ")[1].split()[0]
+    try:
+        with monkeypatch.context() as other:
+            other.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+            (line,) = [line for line in gamebox("ls").stdout.splitlines() if line.startswith(ident)]
+            assert "of another user of this host" in line
+            assert "another user of this host" in gamebox("rm", ident).stderr
+    finally:
+        gamebox("rm", "--force", ident)
+
+
 def test_one_in_use_is_refused_without_force() -> None:
     source = (
         "from sandbox import DockerEnvironment; import time; env = DockerEnvironment(keep=True).start()\n"
