@@ -37,7 +37,7 @@ test: setup check ## set-up, the checks and every test
 fuzz: venv ## both ends of the pipe against FRAMES=100000 mutated frames each (SEED=1)
 	@.venv/bin/python -m tests.fuzz run --frames $(FRAMES) --seed $(SEED)
 
-soak: setup ## sandboxes under all operations and faults for MINUTES=60, every answer checked (SEED=1)
+soak: setup ## sandboxes under commands, files, transfers and faults for MINUTES=60, every answer checked (SEED=1)
 	@.venv/bin/python -m tests.soak --minutes $(MINUTES) --seed $(SEED)
 
 lock: ## renew requirements.lock from pyproject.toml (needs uv)

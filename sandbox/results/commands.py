@@ -79,7 +79,7 @@ class LogsResult(Result):
     """``content`` is the output from ``offset`` to ``next_offset``; ``total_bytes`` is all the command has produced.
 
     ``encoding_errors`` says that bytes which are no UTF-8 were replaced in it; ``content_bytes`` (in Python only) is what was
-    printed. ``stop_reason`` says why the command was stopped, where it was: "timeout", "killed", "cancelled", "disk".
+    printed. ``stop_reason`` says why the command was stopped, where it was: "timeout", "cpu", "killed", "cancelled", "disk".
     """
 
     id: str

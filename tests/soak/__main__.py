@@ -1,4 +1,7 @@
-"""Several sandboxes at once under a seeded mix of all operations, while faults are injected; every answer is checked.
+"""Several sandboxes at once under a seeded mix of operations, while faults are injected; every answer is checked.
+
+Files, commands (foreground, background, sessions, terminals, hogs), lists of processes and transfers are in it; not waits, pages,
+and the state of files (changes, checkpoints, forks, patches).
 
     python -m tests.soak [--minutes 60] [--sandboxes 3] [--seed 1] [--json]
 
