@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,9 +16,12 @@ from sandbox.operations import OPERATIONS, schema_of
 HOST_ONLY = frozenset({"upload", "download"})
 # What a model need not ask for: the environment's description ends with it, in every prompt.
 IN_EVERY_PROMPT = frozenset({"usage"})
-# The rest of run's arguments (argv, env, stdin, session, ...) offer a model second ways to say the same.
-RUN_ARGUMENTS = ("command", "cwd", "timeout_seconds", "background")
-_ARGV_SENTENCE = "Give either command"
+# The rest of run's arguments (argv, env, stdin, ...) offer a model second ways to say the same. These are all that the hints of
+# results name, and without wait_seconds or pty there is nothing for send, screen and resize to act on.
+RUN_ARGUMENTS = (
+    "command", "cwd", "timeout_seconds", "background", "session", "wait_seconds", "pty", "rows", "cols",
+)  # fmt: skip
+_ARGV_SENTENCE = re.compile(r" ?Give either command[^.]*\.")
 
 
 class SandboxAction(Action):
@@ -56,7 +60,7 @@ def sandbox_tools(only: Iterable[str] | None = None) -> list[SandboxAction]:
 def _description(operation: str) -> str:
     text = inspect.getdoc(OPERATIONS[operation]) or ""
     joined = "\n\n".join(" ".join(block.split()) for block in text.split("\n\n"))
-    return joined.split(_ARGV_SENTENCE)[0].strip() if operation == "run" else joined
+    return _ARGV_SENTENCE.sub("", joined) if operation == "run" else joined
 
 
 def _parameters(operation: str) -> dict[str, Any]:

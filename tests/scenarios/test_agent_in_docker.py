@@ -85,6 +85,30 @@ def test_an_agent_that_does_harm_harms_nobody(repo: Path, tmp_path: Path) -> Non
     assert not Path("/etc/cron.d/mine").exists()
 
 
+def test_an_agent_answers_a_program_that_asks(repo: Path, tmp_path: Path) -> None:
+    """A model has every argument that it takes: to start it, to look at it, to answer it and to work beside it."""
+    asks = {"command": "read -p 'name? ' x; echo hello $x; read", "wait_seconds": 1, "pty": True, "session": "talk"}
+    steps = scripted(
+        tmp_path,
+        {"tool": "run", "args": {**asks, "rows": 10, "cols": 60}},
+        {"tool": "run", "args": {"command": "echo beside", "session": None}},
+        {"tool": "send", "args": {"id": "c1", "text": "Ann\n", "wait_seconds": 1}},
+        {"tool": "screen", "args": {"id": "c1"}},
+        {"tool": "kill", "args": {"id": "c1"}},
+        FINISH,
+    )
+    command = [*GAMEBOX, "agent", "talk", "--repo", str(repo), "--script", steps, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    envelopes = [step["envelope"] for step in json.loads(done.stdout)["steps"]]
+    assert all(envelope["tool_executed"] for envelope in envelopes), envelopes
+    asked, beside, answered, shown = (envelope["result"] for envelope in envelopes[:4])
+    assert (asked["id"], asked["running"], asked["output"]) == ("c1", True, "name? ")
+    assert beside["output"] == "beside\n"
+    assert "hello Ann" in answered["output"]
+    assert "hello Ann" in shown["text"]
+
+
 def test_the_demo_finds_and_proves_the_fix() -> None:
     done = subprocess.run([*GAMEBOX, "demo"], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr

@@ -189,7 +189,10 @@ def test_sandbox_tools_say_what_a_model_needs() -> None:
     tools = {t["function"]["name"]: t["function"] for t in standard_registry().tools()}
     assert "upload" not in tools
     assert "download" not in tools
-    assert set(tools["run"]["parameters"]["properties"]) == {"command", "cwd", "timeout_seconds", "background"}
+    assert set(tools["run"]["parameters"]["properties"]) == {
+        "command", "cwd", "timeout_seconds", "background", "session", "wait_seconds", "pty", "rows", "cols",
+    }  # fmt: skip
+    assert "give wait_seconds" in tools["run"]["description"]
     assert tools["run"]["parameters"]["required"] == ["command"]
     assert "argv" not in json.dumps(tools["run"])
     assert all(t["description"] for t in tools.values())
