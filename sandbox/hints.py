@@ -96,6 +96,15 @@ def _timeout(f: Fields) -> Wording:
             f"search did not end within {allowed}; what it found is in the result.",
             "Narrow the path, the glob or the pattern.",
         )
+    if f.get("queued"):
+        holder = f.get("id") or "another command"
+        kill = f", or end {holder} with kill" if f.get("id") else ""
+        return Wording(
+            f"The command was not started: {holder} still held the session {f.get('session')!r} after {allowed}.",
+            f"Use another session, or session=null{kill}.",
+            "kill" if f.get("id") else None,
+            True,
+        )
     if f["operation"] != "run":
         return Wording(
             f"{f['operation']} did not end within {allowed}.", f"Give {longer}, or take less at once.", retryable=True

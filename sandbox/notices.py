@@ -66,6 +66,10 @@ def _torn(f: Fields) -> tuple[str, str]:
 
 NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "still_running": waits.still_running,
+    "waited_for_session": lambda f: (
+        f"It waited {duration(f.get('seconds'))} for {f.get('id') or 'a command'}, which held the session {f.get('session')!r}.",
+        "What need not wait goes into another session, or session=null.",
+    ),
     "left_running": lambda f: (
         f"{f.get('count')} process(es) that the command started are still running under the id {f.get('id')}.",
         f"See their output with logs(id={f.get('id')!r}); end them with kill.",

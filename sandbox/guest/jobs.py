@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 TEXT_CHARS = 500  # of a command's text
+# Who waited for longer in the queue of a session is told for what.
+QUIET_SECONDS = 1.0
 
 
 class Job:
@@ -38,12 +40,43 @@ class Job:
         self._foreground = False
         self._command: Command | None = None
         self._patience: Timer | None = None
+        self._turn: Callable[[], None] | None = None
+        self._waited: list[dict[str, Any]] = []
+
+    def wait_for_session(self, event: Callable[[str], None]) -> None:
+        """Wait for the session's foreground command to end, for ``timeout_seconds`` at most; ``event`` gets "queued", "started"."""
+        session, began, holder = self._session, time.monotonic(), self._session.holder
+
+        def turn() -> None:
+            seconds = time.monotonic() - began
+            if seconds > QUIET_SECONDS:
+                words = {"id": holder, "session": self._args["session"], "seconds": round(seconds, 1)}
+                self._waited = [{"code": "waited_for_session", **words}]
+            self._forget_queue()
+            event("started")
+            self.start_foreground()
+
+        event("queued")
+        self._turn = turn
+        session.waiting.append(turn)
+        if self._args["timeout_seconds"] is not None:
+            self._patience = self._processes.reactor.after(self._args["timeout_seconds"], self._give_up_waiting)
+
+    def _give_up_waiting(self) -> None:
+        self._forget_queue()
+        held = {"id": self._session.holder, "session": self._args["session"]}
+        self._answer({"fault": Fault("timeout", seconds=self._args["timeout_seconds"], queued=True, **held)})
+
+    def _forget_queue(self) -> None:
+        """It waits no longer: what is given up must not pile up behind a command that goes on for long."""
+        if self._patience is not None:
+            self._patience.cancel()
+        if self._turn is not None and self._turn in self._session.waiting:
+            self._session.waiting.remove(self._turn)
+        self._patience = self._turn = None
 
     def start_foreground(self) -> None:
         """Start as the session's one foreground command."""
-        if self._reply is None:  # cancelled while it waited
-            self._next()
-            return
         self._foreground = self._session.busy = True
         self.start()
 
@@ -60,6 +93,8 @@ class Job:
         spec = self._spec()
         keep = args["keep_output_bytes"]
         command = self._command = p.new_command(keep, self._ended)
+        if self._foreground:
+            self._session.holder = command.id
         command.about = _about(args)
         self._before = hits.Before(p.cgroup)
         command.stream = args.get("stream")
@@ -238,6 +273,8 @@ class Job:
         reply, self._reply = self._reply, None
         if reply is None:
             return
+        if self._waited:
+            fields["notices"] = [*self._waited, *fields.get("notices", ())]
         stream: OutputStream | None = self._args.get("stream")
         if stream is None:
             reply(fields, blob)
@@ -258,6 +295,7 @@ class Job:
     def cancel(self) -> None:
         """Stop the command, or take it out of the queue."""
         if self._command is None:
+            self._forget_queue()
             self._answer({"fault": Fault("cancelled", effects="none")})
         elif self._command.running:
             self._processes.stop(self._command, "cancelled", lambda _: None)

@@ -84,8 +84,7 @@ class Processes:
         if background or name is None:
             job.start()
         elif session.busy:
-            event("queued")
-            session.waiting.append(partial(_start_queued, job, event))
+            job.wait_for_session(event)
         else:
             job.start_foreground()
         return job.cancel
@@ -284,11 +283,6 @@ def _nobody_asks(killed: int, survivors: int, hit: tuple[str, ...]) -> None:
 
 def _no_look(_: Command, report: Callable[[dict[str, Any] | None], None]) -> None:
     report(None)
-
-
-def _start_queued(job: Job, event: Callable[[str], None]) -> None:
-    event("started")
-    job.start_foreground()
 
 
 def _finished(command: Command) -> Finished:

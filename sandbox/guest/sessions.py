@@ -41,9 +41,9 @@ exit $__gamebox_status"""
 
 
 class Session:
-    """State and queue of one session; ``busy`` while a foreground command of it runs."""
+    """State and queue of one session; ``busy`` while a foreground command of it runs, ``holder`` is the id of the last one."""
 
-    __slots__ = ("busy", "cwd", "env", "functions", "variables", "waiting")
+    __slots__ = ("busy", "cwd", "env", "functions", "holder", "variables", "waiting")
 
     def __init__(self, cwd: str, env: dict[str, str]) -> None:
         self.cwd = cwd
@@ -51,6 +51,7 @@ class Session:
         self.functions = ""
         self.variables: dict[str, str] = {}  # not exported
         self.busy = False
+        self.holder: str | None = None
         self.waiting: deque[Callable[[], None]] = deque()
 
 

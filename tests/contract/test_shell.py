@@ -233,8 +233,7 @@ def test_runs_of_one_session_queue_and_nothing_else_waits(run: Run, env: GuestEn
         first = pool.submit(run, f"touch {folder}/begun; while [ ! -e {folder}/go ]; do sleep 0.01; done; echo first")
         while not env.read(f"{folder}/begun").ok:
             time.sleep(0.01)
-        # waits for longer than its own timeout, which only counts from its start
-        second = pool.submit(run, f"test -e {folder}/go && echo second", timeout_seconds=0.2)
+        second = pool.submit(run, f"test -e {folder}/go && echo second", timeout_seconds=30)
         done(env.write(f"{folder}/a", "1"))
         assert done(env.run("echo free", session=None)).output == "free\n"
         assert done(env.run("echo other", session="other")).output == "other\n"
@@ -246,7 +245,30 @@ def test_runs_of_one_session_queue_and_nothing_else_waits(run: Run, env: GuestEn
         assert not second.done()
         done(env.write(f"{folder}/go", ""))
         assert done(first.result(timeout=10)).output == "first\n"
-        assert done(second.result(timeout=10)).output == "second\n"
+        envelope = second.result(timeout=10)
+        assert done(envelope).output == "second\n"
+        assert "waited_for_session" in [notice.code for notice in envelope.notices]
+
+
+def test_a_run_gives_up_in_the_queue_after_its_timeout(env: GuestEnvironment, folder: str) -> None:
+    holder = done(env.run("cat", session="held", wait_seconds=0.1, timeout_seconds=60)).id
+    began = time.monotonic()
+    failure = refused(
+        env.run(f"touch {folder}/ran", session="held", timeout_seconds=0.5), "timeout", holder, "not started", "'held'"
+    )
+    assert 0.4 < time.monotonic() - began < 5
+    assert (failure.effects, failure.next_tool) == ("none", "kill")
+    assert "session=null" in str(failure.hint)
+    with ThreadPoolExecutor(1) as pool:
+        later = pool.submit(env.run, "sleep 0.6; echo later", session="held", timeout_seconds=20)
+        time.sleep(1.5)
+        done(env.kill(holder))
+        envelope = later.result(timeout=20)
+    assert done(envelope).output == "later\n"
+    (notice,) = [notice for notice in envelope.notices if notice.code == "waited_for_session"]
+    assert f"for {holder}, which held the session 'held'" in notice.message
+    refused(env.read(f"{folder}/ran"), "path_not_found")
+    assert not [n for n in env.run("true", session="held").notices if n.code == "waited_for_session"]
 
 
 def test_forty_callers(env: GuestEnvironment, folder: str) -> None:

@@ -142,7 +142,7 @@ def test_a_run_that_waits_for_its_session_is_still_in_the_queue_after_a_cut(boar
     host = board.first_host()
     first, one = in_thread(lambda: host.run("sleep 3; echo one", timeout_seconds=5))
     time.sleep(0.3)
-    second, two = in_thread(lambda: host.run("echo two", timeout_seconds=0.5))
+    second, two = in_thread(lambda: host.run("echo two", timeout_seconds=8))
     time.sleep(0.2)
     board.cut()
     first.join(20)

@@ -136,9 +136,9 @@ def test_kill_of_a_background_command_leaves_nothing(env: DockerEnvironment) -> 
 
 def test_a_timeout_of_what_waits_in_the_queue_starts_with_the_command(env: DockerEnvironment) -> None:
     answers = []
-    first = threading.Thread(target=lambda: env.run("sleep 1.2"))
+    first = threading.Thread(target=lambda: env.run("sleep 0.9"))
     first.start()
     time.sleep(0.2)
-    answers.append(env.run("sleep 0.3; echo done", timeout_seconds=0.8))
+    answers.append(env.run("sleep 0.7; echo done", timeout_seconds=1.1))
     first.join()
     assert answers[0].unwrap().output == "done\n"
