@@ -184,9 +184,10 @@ def main(args: list[str] | None = None) -> Any:
         if not isinstance(error, SandboxError) or os.environ.get("GAMEBOX_DEBUG"):
             raise
         if as_json:
+            from sandbox.cli_words import envelope_for_cli
             from sandbox.envelope import Failure
 
-            sandbox_cli.print_json(Failure[Any].of(error).to_dict())
+            sandbox_cli.print_json(envelope_for_cli(Failure[Any].of(error)).to_dict())
         sandbox_cli.fail(error)
 
 

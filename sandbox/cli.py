@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import typer
 
+from .cli_words import envelope_for_cli, hint_for_cli, message_for_cli
+
 if TYPE_CHECKING:
     from .envelope import Envelope
     from .errors import SandboxError
@@ -31,6 +33,7 @@ DEFAULT_IMAGE = "gamebox/base"
 DEFAULT_MEMORY = "2g"
 DEFAULT_CPUS = 2.0
 DEFAULT_PROFILE = "default"
+DEFAULT_KEEP_SECONDS = 3600.0
 
 EPILOG = """Examples:
 
@@ -47,7 +50,7 @@ EPILOG = """Examples:
 
 
 # What `gamebox run --in` can do with a sandbox that is there; all else was settled when it was made.
-_WITH_IN = frozenset({"command", "timeout", "env", "stdin", "as_json", "inside"})
+_WITH_IN = frozenset({"command", "timeout", "env", "stdin", "as_json", "inside", "take_over"})
 
 
 def run(
@@ -67,16 +70,18 @@ def run(
     as_json: bool = typer.Option(False, "--json", help="Print the envelope as JSON."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
     keep: bool = typer.Option(False, "--keep", help="Leave the sandbox running; its id is printed on standard error."),
-    name: str | None = typer.Option(None, help="Name of the sandbox, with --keep."),
+    name: str | None = typer.Option(None, help="Name of the sandbox; keeps it."),
+    keep_seconds: float | None = typer.Option(None, help="How long it stays when nobody uses it (3600); keeps it."),
     inside: str | None = typer.Option(None, "--in", metavar="ID", help="Run it in a kept sandbox, by its id or name."),
+    take_over: bool = typer.Option(False, "--take-over", help="With --in: also if a process uses it, which loses it."),
 ) -> None:
     """Run one command in a fresh sandbox, or in a kept one. Shows its output at once and exits as it did: 124 after a timeout,
     128+n after signal n.
     """
     args = {"argv": command, "env": dict(_variable(text) for text in env), "timeout_seconds": timeout}
-    kept = Kept(keep or name is not None, name, inside)
-    if inside is not None:
-        _refuse_with_in(ctx)
+    seconds = DEFAULT_KEEP_SECONDS if keep_seconds is None else keep_seconds
+    kept = Kept(keep or name is not None or keep_seconds is not None, name, inside, seconds, take_over)
+    _refuse_with_in(ctx, kept)
     folder = None if local else workspace
     asked = sandbox_of(image, folder, network, memory, cpus, local, disk=disk, profile=profile, runtime=runtime, kept=kept)
     with _opened(asked, timeout) as sandbox:
@@ -85,12 +90,19 @@ def run(
         if kept.keep:
             sys.stderr.write(f"kept: {sandbox.container_id[:12]}\n")  # type: ignore[attr-defined]
         args |= {"stdin": sys.stdin.buffer.read() if stdin else None}
-        answer = _carried_out(sandbox, args, as_json)
+        answer = envelope_for_cli(_carried_out(sandbox, args, as_json))
     if as_json:
-        print_json((answer if kept.stays else _without_spill(answer)).to_dict())
+        print_json(_told(answer, sandbox, kept))
     else:
         _print(answer)
     raise typer.Exit(exit_code(answer))
+
+
+def _told(answer: Envelope[RunResult], sandbox: GuestEnvironment, kept: Kept) -> dict[str, Any]:
+    """The JSON of the answer, with the id of a sandbox that stays."""
+    if not kept.stays:
+        return _without_spill(answer).to_dict()
+    return {**answer.to_dict(), "sandbox_id": sandbox.container_id[:12]}  # type: ignore[attr-defined]
 
 
 def _carried_out(sandbox: GuestEnvironment, args: dict[str, Any], as_json: bool) -> Envelope[RunResult]:
@@ -139,6 +151,8 @@ class Kept(NamedTuple):
     keep: bool = False
     name: str | None = None
     inside: str | None = None
+    seconds: float = DEFAULT_KEEP_SECONDS
+    take_over: bool = False
 
     @property
     def stays(self) -> bool:
@@ -152,7 +166,7 @@ def sandbox_of(
 ) -> GuestEnvironment:  # fmt: skip
     """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good."""
     if kept.inside is not None:
-        return _kept_one(kept.inside)
+        return _kept_one(kept.inside, kept.take_over)
     from dataclasses import replace
 
     from .limits import Limits
@@ -174,12 +188,16 @@ def sandbox_of(
     policy = Network.none() if network == "none" else Network.bridge()
     return DockerEnvironment(
         image=image, workspace=workspace, limits=limits, network=policy, report=_report, profile=profile, runtime=runtime,
-        keep=kept.keep, name=kept.name,
+        keep=kept.keep, name=kept.name, keep_seconds=kept.seconds,
     )  # fmt: skip
 
 
-def _refuse_with_in(ctx: typer.Context) -> None:
-    """Raises SandboxError for an option that --in could only ignore."""
+def _refuse_with_in(ctx: typer.Context, kept: Kept) -> None:
+    """Raises SandboxError for an option that --in could only ignore, or that means nothing without it."""
+    if kept.inside is None:
+        if kept.take_over:
+            raise bad_input("--take-over means nothing without --in.", "Name the sandbox with --in, or leave it out.")
+        return
     for option in ctx.command.params:
         name = str(option.name)
         source = ctx.get_parameter_source(name)
@@ -187,10 +205,10 @@ def _refuse_with_in(ctx: typer.Context) -> None:
             raise bad_input(f"{option.opts[-1]} means nothing with --in: that sandbox is there.", f"Leave out {option.opts[-1]}.")
 
 
-def _kept_one(known: str) -> GuestEnvironment:
+def _kept_one(known: str, take_over: bool) -> GuestEnvironment:
     from .docker.environment import DockerEnvironment
 
-    return DockerEnvironment.attach(known, report=_report)
+    return DockerEnvironment.attach(known, take_over=take_over, report=_report)
 
 
 def _local(workspace: Path | None, limits: Limits) -> GuestEnvironment:
@@ -232,9 +250,9 @@ def exit_code(answer: Envelope[RunResult]) -> int:
 
 def say_error(error: SandboxError) -> None:
     """The error and its hint on standard error."""
-    sys.stderr.write(f"error: {error.message} ({error.code.value})\n")
+    sys.stderr.write(f"error: {message_for_cli(error.message)} ({error.code.value})\n")
     if error.hint:
-        sys.stderr.write(f"hint: {error.hint}\n")
+        sys.stderr.write(f"hint: {hint_for_cli(error.code.value, error.hint)}\n")
 
 
 def bad_input(message: str, hint: str) -> SandboxError:

@@ -32,6 +32,9 @@ def test_keep_use_list_remove() -> None:
         again = gamebox("run", "--keep", "--name", name, "--", "true")
         assert again.returncode == 2
         assert "already" in again.stderr
+        assert f"`gamebox run --in {name} -- COMMAND`" in again.stderr
+        told = json.loads(gamebox("run", "--in", name, "--json", "--", "true").stdout)
+        assert told["sandbox_id"] == ident
         used = gamebox("run", "--in", ident, "--", "cat", "x")
         assert (used.returncode, used.stdout, used.stderr) == (0, "hi\n", ""), "nothing is told again"
         (line,) = [line for line in gamebox("ls").stdout.splitlines() if name in line]
@@ -78,6 +81,9 @@ def test_one_in_use_is_refused_without_force() -> None:
         taken = gamebox("run", "--in", ident[:12], "--", "true")
         assert taken.returncode == 2
         assert "sandbox_owned" in taken.stderr
+        assert f"`gamebox run --in {ident[:12]} --take-over -- COMMAND`" in taken.stderr
+        mine = gamebox("run", "--in", ident[:12], "--take-over", "--", "echo", "mine")
+        assert (mine.returncode, mine.stdout) == (0, "mine\n"), mine.stderr
         assert gamebox("rm", "--force", ident[:12]).stdout.strip() == ident[:12]
     finally:
         owner.kill()
@@ -85,7 +91,10 @@ def test_one_in_use_is_refused_without_force() -> None:
 
 
 def test_detached_ones_are_removed_together_and_wrong_use_is_told() -> None:
-    made = [gamebox("run", "--keep", "--", "true").stderr.split("kept: ")[1].split()[0] for _ in range(2)]
+    made = [gamebox("run", "--keep", "--", "true").stderr.split("kept: ")[1].split()[0]]
+    made.append(json.loads(gamebox("run", "--keep-seconds", "600", "--json", "--", "true").stdout)["sandbox_id"])
+    (line,) = [line for line in gamebox("ls").stdout.splitlines() if made[1] in line]
+    assert "10 min left" in line
     assert set(made) <= set(gamebox("rm", "--detached").stdout.split())
     for args, word in (
         (["rm"], "--detached"),

@@ -12,7 +12,9 @@ import pytest
 
 from agent.show import clean, main_argument
 from sandbox.cli import size_of
-from sandbox.errors import SandboxError
+from sandbox.cli_words import hint_for_cli
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.hints import word_fault
 
 
 def gamebox(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -78,6 +80,8 @@ FINISH = {"tool": "finish", "args": {"summary": "changed\x1b[31m"}}
         (("run", "--local", "--disk", "1g", "--", "true"), "--disk 1g means nothing with --local"),
         (("run", "--local", "--runtime", "runsc", "--", "true"), "--runtime runsc"),
         (("run", "--local", "--profile", "root", "--", "true"), "--profile root"),
+        (("run", "--take-over", "--", "true"), "means nothing without --in"),
+        (("run", "--keep-seconds", "0", "--", "true"), "--keep-seconds 0.0"),
         (("run", "--env", "=x", "--", "true"), "NAME=VALUE"),
         (("run", "--env", "GAMEBOX_NOT_SET", "--", "true"), "not set here"),
         (("run", "--local", "--workspace", "/nonexistent", "--", "true"), "/nonexistent"),
@@ -138,7 +142,16 @@ def test_run_keeps_the_streams_apart_and_says_a_timeout() -> None:
     assert "no\n" in done.stderr
     done = gamebox("run", "--local", "--timeout", "0.5", "--", "sh", "-c", "echo first; sleep 60")
     assert (done.stdout, done.returncode) == ("first\n", 124)
-    assert "timeout" in done.stderr
+    assert "hint: Give a --timeout above 0.5.\n" in done.stderr
+    done = gamebox("run", "--local", "--", "no-such-program")
+    assert "sh -c 'TEXT'" in done.stderr
+    told = json.loads(gamebox("run", "--local", "--json", "--timeout", "0.5", "--", "sleep", "60").stdout)
+    assert told["hint"] == "Give a --timeout above 0.5."
+
+
+def test_a_command_in_the_queue_is_told_in_words_of_the_command_line() -> None:
+    words = word_fault(ErrorCode.timeout, {"queued": True, "id": "c1", "session": "default", "seconds": 2.0}, "run")
+    assert hint_for_cli("timeout", words.hint) == "Wait until that has ended, or give a longer --timeout."
 
 
 def test_run_as_json() -> None:
