@@ -142,9 +142,9 @@ class AsyncEnvironment:
         """See ``OperationMethods.read``."""
         return await self._call(self.environment.read, path, **options)
 
-    async def write(self, path: str, content: str) -> Envelope[res.WriteResult]:
+    async def write(self, path: str, content: str, *, request_id: str | None = None) -> Envelope[res.WriteResult]:
         """See ``OperationMethods.write``."""
-        return await self._call(self.environment.write, path, content)
+        return await self._call(self.environment.write, path, content, request_id=request_id)
 
     async def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[res.UploadResult]:
         """See ``OperationMethods.upload``."""

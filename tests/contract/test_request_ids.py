@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 from typing import Any
 
 import pytest
 
+from sandbox import operations as op
+from sandbox.aio import AsyncEnvironment
 from sandbox.guest.remembered import MOST_REPLIES
 from sandbox.guest_environment import GuestEnvironment
 
@@ -31,6 +34,34 @@ def test_a_failure_is_answered_again(env: GuestEnvironment, folder: str) -> None
     again = refused(env.delete(f"{folder}/none", request_id=ident), "path_not_found")
     assert (again.error, again.hint) == (first.error, first.hint)
     assert done(env.list(folder)).total_entries == 1
+
+
+def _changes(folder: str) -> dict[str, tuple[str, ...]]:
+    """Arguments of every operation that takes an id, in an order in which each can be carried out."""
+    return {
+        "make_dir": (folder,), "write": (f"{folder}/a", "one"), "edit": (f"{folder}/a", "one", "two"),
+        "move": (f"{folder}/a", f"{folder}/b"), "delete": (f"{folder}/b",), "run": ("printf hello",),
+    }  # fmt: skip
+
+
+def test_every_change_takes_an_id(env: GuestEnvironment, folder: str) -> None:
+    changes = _changes(folder)
+    assert set(changes) == {name for name, kind in op.OPERATIONS.items() if issubclass(kind, op.Change)}
+    for name, args in changes.items():
+        ident = next(_ids)
+        first = done(getattr(env, name)(*args, request_id=ident))
+        assert done(getattr(env, name)(*args, request_id=ident)) == first, name
+
+
+def test_every_change_takes_an_id_in_a_loop(env: GuestEnvironment, folder: str) -> None:
+    async def ask() -> None:
+        environment = AsyncEnvironment(env)
+        for name, args in _changes(folder).items():
+            ident = next(_ids)
+            first = done(await getattr(environment, name)(*args, request_id=ident))
+            assert done(await getattr(environment, name)(*args, request_id=ident)) == first, name
+
+    asyncio.run(ask())
 
 
 def test_a_run_is_not_done_twice(env: GuestEnvironment) -> None:
