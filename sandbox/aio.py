@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -21,7 +22,7 @@ from .following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Tail, rests
 from .limits import Limits
 from .methods import OperationMethods
 from .state.methods import StateMethods
-from .watching import CancelToken, OnOutput, StreamName
+from .watching import CancelToken, OnOutput, StreamName, Watch
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,6 +31,8 @@ PIECES_AHEAD = 16
 _LOOK_AGAIN_SECONDS = 0.1
 # Calls that only wait have threads of their own, so that they hold up no operation; each is made when it is needed.
 MOST_WAITING = 512
+# What ends when the task that waits for it is cancelled; all but ``run`` only wait.
+_STOPPABLE = frozenset({"run", "logs", "wait_for"})
 
 
 class AsyncEnvironment:
@@ -71,6 +74,7 @@ class AsyncEnvironment:
             await asyncio.to_thread(self.environment.remove)
         finally:
             self._pool.shutdown(wait=False)
+            self._waiters.shutdown(wait=False)
 
     async def pause(self) -> None:
         """See ``GuestEnvironment.pause``. Raises SandboxError."""
@@ -79,6 +83,10 @@ class AsyncEnvironment:
     async def resume(self) -> None:
         """See ``GuestEnvironment.resume``. Raises SandboxError."""
         await asyncio.to_thread(self.environment.resume)
+
+    async def describe(self) -> dict[str, str]:
+        """See ``Environment.describe``."""
+        return await asyncio.to_thread(self.environment.describe)
 
     async def _call(self, method: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(method, *args, **options))
@@ -98,11 +106,13 @@ class AsyncEnvironment:
         """See ``OperationMethods.wait_for``."""
         return await self._stoppable(partial(self.environment.wait_for, **options), cancel, self._waiters)
 
-    async def follow(self, id: str, *, offset: int = 0) -> AsyncGenerator[OutputChunk, None]:  # noqa: A002
+    async def follow(
+        self, id: str, *, offset: int = 0, cancel: CancelToken | None = None  # noqa: A002
+    ) -> AsyncGenerator[OutputChunk, None]:
         """``async for chunk in env.follow(id)``: see ``OperationMethods.follow``. Leaving the loop leaves the command alone."""
         tail = Tail(offset)
         while tail.ended is None:
-            answer = await self.logs(id, offset=tail.offset, follow=True, wait_seconds=WAIT_SECONDS)
+            answer = await self.logs(id, offset=tail.offset, follow=True, wait_seconds=WAIT_SECONDS, cancel=cancel)
             if rests(answer):
                 await asyncio.sleep(PAUSED_SECONDS)
                 continue
@@ -131,24 +141,32 @@ class AsyncEnvironment:
         """See ``Environment.execute_action``."""
         return await self._call(self.environment.execute_action, action, args)
 
-    async def execute(self, operation: str, args: Mapping[str, Any]) -> Envelope[Any]:
+    async def execute(self, operation: str, args: Mapping[str, Any], *, watch: Watch | None = None) -> Envelope[Any]:
         """See ``Environment.execute``; every operation goes through here or through a method of its own name."""
-        if operation == "run":
-            return await self.run(**args)
-        return await self._call(self.environment.execute, operation, args)
+        if operation not in _STOPPABLE:
+            return await self._call(self.environment.execute, operation, args, watch=watch)
+        watched = watch or Watch()
+
+        def call(cancel: CancelToken) -> Envelope[Any]:
+            return self.environment.execute(operation, args, watch=replace(watched, cancel=cancel))
+
+        return await self._stoppable(call, watched.cancel, self._pool if operation == "run" else self._waiters)
 
     # --- files ------------------------------------------------------------------
     async def read(self, path: str, **options: Any) -> Envelope[res.ReadResult]:
         """See ``OperationMethods.read``."""
         return await self._call(self.environment.read, path, **options)
 
-    async def write(self, path: str, content: str) -> Envelope[res.WriteResult]:
+    async def write(self, path: str, content: str, *, request_id: str | None = None) -> Envelope[res.WriteResult]:
         """See ``OperationMethods.write``."""
-        return await self._call(self.environment.write, path, content)
+        return await self._call(self.environment.write, path, content, request_id=request_id)
 
-    async def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[res.UploadResult]:
-        """See ``OperationMethods.upload``."""
-        return await self._call(self.environment.upload, data_or_path, path)
+    async def upload(
+        self, data_or_path: bytes | str | os.PathLike[str], path: str, *, mode: int | None = None
+    ) -> Envelope[res.UploadResult]:
+        """See ``OperationMethods.upload``, and ``GuestEnvironment.upload`` for ``mode``."""
+        upload: Callable[..., Envelope[res.UploadResult]] = self.environment.upload
+        return await self._call(upload, data_or_path, path, **({} if mode is None else {"mode": mode}))
 
     async def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
         """See ``OperationMethods.download``."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
-from .errors import ErrorCode, SandboxError
+from .errors import ErrorCode, SandboxError, SandboxUnavailableError
 
 T = TypeVar("T")
 Effects = Literal["none", "partial", "unknown"]
@@ -73,7 +73,8 @@ class Failure(Generic[T]):
     """The action was not carried out, or not whole; ``effects`` says whether anything was changed.
 
     ``retryable`` is true only where the same call can help and nothing was half done. ``schema`` is set with
-    ``invalid_arguments``: the parameter schema of the tool.
+    ``invalid_arguments``: the parameter schema of the tool; ``reason`` with ``sandbox_unavailable``: see
+    ``SandboxUnavailableError``.
     """
 
     code: ErrorCode
@@ -87,6 +88,7 @@ class Failure(Generic[T]):
     duration_ms: float = 0.0
     notices: tuple[Notice, ...] = ()
     schema: Mapping[str, Any] | None = None
+    reason: str | None = None
 
     @property
     def ok(self) -> Literal[False]:
@@ -100,11 +102,18 @@ class Failure(Generic[T]):
             "retryable": error.retryable,
             "effects": error.effects,
             "result": error.result,
+            "reason": error.reason if isinstance(error, SandboxUnavailableError) else None,
         }
         return cls(code=error.code, error=error.message, hint=error.hint, **(known | fields))
 
     def unwrap(self) -> NoReturn:
-        """Raises SandboxError with the same fields."""
+        """Raises SandboxError with the same fields, SandboxUnavailableError where there is a ``reason``."""
+        if self.reason is not None:
+            gone = SandboxUnavailableError(self.reason, self.error, self.hint)
+            gone.next_tool, gone.retryable, gone.effects, gone.result = (
+                self.next_tool, self.retryable, self.effects, self.result,
+            )  # fmt: skip
+            raise gone
         raise SandboxError(
             self.code,
             self.error,
@@ -132,6 +141,8 @@ class Failure(Generic[T]):
         }
         if self.schema is not None:
             data["schema"] = dict(self.schema)
+        if self.reason is not None:
+            data["reason"] = self.reason
         return data
 
     def to_text(self) -> str:

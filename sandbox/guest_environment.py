@@ -276,7 +276,7 @@ class GuestEnvironment(PausableEnvironment, KeepsState):
             "limits": (
                 f"{limits.memory_bytes >> 20} MiB memory, {limits.cpus:g} cpus, {limits.pids} processes, "
                 f"{limits.workspace_bytes >> 20} MiB workspace; a command may take {limits.timeout_seconds:g} s unless "
-                f"timeout_seconds says otherwise{_cpu_words(limits)}.{_end_words(limits)}"
+                f"timeout_seconds says otherwise{_cpu_words(limits)}.{end_words(limits)}"
             ),
             **self._left(),
         }
@@ -307,7 +307,8 @@ def _cpu_words(limits: Limits) -> str:
     return "" if seconds is None else f", and {seconds:g} s of processor time"
 
 
-def _end_words(limits: Limits) -> str:
+def end_words(limits: Limits) -> str:
+    """When a sandbox with these limits ends by itself, as a sentence after another; "" for never."""
     ends = []
     if limits.lifetime_seconds is not None:
         ends.append(f"{duration(limits.lifetime_seconds)} after its start")

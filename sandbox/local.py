@@ -13,7 +13,7 @@ from pathlib import Path
 from .ends import of_its_own_accord
 from .environment import Approver
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
-from .guest_environment import GuestEnvironment
+from .guest_environment import GuestEnvironment, end_words
 from .limits import Limits
 from .network.policy import Network
 from .transport import Transport
@@ -56,7 +56,8 @@ class LocalEnvironment(GuestEnvironment):
     """The operations of a sandbox carried out on the host itself, in ``workspace`` (default: a temporary folder).
 
     Nothing is isolated: commands run with the rights of this process, have its network and all its files, and only the time,
-    size and path limits of the operations hold. For trusted commands, tests, and machines without an engine.
+    size and path limits of the operations hold. For trusted commands, tests, and machines without an engine. ``start`` refuses
+    ``Limits(disk="hard")``, for nothing bounds what is written here: ``limit_not_enforced``.
     """
 
     def __init__(
@@ -88,6 +89,12 @@ class LocalEnvironment(GuestEnvironment):
         return self._given or os.path.join(self._temporary.name, "workspace")
 
     def _connect(self) -> Transport:
+        if self.limits.disk == "hard":
+            raise SandboxError(
+                ErrorCode.limit_not_enforced,
+                'disk="hard" cannot be kept: a LocalEnvironment writes to the user\'s own disk, which nothing bounds.',
+                'Use DockerEnvironment, or leave out disk="hard".',
+            )
         self._temporary = tempfile.TemporaryDirectory(prefix="gamebox-local-")
         base = os.path.realpath(self._temporary.name)
         for name in ("workspace", "home", "spill", "tmp"):
@@ -155,7 +162,10 @@ class LocalEnvironment(GuestEnvironment):
         return {
             "sandbox": self._kind(),
             "network": "The user's own network.",
-            "limits": f"None but time: a command may take {self.limits.timeout_seconds:g} s unless timeout_seconds says otherwise.",
+            "limits": (
+                f"None but time: a command may take {self.limits.timeout_seconds:g} s unless timeout_seconds says otherwise."
+                f"{end_words(self.limits)}"
+            ),
             **self._left(),
         }
 

@@ -57,9 +57,9 @@ class OperationMethods(ABC):
         """Options: ``glob``, ``literal``, ``ignore_case``, ``context_lines``, ``max_matches``."""
         return cast("Envelope[res.SearchResult]", self.execute("search", {"pattern": pattern, "path": path, **options}))
 
-    def make_dir(self, path: str) -> Envelope[res.MakeDirResult]:
+    def make_dir(self, path: str, *, request_id: str | None = None) -> Envelope[res.MakeDirResult]:
         """Make a folder and its parents."""
-        return cast("Envelope[res.MakeDirResult]", self.execute("make_dir", {"path": path}))
+        return cast("Envelope[res.MakeDirResult]", self.execute("make_dir", {"path": path, "request_id": request_id}))
 
     def move(
         self, source: str, target: str, *, overwrite: bool = False, request_id: str | None = None

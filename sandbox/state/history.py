@@ -227,14 +227,16 @@ class History:
         self.store.drop(checkpoint.digests.values())
         return before - self.store_bytes
 
-    def found(self, ident: str) -> Checkpoint:
-        """The checkpoint of that id. Raises OperationError ``checkpoint_not_found``."""
+    def found(self, ident: str, *, or_mark: bool = False) -> Checkpoint:
+        """The checkpoint of that id. Raises OperationError ``checkpoint_not_found``; ``or_mark``: a mark would have done."""
         checkpoint = self.checkpoints.get(ident)
         if checkpoint is None:
-            known = ", ".join(list(self.checkpoints)[-10:]) or "none yet: make one with checkpoint()"
-            raise OperationError(
-                ErrorCode.checkpoint_not_found, f"There is no checkpoint {ident!r}.", f"There are: {known}."
-            )
+            known = ", ".join([*self.checkpoints, *(self.marks if or_mark else ())][-10:])
+            message = f"There is no checkpoint {'or mark ' if or_mark else ''}{ident!r}."
+            if ident in self.marks:
+                message = f"{ident!r} is a mark: it has no contents."
+            hint = f"There are: {known}." if known else "There is no checkpoint yet: make one with checkpoint()."
+            raise OperationError(ErrorCode.checkpoint_not_found, message, hint)
         return checkpoint
 
     # --- going back ------------------------------------------------------------------

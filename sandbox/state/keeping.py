@@ -242,7 +242,7 @@ def _table(history: History, since: str | None) -> Table:
     if since in history.marks:
         return history.marks[since]
     if since not in (None, "start"):
-        return history.found(since).table
+        return history.found(since, or_mark=True).table
     if history.start is None:
         raise OperationError(
             ErrorCode.checkpoint_not_found,

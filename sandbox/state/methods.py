@@ -79,11 +79,12 @@ class StateMethods:
         return self._no_state("fork")
 
     def _no_state(self, method: str) -> Failure[Any]:
+        where = "DockerEnvironment" if method == "fork" else "DockerEnvironment or LocalEnvironment"
         return Failure.of(
             SandboxError(
                 ErrorCode.operation_not_supported,
                 f"{type(self).__name__} has no {method}().",
-                "Use DockerEnvironment or LocalEnvironment.",
+                f"Use {where}.",
             )
         )
 

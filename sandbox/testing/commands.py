@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -16,8 +15,6 @@ from sandbox.guest.following import first_byte
 from sandbox.guest.output import STDERR, STDOUT, Output
 
 from .tree import SPILL, WORKSPACE, File, Tree
-
-FOREVER = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

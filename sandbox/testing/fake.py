@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Self
@@ -14,6 +16,7 @@ from sandbox.environment import Approver
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.faults import Fault
 from sandbox.guest.loopback import is_loopback
+from sandbox.guest.remembered import Remembered
 from sandbox.guest_environment import GuestEnvironment
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
@@ -109,7 +112,7 @@ class _MemoryTransport(Transport):
         state: FakeState,
     ) -> None:
         self.lost: SandboxUnavailableError | None = None
-        self._answered: dict[str, tuple[dict[str, Any], bytes]] = {}
+        self._remembered, self._numbers, self._replied = Remembered(), itertools.count(), threading.Condition()
         self._state = state
         self._operations, self._commands, self._pages, self._requests = operations, commands, pages, requests
 
@@ -141,8 +144,47 @@ class _MemoryTransport(Transport):
             raise self.lost
         if operation in op.OPERATIONS and (body is not None or sink is not None):
             self._requests.append(op.OPERATIONS[operation].model_validate(args))
-        if request_id is not None and request_id in self._answered:
-            return self._answered[request_id]
+
+        def answer() -> tuple[dict[str, Any], bytes]:
+            return self._answer(operation, args, blob, body, sink, watch)
+
+        return answer() if request_id is None else self._answer_once(request_id, [operation, args, blob], answer)
+
+    def _answer_once(
+        self, ident: str, asked: list[Any], answer: Callable[[], tuple[dict[str, Any], bytes]]
+    ) -> tuple[dict[str, Any], bytes]:
+        """The remembered answer to that id; else ``answer``, which is remembered as the guest would."""
+        key = next(self._numbers)
+        try:
+            with self._replied:
+                while (known := self._remembered.ask(ident, key, *asked)) is False:
+                    self._replied.wait()
+        except Fault as fault:
+            fields: dict[str, Any] = {"fault": fault}
+            _word_fault(fields)
+            return fields, b""
+        if not isinstance(known, bool):
+            return known
+        reply: tuple[dict[str, Any], bytes] | None = None
+        try:
+            reply = answer()
+        finally:  # what a test's own function raised is no answer to remember
+            with self._replied:
+                self._remembered.answered(key, *(reply or ({}, b"")))
+                if reply is None:
+                    self._remembered.acknowledge([ident])
+                self._replied.notify_all()
+        return reply
+
+    def _answer(
+        self,
+        operation: str,
+        args: dict[str, Any],
+        blob: bytes,
+        body: Iterable[bytes] | None,
+        sink: Callable[[bytes], None] | None,
+        watch: Watch | None,
+    ) -> tuple[dict[str, Any], bytes]:
         fields: dict[str, Any]
         try:
             if operation in _OF_STATE:
@@ -154,7 +196,7 @@ class _MemoryTransport(Transport):
         if watch is not None and "segments" in fields:
             _show(watch, fields["segments"], data)
         _word_fault(fields)
-        return self._answered.setdefault(request_id, (fields, data)) if request_id is not None else (fields, data)
+        return fields, data
 
     def _handle(
         self,

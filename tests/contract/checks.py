@@ -38,8 +38,9 @@ def refused(envelope: Envelope[Any], code: str, *words: str, effects: str = "non
     assert isinstance(envelope, Failure), envelope.to_text()
     assert (envelope.code, envelope.effects) == (ErrorCode(code), effects), envelope.to_text()
     data = envelope.to_dict()
-    assert set(data) - {"schema"} == FAILURE_KEYS
+    assert set(data) - {"schema", "reason"} == FAILURE_KEYS
     assert ("schema" in data) == (code == "invalid_arguments")
+    assert ("reason" in data) == (code == "sandbox_unavailable")
     assert (data["tool_executed"], data["code"]) == (False, code)
     _check_common(data)
     json.dumps(data)

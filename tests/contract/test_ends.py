@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import DockerEnvironment, LocalEnvironment
-from sandbox.errors import ErrorCode, SandboxError
+from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest_environment import GuestEnvironment
 
 from .checks import done, refused
@@ -92,7 +92,10 @@ def test_a_local_guest_that_dies_is_told(tmp_path: Path) -> None:
         began = time.monotonic()
         refused(env.run("sleep 600"), "sandbox_unavailable", "The guest is gone", "Start another", effects="unknown")
         assert time.monotonic() - began < 0.3 + 2
-        refused(env.read("a"), "sandbox_unavailable", effects="unknown")
+        gone = refused(env.read("a"), "sandbox_unavailable", effects="unknown")
+        with pytest.raises(SandboxUnavailableError) as caught:
+            gone.unwrap()
+        assert caught.value.reason == gone.reason == "exited"
 
 
 def test_a_local_guest_that_is_stopped_is_silent(tmp_path: Path) -> None:

@@ -65,6 +65,22 @@ def test_it_remembers_what_was_asked() -> None:
     assert env.requests[0] == operations.Read.model_validate({"path": "a"})
 
 
+def test_what_a_table_raises_is_not_remembered() -> None:
+    answers: list[str | Exception] = [ValueError("not yet"), "ok"]
+
+    def answer(_: FakeRun) -> str:
+        given = answers.pop(0)
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    env = FakeEnvironment(commands=answer)
+    with pytest.raises(ValueError, match="not yet"):
+        env.run("a", request_id="r")
+    assert done(env.run("a", request_id="r")).output == "ok"
+    assert done(env.run("a", request_id="r")).output == "ok"
+
+
 def test_notices_and_memory() -> None:
     env = FakeEnvironment(commands={"leak": Ran(left_running=2), "eat": Ran(signal="SIGKILL", oom_killed=True)})
     assert codes_of(env.run("leak")) == ["left_running"]

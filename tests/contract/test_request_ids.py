@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 from typing import Any
 
 import pytest
 
+from sandbox import operations as op
+from sandbox.aio import AsyncEnvironment
 from sandbox.guest.remembered import MOST_REPLIES
 from sandbox.guest_environment import GuestEnvironment
 
@@ -33,6 +36,34 @@ def test_a_failure_is_answered_again(env: GuestEnvironment, folder: str) -> None
     assert done(env.list(folder)).total_entries == 1
 
 
+def _changes(folder: str) -> dict[str, tuple[str, ...]]:
+    """Arguments of every operation that takes an id, in an order in which each can be carried out."""
+    return {
+        "make_dir": (folder,), "write": (f"{folder}/a", "one"), "edit": (f"{folder}/a", "one", "two"),
+        "move": (f"{folder}/a", f"{folder}/b"), "delete": (f"{folder}/b",), "run": ("printf hello",),
+    }  # fmt: skip
+
+
+def test_every_change_takes_an_id(env: GuestEnvironment, folder: str) -> None:
+    changes = _changes(folder)
+    assert set(changes) == {name for name, kind in op.OPERATIONS.items() if issubclass(kind, op.Change)}
+    for name, args in changes.items():
+        ident = next(_ids)
+        first = done(getattr(env, name)(*args, request_id=ident))
+        assert done(getattr(env, name)(*args, request_id=ident)) == first, name
+
+
+def test_every_change_takes_an_id_in_a_loop(env: GuestEnvironment, folder: str) -> None:
+    async def ask() -> None:
+        environment = AsyncEnvironment(env)
+        for name, args in _changes(folder).items():
+            ident = next(_ids)
+            first = done(await getattr(environment, name)(*args, request_id=ident))
+            assert done(await getattr(environment, name)(*args, request_id=ident)) == first, name
+
+    asyncio.run(ask())
+
+
 def test_a_run_is_not_done_twice(env: GuestEnvironment) -> None:
     ident = next(_ids)
     first = done(env.run("printf hello", request_id=ident))
@@ -40,13 +71,12 @@ def test_a_run_is_not_done_twice(env: GuestEnvironment) -> None:
     assert done(env.run("printf hello")).id != first.id
 
 
-@pytest.mark.needs("shell")
 def test_an_id_that_was_used_for_something_else(env: GuestEnvironment, folder: str) -> None:
     ident = next(_ids)
-    done(env.run("echo 1", request_id=ident))
-    refused(env.run("echo 2", request_id=ident), "invalid_arguments", ident)
+    done(env.run("printf hello", request_id=ident))
+    refused(env.run("true", request_id=ident), "invalid_arguments", ident)
     refused(env.write(f"{folder}/x", "", request_id=ident), "invalid_arguments", ident)
-    refused(env.run("echo 1", stdin="x", request_id=ident), "invalid_arguments", ident)
+    refused(env.run("printf hello", stdin="x", request_id=ident), "invalid_arguments", ident)
     assert done(env.list(folder)).total_entries == 0
 
 
@@ -72,7 +102,6 @@ def test_asked_again_while_it_runs(env: GuestEnvironment, folder: str, session: 
     assert len({r.id for r in results}) == 1
 
 
-@pytest.mark.needs("shell")
 def test_only_so_many_are_remembered(env: GuestEnvironment, folder: str) -> None:
     ident = next(_ids)
     done(env.make_dir(folder))

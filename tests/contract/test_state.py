@@ -105,6 +105,14 @@ def test_what_is_not_there_is_said(env: GuestEnvironment) -> None:
         refused(method("nothing"), "checkpoint_not_found", "nothing")
 
 
+def test_a_mark_is_no_checkpoint_and_that_is_said(env: GuestEnvironment) -> None:
+    mark = done(env.mark()).id
+    for call in (env.rollback, env.delete_checkpoint):
+        method: Callable[..., Any] = call
+        refused(method(mark), "checkpoint_not_found", f"{mark!r} is a mark: it has no contents")
+    refused(env.changes("nope"), "checkpoint_not_found", "no checkpoint or mark 'nope'", mark)
+
+
 def test_a_patch_since_a_checkpoint(env: GuestEnvironment, folder: str) -> None:
     env.write(f"{folder}/a.txt", "one\ntwo\n").unwrap()
     made = done(env.checkpoint())

@@ -10,8 +10,10 @@ import time
 import pytest
 
 from sandbox import AsyncEnvironment, CancelToken
+from sandbox.errors import ErrorCode, SandboxError
 from sandbox.following import OutputChunk
 from sandbox.guest_environment import GuestEnvironment
+from sandbox.watching import Watch
 
 from .checks import done, refused, so_far
 
@@ -142,6 +144,53 @@ def test_operations_are_coroutines(env: GuestEnvironment, folder: str) -> None:
         assert done(stream.envelope).exit_code == 0
         with pytest.raises(AttributeError, match="no 'nonsense'"):
             _ = aio.nonsense
+
+    asyncio.run(work())
+
+
+def test_execute_is_the_same_as_a_coroutine(env: GuestEnvironment, folder: str) -> None:
+    async def work() -> None:
+        aio = AsyncEnvironment(env)
+        for name in ("run", "logs", "wait_for", "list"):
+            refused(await aio.execute(name, {"cmd": "a"}), "invalid_arguments", "cmd")
+        heard: list[str] = []
+        watch = Watch(on_output=lambda _, text: heard.append(text))
+        assert done(await aio.execute("run", {"command": "printf hello"}, watch=watch)).output == "hello"
+        assert "".join(heard) == "hello"
+        token = CancelToken()
+        token.cancel()
+        refused(await aio.execute("run", {"command": "printf hello"}, watch=Watch(cancel=token)), "cancelled")
+        assert (await aio.describe())["sandbox"] == env.describe()["sandbox"]
+
+    asyncio.run(work())
+
+
+@pytest.mark.needs("shell")
+def test_calls_that_wait_hold_up_no_operation(env: GuestEnvironment, folder: str) -> None:
+    async def work() -> None:
+        aio = AsyncEnvironment(env)
+        ident = done(await aio.run("sleep 600", background=True)).id
+        token = CancelToken()
+
+        async def follow() -> None:
+            async for _ in aio.follow(ident, cancel=token):
+                pass
+
+        done(await aio.upload(b"x", f"{folder}/x", mode=0o700))
+        assert done(await aio.run(f"stat -c %a {folder}/x")).output == "700\n"
+        many = env.limits.concurrent_actions + 4
+        arguments = {"id": ident, "exit": True, "timeout_seconds": 600}
+        waits = [asyncio.create_task(aio.execute("wait_for", arguments)) for _ in range(many)]
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(0.3)
+        async with asyncio.timeout(10):
+            done(await aio.list(folder))
+            token.cancel()
+            with pytest.raises(SandboxError) as caught:
+                await following
+            assert caught.value.code is ErrorCode.cancelled
+            done(await aio.kill(ident))
+            await asyncio.gather(*waits)
 
     asyncio.run(work())
 

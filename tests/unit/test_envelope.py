@@ -83,6 +83,18 @@ def test_unwrap_raises_the_same_fields() -> None:
     assert again == failure
 
 
+def test_the_reason_why_a_sandbox_is_gone_reaches_the_caller() -> None:
+    error = SandboxUnavailableError("killed", "Gone.", "Start another.")
+    error.result = {"a": 1}
+    failure = Failure[Any].of(error)
+    assert (failure.reason, failure.to_dict()["reason"]) == ("killed", "killed")
+    with pytest.raises(SandboxUnavailableError) as caught:
+        failure.unwrap()
+    assert caught.value.reason == "killed"
+    assert Failure[Any].of(caught.value, timestamp=failure.timestamp) == failure
+    assert "reason" not in Failure[Any](ErrorCode.timeout, "Too slow.").to_dict()
+
+
 @pytest.mark.parametrize(
     ("error", "code", "effects"),
     [

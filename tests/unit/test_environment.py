@@ -6,11 +6,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from agent import Action
 from agent.tools import SandboxAction
-from sandbox import Environment, LocalEnvironment
+from sandbox import Environment, Limits, LocalEnvironment
 from sandbox.envelope import Envelope
-from sandbox.errors import ErrorCode, OperationError
+from sandbox.errors import ErrorCode, OperationError, SandboxError
 from sandbox.operations import Request
 from sandbox.testing import FakeEnvironment
 from sandbox.watching import Watch
@@ -85,3 +87,23 @@ def test_a_local_environment_claims_no_limits_it_does_not_hold() -> None:
     assert "NO ISOLATION" in said
     assert "memory" not in said
     assert "bridge" not in said
+    assert "ends by itself when nothing was done in it for 60 minutes" in said
+    assert "by itself" not in LocalEnvironment(limits=Limits(idle_seconds=None)).describe()["limits"]
+
+
+def test_a_local_environment_refuses_a_limit_it_is_told_to_enforce() -> None:
+    env = LocalEnvironment(limits=Limits(disk_bytes=50 << 30, disk="hard"))
+    with pytest.raises(SandboxError, match="DockerEnvironment") as caught:
+        env.start()
+    assert caught.value.code is ErrorCode.limit_not_enforced
+
+
+def test_hints_name_only_what_can_do_it() -> None:
+    with LocalEnvironment() as env:
+        fork = env.fork()
+        assert not fork.ok
+        assert fork.hint == "Use DockerEnvironment."
+    for method in (Environment().pause, Environment().resume):
+        with pytest.raises(SandboxError) as caught:
+            method()
+        assert caught.value.hint == "Use DockerEnvironment."

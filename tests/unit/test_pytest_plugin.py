@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,15 @@ def test_local_contradicts_what_only_a_container_has() -> None:
         with pytest.raises(OptionsError, match="contradicts"):
             of_marks([pytest.mark.sandbox(local=True, **only).mark])
     assert of_marks([pytest.mark.sandbox(local=True, network="bridge", limits={"timeout_seconds": 5}).mark])["local"]
+
+
+def test_every_limit_is_kept_without_a_container_or_is_one_of_containers() -> None:
+    assert {f.name for f in fields(Limits)} == options.LOCAL_LIMITS | options.CONTAINER_LIMITS
+    assert not options.LOCAL_LIMITS & options.CONTAINER_LIMITS
+    for name in options.LOCAL_LIMITS:
+        limits = Limits(**{name: 7})  # type: ignore[arg-type]
+        assert reason_to_skip({"limits": limits}, {"local": True}) is None, name
+    assert "pids=64" in str(reason_to_skip({"limits": Limits(pids=64)}, {"local": True}))
 
 
 def test_who_asks_for_local_gets_it_without_the_defaults_of_containers() -> None:
