@@ -121,9 +121,12 @@ class Decoder:
         return kind, channel, length
 
 
-def pack_message(fields: dict[str, Any], blob: bytes = b"", *, exact: bool = False) -> bytes:
-    """A message as bytes. Surrogates in its texts become "?", or with ``exact`` arrive as they are."""
-    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+def pack_message(fields: dict[str, Any], blob: bytes = b"", *, exact: bool = False, any_number: bool = False) -> bytes:
+    """A message as bytes. Surrogates in its texts become "?", or with ``exact`` arrive as they are.
+
+    Raises ValueError for a number that is none of JSON, but with ``any_number``: the other end would end the pipe over it.
+    """
+    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=any_number)
     encoded = text.encode("utf-8", "surrogatepass" if exact else "replace")
     return _LENGTH.pack(len(encoded)) + encoded + blob
 
