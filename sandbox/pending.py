@@ -145,6 +145,12 @@ class Pending:
         )
 
 
+def too_long(limit: int) -> OperationError:
+    """The error for a reply that grows past what was asked for."""
+    words = word_fault(ErrorCode.response_too_large, {"limit": limit}, "")
+    return OperationError(ErrorCode.response_too_large, words.message, words.hint, effects="unknown")
+
+
 def _cut_short(sends: bool) -> OperationError:
     words = word_fault(
         ErrorCode.transfer_incomplete, {"problem": "the connection to the sandbox was cut, and stands again"}, ""

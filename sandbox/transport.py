@@ -19,7 +19,7 @@ from .exchange import Exchange
 from .guest import wire
 from .guest.calling import ANSWER_BYTES
 from .guest.wire import Kind
-from .pending import GRACE_SECONDS, Pending
+from .pending import GRACE_SECONDS, Pending, too_long
 from .resuming import Asks, ByteStream, Cut, Keep
 from .sender import FrameSender
 from .watching import Watch
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 # The part of the guest's lease after which the host shows that it is there, when the pipe is silent.
 PING_SHARE = 0.25
-MAX_REPLY_BYTES = 4 * 1024 * 1024
+MAX_REPLY_BYTES = wire.MAX_REPLY
 # The rest of an answer to a call follows its beginning at once.
 ANSWER_SECONDS = 1.0
 # For frames that only spare the guest some work.
@@ -128,7 +128,7 @@ class Transport:
         pending = Pending(seconds, max_reply_bytes, deadline, body is not None, sink is not None, streams)
         channel = self._register(pending)
         fields = {"operation": operation, "args": args, "stdin_blob": blob_is_stdin, "stream": streams}
-        fields["request_id"] = request_id
+        fields.update(request_id=request_id, max_reply_bytes=max_reply_bytes)
         if self._keep is not None:
             fields.update(self._asks.next())
         exchange = Exchange(self, pending, channel)
@@ -293,15 +293,16 @@ class Transport:
         if kind == Kind.DETACH and self._keep is not None:
             raise wire.WireError("the sandbox does not understand its host any more")
         pending = self._hello if kind == Kind.HELLO else self._pending.get(channel)
-        if pending is None:  # answered or given up; its parts are dropped
+        if pending is None or pending.error is not None:  # answered or given up; its parts are dropped
             self._assembler.drop(channel)
             return
         if kind == Kind.REPLY or (kind == Kind.HELLO and pending.reply is None):
             pending.reply = wire.unpack_message(self._assembler.finish(channel, payload))
         elif kind == Kind.PART and payload:
-            self._assembler.add(channel, payload, pending.limit)
-            pending.extend()
-            return
+            if self._assembler.add(channel, payload, pending.limit):
+                pending.extend()
+                return
+            pending.error = too_long(pending.limit)  # the guest says so itself, unless somebody took it over
         elif kind == Kind.DATA and payload and pending.takes:
             pending.take_data(payload)
         elif kind == Kind.CREDIT and len(payload) == 4 and pending.sends:
