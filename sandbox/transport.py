@@ -33,6 +33,9 @@ MAX_REPLY_BYTES = wire.MAX_REPLY
 ANSWER_SECONDS = 1.0
 # For frames that only spare the guest some work.
 OFFER_SECONDS = 0.1
+# A kept sandbox that breaks the protocol so often, and answers no request in between, is given up; each time it is called later.
+MOST_VIOLATIONS = 3
+AFTER_VIOLATION_SECONDS = 0.1
 # Without a deadline of its own (a command in the queue), a caller waits this long for the pipe to take a frame.
 SEND_SECONDS = 30.0
 
@@ -70,6 +73,7 @@ class Transport:
         self._pending: dict[int, Pending] = {}
         self._lost: SandboxUnavailableError | None = None
         self._closing = False
+        self._violations = 0  # since the last reply
         self._stands = threading.Event()
         self._stands.set()
         self._asks = Asks()
@@ -205,7 +209,9 @@ class Transport:
         while True:
             reason, detail = self._serve()
             self._stream.close()  # the far end may be open for writing still, with nobody there who reads
-            if self._closing or self._keep is None or not self._reconnect(self._keep, reason, detail):
+            if self._closing or self._keep is None or self._breaks_again(reason):
+                break
+            if not self._reconnect(self._keep, reason, detail):
                 break
         if self._lost is None:
             self._fail("closed" if self._closing else reason, detail)
@@ -233,6 +239,13 @@ class Transport:
             log.exception("the reader of a sandbox's pipe failed")
             return "protocol_violation", "unreadable"
 
+    def _breaks_again(self, reason: str) -> bool:
+        """Whether the guest is to be given up: calling one that answers and breaks the protocol at once would never end."""
+        if reason != "protocol_violation":
+            return False
+        self._violations += 1
+        return self._violations > MOST_VIOLATIONS
+
     def _has_another_host(self) -> bool:
         """Whether what came instead of a frame is the sandbox's answer to another host's call."""
         held = self._decoder.held
@@ -253,6 +266,8 @@ class Transport:
         try:
             if reason == "taken_over":
                 return False
+            if reason == "protocol_violation" and not self._closing:
+                time.sleep(AFTER_VIOLATION_SECONDS * 2 ** (self._violations - 1))
             stream, received = keep.resume(self.nonce, nonce, reason, detail)
         except SandboxUnavailableError as error:
             self._lose(error)
@@ -298,6 +313,7 @@ class Transport:
             return
         if kind == Kind.REPLY or (kind == Kind.HELLO and pending.reply is None):
             pending.reply = wire.unpack_message(self._assembler.finish(channel, payload))
+            self._violations = 0 if kind == Kind.REPLY else self._violations
         elif kind == Kind.PART and payload:
             if self._assembler.add(channel, payload, pending.limit):
                 pending.extend()
