@@ -150,7 +150,7 @@ class Server:
             self._link.message(Kind.HELLO, key, greeting())
         elif kind == Kind.DETACH:
             keeper.detached = True
-            self._unacknowledged.acknowledge(wire.unpack_message(payload)[0].get("acknowledged") or ())
+            self._unacknowledged.acknowledge(wire.unpack_message(payload)[0].get("acknowledged"))
 
     # --- in ------------------------------------------------------------------
     def feed(self, data: bytes) -> None:
@@ -195,10 +195,10 @@ class Server:
         except Fault as fault:
             self._reply(key, {"fault": fault}, b"")
             return
-        if not self._is_first(key, fields, blob):
-            return
-        self._processes.touch(str(operation))
         try:
+            if not self._is_first(key, fields, blob):
+                return
+            self._processes.touch(str(operation))
             self._carry_out(key, str(operation), fields, blob)
         except Fault as fault:
             self._reply(key, {"fault": fault}, b"")
@@ -243,7 +243,7 @@ class Server:
 
     def _is_first(self, key: int, fields: dict[str, Any], blob: bytes) -> bool:
         """Whether the request is to be carried out; one that was made before gets the first one's reply."""
-        self._unacknowledged.acknowledge(fields.get("acknowledged") or ())
+        self._unacknowledged.acknowledge(fields.get("acknowledged"))
         book, ident = self._remembered, fields.get("request_id")
         if not isinstance(ident, str):
             book, ident = self._unacknowledged, fields.get("ask_id")
