@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from .errors import ErrorCode, OperationError
 from .guest import wire
 from .guest.wire import Kind
+from .hints import word_fault
 from .pending import GRACE_SECONDS, Pending
 from .resuming import Cut
 
@@ -37,11 +39,15 @@ class Exchange:
     def send(self, kind: int, fields: dict[str, Any], blob: bytes = b"") -> None:
         """Send the request."""
         self._message = (kind, fields, blob)
+        try:  # exact: what cannot be carried out as it was asked is to be refused, not carried out in another way
+            message = wire.pack_message(fields, blob, exact=True)
+        except ValueError as error:
+            words = word_fault(ErrorCode.invalid_arguments, {"problem": str(error)}, "")
+            raise OperationError(ErrorCode.invalid_arguments, words.message, words.hint, effects="none") from error
         self._pending.sent_by = sender = (
             self._transport.sender
         )  # all of it through one: a part elsewhere would be nonsense
-        # exact: what cannot be carried out as it was asked is to be refused, not carried out in another way
-        for part, payload in wire.split_message(kind, wire.pack_message(fields, blob, exact=True)):
+        for part, payload in wire.split_message(kind, message):
             self._transport.frame(self._pending, sender, part, self._channel, payload)
 
     def _frame(self, kind: int, payload: bytes | memoryview = b"") -> None:

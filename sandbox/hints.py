@@ -205,6 +205,18 @@ def _connection(f: Fields) -> Wording:
     )
 
 
+def _too_large_answer(f: Fields) -> Wording:
+    if "url" in f:
+        return Wording(
+            f"The answer of {f['url']!r} is too large.", "Download it with a command by run, then read the file."
+        )
+    measured = f"would have {size(f['size_bytes'])}" if "size_bytes" in f else "is too long"
+    return Wording(
+        f"The answer {measured}, and {size(f.get('limit'))} are the most.",
+        "Ask for less: fewer entries, a lower depth, one folder of it. What was to be done may have been done.",
+    )
+
+
 _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.path_not_found: lambda f: Wording(
         f"{f.get('path')!r} does not exist.", "List the folder to see what is there.", "list"
@@ -317,7 +329,5 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.too_many_redirects: lambda f: Wording(
         f"{f.get('url')!r} redirects without end.", "Open the address it should lead to directly."
     ),
-    ErrorCode.response_too_large: lambda f: Wording(
-        f"The answer of {f.get('url')!r} is too large.", "Download it with a command by run, then read the file."
-    ),
+    ErrorCode.response_too_large: _too_large_answer,
 }

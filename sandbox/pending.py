@@ -17,6 +17,8 @@ from .hints import word_fault
 
 # Over an operation's own deadline, silence is reported.
 GRACE_SECONDS = 2.0
+# After rests a request has some time for its answer again, but all cuts together give it no more than this.
+MOST_SPARE_SECONDS = 3 * GRACE_SECONDS
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +29,9 @@ class Pending:
     caller took over its own callbacks, ``late`` the bytes that came after the deadline. ``limit`` bounds the reply in bytes.
     ``sends`` and ``takes`` say whether it has a stream to the guest and one back, ``streams`` that the latter is the output of a
     command, which does not put off the deadline. ``again`` says that the pipe was cut and stands again, so that the request is
-    to be sent once more; ``cut_seconds`` is how long it was cut, ``sent_by`` the sender that took the request.
+    to be sent once more; ``cut_seconds`` is how long it was cut, ``sent_by`` the sender that took the request. ``spare`` is
+    what cuts may still add to the deadline over their own time, ``latest`` when a command that was started has to be answered,
+    not counting what it ``rested`` since the beginning.
     """
 
     seconds: float
@@ -52,6 +56,10 @@ class Pending:
     sent_by: object = None
     resting: bool = False
     left: float | None = None
+    spare: float = MOST_SPARE_SECONDS
+    rest_began: float = 0.0
+    rested: float = 0.0
+    latest: float | None = None
 
     def wake(self) -> None:
         """Have the caller look again."""
@@ -74,17 +82,25 @@ class Pending:
         """Have the deadline wait for ``go_on``: the sandbox is paused, or the pipe is cut."""
         with self.changed:
             if not self.resting:
-                self.resting = True
+                self.resting, self.rest_began = True, time.monotonic()
                 self.left = None if self.deadline is None else self.deadline - time.monotonic()
                 self.deadline = None
                 self.changed.notify_all()
 
-    def go_on(self) -> None:
-        """The rest is over."""
+    def go_on(self, *, after_cut: bool = False) -> None:
+        """The rest is over. A guest may bring about cuts as often as it likes: they give no time without end."""
         with self.changed:
             if self.resting:
-                self.resting = False
-                self.deadline = None if self.left is None else time.monotonic() + max(self.left, GRACE_SECONDS)
+                now, self.resting = time.monotonic(), False
+                self.rested += now - self.rest_began
+                if self.left is None:
+                    self.deadline = None
+                else:
+                    more = max(0.0, GRACE_SECONDS - self.left)
+                    if after_cut:
+                        more = min(more, self.spare)
+                        self.spare -= more
+                    self.deadline = now + self.left + more
                 self.changed.notify_all()
 
     def ask_again(self, cut_seconds: float) -> None:
@@ -97,7 +113,7 @@ class Pending:
                     self.error = _cut_short(self.sends)
                 else:
                     self.again = True
-        self.go_on()
+        self.go_on(after_cut=True)
         self.wake()
 
     # --- frames ------------------------------------------------------------------
@@ -115,12 +131,20 @@ class Pending:
         if event not in ("queued", "started") or event in self.events:
             raise wire.WireError("notice that makes no sense")
         self.events.add(event)
-        deadline = None if event == "queued" else time.monotonic() + self.seconds
         with self.changed:
+            left = None if event == "queued" else self._left_when_started()
             if self.resting:
-                self.left = None if deadline is None else self.seconds
+                self.left = left
             else:
-                self.deadline = deadline
+                self.deadline = None if left is None else time.monotonic() + left
+
+    def _left_when_started(self) -> float:
+        """What a command has from now on; told again after a cut, it was started before: it gets no more than it had then."""
+        now = (self.rest_began if self.resting else time.monotonic()) - self.rested
+        if self.latest is None:
+            self.latest = now + self.seconds
+            return self.seconds
+        return min(self.seconds, self.latest + MOST_SPARE_SECONDS - now)
 
     def take_data(self, payload: bytes) -> None:
         """A piece of the stream from the guest. Raises WireError."""
@@ -143,6 +167,12 @@ class Pending:
             f"The sandbox did not answer within {self.seconds:g} seconds.",
             "It may be paused or starved of CPU; close it and start another one.",
         )
+
+
+def too_long(limit: int) -> OperationError:
+    """The error for a reply that grows past what was asked for."""
+    words = word_fault(ErrorCode.response_too_large, {"limit": limit}, "")
+    return OperationError(ErrorCode.response_too_large, words.message, words.hint, effects="unknown")
 
 
 def _cut_short(sends: bool) -> OperationError:

@@ -19,7 +19,7 @@ from .exchange import Exchange
 from .guest import wire
 from .guest.calling import ANSWER_BYTES
 from .guest.wire import Kind
-from .pending import GRACE_SECONDS, Pending
+from .pending import GRACE_SECONDS, Pending, too_long
 from .resuming import Asks, ByteStream, Cut, Keep
 from .sender import FrameSender
 from .watching import Watch
@@ -28,11 +28,14 @@ log = logging.getLogger(__name__)
 
 # The part of the guest's lease after which the host shows that it is there, when the pipe is silent.
 PING_SHARE = 0.25
-MAX_REPLY_BYTES = 4 * 1024 * 1024
+MAX_REPLY_BYTES = wire.MAX_REPLY
 # The rest of an answer to a call follows its beginning at once.
 ANSWER_SECONDS = 1.0
 # For frames that only spare the guest some work.
 OFFER_SECONDS = 0.1
+# A kept sandbox that breaks the protocol so often, and answers no request in between, is given up; each time it is called later.
+MOST_VIOLATIONS = 3
+AFTER_VIOLATION_SECONDS = 0.1
 # Without a deadline of its own (a command in the queue), a caller waits this long for the pipe to take a frame.
 SEND_SECONDS = 30.0
 
@@ -70,6 +73,7 @@ class Transport:
         self._pending: dict[int, Pending] = {}
         self._lost: SandboxUnavailableError | None = None
         self._closing = False
+        self._violations = 0  # since the last reply
         self._stands = threading.Event()
         self._stands.set()
         self._asks = Asks()
@@ -128,7 +132,7 @@ class Transport:
         pending = Pending(seconds, max_reply_bytes, deadline, body is not None, sink is not None, streams)
         channel = self._register(pending)
         fields = {"operation": operation, "args": args, "stdin_blob": blob_is_stdin, "stream": streams}
-        fields["request_id"] = request_id
+        fields.update(request_id=request_id, max_reply_bytes=max_reply_bytes)
         if self._keep is not None:
             fields.update(self._asks.next())
         exchange = Exchange(self, pending, channel)
@@ -205,7 +209,9 @@ class Transport:
         while True:
             reason, detail = self._serve()
             self._stream.close()  # the far end may be open for writing still, with nobody there who reads
-            if self._closing or self._keep is None or not self._reconnect(self._keep, reason, detail):
+            if self._closing or self._keep is None or self._breaks_again(reason):
+                break
+            if not self._reconnect(self._keep, reason, detail):
                 break
         if self._lost is None:
             self._fail("closed" if self._closing else reason, detail)
@@ -233,6 +239,13 @@ class Transport:
             log.exception("the reader of a sandbox's pipe failed")
             return "protocol_violation", "unreadable"
 
+    def _breaks_again(self, reason: str) -> bool:
+        """Whether the guest is to be given up: calling one that answers and breaks the protocol at once would never end."""
+        if reason != "protocol_violation":
+            return False
+        self._violations += 1
+        return self._violations > MOST_VIOLATIONS
+
     def _has_another_host(self) -> bool:
         """Whether what came instead of a frame is the sandbox's answer to another host's call."""
         held = self._decoder.held
@@ -253,6 +266,8 @@ class Transport:
         try:
             if reason == "taken_over":
                 return False
+            if reason == "protocol_violation" and not self._closing:
+                time.sleep(AFTER_VIOLATION_SECONDS * 2 ** (self._violations - 1))
             stream, received = keep.resume(self.nonce, nonce, reason, detail)
         except SandboxUnavailableError as error:
             self._lose(error)
@@ -293,15 +308,17 @@ class Transport:
         if kind == Kind.DETACH and self._keep is not None:
             raise wire.WireError("the sandbox does not understand its host any more")
         pending = self._hello if kind == Kind.HELLO else self._pending.get(channel)
-        if pending is None:  # answered or given up; its parts are dropped
+        if pending is None or pending.error is not None:  # answered or given up; its parts are dropped
             self._assembler.drop(channel)
             return
         if kind == Kind.REPLY or (kind == Kind.HELLO and pending.reply is None):
             pending.reply = wire.unpack_message(self._assembler.finish(channel, payload))
+            self._violations = 0 if kind == Kind.REPLY else self._violations
         elif kind == Kind.PART and payload:
-            self._assembler.add(channel, payload, pending.limit)
-            pending.extend()
-            return
+            if self._assembler.add(channel, payload, pending.limit):
+                pending.extend()
+                return
+            pending.error = too_long(pending.limit)  # the guest says so itself, unless somebody took it over
         elif kind == Kind.DATA and payload and pending.takes:
             pending.take_data(payload)
         elif kind == Kind.CREDIT and len(payload) == 4 and pending.sends:

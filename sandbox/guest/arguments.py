@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .faults import Fault
+from .records import HOME, WORKSPACE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ MOST = 1 << 62
 # Beyond this no timer is set, for a year has fewer.
 MOST_SECONDS = 1e8
 MOST_PATTERN = 1000
+ROOTS = (WORKSPACE, HOME)
 NAMED_SIGNALS = frozenset(
     {"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT", "SIGWINCH"}
 )
@@ -36,6 +38,8 @@ def check_arguments(operation: Any, args: dict[str, Any]) -> None:
             _refuse(operation, name, args)
     if operation == "run":
         _check_run(args)
+    elif operation == "wait_for":
+        _check_wait(args)
 
 
 def _check_run(args: dict[str, Any]) -> None:
@@ -44,6 +48,14 @@ def _check_run(args: dict[str, Any]) -> None:
     for name in ("rows", "cols") if args.get("pty") else ():
         if args.get(name) is None:
             _refuse("run", name, args)
+
+
+def _check_wait(args: dict[str, Any]) -> None:
+    given = [name for name in ("port", "log", "file", "exit") if args[name] not in (None, False)]
+    if len(given) != 1:
+        raise Fault("invalid_arguments", problem=f"wait_for cannot wait for {' and '.join(given) or 'nothing'}")
+    if given[0] in ("log", "exit") and args["id"] is None:
+        _refuse("wait_for", "id", args)
 
 
 def _refuse(operation: str, name: str, args: dict[str, Any]) -> None:
@@ -115,6 +127,19 @@ def _kind(value: Any) -> bool:
     return value in ("file", "tree")
 
 
+def _roots(value: Any) -> bool:
+    return isinstance(value, list) and all(type(each) is int and each in ROOTS for each in value)
+
+
+def _sizes(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == len(ROOTS) and all(map(_count, value))
+
+
+def _sessions(value: Any) -> bool:
+    """Whether it is one thing by name; what each has to have, the handler says."""
+    return isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())
+
+
 def _maybe(check: Check) -> Check:
     """The same check for an argument that may be null."""
     return lambda value: value is None or check(value)
@@ -176,4 +201,7 @@ _ARGUMENTS: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
     ),
     "processes": ({"id": _maybe(_text)}, {}),
     "usage": ({}, {}),
+    "resumed": ({"seconds": _seconds}, {}),
+    "scan": ({"roots": _roots}, {"sessions": _flag}),
+    "restore": ({"sizes": _sizes}, {"path": _text, "sessions": _maybe(_sessions)}),
 }  # fmt: skip

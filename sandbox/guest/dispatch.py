@@ -8,6 +8,7 @@ import sys
 from itertools import chain
 
 from . import wire
+from .answers import Answers
 from .arguments import check_arguments
 from .calling import Call
 from .calls import WorkerCall
@@ -62,6 +63,7 @@ class Server:
         self._assembler = wire.Assembler()
         self._calls: dict[int, WorkerCall] = {}
         self._streams: dict[int, OutputStream] = {}
+        self._answers = Answers()
         self._remembered = Remembered()
         self._unacknowledged = Remembered(strict=True)
         self._queued: set[int] = set()  # runs that wait for their session
@@ -148,7 +150,7 @@ class Server:
             self._link.message(Kind.HELLO, key, greeting())
         elif kind == Kind.DETACH:
             keeper.detached = True
-            self._unacknowledged.acknowledge(wire.unpack_message(payload)[0].get("acknowledged") or ())
+            self._unacknowledged.acknowledge(wire.unpack_message(payload)[0].get("acknowledged"))
 
     # --- in ------------------------------------------------------------------
     def feed(self, data: bytes) -> None:
@@ -187,15 +189,16 @@ class Server:
         operation, args = fields.get("operation"), fields.get("args")
         if not isinstance(args, dict):
             raise wire.WireError("request without arguments")
+        self._answers.expect(key, str(operation), fields.get("max_reply_bytes"))
         try:
             check_arguments(operation, args)
         except Fault as fault:
             self._reply(key, {"fault": fault}, b"")
             return
-        if not self._is_first(key, fields, blob):
-            return
-        self._processes.touch(str(operation))
         try:
+            if not self._is_first(key, fields, blob):
+                return
+            self._processes.touch(str(operation))
             self._carry_out(key, str(operation), fields, blob)
         except Fault as fault:
             self._reply(key, {"fault": fault}, b"")
@@ -240,7 +243,7 @@ class Server:
 
     def _is_first(self, key: int, fields: dict[str, Any], blob: bytes) -> bool:
         """Whether the request is to be carried out; one that was made before gets the first one's reply."""
-        self._unacknowledged.acknowledge(fields.get("acknowledged") or ())
+        self._unacknowledged.acknowledge(fields.get("acknowledged"))
         book, ident = self._remembered, fields.get("request_id")
         if not isinstance(ident, str):
             book, ident = self._unacknowledged, fields.get("ask_id")
@@ -253,7 +256,7 @@ class Server:
             return False
         if isinstance(known, tuple):
             self._processes.endings.forget(known[0].get("result"))
-            self._link.message(Kind.REPLY, key, *known)
+            self._link.packed(Kind.REPLY, key, self._answers.pack(key, *known)[2])
         elif not known:
             self._wait_for_first(book.first_of(ident), key, fields["operation"])
         return known is True
@@ -300,10 +303,11 @@ class Server:
             self._processes.endings.note_lost(fields)
         elif news := self._processes.news(result.get("id") if isinstance(result, dict) else None):
             fields["notices"] = [*fields.get("notices", ()), *news]
+        fields, blob, data = self._answers.pack(key, fields, blob)
         others = [*self._remembered.answered(key, fields, blob), *self._unacknowledged.answered(key, fields, blob)]
         for each in (key, *others):
             self._cancels.pop(each, None)
-            self._link.message(Kind.REPLY, each, fields, blob)
+            self._link.packed(Kind.REPLY, each, data if each == key else self._answers.pack(each, fields, blob)[2])
 
     # --- workers ------------------------------------------------------------------
     def _start_worker(self, key: int, operation: str, args: dict[str, Any]) -> None:

@@ -13,7 +13,6 @@ from .faults import Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any
 
     Reply = tuple[dict[str, Any], bytes]
@@ -89,10 +88,12 @@ class Remembered:
             self._forget()
             return self._waiting.pop(ident, [])
 
-    def acknowledge(self, idents: Iterable[Any]) -> None:
-        """Forget these: their replies have arrived."""
+    def acknowledge(self, idents: Any) -> None:
+        """Forget these: their replies have arrived. What is no list of ids acknowledges nothing."""
         with self._lock:
-            for ident in idents:
+            for ident in idents if isinstance(idents, list) else ():
+                if not isinstance(ident, str):
+                    continue
                 if self._replies.pop(ident, None) is not None:
                     self._asked.pop(ident, None)
                 self._dropped.pop(ident, None)

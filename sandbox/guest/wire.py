@@ -28,6 +28,8 @@ WINDOW = 2 * 1024 * 1024
 NONCE_BYTES = 8
 # Requests carry at most one written text (8 MiB, six times that in the worst JSON escapes) and some fields.
 MAX_MESSAGE = 64 * 1024 * 1024
+# What a host takes as a reply, unless the request says another.
+MAX_REPLY = 4 * 1024 * 1024
 _ZERO = b"\0\0\0"
 _LENGTH = struct.Struct(">I")
 
@@ -121,9 +123,12 @@ class Decoder:
         return kind, channel, length
 
 
-def pack_message(fields: dict[str, Any], blob: bytes = b"", *, exact: bool = False) -> bytes:
-    """A message as bytes. Surrogates in its texts become "?", or with ``exact`` arrive as they are."""
-    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+def pack_message(fields: dict[str, Any], blob: bytes = b"", *, exact: bool = False, any_number: bool = False) -> bytes:
+    """A message as bytes. Surrogates in its texts become "?", or with ``exact`` arrive as they are.
+
+    Raises ValueError for a number that is none of JSON, but with ``any_number``: the other end would end the pipe over it.
+    """
+    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=any_number)
     encoded = text.encode("utf-8", "surrogatepass" if exact else "replace")
     return _LENGTH.pack(len(encoded)) + encoded + blob
 
@@ -173,12 +178,19 @@ class Assembler:
         self._limit = limit
         self._parts: dict[int, bytearray] = {}
 
-    def add(self, channel: int, payload: bytes, limit: int | None = None) -> None:
-        """One more part of the message on ``channel``. Raises WireError when it grows past the limit."""
+    def add(self, channel: int, payload: bytes, limit: int | None = None) -> bool:
+        """One more part of the message on ``channel``; False when it grows past ``limit``: it is forgotten then.
+
+        Raises WireError when it grows past the limit of all messages.
+        """
         parts = self._parts.setdefault(channel, bytearray())
-        if len(parts) + len(payload) > (self._limit if limit is None else limit):
+        if limit is not None and len(parts) + len(payload) > limit:
+            del self._parts[channel]
+            return False
+        if len(parts) + len(payload) > self._limit:
             raise WireError("message too long")
         parts += payload
+        return True
 
     def finish(self, channel: int, payload: bytes) -> bytes:
         """The whole message that ``payload`` ends."""

@@ -65,4 +65,7 @@ class Workers:
             job = self._jobs.get()
             with self._lock:
                 self._idle -= 1
-            job()
+            try:
+                job()
+            except Exception as error:  # a thread that ended here would be missing for good
+                sys.excepthook(type(error), error, error.__traceback__)

@@ -13,9 +13,9 @@ Id = Annotated[str, Field(min_length=1, max_length=64, description="Id of the co
 
 
 class Request(BaseModel):
-    """Base of all requests: frozen, unknown arguments refused."""
+    """Base of all requests: frozen, unknown arguments refused, and numbers that JSON does not have."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
     operation: ClassVar[str]
     result: ClassVar[type[results.Result]]
 

@@ -311,3 +311,15 @@ def test_wrong_arguments(env: GuestEnvironment, operation: str, args: dict[str, 
 def test_unknown_operations(env: GuestEnvironment) -> None:
     refused(env.execute("format_disk", {}), "unknown_tool", "'format_disk'", "Use one of: read,")
     refused(env.execute("upload", {"path": "x"}), "operation_not_supported", "env.upload")
+
+
+@pytest.mark.needs(SHELL)
+def test_an_answer_beyond_all_measure_is_the_failure_of_its_request_alone(env: GuestEnvironment, folder: str) -> None:
+    program = (
+        "import os\nfor i in range(13):\n os.mkdir(chr(1) * 250); os.chdir(chr(1) * 250)\n"
+        "for i in range(250):\n open(f'f{i}', 'w').close()"
+    )
+    done(env.run(argv=["python3", "-c", program], cwd=folder))
+    refused(env.list(folder, depth=20, max_entries=1000), "response_too_large", "are the most", "Ask for less", effects="none")
+    assert done(env.run("echo still here")).output == "still here\n"
+    assert len(done(env.list(folder, depth=20, max_entries=3)).entries) == 3

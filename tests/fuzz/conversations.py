@@ -33,7 +33,7 @@ class Frame:
         """(kind, channel, payload) of each frame on the wire."""
         if self.fields is None:
             return [(self.kind, self.channel, self.payload[: wire.MAX_PAYLOAD])]
-        message = wire.pack_message(self.fields, self.payload, exact=True)
+        message = wire.pack_message(self.fields, self.payload, exact=True, any_number=True)
         return [(kind, self.channel, bytes(part)) for kind, part in wire.split_message(self.kind, message)]
 
     def to_json(self) -> list[Any]:

@@ -69,7 +69,7 @@ def _answer(fields: dict[str, Any], operation: str = "read", blob: bytes = b"") 
     stream = MutantStream()
     env = FuzzedEnvironment(stream)
     for n, (kind, said) in enumerate([(Kind.HELLO, {"protocol": wire.PROTOCOL}), (Kind.REPLY, fields)]):
-        data = wire.frame(NONCE, n, kind, n, wire.pack_message(said, blob, exact=True))
+        data = wire.frame(NONCE, n, kind, n, wire.pack_message(said, blob, exact=True, any_number=True))
         stream.answers.append(lambda channel, sequence, data=data: ([data], 0))  # type: ignore[misc]
     with env:
         return env.execute(operation, {"path": "x"} if operation == "read" else {"command": "true"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import jsonschema
@@ -9,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from sandbox.methods import OperationMethods
-from sandbox.operations import OPERATIONS, Read, Request, Run, schema_of
+from sandbox.operations import OPERATIONS, REQUESTS, Read, Request, Run, schema_of
 from sandbox.results import BrowseResult, ReadResult, Result, RunResult, UsageResult
 
 NAMES = [
@@ -156,3 +157,16 @@ def test_usage_in_words() -> None:
         "memory: 0 bytes of 2.0 MiB left", "/a?b: 1.0 MiB of 3.0 MiB left", "processes: 44 of 64 left",
     ]  # fmt: skip
     assert usage.to_text().splitlines()[-1] == "running: c1, c2"
+
+
+def _floats() -> list[tuple[type[Request], str]]:
+    return [(each, name) for each in REQUESTS for name, field in each.model_fields.items() if "float" in str(field.annotation)]
+
+
+@pytest.mark.parametrize("text", ["1e999", "-1e999", "NaN"])
+def test_a_number_that_json_does_not_have_is_no_argument(text: str) -> None:
+    assert (Run, "cpu_seconds") in _floats()
+    for request, name in _floats():
+        with pytest.raises(ValidationError) as caught:
+            request.model_validate({name: json.loads(text)})
+        assert (name,) in {each["loc"] for each in caught.value.errors()}, (request, name)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sandbox import transport
-from sandbox.errors import SandboxUnavailableError
+from sandbox.errors import OperationError, SandboxUnavailableError
 from sandbox.guest import wire
 from sandbox.guest.wire import Kind
 from sandbox.testing import GuestRequest, ScriptedGuest
@@ -33,6 +33,14 @@ def test_long_messages_in_parts() -> None:
     blob = bytes(range(256)) * 5000
     with talk(echo) as (host, _):
         assert host.request("write", {"a": "x" * 600_000}, timeout_seconds=5, blob=blob)[1] == blob
+
+
+def test_a_number_that_json_does_not_have_is_not_sent() -> None:
+    with talk(echo) as (host, _):
+        with pytest.raises(OperationError) as caught:
+            host.request("run", {"cpu_seconds": float("inf")}, timeout_seconds=5)
+        assert caught.value.code == "invalid_arguments"
+        assert host.request("read", {"path": "x"}, timeout_seconds=5)[0]["result"] == {"path": "x"}
 
 
 def test_many_callers_get_their_own_answers() -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sandbox.errors import SandboxUnavailableError
+from sandbox.errors import OperationError, SandboxUnavailableError
 from sandbox.guest import wire
 from sandbox.guest.wire import Kind
 from sandbox.testing import GuestRequest, ScriptedGuest
@@ -24,11 +24,6 @@ def _repeated(guest: ScriptedGuest, request: GuestRequest) -> None:
 
 def _skipped(guest: ScriptedGuest, request: GuestRequest) -> None:
     guest.frame(Kind.PONG, 0, skip=1)
-
-
-def _too_long(guest: ScriptedGuest, request: GuestRequest) -> None:
-    for _ in range(80):
-        guest.frame(Kind.PART, request.channel, bytes(wire.MAX_PAYLOAD))
 
 
 def _beyond_credit(guest: ScriptedGuest, request: GuestRequest) -> None:
@@ -55,7 +50,6 @@ NONSENSE: dict[str, tuple[Script, str]] = {
     "unknown kind": (lambda g, r: g.frame(77, r.channel), "unknown frame kind 77"),
     "kind of the host": (lambda g, r: g.frame(Kind.REQUEST, r.channel), "kind 2"),
     "frame too long": (_oversize, "frame of 262145 bytes"),
-    "message too long": (_too_long, "message too long"),
     "stream beyond its credit": (_beyond_credit, "beyond its credit"),
     "empty parts": (lambda g, r: g.frame(Kind.PART, r.channel), "nothing asked for"),
     "empty pieces": (lambda g, r: g.frame(Kind.DATA, r.channel), "nothing asked for"),
@@ -128,3 +122,18 @@ def test_a_guest_that_takes_nothing_for_a_while() -> None:
         fails(host, "no_answer", timeout_seconds=0.1)
         release.set()
         assert host.request("read", {}, timeout_seconds=5)[0]["result"] == {"late": True}
+
+
+def test_a_reply_without_end_is_the_end_of_its_request_alone() -> None:
+    def script(guest: ScriptedGuest, request: GuestRequest) -> None:
+        for _ in range(80 if request.operation == "list" else 0):
+            guest.frame(Kind.PART, request.channel, bytes(wire.MAX_PAYLOAD))
+        guest.reply(request, {})
+
+    with talk(script) as (host, _):
+        for _ in range(2):
+            with pytest.raises(OperationError, match=r"4\.0 MiB are the most") as caught:
+                host.request("list", {}, timeout_seconds=10)
+            assert (caught.value.code, caught.value.effects) == ("response_too_large", "unknown")
+        assert host.request("read", {}, timeout_seconds=10)[0]["result"] == {}
+        assert not host._assembler._parts

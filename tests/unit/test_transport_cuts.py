@@ -1,0 +1,117 @@
+"""A kept sandbox that answers every call and breaks the protocol at once: nobody waits for it without end."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from sandbox import pending as pending_module
+from sandbox import transport
+from sandbox.errors import SandboxUnavailableError
+from sandbox.guest import wire
+from sandbox.guest.wire import Kind
+from sandbox.pending import Pending
+from sandbox.transport import MOST_VIOLATIONS, Transport
+
+from .talking import explain
+
+NONCE = b"n" * wire.NONCE_BYTES
+
+
+class Said:
+    """A stream on which some bytes came, and what is sent is taken."""
+
+    def __init__(self, *said: bytes) -> None:
+        self._said = list(said)
+        self._closed = False
+
+    def send(self, data: memoryview, timeout_seconds: float) -> int:
+        return len(data)
+
+    def receive(self, timeout_seconds: float) -> bytes | None:
+        if self._said:
+            return self._said.pop(0)
+        time.sleep(min(timeout_seconds, 0.01))
+        return b"" if self._closed else None
+
+    def close(self) -> None:
+        self._closed = True
+
+    def say(self, data: bytes) -> None:
+        self._said.append(data)
+
+
+class Breaking:
+    """Reaches a guest whose first frame is none; before it, ``answered`` requests get a reply."""
+
+    seconds = 60.0
+    answer_prefix = b"p" * 32
+
+    def __init__(self, answered: Iterator[int]) -> None:
+        self.calls = 0
+        self._answered = answered
+
+    def resume(self, replaces: bytes, nonce: bytes, reason: str, detail: str) -> tuple[Said, bytes]:
+        self.calls += 1
+        replies = next(self._answered)
+        said = [wire.frame(nonce, 0, Kind.REPLY, 1, wire.pack_message({"result": {}}))] * replies
+        return Said(*said, wire.frame(nonce, 7, Kind.PONG, 0)), b""
+
+
+@pytest.fixture
+def stream() -> Said:
+    return Said(wire.frame(NONCE, 0, Kind.HELLO, 0, wire.pack_message({"protocol": wire.PROTOCOL})))
+
+
+def test_a_guest_that_breaks_the_protocol_again_and_again_is_given_up(stream: Said) -> None:
+    keep = Breaking(itertools.repeat(0))
+    host = Transport(stream, explain, keep=keep, nonce=NONCE)
+    host.open({}, 5)
+    stream.say(wire.frame(NONCE, 9, Kind.PONG, 0))
+    began = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(SandboxUnavailableError) as caught:
+            host.request("read", {}, timeout_seconds=60)
+        assert caught.value.reason == "protocol_violation"
+    assert time.monotonic() - began < 5
+    assert keep.calls == MOST_VIOLATIONS
+    host.close()
+
+
+def test_a_reply_in_between_is_a_reason_to_go_on(stream: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "AFTER_VIOLATION_SECONDS", 0.001)
+    keep = Breaking(itertools.chain((0, 0, 1), itertools.repeat(0)))
+    host = Transport(stream, explain, keep=keep, nonce=NONCE)
+    host.open({}, 5)
+    fields, _ = host.request("read", {}, timeout_seconds=60, on_sent=lambda: stream.say(wire.frame(NONCE, 9, Kind.PONG, 0)))
+    assert fields == {
+        "result": {}, "notices": [{"code": "reconnected", "seconds": pytest.approx(0, abs=1), "streamed": False}],
+    }  # fmt: skip
+    host._reader.join(10)
+    assert keep.calls == 3 + MOST_VIOLATIONS
+    host.close()
+
+
+def test_cuts_without_end_put_no_deadline_off_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(pending_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for started in (False, True):
+        began, cut = now[0], 0.0
+        pending = Pending(3.0, 100, now[0] + 3.0)
+        for _ in range(1000):
+            if started:
+                pending.take_notice(wire.pack_message({"event": "started"}))
+            now[0] += 0.5
+            if pending.deadline is not None and now[0] > pending.deadline:
+                break
+            pending.rest()
+            now[0] += 0.25
+            cut += 0.25
+            pending.ask_again(0.25)
+        else:
+            pytest.fail("no end")
+        assert now[0] - began - cut <= 3.0 + pending_module.MOST_SPARE_SECONDS + 0.5
