@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandbox import SandboxError
-from sandbox.docker import inventory, kept, marks, orphans, removal
-from sandbox.docker.container import BOOT_LABEL, HOST_LABEL, OWNER_LABEL, owner
+from sandbox import ErrorCode, SandboxError
+from sandbox.cli_kept import _row
+from sandbox.docker import inventory, kept, marks, orphans, owners, reaching, removal
+from sandbox.docker.container import BOOT_LABEL, HOST_LABEL, IMAGE_LABEL, OWNER_LABEL, owner
 from sandbox.docker.enforcement import boot_id
 from sandbox.docker.events import SANDBOX_LABEL
 
@@ -107,3 +109,29 @@ def test_what_a_dead_owner_left_is_still_swept() -> None:
     orphans.sweep(engine)  # type: ignore[arg-type]
     assert engine.done[0] == f"remove {'a' * 64}"
     assert kept.kept_of(listed({marks.KEEP_LABEL: json.dumps(GOOD)})).ident == IDENT
+
+
+def test_a_listing_has_one_printable_line_for_each() -> None:
+    labels = {IMAGE_LABEL: "x\x1b]0;pwned\x07\nforged", HOST_LABEL: "there\x1b[31m\nrow", marks.NAME_LABEL: "a\nb"}
+    (found,) = inventory.sandboxes(Engine(listed(labels)))  # type: ignore[arg-type]
+    row = _row(found)
+    assert all(text.isprintable() for text in row)
+    assert row[1] == "-"
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("the stream ended"), BrokenPipeError("gone"), OSError("x")])
+def test_a_stream_that_ends_at_once_is_worded(error: OSError, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def cut(*_: object) -> None:
+        raise error
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(reaching, "reach", cut)
+    engine = Engine(listed({}))
+    monkeypatch.setattr(Engine, "inspect_container", lambda *_: {"State": {}}, raising=False)
+    for take_over in (False, True):
+        with pytest.raises(SandboxError) as told:
+            reaching.take(engine, kept.kept_of(listed({marks.KEEP_LABEL: json.dumps(GOOD)})), take_over)  # type: ignore[arg-type]
+        assert told.value.code is ErrorCode.sandbox_unavailable
+        owner = owners.owner_of(IDENT)
+        assert owner is not None
+        assert not owner.alive
