@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from .cli import bad_input, print_json, say_error
+from .wording import one_line
 
 if TYPE_CHECKING:
     from .docker.inventory import Listed
@@ -84,7 +85,8 @@ def rm(
 
 
 def _row(listed: Listed) -> tuple[str, ...]:
-    return (listed.id[:12], listed.name or "-", listed.image[:40], _state(listed), _time(listed.age_seconds))
+    row = (listed.id[:12], listed.name or "-", listed.image[:40], _state(listed), _time(listed.age_seconds))
+    return tuple(one_line(text) for text in row)  # labels are anybody's
 
 
 def _state(listed: Listed) -> str:

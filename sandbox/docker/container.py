@@ -19,6 +19,7 @@ from sandbox.network.policy import Network
 from .disk import Disk
 from .enforcement import boot_id
 from .events import SANDBOX_LABEL
+from .marks import KEEP_LABEL, NAME_LABEL, PID_LABEL, STARTED_LABEL
 from .profiles import Profile
 from .runtime import CA_BUNDLE, RuntimeVolume
 
@@ -135,7 +136,7 @@ def _tmpfs(shape: Shape) -> dict[str, str]:
 
 
 IMAGE_LABEL = "dev.gamebox.image"
-HOST_LABEL, BOOT_LABEL, PID_LABEL = "dev.gamebox.host", "dev.gamebox.boot", "dev.gamebox.pid"
+HOST_LABEL, BOOT_LABEL = "dev.gamebox.host", "dev.gamebox.boot"
 # On a sandbox that is to end with the process that made it; see ``orphans``.
 OWNER_LABEL = "dev.gamebox.owner"
 
@@ -153,15 +154,19 @@ def owner(pid: int) -> str:
 
 
 def labels(name: str, kept: bool = False) -> dict[str, str]:
-    """Whose sandbox it is: enough to tell an orphan from one in use; a kept one does not end with who made it."""
-    ends_with = {} if kept else {OWNER_LABEL: owner(os.getpid())}
+    """Whose sandbox it is: enough to tell an orphan from one in use; a kept one does not end with who made it.
+
+    What does not apply is empty and not left out: the image's own label of that name would count.
+    """
     return {
         SANDBOX_LABEL: name,
         HOST_LABEL: socket.gethostname(),
         BOOT_LABEL: boot_id(),
         PID_LABEL: str(os.getpid()),
-        **ends_with,
-        "dev.gamebox.started": str(int(time.time())),
+        OWNER_LABEL: "" if kept else owner(os.getpid()),
+        KEEP_LABEL: "",
+        NAME_LABEL: "",
+        STARTED_LABEL: str(int(time.time())),
     }
 
 

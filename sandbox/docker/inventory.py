@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import logging
 import socket
 import time
 from collections.abc import Iterable
@@ -14,15 +14,16 @@ import docker
 
 from sandbox.errors import ErrorCode, SandboxError
 
-from . import owners, removal
-from .container import BOOT_LABEL, HOST_LABEL, IMAGE_LABEL, OWNER_LABEL, PID_LABEL
+from . import marks, owners, removal
+from .container import BOOT_LABEL, HOST_LABEL, IMAGE_LABEL, OWNER_LABEL
 from .enforcement import boot_id
 from .engine import translated
 from .events import SANDBOX_LABEL
-from .kept import KEEP_LABEL, NAME_LABEL, matches
+from .kept import matches
+from .marks import NAME_LABEL
 from .orphans import is_dead
 
-STARTED_LABEL = "dev.gamebox.started"
+log = logging.getLogger(__name__)
 
 State = Literal["owned", "detached", "elsewhere", "orphaned"]
 
@@ -58,10 +59,20 @@ class Listed:
 
 
 def sandboxes(client: docker.DockerClient, *, every: bool = False) -> list[Listed]:
-    """Those that run or are paused, the newest first; with ``every`` also those that do not. Raises SandboxError."""
+    """Those that run or are paused, the newest first; with ``every`` also those that do not. Raises SandboxError.
+
+    What only carries our labels, and is not called as they say, is none of ours.
+    """
     with translated():
         found = client.api.containers(all=every, filters={"label": SANDBOX_LABEL})
-    return [_listed(each) for each in found]
+    ours = []
+    for each in found:
+        ident = marks.ident(each)
+        if ident is None:
+            log.info("passing over %s: its labels are not those of a sandbox", each["Id"][:12])
+        else:
+            ours.append(_listed(each, ident))
+    return ours
 
 
 def chosen(listed: Iterable[Listed], containers: Iterable[str]) -> list[Listed]:
@@ -92,23 +103,21 @@ def remove(sandbox: Listed, *, force: bool = False) -> None:
             f"The sandbox {sandbox.name or sandbox.id[:12]} is in use by {who}, as far as can be seen from here.",
             "Close it there, or end it all the same with --force.",
         )
-    removal.remove(sandbox.ident)
+    removal.remove(sandbox.ident, container_id=sandbox.id)
     with contextlib.suppress(SandboxError):
         owners.forget(sandbox.ident)
 
 
 def _is(listed: Listed, wanted: str) -> bool:
     labels = {SANDBOX_LABEL: listed.ident, **({NAME_LABEL: listed.name} if listed.name else {})}
-    return matches({"Id": listed.id, "Labels": labels}, wanted)
+    return matches({"Id": listed.id, "Names": [f"/{listed.ident}"], "Labels": labels}, wanted)
 
 
-def _listed(found: dict[str, Any]) -> Listed:
-    labels = found["Labels"]
-    kept = KEEP_LABEL in labels
-    host = labels.get(HOST_LABEL, "")
-    here = host == socket.gethostname() and labels.get(BOOT_LABEL) == boot_id()
-    made = float(labels.get(STARTED_LABEL) or found.get("Created") or time.time())
-    ident = labels[SANDBOX_LABEL]
+def _listed(found: dict[str, Any], ident: str) -> Listed:
+    kept = marks.keep(found) is not None
+    host = marks.text(found, HOST_LABEL)
+    here = host == socket.gethostname() and marks.text(found, BOOT_LABEL) == boot_id()
+    made = marks.started(found) or float(found.get("Created") or time.time())
     owner = owners.owner_of(ident) if kept else None
     left = None
     pid: int | None = None
@@ -118,21 +127,14 @@ def _listed(found: dict[str, Any]) -> Listed:
         pid, host = (owner.pid if owner.alive else None), owner.host
         since = owner.since if owner.alive else owner.detached
         alone = None if owner.alive else owners.ownerless_seconds(ident)
-        left = None if alone is None else max(0.0, _keep_seconds(labels) - alone)
+        left = None if alone is None else max(0.0, (marks.keep_seconds(found) or 0.0) - alone)
     elif kept or not here:
         state = "elsewhere"
     else:
-        pid = int(labels[PID_LABEL]) if labels.get(PID_LABEL, "").isdigit() else None
-        state = "orphaned" if is_dead(labels.get(OWNER_LABEL, "")) else "owned"
+        pid = marks.pid(found)
+        state = "orphaned" if is_dead(marks.text(found, OWNER_LABEL)) else "owned"
     return Listed(
-        id=found["Id"], ident=ident, name=labels.get(NAME_LABEL), image=labels.get(IMAGE_LABEL) or found["Image"], kept=kept,
+        id=found["Id"], ident=ident, name=marks.name(found), image=marks.text(found, IMAGE_LABEL) or found["Image"], kept=kept,
         status=found["State"], state=state, owner_pid=pid, owner_host=host, since=since, deadline_left_seconds=left,
         age_seconds=time.time() - made, here=here,
     )  # fmt: skip
-
-
-def _keep_seconds(labels: dict[str, str]) -> float:
-    try:
-        return float(json.loads(labels[KEEP_LABEL])["seconds"])
-    except (ValueError, TypeError, KeyError):
-        return 0.0

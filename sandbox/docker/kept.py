@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
+import logging
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +16,14 @@ from sandbox.guest.calling import TOKEN_BYTES
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
 
+from . import marks
 from .disk import Disk
 from .engine import translated
 from .events import SANDBOX_LABEL
+from .marks import KEEP_LABEL, NAME_LABEL
 
-KEEP_LABEL, NAME_LABEL = "dev.gamebox.keep", "dev.gamebox.name"
-_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
+log = logging.getLogger(__name__)
+
 # As many characters of an id as tell sandboxes apart in practice; docker shows 12.
 LEAST_PREFIX = 4
 
@@ -84,7 +86,7 @@ def check(seconds: float, name: str | None) -> None:
             f"keep_seconds={seconds!r} is no time to wait for an orchestrator.",
             "Give a positive number of seconds, as in 3600.0.",
         )
-    if name is not None and not _NAME.fullmatch(name):
+    if name is not None and not marks.is_name(name):
         raise SandboxError(
             ErrorCode.invalid_configuration,
             f"{name!r} is no name for a sandbox.",
@@ -112,7 +114,7 @@ def find(client: docker.DockerClient, id_or_name: str) -> Kept:
     with translated():
         listed = client.api.containers(filters={"label": SANDBOX_LABEL})
     found = [each for each in listed if matches(each, id_or_name)]
-    kept = [each for each in found if KEEP_LABEL in each["Labels"]]
+    kept = [each for each in found if marks.text(each, KEEP_LABEL)]
     if not kept:
         raise _not_found(id_or_name, [each["Id"][:12] for each in found])
     if len(kept) > 1:
@@ -124,28 +126,31 @@ def find(client: docker.DockerClient, id_or_name: str) -> Kept:
 
 
 def matches(listed: dict[str, Any], id_or_name: str) -> bool:
-    """Whether a container of the engine's list is meant."""
-    labels = listed["Labels"]
-    if id_or_name in (labels.get(NAME_LABEL), labels.get(SANDBOX_LABEL)):
+    """Whether a container of the engine's list is meant, and is a sandbox."""
+    ident = marks.ident(listed)
+    if ident is None:
+        return False
+    if id_or_name in (marks.name(listed), ident):
         return True
     return len(id_or_name) >= LEAST_PREFIX and listed["Id"].startswith(id_or_name)
 
 
 def kept_of(listed: dict[str, Any]) -> Kept:
     """A container of the engine's list as a kept sandbox. Raises SandboxError ``invalid_configuration``."""
-    labels = listed["Labels"]
+    ident, fields = marks.ident(listed), marks.keep(listed)
     try:
-        fields = json.loads(labels[KEEP_LABEL])
+        if ident is None or fields is None:
+            raise ValueError("its labels cannot be read")
         known = {f.name for f in dataclasses.fields(Limits)}
         disk = fields["disk"]
         return Kept(
-            ident=labels[SANDBOX_LABEL],
+            ident=ident,
             token=bytes.fromhex(fields["token"]),
-            seconds=float(fields["seconds"]),
-            name=labels.get(NAME_LABEL),
-            image=fields["image"],
-            profile=fields["profile"],
-            network=Network(fields["network"]),
+            seconds=_seconds(listed),
+            name=marks.name(listed),
+            image=str(fields["image"]),
+            profile=str(fields["profile"]),
+            network=_network(fields["network"]),
             limits=Limits(**{k: v for k, v in fields["limits"].items() if k in known}),
             disk=Disk(
                 disk["kind"], tuple((p, s) for p, s in disk["places"]), watched=tuple(disk["watched"]), why=disk["why"]
@@ -155,12 +160,27 @@ def kept_of(listed: dict[str, Any]) -> Kept:
             given=tuple(map(str, fields["given"])),
             container_id=listed["Id"],
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise SandboxError(
             ErrorCode.invalid_configuration,
             f"The sandbox {listed['Id'][:12]} was made by another version of gamebox ({type(error).__name__}: {error}).",
             "Attach to it with that version, or end it with gamebox rm.",
         ) from error
+
+
+def _seconds(listed: dict[str, Any]) -> float:
+    seconds = marks.keep_seconds(listed)
+    if seconds is None:
+        raise ValueError("seconds")
+    return seconds
+
+
+def _network(mode: object) -> Network:
+    if mode == "none":
+        return Network.none()
+    if mode == "bridge":
+        return Network.bridge()
+    raise ValueError("network")
 
 
 def _not_found(id_or_name: str, ordinary: list[str]) -> SandboxError:

@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import docker
@@ -22,12 +23,12 @@ import docker.errors
 
 from sandbox.errors import SandboxError
 
-from . import owners
+from . import marks, owners
 from .container import BOOT_LABEL, HOST_LABEL, OWNER_LABEL, owner
 from .enforcement import boot_id
 from .engine import translated
 from .events import SANDBOX_LABEL
-from .kept import KEEP_LABEL, kept_of
+from .marks import KEEP_LABEL
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,8 @@ def sweep(client: docker.DockerClient) -> None:
     """Remove what dead orchestrators of this host left; at most once a minute for a process and engine.
 
     Nothing else is touched: neither what is another host's, nor what is of a process that cannot be seen from here (in
-    another namespace of process ids, as in a container), nor what carries neither OWNER_LABEL nor KEEP_LABEL. A kept one that has
+    another namespace of process ids, as in a container), nor what carries neither OWNER_LABEL nor
+    KEEP_LABEL (an empty one is none), nor what is not called as its labels say. A kept one that has
     run is never removed: paused and without an owner for longer than its keep_seconds, it is woken, and its guest ends it
     unless it has a host after all.
     """
@@ -56,16 +58,31 @@ def sweep(client: docker.DockerClient) -> None:
     mine = [SANDBOX_LABEL, here, f"{BOOT_LABEL}={boot_id()}"]
     with contextlib.suppress(SandboxError), translated():
         for found in client.api.containers(all=True, filters={"label": [*mine, OWNER_LABEL]}):
-            if is_dead(found["Labels"][OWNER_LABEL]):
-                _remove(client, found)
+            if is_dead(marks.text(found, OWNER_LABEL)):
+                _apart(client, found, _remove)
         waiting = {"status": ["created", "paused"], "label": [*mine, KEEP_LABEL]}
         for found in client.api.containers(all=True, filters=waiting):
-            _tidy(client, found)
+            _apart(client, found, _tidy)
         ended = {"status": ["exited", "dead"], "label": [KEEP_LABEL, here]}
         for found in client.api.containers(all=True, filters=ended):
-            _remove(client, found)
+            if marks.keep(found) is not None:
+                _apart(client, found, _remove)
     with contextlib.suppress(SandboxError):
         owners.forget_old()
+
+
+def _apart(
+    client: docker.DockerClient, found: dict[str, Any], act: Callable[[docker.DockerClient, dict[str, Any]], None]
+) -> None:
+    """One that cannot be dealt with does not keep the others, nor the start of a sandbox."""
+    if marks.ident(found) is None:
+        log.info("passing over %s: its labels are not those of a sandbox", found["Id"][:12])
+        return
+    try:
+        with translated():
+            act(client, found)
+    except (SandboxError, ValueError, TypeError, OSError) as error:
+        log.info("could not tidy %s: %s", found["Id"][:12], error)
 
 
 def _remove(client: docker.DockerClient, found: dict[str, Any]) -> None:
@@ -76,11 +93,13 @@ def _remove(client: docker.DockerClient, found: dict[str, Any]) -> None:
 
 def _tidy(client: docker.DockerClient, found: dict[str, Any]) -> None:
     """A kept one that does not run."""
-    kept = kept_of(found)
-    alone = owners.ownerless_seconds(kept.ident)
+    seconds = marks.keep_seconds(found)
+    if seconds is None:
+        return
+    alone = owners.ownerless_seconds(marks.ident(found) or "")
     if found["State"] == "created" and alone is not None:
         _remove(client, found)
-    elif found["State"] == "paused" and alone is not None and alone > kept.seconds + MARGIN_SECONDS:
+    elif found["State"] == "paused" and alone is not None and alone > seconds + MARGIN_SECONDS:
         log.info("waking %s, which was left paused", found["Names"])
         with contextlib.suppress(docker.errors.NotFound):
             client.api.unpause(found["Id"])
@@ -90,5 +109,5 @@ def is_dead(owned_by: str) -> bool:
     """Whether the process of an OWNER_LABEL ended for sure; where that cannot be told from here, it counts as alive."""
     here = owner(os.getpid()).partition("/")[0]
     where, _, rest = owned_by.partition("/")
-    pid = rest.partition("/")[0]
-    return bool(here) and where == here and pid.isdigit() and owner(int(pid)) != owned_by
+    pid = marks.number(rest.partition("/")[0])
+    return bool(here) and where == here and pid is not None and owner(pid) != owned_by

@@ -158,7 +158,8 @@ def take(
 ) -> tuple[AttachStream, bytes, bytes, owners.Ownership]:
     """Become the owner: (stream, nonce, what came behind the guest's answer, ownership).
 
-    Raises SandboxError ``sandbox_owned`` where somebody else is and ``take_over`` is false, and as the engine does.
+    Raises SandboxError ``sandbox_owned`` where somebody else is and ``take_over`` is false,
+    SandboxUnavailableError, and as the engine does.
     """
     before = owners.owner_of(kept.ident)
     ownership = owners.claim(kept.ident)
@@ -175,6 +176,8 @@ def take(
     except BaseException as error:
         if ownership is not None:
             ownership.release()
+        if isinstance(error, OSError) and not isinstance(error, NoAnswerError):
+            raise _cut(kept, error) from error
         if not isinstance(error, NoAnswerError):
             raise
         if take_over:
@@ -219,6 +222,14 @@ def _owned(kept: Kept, who: str) -> SandboxError:
         f"The sandbox {known} is in use by {who}.",
         f"Wait until it is detached, or take it over: DockerEnvironment.attach({known!r}, take_over=True).",
         retryable=True,
+    )
+
+
+def _cut(kept: Kept, error: OSError) -> SandboxUnavailableError:
+    return SandboxUnavailableError(
+        "pipe_broken",
+        f"The connection to the sandbox {kept.name or kept.container_id[:12]} ended before it answered: {error}.",
+        "See gamebox ls whether it is still there, and attach again; a command in it that ends all others has to end first.",
     )
 
 

@@ -12,6 +12,7 @@ from sandbox.errors import ErrorCode, SandboxError
 
 from .disk import remove_left
 from .engine import connect, translated
+from .marks import is_ident
 
 log = logging.getLogger(__name__)
 
@@ -20,18 +21,22 @@ GONE_SECONDS = 10
 CREATE_SECONDS = 2.0
 
 
-def remove(name: str, *, may_appear: bool = False, has_volumes: bool = False) -> None:
+def remove(name: str, *, container_id: str = "", may_appear: bool = False, has_volumes: bool = False) -> None:
     """Remove the container, by its name: a create that timed out or was interrupted may be carried out all the same.
 
-    ``may_appear`` waits for that; ``has_volumes`` looks whether somebody else removed it without its volumes. What the engine
-    refuses is logged.
+    ``container_id`` is better than the name where it is known. ``may_appear`` waits for that create; ``has_volumes`` looks
+    whether somebody else removed it without its volumes. What the engine refuses is logged. Raises ValueError for a name that is
+    none of ours: it would reach the engine as part of a path.
     """
+    if not is_ident(name):
+        raise ValueError(f"{name!r} is no name of a sandbox")
+    target = container_id or name
     now = time.monotonic()
     deadline, created_by = now + GONE_SECONDS, now + (CREATE_SECONDS if may_appear else 0)
     while time.monotonic() < deadline:
         try:
             with translated():
-                connect(GONE_SECONDS).api.remove_container(name, force=True, v=True)
+                connect(GONE_SECONDS).api.remove_container(target, force=True, v=True)
         except SandboxError as error:
             if isinstance(error.__cause__, docker.errors.NotFound):
                 if time.monotonic() >= created_by:
@@ -42,7 +47,7 @@ def remove(name: str, *, may_appear: bool = False, has_volumes: bool = False) ->
                 log.warning("could not remove sandbox %s, which ends by itself: %s", name, error)
                 return
             with contextlib.suppress(SandboxError), translated():  # a paused one cannot be killed by every engine
-                connect(GONE_SECONDS).api.unpause(name)
+                connect(GONE_SECONDS).api.unpause(target)
             time.sleep(0.005)  # its removal is under way
         else:
             break

@@ -17,7 +17,7 @@ import docker.errors
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import container, inventory, orphans, owners, reaching
+from sandbox.docker import inventory, marks, orphans, owners, reaching
 from sandbox.docker.engine import connect
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.testing import EngineProxy, Faults
@@ -488,7 +488,7 @@ def test_labels_are_enough_to_tell_whose_it_is(kept: Callable[..., DockerEnviron
     assert 100 < listed.deadline_left_seconds <= 120
     inventory.remove(listed)
     assert gone(env.container_id)
-    assert container.PID_LABEL == "dev.gamebox.pid"
+    assert marks.PID_LABEL == "dev.gamebox.pid"
 
 
 def test_a_closed_owner_does_not_end_it_for_the_next(kept: Callable[..., DockerEnvironment]) -> None:

@@ -13,7 +13,7 @@ import docker
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import container, orphans
+from sandbox.docker import container, marks, orphans
 from sandbox.docker.engine import connect
 from sandbox.docker.runtime import ensure_runtime, forget_runtime
 
@@ -32,7 +32,7 @@ DockerEnvironment().start()
 
 
 def unstarted(pid: int) -> list[str]:
-    labels = [f"{container.PID_LABEL}={pid}"]
+    labels = [f"{marks.PID_LABEL}={pid}"]
     found = connect().api.containers(all=True, filters={"status": "created", "label": labels})
     return [one["Id"] for one in found]
 
@@ -49,9 +49,9 @@ def test_a_container_that_a_killed_orchestrator_never_started_is_swept() -> None
 
 def test_the_unstarted_container_of_a_living_orchestrator_stays() -> None:
     client = connect()
-    made = client.api.create_container(
-        "gamebox/base", ["true"], labels=container.labels(f"gamebox-{uuid.uuid4().hex}") | {container.PID_LABEL: "1"}
-    )
+    name = f"gamebox-{uuid.uuid4().hex[:16]}"
+    labels = container.labels(name) | {marks.PID_LABEL: "1"}
+    made = client.api.create_container("gamebox/base", ["true"], name=name, labels=labels)
     try:
         orphans._swept.clear()
         with DockerEnvironment(limits=SMALL):
@@ -71,7 +71,7 @@ def test_a_create_that_was_interrupted_and_is_carried_out_later_is_removed(monke
             "--name",
             name,
             "--label",
-            f"{container.PID_LABEL}={os.getpid()}",
+            f"{marks.PID_LABEL}={os.getpid()}",
             "gamebox/base",
             "true",
         ]

@@ -1,0 +1,82 @@
+"""Containers and images that carry our labels and are not ours, on the real engine."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from sandbox import DockerEnvironment, ErrorCode, Limits, SandboxError
+from sandbox.docker import inventory, kept
+from sandbox.docker.container import OWNER_LABEL
+from sandbox.docker.disk import Disk
+from sandbox.docker.engine import connect
+from sandbox.docker.events import SANDBOX_LABEL
+from sandbox.docker.marks import KEEP_LABEL, NAME_LABEL
+from sandbox.network.policy import Network
+
+pytestmark = pytest.mark.engine
+
+SMALL = Limits(memory_bytes=128 << 20)
+
+
+def test_a_label_names_nothing_that_is_removed() -> None:
+    api = connect().api
+    victim = api.create_container("gamebox/base", ["true"], name=f"victim-{secrets.token_hex(8)}")["Id"]
+    volume = api.create_volume()["Name"]
+    named = api.inspect_container(victim)["Name"].lstrip("/")
+    forged = [
+        api.create_container("gamebox/base", ["true"], name=f"gamebox-{secrets.token_hex(8)}", labels={SANDBOX_LABEL: label})["Id"]
+        for label in (named, f"../volumes/{volume}", f"gamebox-{secrets.token_hex(8)}")
+    ]  # fmt: skip
+    try:
+        found = inventory.sandboxes(connect(), every=True)
+        assert not {each.id for each in found} & {victim, *forged}
+        for each in forged:
+            with pytest.raises(SandboxError) as unknown:
+                inventory.chosen(found, [each[:12]])
+            assert unknown.value.code is ErrorCode.sandbox_not_found
+        assert api.inspect_container(victim)
+        assert api.inspect_volume(volume)
+    finally:
+        for each in (victim, *forged):
+            api.remove_container(each, force=True)
+        api.remove_volume(volume)
+
+
+@pytest.fixture
+def labelled_image() -> Iterator[tuple[str, str]]:
+    """An image that says to be a kept sandbox, and its name as one."""
+    api = connect().api
+    name = f"payroll-{secrets.token_hex(4)}"
+    said = kept.Kept(
+        "gamebox-0123456789abcdef", kept.new_token(), 60.0, name, "gamebox/base", "default", Network.none(), SMALL,
+        Disk("memory", ()),
+    ).labels()  # fmt: skip
+    made = api.create_container("gamebox/base", ["true"], labels=said | {OWNER_LABEL: "nobody"})["Id"]
+    image = f"gamebox-test-{secrets.token_hex(4)}"
+    try:
+        api.commit(made, image)
+        yield image, name
+    finally:
+        api.remove_container(made, force=True)
+        api.remove_image(image)
+
+
+def test_an_image_does_not_make_a_sandbox_kept(labelled_image: tuple[str, str]) -> None:
+    image, name = labelled_image
+    with DockerEnvironment(image, limits=SMALL) as env:
+        labels = connect().api.inspect_container(env.container_id)["Config"]["Labels"]
+        assert (labels[KEEP_LABEL], labels[NAME_LABEL]) == ("", "")
+        (found,) = [each for each in inventory.sandboxes(connect()) if each.id == env.container_id]
+        assert (found.kept, found.name, found.state) == (False, None, "owned")
+        for wanted in (name, env.container_id):
+            with pytest.raises(SandboxError) as refused:
+                DockerEnvironment.attach(wanted)
+            assert refused.value.code is ErrorCode.sandbox_not_found
+        assert env.run("echo mine").unwrap().output == "mine\n"
+    with DockerEnvironment(image, limits=SMALL, keep=True, keep_seconds=60.0) as env:
+        labels = connect().api.inspect_container(env.container_id)["Config"]["Labels"]
+        assert (labels[NAME_LABEL], labels[OWNER_LABEL]) == ("", "")
+    env.remove()
