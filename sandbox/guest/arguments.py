@@ -180,8 +180,8 @@ _ARGUMENTS: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
         },
     ),
     "logs": (
-        {"id": _text, "offset": _offset, "max_bytes": _count},
-        {"tail_lines": _maybe(_count), "follow": _flag, "wait_seconds": _seconds},
+        {"id": _text, "offset": _offset, "max_bytes": _count, "follow": _flag, "wait_seconds": _seconds},
+        {"tail_lines": _maybe(_count)},
     ),
     "kill": ({"id": _text}, {"signal": _maybe(_signal)}),
     "end_session": ({"session": _text}, {}),
