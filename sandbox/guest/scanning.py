@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ENTRIES = 500_000
 PIECE = 1 << 17
 NAMED = 20
+LONGEST_PATH = 0xFFFF  # what the record of an entry has room for
 
 
 def scan(call: StateCall) -> dict[str, Any]:
@@ -78,11 +79,14 @@ class _Scanning:
         top = os.open(root_path(self._call, root), DIRECTORY)
         status = os.fstat(top)
         self._piece += _entry(root, FOLDER, status, b"", b"")
-        late: list[bytes] = []
-        items = walk(top, passed_over=late.append)
+        late: dict[bytes, None] = {}
+        items = walk(top, passed_over=lambda path: late.setdefault(_fitting(path)))
         try:
             for item in items:
-                self._add(root, item)
+                if len(item.path) > LONGEST_PATH:  # nothing can be said of it but where it is
+                    late.setdefault(_fitting(item.path))
+                else:
+                    self._add(root, item)
         finally:
             items.close()
         for path in late:  # known only after the folder's own entry went out
@@ -114,6 +118,13 @@ class _Scanning:
         if self._piece:
             self._call.send(bytes(self._piece))
             self._piece.clear()
+
+
+def _fitting(path: bytes) -> bytes:
+    """The path, or the longest folder above it that a record has room for."""
+    if len(path) <= LONGEST_PATH:
+        return path
+    return path[: path.rindex(b"/", 0, LONGEST_PATH + 1)]
 
 
 def _entry(root: int, kind: bytes, status: os.stat_result, path: bytes, target: bytes) -> bytes:

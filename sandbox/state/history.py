@@ -17,6 +17,7 @@ from sandbox.results import CheckpointResult
 
 from .base import StartBase
 from .contents import Contents, wanted
+from .naming import as_text, shown
 from .plan import Plan, empty_content, plan
 from .store import Store
 from .table import Entry, Key, Table, is_below, packed, table_of
@@ -335,14 +336,3 @@ def _larger(pieces: Iterable[bytes]) -> Iterator[bytes]:
             held.clear()
     if held:
         yield bytes(held)
-
-
-def as_text(value: object) -> str:
-    """What a guest calls a text, as one that is valid Unicode."""
-    return str(value).encode("utf-8", "replace").decode()
-
-
-def shown(entry: Entry) -> str:
-    """A path as the agent would write it: relative to the workspace, or ~/ and relative to the home."""
-    path = entry.path.decode("utf-8", "replace") or "."
-    return path if entry.root == WORKSPACE else f"~/{path}"

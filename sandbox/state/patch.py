@@ -14,6 +14,7 @@ from sandbox.wording import size
 
 from .base import StartBase
 from .history import Checkpoint, History
+from .naming import unread
 from .store import Store
 from .table import Difference, Entry, Key, differences
 
@@ -44,6 +45,8 @@ def export(history: History, since: str | None, leftovers: bool) -> Made:
     now = history.scan().entries
     found = [d for d in differences(before, now) if d.entry.root == WORKSPACE]
     made = Made()
+    for path in dict.fromkeys(unread(e for e in (*before.values(), *now.values()) if e.root == WORKSPACE)):
+        made.leave_out(path, "nobody could look into it")
     parents = {path.rpartition(b"/")[0] for _, path in now}
     found = [d for d in found if _belongs(d, made, leftovers, parents)]
     sizes = [
