@@ -11,7 +11,7 @@ from typing import Any
 
 from sandbox.envelope import now as timestamp
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.guest.records import FILE, FOLDER, HOME, LINK, SPECIAL, UNREAD, WORKSPACE
+from sandbox.guest.records import FILE, FOLDER, HOME, LINK, SPECIAL, UNREAD, WORKSPACE, sessions_of
 from sandbox.replies import fault_of, violation
 from sandbox.results import CheckpointResult
 
@@ -109,7 +109,7 @@ class History:
             running = tuple(as_text(ident)[:64] for ident in said["running"])
             unread = tuple(as_text(name)[:300] for name in said["unread"])
             table, entries = table_of(bytes(data), int(said["clock_ns"]), not running)
-            return Scan(table, entries, running, unread, dict(said["sessions"]))
+            return Scan(table, entries, running, unread, sessions_of(said["sessions"]))
         except (KeyError, TypeError, ValueError) as error:
             raise violation("scan") from error
 
