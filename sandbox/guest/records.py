@@ -28,6 +28,8 @@ CHANGED = struct.Struct("!?")
 # What to do to a path: root, kind, mode, uid, gid, mtime, and the lengths of the path and of what follows it.
 STEP = struct.Struct("!BcHIIqHH")
 REMOVE, MAKE, PUT, POINT, SAME, ATTRIBUTES, END = b"D", b"M", b"F", b"L", b"H", b"A", b"E"
+# Of all paths and targets in one scan: the host holds them several times over.
+MOST_PATH_BYTES = 64 << 20
 MOST_SESSIONS, MOST_STATE_CHARS = 4096, 8 << 20
 
 

@@ -11,8 +11,19 @@ from typing import Any
 
 from sandbox.envelope import now as timestamp
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.guest.records import FILE, FOLDER, HOME, LINK, SPECIAL, UNREAD, WORKSPACE, sessions_of
-from sandbox.replies import fault_of, violation
+from sandbox.guest.records import (
+    ENTRY,
+    FILE,
+    FOLDER,
+    HOME,
+    LINK,
+    MOST_PATH_BYTES,
+    SPECIAL,
+    UNREAD,
+    WORKSPACE,
+    sessions_of,
+)
+from sandbox.replies import fault_of, violation, worded
 from sandbox.results import CheckpointResult
 
 from .base import StartBase
@@ -25,7 +36,8 @@ from .table import Entry, Key, Table, is_below, packed, table_of
 # A file whose time is this close to the scan may have been written again within the same tick of the kernel's clock, which is
 # 10 ms at most.
 RACY_NS = 20_000_000
-MOST_TABLE_BYTES = 512 << 20
+# Entries, and as many again of what could not be looked into.
+MOST_RECORDS = 1_000_000
 SCAN_SECONDS, RESTORE_SECONDS = 60.0, 600.0
 MOST_ID_CHARS = 64
 EMPTY = Table(packed(()), 0, True)
@@ -101,8 +113,8 @@ class History:
 
         def take(chunk: bytes) -> None:
             data.extend(chunk)
-            if len(data) > MOST_TABLE_BYTES:
-                raise violation("scan")
+            if len(data) > MOST_PATH_BYTES + MOST_RECORDS * ENTRY.size:
+                raise worded(ErrorCode.too_many_files, {"path_bytes": MOST_PATH_BYTES}, "scan")
 
         said = self._asked("scan", {"roots": list(roots), "sessions": sessions}, SCAN_SECONDS, sink=take)
         try:

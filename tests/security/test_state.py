@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import time
 from collections.abc import Callable
@@ -177,3 +178,14 @@ def test_a_path_longer_than_any_record_stops_nothing(own: DockerEnvironment) -> 
     assert codes_of(own.checkpoint("long")) == ["not_kept"]
     assert done(own.rollback("good")).removed == 1
     assert done(own.run("ls")).output == "f\n"
+
+
+def test_paths_do_not_take_the_memory_of_the_host(own: DockerEnvironment) -> None:
+    """Threat: few empty files whose paths take gigabytes on the host."""
+    probe(own, DEEP.format(250, "n" * 255, "n" * 255) + "for i in range(7500): open('f%d'%i,'w').close()\n")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for answer in (own.changes(), own.checkpoint()):
+        assert answer.to_dict()["code"] == "too_many_files"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+    own.run("rm -rf n*").unwrap()
+    assert done(own.changes()).created == 0

@@ -213,3 +213,11 @@ def test_states_that_are_none_do_not_end_the_guest(env: LocalEnvironment) -> Non
             env.history._asked("restore", {"path": ".", "sizes": [0, 0], "sessions": sessions}, 20, body=())
         assert failure.value.code == "invalid_arguments"
     assert done(env.run("echo alive", session="default")).output == "alive\n"
+
+
+def test_a_guest_that_tells_without_end_is_stopped(env: LocalEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandbox.state.history.MOST_RECORDS", 0)
+    monkeypatch.setattr("sandbox.state.history.MOST_PATH_BYTES", 10)
+    refused(env.changes(), "too_many_files")
+    monkeypatch.undo()
+    assert done(env.changes()).created == 0
