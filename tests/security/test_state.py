@@ -189,3 +189,13 @@ def test_paths_do_not_take_the_memory_of_the_host(own: DockerEnvironment) -> Non
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
     own.run("rm -rf n*").unwrap()
     assert done(own.changes()).created == 0
+
+
+def test_deep_closed_folders_do_not_stop_a_rollback(own: DockerEnvironment) -> None:
+    """Threat: what is to be removed is made so that going back fails."""
+    own.run("echo good > f").unwrap()
+    own.checkpoint("good").unwrap()
+    probe(own, "import os\nfor n in range(1500):\n os.mkdir('a'); os.chmod('.',0o500 if n else 0o700); os.chdir('a')\n")
+    own.run("echo bad > f").unwrap()
+    assert done(own.rollback("good")).differs == ()
+    assert done(own.run("cat f; ls")).output == "good\nf\n"
