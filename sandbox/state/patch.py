@@ -10,6 +10,7 @@ from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.leftovers import is_leftover
 from sandbox.guest.records import FILE, FOLDER, LINK, WORKSPACE
 from sandbox.patches.git import EXECUTABLE, MAX_BINARY_BYTES, REGULAR, SYMLINK, Version, file_patch
+from sandbox.patches.lines import Budget
 from sandbox.wording import size
 
 from .base import StartBase
@@ -32,6 +33,7 @@ class Made:
     left_out: dict[str, str] = field(default_factory=dict)
     torn: list[str] = field(default_factory=list)
     size: int = 0
+    budget: Budget = field(default_factory=Budget)
 
     def leave_out(self, path: str, why: str) -> None:
         """Say so, of the first LEFT_OUT paths."""
@@ -128,7 +130,7 @@ def _add(made: Made, difference: Difference, base: _Base, store: Store, digests:
         if version is not None and isinstance(version.data, int):
             made.leave_out(path, f"too large ({size(version.data)})")
             return
-    data = file_patch(path, before, after).encode("utf-8", "surrogateescape")
+    data = file_patch(path, before, after, made.budget).encode("utf-8", "surrogateescape")
     if made.size + len(data) > MOST_PATCH_BYTES:
         made.leave_out(path, f"the patch would have more than {size(MOST_PATCH_BYTES)}")
         return
