@@ -138,7 +138,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "files_changed": _changed,
     "not_kept": lambda f: (
         f"{f.get('count')} entries are not in the checkpoint: {', '.join(map(str, f.get('names', [])))}.",
-        "Devices, pipes, sockets and what its user may not read cannot be kept.",
+        "Devices, pipes, sockets and what its user may not read or what lies below 500 folders cannot be kept.",
     ),
     "changed_meanwhile": _torn,
     "root_not_kept": lambda _: (

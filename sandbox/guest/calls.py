@@ -114,15 +114,20 @@ class WorkerCall:
     def hand_over(self, work: Callable[[], None]) -> None:
         """See ``context.Call``."""
         done = threading.Event()
+        failed: list[Exception] = []
 
         def carry_out() -> None:
             try:
                 work()
+            except Exception as error:  # the request's, not the reactor's, which all others need
+                failed.append(error)
             finally:
                 done.set()
 
         self._reactor.hand_over(carry_out)
         done.wait()
+        if failed:
+            raise failed[0]
 
     # --- the reactor's side ------------------------------------------------------------------
     def feed(self, chunk: bytes) -> None:

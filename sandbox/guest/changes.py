@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # About 200 bytes of the guest's memory each.
 ENTRIES = 20_000
-LEVELS = 200
+LEVELS = 200  # what is deeper is not looked into: of the folder there its own times are told
 # A look may cost a tenth of the command's own time, within these bounds, as CPU time: on a busy machine the same look takes longer
 # by the clock. By the clock it is given up after MOST_SECONDS all the same.
 LEAST_SECONDS, MOST_SECONDS = 0.003, 0.05
@@ -59,8 +59,12 @@ class Tracker:
         """A command is about to start: what was there before it is not its work."""
         self._crowded = self._crowded or self._running > 0
         self._running += 1
-        if self._wanted and self._states is None and self._cost <= MOST_SECONDS:
+        if not self._wanted or self._states is not None:
+            return
+        if self._cost <= MOST_SECONDS:
             self._first(MOST_SECONDS)
+        else:
+            self._cost *= 0.9  # so that a tree that has become smaller is tried again
 
     def _first(self, seconds: float) -> None:
         if not self._lock.acquire(blocking=False):
@@ -186,10 +190,13 @@ class Tracker:
                     continue
                 name = folders.pop()
                 try:
+                    if len(levels) >= LEVELS:
+                        states[prefix + name] = _opaque(os.stat(name, dir_fd=fd, follow_symlinks=False))
+                        continue
                     levels.append(_entered(name, fd, prefix + name + b"/", states))
                 except OSError:  # not ours to read, or exchanged
                     continue
-                if len(levels) > LEVELS or time.monotonic() > latest or time.thread_time() - spent > seconds:
+                if time.monotonic() > latest or time.thread_time() - spent > seconds:
                     raise TooMuchError
         except OSError:
             pass
@@ -229,8 +236,12 @@ def _state(status: os.stat_result, name: bytes) -> int:
     mode = status.st_mode
     if stat.S_ISDIR(mode) and name not in _SKIPPED:
         return mode
+    return _opaque(status)
+
+
+def _opaque(status: os.stat_result) -> int:
     told = hash((status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
-    return (told & 0xFFFFFFFFFFF) << 16 | mode
+    return (told & 0xFFFFFFFFFFF) << 16 | status.st_mode
 
 
 def _shown(path: bytes) -> str:

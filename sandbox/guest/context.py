@@ -91,7 +91,10 @@ if TYPE_CHECKING:
         """The sandbox's commands and sessions (``processes.Processes``)."""
 
         def hand_over(self, work: Callable[[], None]) -> None:
-            """Have ``work`` done in the reactor's thread, which owns commands and sessions, and wait for it."""
+            """Have ``work`` done in the reactor's thread, which owns commands and sessions, and wait for it.
+
+            What it raises is raised here.
+            """
 
 else:
     Call = StateCall = object

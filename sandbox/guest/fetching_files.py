@@ -88,6 +88,9 @@ def _content(fd: int, number: int, sender: _Sender) -> bool:
         start, end = _data(fd, at, size)
         if start >= size:
             break
+        if end <= start:  # a hole was made there just now; a part without bytes would be the end
+            whole, at = False, start + 1
+            continue
         sender.send(PART.pack(start, end - start))
         whole = _part(fd, start, end, sender) and whole
         at = end

@@ -8,7 +8,7 @@ import time
 from . import hits, sessions, shell_state
 from .commands import Command
 from .cputime import CpuWatch
-from .faults import Fault
+from .faults import Fault, unforeseen
 from .reactor import Timer
 from .sessions import Session
 from .terminal import TERM
@@ -86,6 +86,9 @@ class Job:
             self._start()
         except Fault as fault:
             self._answer({"fault": fault})
+            self._release()
+        except Exception as error:  # the session goes on
+            self._answer({"fault": unforeseen(error, "run")})
             self._release()
 
     def _start(self) -> None:

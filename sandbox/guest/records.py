@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import struct
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 WORKSPACE, HOME = 0, 1
 FILE, FOLDER, LINK, SPECIAL, UNREAD = b"f", b"d", b"l", b"s", b"u"
 
@@ -24,3 +28,25 @@ CHANGED = struct.Struct("!?")
 # What to do to a path: root, kind, mode, uid, gid, mtime, and the lengths of the path and of what follows it.
 STEP = struct.Struct("!BcHIIqHH")
 REMOVE, MAKE, PUT, POINT, SAME, ATTRIBUTES, END = b"D", b"M", b"F", b"L", b"H", b"A", b"E"
+# Of all paths and targets in one scan: the host holds them several times over.
+MOST_PATH_BYTES = 64 << 20
+MOST_SESSIONS, MOST_STATE_CHARS = 4096, 8 << 20
+
+
+def sessions_of(said: object) -> dict[str, Any]:
+    """The states of sessions by name, as they were given; a file or a guest may say anything. Raises ValueError."""
+    if isinstance(said, dict) and len(said) <= MOST_SESSIONS and all(map(_is_state, said.keys(), said.values())):
+        return said
+    raise ValueError("no sessions")
+
+
+def _is_state(name: object, state: object) -> bool:
+    if not isinstance(name, str) or not isinstance(state, dict):
+        return False
+    tables = [state.get("env"), state.get("variables")]
+    texts: list[Any] = [state.get("cwd"), state.get("functions")]
+    for table in tables:
+        if not isinstance(table, dict):
+            return False
+        texts += [*table.keys(), *table.values()]
+    return all(isinstance(text, str) for text in texts) and sum(map(len, texts)) <= MOST_STATE_CHARS

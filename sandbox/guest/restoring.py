@@ -26,6 +26,7 @@ from .records import (
     SAME,
     STEP,
     WORKSPACE,
+    sessions_of,
 )
 from .scanning import root_path, running
 from .sessions import Session
@@ -46,6 +47,7 @@ def restore(call: StateCall) -> dict[str, Any]:
     """The handler of ``restore``. Raises Fault, ``commands_running`` where anything runs."""
     if ids := running(call):
         raise Fault("commands_running", ids=ids[:10], count=len(ids))
+    sessions = _sessions_given(call)
     restoring = _Restoring(call)
     try:
         restoring.take()
@@ -59,10 +61,20 @@ def restore(call: StateCall) -> dict[str, Any]:
         raise
     finally:
         restoring.close()
-    sessions = call.args.get("sessions")
-    if isinstance(sessions, dict):
-        call.hand_over(lambda: _set_sessions(call, sessions))
+    call.hand_over(lambda: _set_sessions(call, sessions))
     return {"steps": restoring.steps, "running": running(call)}
+
+
+def _sessions_given(call: StateCall) -> dict[str, Any]:
+    """The states that sessions are to have: checked before anything is changed. Raises Fault."""
+    most = call.place.limits["sessions"]
+    try:
+        sessions = sessions_of(call.args.get("sessions"))
+    except ValueError as error:
+        raise Fault("invalid_arguments", problem=f"these are no states of sessions: {error}") from None
+    if len(sessions) > most:
+        raise Fault("too_many_commands", limit=most, what="sessions")
+    return sessions
 
 
 def _set_sessions(call: StateCall, states: dict[str, Any]) -> None:

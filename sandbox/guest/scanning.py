@@ -9,7 +9,7 @@ import time
 from .beneath import shown
 from .context import StateCall
 from .faults import Fault
-from .records import ENTRY, FILE, FOLDER, HOME, LINK, SPECIAL, UNREAD, WORKSPACE
+from .records import ENTRY, FILE, FOLDER, HOME, LINK, MOST_PATH_BYTES, SPECIAL, UNREAD, WORKSPACE
 from .walking import DIRECTORY, Item, walk
 
 TYPE_CHECKING = False
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ENTRIES = 500_000
 PIECE = 1 << 17
 NAMED = 20
+LONGEST_PATH = 0xFFFF  # what the record of an entry has room for
 
 
 def scan(call: StateCall) -> dict[str, Any]:
@@ -70,7 +71,7 @@ class _Scanning:
     def __init__(self, call: StateCall) -> None:
         self._call = call
         self._piece = bytearray()
-        self.count = 0
+        self.count = self._path_bytes = 0
         self.unread: set[bytes] = set()
         self.unread_names: list[str] = []
 
@@ -78,11 +79,17 @@ class _Scanning:
         top = os.open(root_path(self._call, root), DIRECTORY)
         status = os.fstat(top)
         self._piece += _entry(root, FOLDER, status, b"", b"")
-        late: list[bytes] = []
-        items = walk(top, passed_over=late.append)
+        late: dict[bytes, None] = {}
+        items = walk(top, passed_over=lambda path: late.setdefault(_fitting(path)))
         try:
             for item in items:
-                self._add(root, item)
+                self.count += 1
+                if self.count > ENTRIES:
+                    raise Fault("too_many_files", limit=ENTRIES)
+                if len(item.path) > LONGEST_PATH:  # nothing can be said of it but where it is
+                    late.setdefault(_fitting(item.path))
+                else:
+                    self._add(root, item)
         finally:
             items.close()
         for path in late:  # known only after the folder's own entry went out
@@ -90,14 +97,12 @@ class _Scanning:
 
     def _unread(self, root: int, path: bytes) -> None:
         self.unread.add(path)
+        self._more(len(path))
         if len(self.unread_names) < NAMED:
             self.unread_names.append(shown(path))
         self._piece += ENTRY.pack(root, UNREAD, 0, 0, 0, 0, 0, 0, 0, 0, 0, len(path), 0) + path
 
     def _add(self, root: int, item: Item) -> None:
-        self.count += 1
-        if self.count > ENTRIES:
-            raise Fault("too_many_files", limit=ENTRIES)
         status, mode, target = item.status, item.status.st_mode, b""
         kind = FILE if stat.S_ISREG(mode) else FOLDER if stat.S_ISDIR(mode) else SPECIAL
         if stat.S_ISLNK(mode):
@@ -105,15 +110,28 @@ class _Scanning:
                 kind, target = LINK, os.readlink(item.name, dir_fd=item.folder_fd)
             except OSError:  # exchanged this very moment
                 kind = SPECIAL
+        self._more(len(item.path) + len(target))
         self._piece += _entry(root, kind, status, item.path, target)
         if len(self._piece) > PIECE:
             self.finish()
+
+    def _more(self, size: int) -> None:
+        self._path_bytes += size
+        if self._path_bytes > MOST_PATH_BYTES:
+            raise Fault("too_many_files", path_bytes=MOST_PATH_BYTES)
 
     def finish(self) -> None:
         """Send what is collected."""
         if self._piece:
             self._call.send(bytes(self._piece))
             self._piece.clear()
+
+
+def _fitting(path: bytes) -> bytes:
+    """The path, or the longest folder above it that a record has room for."""
+    if len(path) <= LONGEST_PATH:
+        return path
+    return path[: path.rindex(b"/", 0, LONGEST_PATH + 1)]
 
 
 def _entry(root: int, kind: bytes, status: os.stat_result, path: bytes, target: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from .faults import Fault
@@ -60,23 +61,45 @@ def change_mode(fd: int, mode: int) -> None:
 
 
 def open_up(folder: int, name: bytes) -> None:
-    """Let the owner of a folder, and of all folders in it, do everything with them. Raises OSError."""
+    """Let the owner of a folder, and of all folders in it, do everything with them, however deep they are. Raises OSError."""
     try:
-        fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        here = _opened_up(folder, name)
     except NotADirectoryError:
         return
+    above: list[tuple[int, int, list[bytes]]] = []  # one descriptor is held, not one for each level
+    try:
+        left = _folders_in(here)
+        while left or above:
+            if left:
+                inner = _opened_up(here, left.pop())
+                status = os.fstat(here)
+                above.append((status.st_dev, status.st_ino, left))
+                os.close(here)
+                here, left = inner, _folders_in(inner)
+                continue
+            outer = os.open(b"..", DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = outer
+            status = os.fstat(here)
+            *known, left = above.pop()
+            if [status.st_dev, status.st_ino] != known:
+                raise OSError(errno.ESTALE, "a folder was moved meanwhile")
+    finally:
+        os.close(here)
+
+
+def _opened_up(folder: int, name: bytes) -> int:
+    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         change_mode(fd, 0o700)
-        inner = os.open(b".", DIRECTORY, dir_fd=fd)
+        return os.open(b".", DIRECTORY, dir_fd=fd)
     finally:
         os.close(fd)
-    try:
-        with os.scandir(inner) as entries:
-            folders = [os.fsencode(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        for each in folders:
-            open_up(inner, each)
-    finally:
-        os.close(inner)
+
+
+def _folders_in(fd: int) -> list[bytes]:
+    with os.scandir(fd) as entries:
+        return [os.fsencode(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def write_content(fd: int, stream: Stream) -> None:

@@ -26,13 +26,14 @@ class Item:
 
 def walk(
     top_fd: int,
-    depth: int = LEVELS,
+    depth: int | None = None,
     passed_over: Callable[[bytes], None] | None = None,
     wanted: Callable[[bytes], bool] | None = None,
 ) -> Generator[Item, None, None]:
     """Everything beneath a folder, sorted, a folder before what is in it. ``top_fd`` is closed at the end.
 
-    ``passed_over`` is told the path of each folder that could not be read, or not all of it. What is not ``wanted`` by its
+    ``passed_over`` is told the path of each folder that could not be read, or not all of it, or that lies deeper than LEVELS; what
+    is beyond a ``depth`` that was asked for is not. What is not ``wanted`` by its
     name is left out with all that is in it.
     """
     tell = passed_over or (lambda _: None)
@@ -53,7 +54,7 @@ def walk(
                 continue
             path = prefix + name
             yield Item(path, name, fd, status)
-            if stat.S_ISDIR(status.st_mode) and len(levels) < depth:
+            if stat.S_ISDIR(status.st_mode) and (depth is None or len(levels) < depth):
                 _descend(levels, fd, name, path, tell)
     finally:
         for level in levels:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from .binary import binary_patch, blob_name
-from .lines import hunks
+from .lines import Budget, hunks
 
 # Beyond this a diff is nothing a person reads, and the file is taken as binary.
 MAX_TEXT_BYTES = 2 << 20
@@ -34,11 +34,12 @@ class Version:
         return not isinstance(self.data, int) and self.data == other.data
 
 
-def file_patch(path: str, before: Version | None, after: Version | None) -> str:
+def file_patch(path: str, before: Version | None, after: Version | None, budget: Budget | None = None) -> str:
     """What changed at ``path``; None is no file there. Bytes that are no UTF-8 stand in it as surrogate escapes.
 
     Of content that is too large there is one line that says so, which ``git apply`` passes over. A file that became a link, or the
-    other way round, goes and comes: no patch changes the type.
+    other way round, goes and comes: no patch changes the type. ``budget`` is what the comparisons of several files may take
+    together.
     """
     if before and after and (before.mode == SYMLINK) != (after.mode == SYMLINK):
         return file_patch(path, before, None) + file_patch(path, None, after)
@@ -55,7 +56,7 @@ def file_patch(path: str, before: Version | None, after: Version | None) -> str:
         return head + binary_patch(old, new)
     names = ("/dev/null" if old is None else a, "/dev/null" if new is None else b)
     texts = ((data or b"").decode("utf-8", "surrogateescape") for data in (old, new))
-    return head + _hunks(next(texts), next(texts), *names)
+    return head + _hunks(next(texts), next(texts), *names, budget)
 
 
 def _head(before: Version | None, after: Version | None, a: str, b: str) -> str:
@@ -69,10 +70,10 @@ def _head(before: Version | None, after: Version | None, a: str, b: str) -> str:
     return head
 
 
-def _hunks(before: str, after: str, a: str, b: str) -> str:
+def _hunks(before: str, after: str, a: str, b: str, budget: Budget | None) -> str:
     # git takes a name in these two lines to its end; one with a space is closed by a tab
     a, b = (f"{name}\t" if " " in name and not name.startswith('"') else name for name in (a, b))
-    lines = list(hunks(_lines(before), _lines(after)))
+    lines = list(hunks(_lines(before), _lines(after), budget))
     text = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
     return f"--- {a}\n+++ {b}\n{text}" if lines else ""
 

@@ -3,43 +3,61 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 CONTEXT = 3
 # Steps of difflib's inner loop; some 5 s of them. Seen: 40,000 for a source file of 5,000 lines with 50 edits.
 MOST_WORK = 30_000_000
+# Of all comparisons that share a budget; what comes when it is spent is not compared.
+MOST_SHARED_WORK = 4 * MOST_WORK
+CALL_WORK = 50  # of a call of difflib's, whatever it is given
 
 
 class TooMuchWorkError(Exception):
-    """The comparison takes more than MOST_WORK."""
+    """The comparison takes more than MOST_WORK, or than is left of the budget."""
+
+
+class Budget:
+    """Work that several comparisons may take together."""
+
+    def __init__(self, work: int | None = None) -> None:
+        self.left = MOST_SHARED_WORK if work is None else work
 
 
 class _Bounded(difflib.SequenceMatcher[str]):
-    """Gives up after MOST_WORK steps, counted the same on every machine."""
+    """Gives up after MOST_WORK steps, or those of a budget, counted the same on every machine."""
 
-    def __init__(self, a: Sequence[str], b: Sequence[str]) -> None:
-        self._work, self._lines = 0, len(a)
+    def __init__(self, a: Sequence[str], b: Sequence[str], budget: Budget) -> None:
+        self._work, self._lines, self._budget = 0, len(a), budget
+        self._spend(len(a) + len(b))
         super().__init__(None, a, b)
         places: Mapping[str, list[int]] = self.b2j  # type: ignore[attr-defined]  # documented, but not in typeshed
-        self._each = 1 + sum(len(places.get(line, ())) for line in a) // max(1, len(a))
+        # what all lines up to each take: a few that are everywhere in b are not to hide behind many that are nowhere
+        self._until = list(itertools.accumulate((1 + len(places.get(line, ())) for line in a), initial=0))
+
+    def _spend(self, work: int) -> None:
+        self._work += work
+        self._budget.left -= work
+        if self._work > MOST_WORK or self._budget.left < 0:
+            raise TooMuchWorkError
 
     def find_longest_match(
         self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None
     ) -> difflib.Match:
         """See difflib. Raises TooMuchWorkError."""
-        self._work += ((self._lines if ahi is None else ahi) - alo) * self._each
-        if self._work > MOST_WORK:
-            raise TooMuchWorkError
+        self._spend(CALL_WORK + self._until[self._lines if ahi is None else ahi] - self._until[alo])
         return super().find_longest_match(alo, ahi, blo, bhi)
 
 
-def hunks(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
+def hunks(before: Sequence[str], after: Sequence[str], budget: Budget | None = None) -> Iterator[str]:
     """Lines of the hunks from ``before`` to ``after``, without their line ends where a text has none.
 
-    Where finding the smallest difference takes too much, all between the first and the last difference is one.
+    Where finding the smallest difference takes too much, or more than is left of ``budget``, all between the first and the last
+    difference is one.
     """
     try:
-        groups = list(_Bounded(before, after).get_grouped_opcodes(CONTEXT))
+        groups = list(_Bounded(before, after, budget or Budget()).get_grouped_opcodes(CONTEXT))
     except TooMuchWorkError:
         groups = [_one(before, after)]
     for group in groups:

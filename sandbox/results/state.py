@@ -60,6 +60,7 @@ class ChangesResult(Result):
         lines = [f"Since {self.since}: {self.created} created, {self.modified} modified, {self.deleted} deleted"]
         lines += [change.to_text() for change in self.changes]
         lines += [f"* {folder}/: {count} changes in it" for folder, count in self.summarised.items()]
+        lines += [f"[not looked into: {one_line(name)[:300]}]" for name in self.unread]
         if self.truncated:
             lines.append("[more than are shown]")
         return "\n".join(lines)
@@ -112,6 +113,7 @@ class RollbackResult(Result):
     """What going back took: paths written (``restored``), removed, and given their old mode and time (``adjusted``).
 
     ``killed`` are the commands that were killed for it. ``differs`` names what is not as it was in the checkpoint after all.
+    ``unread`` could not be looked into when it was made: below that nothing was brought back.
     """
 
     id: str
@@ -121,6 +123,7 @@ class RollbackResult(Result):
     sent_bytes: int = 0
     killed: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     seconds: float = 0.0
 
 

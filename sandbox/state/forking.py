@@ -36,7 +36,7 @@ def forked(
     notices = source.root_notice()
     if ident is None:
         checkpoint, scan, torn = history.checkpoint(None)
-        notices += source.torn_notice(torn, scan.running)
+        notices += source.torn_notice(torn, scan.running) + source.missing_notice(history, checkpoint)
     else:
         checkpoint = history.found(ident)
     environments: list[Made] = []

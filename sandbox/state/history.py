@@ -11,12 +11,24 @@ from typing import Any
 
 from sandbox.envelope import now as timestamp
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.guest.records import FILE, FOLDER, HOME, LINK, SPECIAL, UNREAD, WORKSPACE
-from sandbox.replies import fault_of, violation
+from sandbox.guest.records import (
+    ENTRY,
+    FILE,
+    FOLDER,
+    HOME,
+    LINK,
+    MOST_PATH_BYTES,
+    SPECIAL,
+    UNREAD,
+    WORKSPACE,
+    sessions_of,
+)
+from sandbox.replies import fault_of, violation, worded
 from sandbox.results import CheckpointResult
 
 from .base import StartBase
 from .contents import Contents, wanted
+from .naming import as_text, shown
 from .plan import Plan, empty_content, plan
 from .store import Store
 from .table import Entry, Key, Table, is_below, packed, table_of
@@ -24,7 +36,8 @@ from .table import Entry, Key, Table, is_below, packed, table_of
 # A file whose time is this close to the scan may have been written again within the same tick of the kernel's clock, which is
 # 10 ms at most.
 RACY_NS = 20_000_000
-MOST_TABLE_BYTES = 512 << 20
+# Entries, and as many again of what could not be looked into.
+MOST_RECORDS = 1_000_000
 SCAN_SECONDS, RESTORE_SECONDS = 60.0, 600.0
 MOST_ID_CHARS = 64
 EMPTY = Table(packed(()), 0, True)
@@ -100,15 +113,15 @@ class History:
 
         def take(chunk: bytes) -> None:
             data.extend(chunk)
-            if len(data) > MOST_TABLE_BYTES:
-                raise violation("scan")
+            if len(data) > MOST_PATH_BYTES + MOST_RECORDS * ENTRY.size:
+                raise worded(ErrorCode.too_many_files, {"path_bytes": MOST_PATH_BYTES}, "scan")
 
         said = self._asked("scan", {"roots": list(roots), "sessions": sessions}, SCAN_SECONDS, sink=take)
         try:
             running = tuple(as_text(ident)[:64] for ident in said["running"])
             unread = tuple(as_text(name)[:300] for name in said["unread"])
             table, entries = table_of(bytes(data), int(said["clock_ns"]), not running)
-            return Scan(table, entries, running, unread, dict(said["sessions"]))
+            return Scan(table, entries, running, unread, sessions_of(said["sessions"]))
         except (KeyError, TypeError, ValueError) as error:
             raise violation("scan") from error
 
@@ -335,14 +348,3 @@ def _larger(pieces: Iterable[bytes]) -> Iterator[bytes]:
             held.clear()
     if held:
         yield bytes(held)
-
-
-def as_text(value: object) -> str:
-    """What a guest calls a text, as one that is valid Unicode."""
-    return str(value).encode("utf-8", "replace").decode()
-
-
-def shown(entry: Entry) -> str:
-    """A path as the agent would write it: relative to the workspace, or ~/ and relative to the home."""
-    path = entry.path.decode("utf-8", "replace") or "."
-    return path if entry.root == WORKSPACE else f"~/{path}"

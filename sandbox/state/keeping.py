@@ -21,8 +21,9 @@ from sandbox.hints import word_notice
 from sandbox.replies import violation, worded
 from sandbox.transport import Transport
 
-from .history import EMPTY, Checkpoint, History, Scan, as_text, shown
+from .history import EMPTY, Checkpoint, History, Scan
 from .methods import MOST_CHANGES, write_new
+from .naming import as_text, shown, unread
 from .patch import export
 from .saved import load, save
 from .table import Difference, Entry, Key, Table, differences
@@ -135,14 +136,14 @@ class KeepsState(Environment):
 
         def work(history: History) -> Success[res.CheckpointResult]:
             made, scan, torn = history.checkpoint(name)
-            notices = self.torn_notice(torn, scan.running)
-            if made.result.skipped:
-                notices += _notices(
-                    {"code": "not_kept", "count": history.missing(made), "names": list(made.result.skipped)}
-                )
+            notices = self.torn_notice(torn, scan.running) + self.missing_notice(history, made)
             return Success(made.result, notices=notices + self.root_notice())
 
         return self._with_history(work)
+
+    def missing_notice(self, history: History, made: Checkpoint) -> tuple[Notice, ...]:
+        """What a checkpoint could not keep, where there is anything."""
+        return _not_kept(history.missing(made), made.result.skipped) if made.result.skipped else ()
 
     def root_notice(self) -> tuple[Notice, ...]:
         """That not all that can be written is kept, where it is so."""
@@ -197,7 +198,10 @@ class KeepsState(Environment):
         def work(history: History) -> Success[res.RollbackResult]:
             checkpoint = history.found(id)
             scan, killed = self._at_rest(history, kill)
-            return Success(self.restored(history, checkpoint, scan, killed))
+            result = self.restored(history, checkpoint, scan, killed)
+            blind = unread(checkpoint.table.entries().values())
+            notices = _not_kept(len(blind), blind[:NAMED]) if blind else ()
+            return Success(result.model_copy(update={"unread": tuple(blind[:NAMED])}), notices=notices)
 
         return self._with_history(work)
 
@@ -298,6 +302,10 @@ def _torn(names: Sequence[str], running: Sequence[str]) -> tuple[Notice, ...]:
     return _notices(
         {"code": "changed_meanwhile", "count": len(names), "names": list(names)[:10], "ids": list(running)[:10]}
     )
+
+
+def _not_kept(count: int, names: Sequence[str]) -> tuple[Notice, ...]:
+    return _notices({"code": "not_kept", "count": count, "names": [name[:300] for name in names]})
 
 
 def _notices(*said: Mapping[str, Any]) -> tuple[Notice, ...]:

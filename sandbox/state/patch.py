@@ -10,10 +10,12 @@ from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.leftovers import is_leftover
 from sandbox.guest.records import FILE, FOLDER, LINK, WORKSPACE
 from sandbox.patches.git import EXECUTABLE, MAX_BINARY_BYTES, REGULAR, SYMLINK, Version, file_patch
+from sandbox.patches.lines import Budget
 from sandbox.wording import size
 
 from .base import StartBase
 from .history import Checkpoint, History
+from .naming import unread
 from .store import Store
 from .table import Difference, Entry, Key, differences
 
@@ -31,6 +33,7 @@ class Made:
     left_out: dict[str, str] = field(default_factory=dict)
     torn: list[str] = field(default_factory=list)
     size: int = 0
+    budget: Budget = field(default_factory=Budget)
 
     def leave_out(self, path: str, why: str) -> None:
         """Say so, of the first LEFT_OUT paths."""
@@ -44,6 +47,8 @@ def export(history: History, since: str | None, leftovers: bool) -> Made:
     now = history.scan().entries
     found = [d for d in differences(before, now) if d.entry.root == WORKSPACE]
     made = Made()
+    for path in dict.fromkeys(unread(e for e in (*before.values(), *now.values()) if e.root == WORKSPACE)):
+        made.leave_out(path, "nobody could look into it")
     parents = {path.rpartition(b"/")[0] for _, path in now}
     found = [d for d in found if _belongs(d, made, leftovers, parents)]
     sizes = [
@@ -125,7 +130,7 @@ def _add(made: Made, difference: Difference, base: _Base, store: Store, digests:
         if version is not None and isinstance(version.data, int):
             made.leave_out(path, f"too large ({size(version.data)})")
             return
-    data = file_patch(path, before, after).encode("utf-8", "surrogateescape")
+    data = file_patch(path, before, after, made.budget).encode("utf-8", "surrogateescape")
     if made.size + len(data) > MOST_PATCH_BYTES:
         made.leave_out(path, f"the patch would have more than {size(MOST_PATCH_BYTES)}")
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import struct
 import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
-from sandbox.guest.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE
+from sandbox.guest.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE, sessions_of
 from sandbox.wording import size
 
 from .history import Checkpoint, summary
@@ -24,6 +25,11 @@ ABOUT = "gamebox.json"
 VERSION = 1
 CHUNK = 1 << 18
 MOST_ENTRIES = 500_000
+# What reading a file raises that is damaged, or made to do harm.
+UNSOUND = (
+    tarfile.TarError, KeyError, ValueError, TypeError, EOFError, OverflowError, RecursionError, struct.error,
+    SandboxUnavailableError,
+)  # fmt: skip
 
 
 def save(checkpoint: Checkpoint, store: Store, path: str | os.PathLike[str], most: int) -> int:
@@ -129,15 +135,15 @@ def load(path: str | os.PathLike[str], ident: str, store: Store) -> Checkpoint:
                     digests[entry.key] = known
         _count_names(entries)
         checked(list(entries.values()))
-        sessions = dict(about["sessions"])
-    except (tarfile.TarError, KeyError, ValueError, TypeError, EOFError, SandboxUnavailableError) as error:
+        sessions = sessions_of(about["sessions"])
+        # Nothing in the sandbox is known to be the same: no time of change is ever that of a scan.
+        table = Table(packed(entries.values()), 0, False)
+    except UNSOUND as error:
         store.drop(digests.values())
         raise _unusable(path, f"it is damaged or contradicts itself ({type(error).__name__})") from error
     except BaseException:
         store.drop(digests.values())
         raise
-    # Nothing in the sandbox is known to be the same: no time of change is ever that of a scan.
-    table = Table(packed(entries.values()), 0, False)
     made = Checkpoint(summary(ident, entries, digests, store.used_bytes), table, digests, sessions)
     return replace(made, result=made.result.model_copy(update={"read_files": len(digests)}))
 

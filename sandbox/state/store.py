@@ -20,7 +20,8 @@ from sandbox.wording import size
 from .table import Key
 
 CHUNK = 1 << 18
-# Room of contents that nothing refers to any more is given back when it is this much, and half of the file.
+# Room of contents that nothing refers to any more is given back when it is this much, and half of the file; and where
+# nothing is left that is referred to.
 GIVEN_BACK_BYTES = 64 << 20
 
 
@@ -159,7 +160,8 @@ class Store:
                         del self._places[digest]
                         self._used -= place.length
             unused = self._end - self._used
-            if unused > min(GIVEN_BACK_BYTES, self.limit // 4) and unused > self._end // 2:
+            much = unused > min(GIVEN_BACK_BYTES, self.limit // 4) and unused > self._end // 2
+            if self._users and unused and (much or not self._used):
                 self._compact()
 
     def _compact(self) -> None:

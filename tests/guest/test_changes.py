@@ -155,3 +155,29 @@ def test_a_tracker_that_is_not_wanted_looks_at_nothing(top: Path) -> None:
     (top / "a").write_text("")
     tracker.absorb("a")
     assert told(tracker) == {}
+
+
+def test_deep_folders_silence_nothing(tracker: Tracker, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "LEVELS", 5)
+    tracker.begin()
+    os.makedirs(top / "/".join("abcdefg"))
+    assert told(tracker)["names"] == ["+ a/b/c/d/e"]
+    tracker.begin()
+    (top / "evil").write_text("")
+    (top / "a/b/c/d/e/new").write_text("")
+    assert told(tracker, "c2")["names"] == ["+ evil", "~ a/b/c/d/e"]
+
+
+def test_a_tree_that_became_smaller_is_looked_at_again(
+    tracker: Tracker, top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(changes, "ENTRIES", 0)
+        (top / "a").write_text("")
+        tracker.begin()
+    for number in range(60):
+        tracker.begin()
+        told(tracker, f"c{number}")
+    (top / "b").write_text("")
+    tracker.begin()
+    assert "+ b" in told(tracker)["names"]

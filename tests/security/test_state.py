@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import time
 from collections.abc import Callable
@@ -148,3 +149,53 @@ def test_the_store_is_bounded(docker_env: Callable[..., DockerEnvironment]) -> N
     assert ([c.id for c in listed.checkpoints], listed.store_bytes < 4 * MIB) == (["fits"], True)
     own.run("rm a b").unwrap()
     assert done(own.rollback("fits")).differs == ()
+
+
+DEEP = "import os\nfor n in range({}):\n os.mkdir({!r}); os.chdir({!r})\nopen('bottom','w').write('x')\n"
+
+
+def test_what_is_too_deep_to_be_seen_is_named(own: DockerEnvironment) -> None:
+    """Threat: a file below more folders than are held open is neither kept nor told, and lost for good."""
+    probe(own, DEEP.format(505, "a", "a"))
+    answer = own.checkpoint("deep")
+    assert codes_of(answer) == ["not_kept"]
+    assert [len(name) for name in done(answer).skipped] == [999]
+    assert [len(name) for name in done(own.changes("deep")).unread] == [300]
+    assert len(done(own.export_patch("deep")).left_out) == 1
+    back = own.rollback("deep")
+    assert (codes_of(back), [len(name) for name in done(back).unread]) == (["not_kept"], [999])
+    own.run("rm -rf a").unwrap()
+    assert own.rollback("deep").to_dict()["code"] == "restore_incomplete"
+
+
+def test_a_path_longer_than_any_record_stops_nothing(own: DockerEnvironment) -> None:
+    """Threat: one path switches off looking, keeping and going back."""
+    own.run("echo good > f").unwrap()
+    own.checkpoint("good").unwrap()
+    probe(own, DEEP.format(260, "n" * 255, "n" * 255))
+    changed = done(own.changes("good"))
+    assert (changed.created > 200, len(changed.unread)) == (True, 1)
+    assert codes_of(own.checkpoint("long")) == ["not_kept"]
+    assert done(own.rollback("good")).removed == 1
+    assert done(own.run("ls")).output == "f\n"
+
+
+def test_paths_do_not_take_the_memory_of_the_host(own: DockerEnvironment) -> None:
+    """Threat: few empty files whose paths take gigabytes on the host."""
+    probe(own, DEEP.format(250, "n" * 255, "n" * 255) + "for i in range(7500): open('f%d'%i,'w').close()\n")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for answer in (own.changes(), own.checkpoint()):
+        assert answer.to_dict()["code"] == "too_many_files"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+    own.run("rm -rf n*").unwrap()
+    assert done(own.changes()).created == 0
+
+
+def test_deep_closed_folders_do_not_stop_a_rollback(own: DockerEnvironment) -> None:
+    """Threat: what is to be removed is made so that going back fails."""
+    own.run("echo good > f").unwrap()
+    own.checkpoint("good").unwrap()
+    probe(own, "import os\nfor n in range(1500):\n os.mkdir('a'); os.chmod('.',0o500 if n else 0o700); os.chdir('a')\n")
+    own.run("echo bad > f").unwrap()
+    assert done(own.rollback("good")).differs == ()
+    assert done(own.run("cat f; ls")).output == "good\nf\n"

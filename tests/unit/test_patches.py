@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,22 @@ def test_another_type_goes_and_comes() -> None:
     assert "deleted file mode 100644" in patch
     assert "new file mode 120000" in patch
     assert "--- a/a b\t\n" in patch
+
+
+def test_many_texts_together_have_one_budget() -> None:
+    before, after = [f"{n}\n" for n in range(3000)], [f"{n if n % 20 else 'x'}\n" for n in range(3000)]
+    budget = lines.Budget(2_000_000)
+    made = [sum(line.startswith("@@") for line in hunks(before, after, budget)) for _ in range(20)]
+    assert made[0] > 100
+    assert made[-1] == 1
+    assert made == sorted(made, reverse=True)
+
+
+def test_a_few_lines_that_are_everywhere_count_as_what_they_cost() -> None:
+    """Their cost is not to be hidden in the average of all lines."""
+    heavy = [f"h{n % 13}\n" for n in range(2500)]
+    mixed = [line for n, one in enumerate(heavy) for line in (one, f"x{n}\n")] + [f"a{n}\n" for n in range(14_900)]
+    other = [line for n, one in enumerate(heavy[::-1]) for line in (one, f"y{n}\n")] + [f"b{n}\n" for n in range(14_900)]
+    began = time.process_time()
+    list(hunks(mixed, other))
+    assert time.process_time() - began < 30

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,3 +157,67 @@ def test_texts_of_a_guest_become_valid() -> None:
     )
     changed = done(env.changes("last"))
     assert changed.changes[0].path == "?" * 4096
+
+
+GOOD = {"cwd": "/", "env": {}, "functions": "", "variables": {}}
+HOSTILE: dict[str, tuple[bytes, dict[str, Any]]] = {
+    "deep": (b"[" * 200_000, {}),
+    "mtime": (b"", {"pax_headers": {"mtime": "9" * 20}}),
+    "uid": (b"", {"uid": 1 << 40}),
+    "long": (b"", {"name": "workspace/" + "b" * 70_000}),
+    "no state": (json.dumps({"version": 1, "sessions": {"a": {}}}).encode(), {}),
+    "a list": (json.dumps({"version": 1, "sessions": [["a", GOOD]]}).encode(), {}),
+    "types": (json.dumps({"version": 1, "sessions": {"a": {**GOOD, "functions": 7}}}).encode(), {}),
+    "many": (json.dumps({"version": 1, "sessions": {str(n): GOOD for n in range(5000)}}).encode(), {}),
+}
+
+
+def saved_as(path: Path, about: bytes, **member: Any) -> Path:
+    """A checkpoint's file with an empty file in it, which is as ``member`` says."""
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        first = tarfile.TarInfo("gamebox.json")
+        first.size = len(about)
+        archive.addfile(first, io.BytesIO(about))
+        for name in ("workspace", "home"):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(folder)
+        file = tarfile.TarInfo("workspace/f")
+        for name, value in member.items():
+            setattr(file, name, value)
+        archive.addfile(file)
+    return path
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_checkpoint_is_refused(env: LocalEnvironment, tmp_path: Path, case: str) -> None:
+    about, member = HOSTILE[case]
+    path = saved_as(tmp_path / "evil", about or json.dumps({"version": 1, "sessions": {}}).encode(), **member)
+    refused(env.load_checkpoint(path), "unsafe_archive")
+    assert done(env.checkpoints()).checkpoints == ()
+
+
+def test_more_sessions_than_there_may_be_change_nothing(env: LocalEnvironment, tmp_path: Path) -> None:
+    sessions = {str(number): GOOD for number in range(100)}
+    path = saved_as(tmp_path / "many", json.dumps({"version": 1, "sessions": sessions}).encode())
+    done(env.load_checkpoint(path, "many"))
+    refused(env.rollback("many"), "too_many_commands")
+    assert not (Path(env.workspace) / "f").exists()
+
+
+def test_states_that_are_none_do_not_end_the_guest(env: LocalEnvironment) -> None:
+    done(env.checkpoint("a"))
+    broken: list[Any] = [{"a": {}}, {"default": {**GOOD, "functions": 7}}, 5]
+    for sessions in broken:
+        with pytest.raises(OperationError) as failure:
+            env.history._asked("restore", {"path": ".", "sizes": [0, 0], "sessions": sessions}, 20, body=())
+        assert failure.value.code == "invalid_arguments"
+    assert done(env.run("echo alive", session="default")).output == "alive\n"
+
+
+def test_a_guest_that_tells_without_end_is_stopped(env: LocalEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandbox.state.history.MOST_RECORDS", 0)
+    monkeypatch.setattr("sandbox.state.history.MOST_PATH_BYTES", 10)
+    refused(env.changes(), "too_many_files")
+    monkeypatch.undo()
+    assert done(env.changes()).created == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import struct
 from collections.abc import Callable
@@ -233,3 +234,17 @@ def test_digests_are_those_of_the_content() -> None:
     made: Callable[[bytes], bytes] = lambda data: store.add([data])[0]  # noqa: E731
     assert made(content(b"a")) == hashlib.sha256(content(b"a")).digest()
     store.release()
+
+
+def test_room_of_the_last_content_is_given_back() -> None:
+    store = Store(MIB)
+    kept, _ = store.add([content(b"x" * 1000)])
+    other, _ = store.add([content(b"y" * 100)])
+    store.drop([kept])
+    assert store.read(other, 5000) == b"y" * 100
+    store.drop([other])
+    assert os.fstat(store._file.fileno()).st_size == 0
+    again, _ = store.add([content(b"z")])
+    assert store.read(again, 10) == b"z"
+    store.release()
+    store.drop([again])
