@@ -21,11 +21,12 @@ from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableE
 from .limits import Limits
 from .network.policy import Network
 from .pausing import PausableEnvironment
+from .preparing import FILE_SECONDS, prepared
 from .replies import fault_of, notices_of, result_of, violation, worded
 from .state.history import History
 from .state.keeping import KeepsState
 from .transfers import Incoming, outgoing
-from .transport import MAX_REPLY_BYTES, Transport
+from .transport import Transport
 from .watching import Watch
 from .wording import duration
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from .screen import Screens
 
 T = TypeVar("T")
-# How long an operation without a deadline of its own may stay silent. Files move at hundreds of MiB a second here.
-FILE_SECONDS = 30.0
 # A prompt is not kept waiting for what is left of the sandbox.
 LOOK_SECONDS = 1.0
 
@@ -126,7 +125,7 @@ class GuestEnvironment(PausableEnvironment, KeepsState):
                 f"{request.operation} moves bytes between host and sandbox and is not a tool.",
                 f"Call env.{request.operation}(...) from the host's own code.",
             )
-        args, call = self._prepared(request)
+        args, call = prepared(request, self.limits)
         if isinstance(request, op.Send) and request.keys:
             args["application_keys"] = self._screens.application_keys(request.id, self._ask_screen)
         if isinstance(request, op.Change):
@@ -157,61 +156,6 @@ class GuestEnvironment(PausableEnvironment, KeepsState):
 
     def _ask_screen(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return self._live().request("screen", args, timeout_seconds=FILE_SECONDS)
-
-    def _prepared(self, request: op.Request) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Arguments for the guest and for ``Transport.request``."""
-        if isinstance(request, op.Run):
-            return self._prepared_run(request)
-        if isinstance(request, op.Logs | op.WaitFor) and (wrong := request.problem()):
-            raise worded(ErrorCode.invalid_arguments, {"problem": wrong}, request.operation)
-        args = request.model_dump(mode="json", exclude={"request_id"})
-        if isinstance(request, op.WaitFor):
-            args["host"] = request.address()
-        if isinstance(request, op.Write | op.Edit):
-            text = request.content if isinstance(request, op.Write) else request.new_text
-            measured = len(text.encode("utf-8", "surrogatepass"))
-            if measured > self.limits.write_bytes:
-                fields = {"path": request.path, "size_bytes": measured, "limit": self.limits.write_bytes}
-                raise worded(ErrorCode.file_too_large, fields, request.operation)
-        seconds = request.timeout_seconds + 3 if isinstance(request, op.Browse) else FILE_SECONDS
-        seconds += _patience(request)
-        return args, {"timeout_seconds": seconds, "max_reply_bytes": MAX_REPLY_BYTES + self.limits.read_bytes}
-
-    def _prepared_run(self, request: op.Run) -> tuple[dict[str, Any], dict[str, Any]]:
-        if wrong := request.problem():
-            raise worded(ErrorCode.invalid_arguments, {"problem": wrong}, "run")
-        timeout = request.timeout_seconds
-        if timeout is None and not request.background:
-            timeout = self.limits.timeout_seconds
-        if timeout is not None and timeout > self.limits.max_timeout_seconds:
-            most = self.limits.max_timeout_seconds
-            raise worded(
-                ErrorCode.invalid_arguments, {"problem": f"timeout_seconds is {timeout:g}, at most {most:g}"}, "run"
-            )
-        keep = self.limits.keep_output_bytes if request.keep_output_bytes is None else request.keep_output_bytes
-        stdin = (
-            request.stdin.encode("utf-8", "surrogateescape") if isinstance(request.stdin, str) else request.stdin or b""
-        )
-        if len(stdin) > self.limits.write_bytes or keep > self.limits.spill_bytes:
-            problem = f"stdin may have {self.limits.write_bytes} bytes, keep_output_bytes be {self.limits.spill_bytes} at most"
-            raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
-        args = request.model_dump(mode="json", exclude={"stdin", "request_id"})
-        args.update(timeout_seconds=timeout, keep_output_bytes=keep, cpu_seconds=self._cpu_seconds(request.cpu_seconds))
-        args["stays_open"] = request.wait_seconds is not None and request.stdin is None
-        call: dict[str, Any] = {
-            "timeout_seconds": FILE_SECONDS + (request.wait_seconds or 0) if request.background else timeout,
-            "max_reply_bytes": MAX_REPLY_BYTES + keep,
-        }
-        if stdin:
-            call.update(blob=stdin, blob_is_stdin=True)
-        return args, call
-
-    def _cpu_seconds(self, asked: float | None) -> float | None:
-        most = self.limits.cpu_seconds_per_command
-        if asked is not None and most is not None and asked > most:
-            problem = f"cpu_seconds is {asked:g}, at most {most:g}"
-            raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
-        return most if asked is None else asked
 
     def _envelope(self, request: op.Request, fields: Mapping[str, Any], blob: bytes, started: float) -> Envelope[Any]:
         duration_ms = (time.monotonic() - started) * 1000
@@ -315,15 +259,6 @@ def end_words(limits: Limits) -> str:
     if limits.idle_seconds is not None:
         ends.append(f"when nothing was done in it for {duration(limits.idle_seconds)}")
     return f" The sandbox ends by itself {' and '.join(ends)}." if ends else ""
-
-
-def _patience(request: op.Request) -> float:
-    """How long the guest may wait, as it was asked to, before it answers."""
-    if isinstance(request, op.Send):
-        return request.wait_seconds
-    if isinstance(request, op.WaitFor):
-        return request.timeout_seconds
-    return request.wait_seconds if isinstance(request, op.Logs) and request.follow else 0
 
 
 def _check_watch(request: op.Request, watch: Watch) -> None:

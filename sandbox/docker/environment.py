@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -15,8 +13,7 @@ import docker.errors
 
 from sandbox.envelope import Envelope, Failure
 from sandbox.environment import Approver
-from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.results import ForkResult
@@ -24,17 +21,16 @@ from sandbox.state.base import StartBase
 from sandbox.state.forking import forked
 from sandbox.transport import Transport
 
-from . import container, enforcement, fitting, kept, owners, postmortem, reaching
+from . import container, enforcement, fitting, kept, owners, reaching
+from .contained import ContainedEnvironment
 from .disk import Disk, prepare
 from .engine import connect, translated
-from .events import EngineEvents, watch
+from .events import watch
 from .images import ensure_image
 from .inputs import check_inputs, check_runtime
 from .kept import Kept
 from .orphans import sweep
-from .owners import Ownership
 from .profiles import profile_named
-from .reaching import EngineKeep
 from .removal import remove
 from .runtime import RuntimeVolume, ensure_runtime, forget_runtime
 from .stream import AttachStream
@@ -44,7 +40,7 @@ log = logging.getLogger(__name__)
 START_SECONDS = 30.0
 
 
-class DockerEnvironment(GuestEnvironment):
+class DockerEnvironment(ContainedEnvironment):
     """A sandbox on a Docker Engine; use it as a context manager, or ``start()`` and ``close()``.
 
     ``image`` must be on the engine (``gamebox/*`` images are built when they are missing; nothing is pulled). ``workspace`` is a
@@ -57,14 +53,6 @@ class DockerEnvironment(GuestEnvironment):
     With ``keep`` the sandbox survives this process, and a cut of the connection to it: ``close`` leaves it running and ``remove``
     ends it; ``attach`` finds it again, by its id or by ``name``. Without any orchestrator for ``keep_seconds`` it ends by itself.
     """
-
-    _container_id: str | None = None
-    _stream: AttachStream | None = None
-    _events: EngineEvents | None = None
-    _disk: Disk | None = None
-    _kept: Kept | None = None
-    _ownership: Ownership | None = None
-    _creating = _take_over = _taken_over = False
 
     def __init__(
         self,
@@ -84,29 +72,17 @@ class DockerEnvironment(GuestEnvironment):
         keep_seconds: float = 3600.0,
         name: str | None = None,
     ) -> None:
-        self.profile = profile_named(profile)
-        super().__init__(self.profile.fitted(limits or Limits()), network, approver, track_changes)
-        self.root_is_kept = self.profile.read_only_root
-        self.image = image
+        super().__init__(image, profile_named(profile), limits or Limits(), network, approver, track_changes)
         self._workspace = None if workspace is None else Path(workspace)
         self._env = dict(env or {})
         self._bundle = None if ca_bundle is None else Path(ca_bundle)
         self._report = report or log.info
-        self._name = f"gamebox-{secrets.token_hex(8)}"
         self._oci_runtime = runtime
         self._keep, self._keep_seconds, self._given_name = keep, keep_seconds, name
-        self._streams: list[AttachStream] = []  # cut ones that a thread may still be using
         kept.check(keep_seconds, name)
         if self.profile.warning:
             log.warning(self.profile.warning)
         check_inputs(image, self._workspace, self._bundle, self._env)
-
-    @property
-    def container_id(self) -> str:
-        """The engine's id of the container. Raises SandboxError before the start."""
-        if self._container_id is None:
-            raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", "Call start() first.")
-        return self._container_id
 
     @classmethod
     def attach(
@@ -199,32 +175,6 @@ class DockerEnvironment(GuestEnvironment):
         transport.open({}, START_SECONDS)
         return transport
 
-    def _transport_on(self, stream: AttachStream, **options: Any) -> Transport:
-        keep = None
-        if self._kept is not None:
-            keep = EngineKeep(
-                self._kept,
-                self.container_id,
-                self._post_mortem,
-                self._is_dead,
-                lambda: self._pause.on,
-                self._reached_again,
-            )
-        return Transport(stream, self._post_mortem, lease_seconds=self.limits.lease_seconds, keep=keep, **options)
-
-    def _is_dead(self, timeout_seconds: float) -> bool:
-        ident, events = self._container_id, self._events
-        return ident is not None and events is not None and events.fate(ident, timeout_seconds).died
-
-    def _reached_again(self, stream: AttachStream) -> None:
-        """The pipe is another one. Callers may still be sending on the last one, but no more on the one before it."""
-        for old in self._streams:
-            old.release()
-        self._streams = [] if self._stream is None else [self._stream]
-        self._stream = stream
-        with contextlib.suppress(SandboxError):
-            self._events = watch(connect())
-
     def _fitting_engine(self) -> docker.DockerClient:
         if self._workspace is not None:
             fitting.check_workspace(self._workspace, self.limits)
@@ -290,61 +240,3 @@ class DockerEnvironment(GuestEnvironment):
             if not copied.ok and copied.code is ErrorCode.no_space:
                 raise fitting.workspace_too_large(self._workspace, self.limits)
             copied.unwrap()
-
-    # --- end ------------------------------------------------------------------
-    def remove(self) -> None:
-        """End the sandbox and everything in it, also a kept one; may be called more than once.
-
-        One that another orchestrator took over is left to that. Raises SandboxError ``sandbox_owned`` where one attached to it
-        since ``close``.
-        """
-        if self._closed and self._detaches and not self._taken_over:
-            self._ownership = reaching.claimed_again(self._name)
-        self._detaches = self._taken_over
-        self.close()
-
-    def _release(self) -> None:
-        ownership, self._ownership = self._ownership, None
-        stream, self._stream = self._stream, None
-        for each in (*self._streams, *([] if stream is None else [stream])):
-            each.release()
-        self._streams = []
-        begun = self._creating or self._container_id is not None
-        if begun and (not self._detaches or self._is_dead(0)):
-            remove(self._name, may_appear=self._creating, has_volumes=self._disk is not None and bool(self._disk.mounts))
-        if ownership is not None:
-            ownership.release(gone=not self._detaches)
-
-    def _freeze(self) -> None:
-        with translated():
-            connect().api.pause(self.container_id)
-
-    def _thaw(self) -> None:
-        with translated():
-            connect().api.unpause(self.container_id)
-
-    def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
-        """See ``postmortem.unanswered``."""
-        return error if self._container_id is None else postmortem.unanswered(self._container_id, error)
-
-    def _post_mortem(self, reason: str, detail: str) -> SandboxUnavailableError:
-        """Why the pipe ended; within 2 s."""
-        if reason == "taken_over":
-            self._taken_over = True
-            if self._ownership is not None:
-                self._ownership.release(gone=True)
-        said = self._stream.stderr if self._stream is not None else ""
-        keep_seconds = None if self._kept is None else self._keep_seconds
-        ended = postmortem.Ended(self.container_id, self.limits, detail, said, keep_seconds)
-        return ended.explain(reason, self._events)
-
-    def describe(self) -> dict[str, str]:
-        """See ``GuestEnvironment.describe``; with what the disk limit is worth once it is started."""
-        sections = super().describe()
-        if self._disk is not None:
-            sections["limits"] += f" {self._disk.describe()}"
-        return sections
-
-    def _kind(self) -> str:
-        runtime = "" if self._oci_runtime is None else f", OCI runtime {self._oci_runtime}"
-        return f"An isolated container (image {self.image}{runtime}). {self.profile.gives}"

@@ -57,14 +57,9 @@ def main() -> None:
 
 
 def _serve(
-    reactor: Reactor,
-    spawner: Spawner,
-    place: Place,
-    decoder: wire.Decoder,
-    out_fd: int,
-    hello: dict[str, Any],
+    reactor: Reactor, spawner: Spawner, place: Place, decoder: wire.Decoder, out_fd: int, hello: dict[str, Any],
     rest: list[tuple[int, int, bytes]],
-) -> Processes:
+) -> Processes:  # fmt: skip
     """Put the parts together and answer the HELLO."""
     from .disk import DiskWatch
     from .dispatch import Server, greeting
@@ -73,6 +68,7 @@ def _serve(
     from .link import Link
     from .pressure import enforced
     from .processes import Processes
+    from .requests import Requests
     from .workers import Workers
 
     disk = hello.get("disk") or {}
@@ -84,7 +80,8 @@ def _serve(
     workers = Workers(int(place.limits["concurrent_actions"]), user)
     processes.lifetime = Lifetime(reactor, processes, workers.busy)
     lease = lease_of(hello, decoder.nonce or b"")
-    server = Server(reactor, 3, decoder, link, place, processes, workers, lease, bool(hello["isolated"]))
+    requests = Requests(reactor, link, place, processes, workers)
+    server = Server(reactor, 3, decoder, link, processes, requests, lease, bool(hello["isolated"]))
     _reap_orphans(reactor)
     facts = enforced([os.fsencode(folder) for folder in disk.get("bounded", ())])
     link.message(wire.Kind.HELLO, 0, {**greeting(), **facts})

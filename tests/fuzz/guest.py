@@ -37,6 +37,7 @@ MOST_DESCRIPTORS_MORE, MOST_THREADS, MOST_BYTES_MORE = 24, 72, 96 << 20
 ALLOWED = ("the pipe is broken: ", "the host speaks protocol ", "the host's greeting is none: ")
 _LOADED = (
     "dispatch",
+    "requests",
     "disk",
     "workers",
     "pressure",

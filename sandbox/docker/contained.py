@@ -1,0 +1,143 @@
+"""ContainedEnvironment: the pipe of a container and its end, for what makes one or attaches to one."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from typing import Any
+
+from sandbox.environment import Approver
+from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+from sandbox.guest_environment import GuestEnvironment
+from sandbox.limits import Limits
+from sandbox.network.policy import Network
+from sandbox.transport import Transport
+
+from . import postmortem, reaching
+from .disk import Disk
+from .engine import connect, translated
+from .events import EngineEvents, watch
+from .kept import Kept
+from .owners import Ownership
+from .profiles import Profile
+from .reaching import EngineKeep
+from .removal import remove
+from .stream import AttachStream
+
+
+class ContainedEnvironment(GuestEnvironment):
+    """A sandbox whose guest is PID 1 of a container. Subclasses make the container, or find it."""
+
+    _container_id: str | None = None
+    _stream: AttachStream | None = None
+    _events: EngineEvents | None = None
+    _disk: Disk | None = None
+    _kept: Kept | None = None
+    _ownership: Ownership | None = None
+    _creating = _take_over = _taken_over = False
+
+    def __init__(
+        self, image: str, profile: Profile, limits: Limits, network: Network | None, approver: Approver | None,
+        track_changes: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(profile.fitted(limits), network, approver, track_changes)
+        self.image, self.profile = image, profile
+        self.root_is_kept = profile.read_only_root
+        self._oci_runtime: str | None = None
+        self._keep_seconds = 0.0
+        self._name = f"gamebox-{secrets.token_hex(8)}"
+        self._streams: list[AttachStream] = []  # cut ones that a thread may still be using
+
+    @property
+    def container_id(self) -> str:
+        """The engine's id of the container. Raises SandboxError before the start."""
+        if self._container_id is None:
+            raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", "Call start() first.")
+        return self._container_id
+
+    # --- the pipe ------------------------------------------------------------------
+    def _transport_on(self, stream: AttachStream, **options: Any) -> Transport:
+        keep = None
+        if self._kept is not None:
+            keep = EngineKeep(
+                self._kept,
+                self.container_id,
+                self._post_mortem,
+                self._is_dead,
+                lambda: self._pause.on,
+                self._reached_again,
+            )
+        return Transport(stream, self._post_mortem, lease_seconds=self.limits.lease_seconds, keep=keep, **options)
+
+    def _is_dead(self, timeout_seconds: float) -> bool:
+        ident, events = self._container_id, self._events
+        return ident is not None and events is not None and events.fate(ident, timeout_seconds).died
+
+    def _reached_again(self, stream: AttachStream) -> None:
+        """The pipe is another one. Callers may still be sending on the last one, but no more on the one before it."""
+        for old in self._streams:
+            old.release()
+        self._streams = [] if self._stream is None else [self._stream]
+        self._stream = stream
+        with contextlib.suppress(SandboxError):
+            self._events = watch(connect())
+
+    # --- end ------------------------------------------------------------------
+    def remove(self) -> None:
+        """End the sandbox and everything in it, also a kept one; may be called more than once.
+
+        One that another orchestrator took over is left to that. Raises SandboxError ``sandbox_owned`` where one attached to it
+        since ``close``.
+        """
+        if self._closed and self._detaches and not self._taken_over:
+            self._ownership = reaching.claimed_again(self._name)
+        self._detaches = self._taken_over
+        self.close()
+
+    def _release(self) -> None:
+        ownership, self._ownership = self._ownership, None
+        stream, self._stream = self._stream, None
+        for each in (*self._streams, *([] if stream is None else [stream])):
+            each.release()
+        self._streams = []
+        begun = self._creating or self._container_id is not None
+        if begun and (not self._detaches or self._is_dead(0)):
+            remove(
+                self._name, may_appear=self._creating, has_volumes=self._disk is not None and bool(self._disk.mounts)
+            )
+        if ownership is not None:
+            ownership.release(gone=not self._detaches)
+
+    def _freeze(self) -> None:
+        with translated():
+            connect().api.pause(self.container_id)
+
+    def _thaw(self) -> None:
+        with translated():
+            connect().api.unpause(self.container_id)
+
+    def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
+        """See ``postmortem.unanswered``."""
+        return error if self._container_id is None else postmortem.unanswered(self._container_id, error)
+
+    def _post_mortem(self, reason: str, detail: str) -> SandboxUnavailableError:
+        """Why the pipe ended; within 2 s."""
+        if reason == "taken_over":
+            self._taken_over = True
+            if self._ownership is not None:
+                self._ownership.release(gone=True)
+        said = self._stream.stderr if self._stream is not None else ""
+        keep_seconds = None if self._kept is None else self._keep_seconds
+        ended = postmortem.Ended(self.container_id, self.limits, detail, said, keep_seconds)
+        return ended.explain(reason, self._events)
+
+    def describe(self) -> dict[str, str]:
+        """See ``GuestEnvironment.describe``; with what the disk limit is worth once it is started."""
+        sections = super().describe()
+        if self._disk is not None:
+            sections["limits"] += f" {self._disk.describe()}"
+        return sections
+
+    def _kind(self) -> str:
+        runtime = "" if self._oci_runtime is None else f", OCI runtime {self._oci_runtime}"
+        return f"An isolated container (image {self.image}{runtime}). {self.profile.gives}"
