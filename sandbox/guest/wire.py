@@ -46,6 +46,7 @@ class Kind(IntEnum):
     PING = 9
     PONG = 10
     NOTICE = 11
+    OPEN = 12
 
 
 _KINDS = frozenset(int(k) for k in Kind)
