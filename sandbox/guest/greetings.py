@@ -1,4 +1,4 @@
-"""What a client says to the proxy before bytes flow: HTTP (CONNECT, or a request for http://…) or SOCKS5. Pure; all of it is hostile."""
+"""What a client says to the proxy before bytes flow: HTTP (CONNECT, or a request for http://…) or SOCKS5. Pure; it is hostile."""
 
 from __future__ import annotations
 
