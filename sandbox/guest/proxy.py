@@ -38,7 +38,7 @@ class Proxy:
         self.reactor = reactor
         self.tunnels = tunnels
         self.denied = denied
-        self._clients: set[Client] = set()
+        self.clients: set[Client] = set()
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", PORT))
@@ -51,15 +51,20 @@ class Proxy:
                 sock, (_, port) = self._socket.accept()
             except OSError:  # none left, or no descriptor for it
                 return
-            if len(self._clients) >= MOST_CLIENTS:
+            if len(self.clients) >= MOST_CLIENTS:
                 sock.close()
                 continue
             sock.setblocking(False)
-            self._clients.add(Client(self, sock, port))
+            self.clients.add(Client(self, sock, port))
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.reactor.unwatch(self._socket.fileno())
+        self._socket.close()
 
     def left(self, client: Client) -> None:
         """``client`` is no longer to be greeted."""
-        self._clients.discard(client)
+        self.clients.discard(client)
 
 
 class Client:

@@ -51,6 +51,8 @@ class Streams:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        # Closed with the sandbox; used in the loop only.
+        self.servers: set[asyncio.Server] = set()
         self._closed = False
 
     # --- the reader's thread ------------------------------------------------------------------
@@ -142,6 +144,8 @@ class Streams:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
+            for server in self.servers:
+                server.close()
             for relay in list(self._relays.values()):
                 relay.abort("the sandbox was closed")
             for task in list(self._tasks):

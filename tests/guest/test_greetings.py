@@ -65,8 +65,10 @@ def test_a_head_that_is_not_whole_is_waited_for(size: int) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET /local HTTP/1.1", b"GET https://h/ HTTP/1.1", b"GET ftp://h/ HTTP/1.1", b"CONNECT h HTTP/1.1", b"CONNECT h:0 HTTP/1.1",
-        b"CONNECT h:99999 HTTP/1.1", b"CONNECT :443 HTTP/1.1", b"CONNECT h:443x HTTP/1.1", b"GET http:// HTTP/1.1", b"GET  HTTP/1.1",
+        b"GET /local HTTP/1.1", b"GET https://h/ HTTP/1.1", b"GET ftp://h/ HTTP/1.1", b"CONNECT h HTTP/1.1",
+        b"CONNECT h:0 HTTP/1.1",
+        b"CONNECT h:99999 HTTP/1.1", b"CONNECT :443 HTTP/1.1", b"CONNECT h:443x HTTP/1.1", b"GET http:// HTTP/1.1",
+        b"GET  HTTP/1.1",
         b"GET http://h/ HTTP/2", b"\x16\x03\x01 x y", b"GET http://h/ HTTP/1.1\r\nA\0: b", b"GET http://h/ HTTP/1.1\r\nA: b\nX: y",
         b"GET http://h/ HTTP/1.1\r\n folded: x", b"GET http://h/ HTTP/1.1\r\nbad header: x", b"GET http://h/ HTTP/1.1\r\n: x",
         b"G\rT http://h/ HTTP/1.1",
