@@ -79,6 +79,8 @@ class ServiceEnd:
                 if not isinstance(request, h11.Request):
                     return
                 await self._answer(connection, request, reader, writer)
+                while connection.our_state is h11.DONE and connection.their_state is h11.SEND_BODY:
+                    await self._next(connection, reader)  # what the answer did not wait for
                 if connection.our_state is h11.MUST_CLOSE or connection.their_state is not h11.DONE:
                     return
                 connection.start_next_cycle()
@@ -115,6 +117,8 @@ class ServiceEnd:
             parts = urlsplit(target)
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         problem = self.service.problem(method, target)
+        if sum(len(name) + len(value) for name, value in request.headers) > HEAD_BYTES:
+            problem = f"its headers are longer than {HEAD_BYTES} bytes"
         if problem is not None:
             await self._say(connection, writer, 403, f"{self.service.host} refuses this: {problem}")
             return
@@ -161,7 +165,16 @@ class ServiceEnd:
         import h11
 
         headers = [(n, self._mask.whole(v)) for n, v in answer.headers.raw if n.lower() not in _NOT_PASSED_BACK]
-        writer.write(connection.send(h11.Response(status_code=answer.status_code, headers=headers)) or b"")
+        writer.write(
+            connection.send(
+                h11.Response(
+                    status_code=answer.status_code,
+                    headers=headers,
+                    reason=answer.reason_phrase.encode("ascii", "replace"),
+                )
+            )
+            or b""
+        )
         masked = MaskedStream(self._mask)
         async for piece in answer.aiter_raw():
             shown = masked.feed(piece)
