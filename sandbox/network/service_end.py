@@ -116,9 +116,7 @@ class ServiceEnd:
         if target.startswith("http://"):  # as it is asked of a proxy
             parts = urlsplit(target)
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        problem = self.service.problem(method, target)
-        if sum(len(name) + len(value) for name, value in request.headers) > HEAD_BYTES:
-            problem = f"its headers are longer than {HEAD_BYTES} bytes"
+        problem = self._problem(request, method, target)
         if problem is not None:
             await self._say(connection, writer, 403, f"{self.service.host} refuses this: {problem}")
             return
@@ -148,6 +146,11 @@ class ServiceEnd:
                 raise ConnectionError("the answer broke off") from error
             why = self._mask.whole(f"{type(error).__name__}: {error}".encode()).decode("utf-8", "replace")[:300]
             await self._say(connection, writer, 502, f"{self.service.host} could not be asked: {why}")
+
+    def _problem(self, request: h11.Request, method: str, target: str) -> str | None:
+        if sum(len(name) + len(value) for name, value in request.headers) > HEAD_BYTES:
+            return f"its headers are longer than {HEAD_BYTES} bytes"
+        return self.service.problem(method, target)
 
     def _headers(self, request: h11.Request) -> list[tuple[bytes, bytes]]:
         """What the upstream gets: the sandbox's own headers but those that the host sets."""
