@@ -49,6 +49,7 @@ class Kind(IntEnum):
     PONG = 10
     NOTICE = 11
     DETACH = 12
+    OPEN = 13
 
 
 _KINDS = frozenset(int(k) for k in Kind)

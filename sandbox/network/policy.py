@@ -1,29 +1,129 @@
-"""Network policy of a sandbox: pure values."""
+"""Network policy of a sandbox: pure values, and the judgement of one connection."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from .addresses import Address, closed_kind, literal, plain
+from .rules import Rule, ascii_name
+
+Mode = Literal["none", "allow", "open", "bridge"]
+Answer = Literal["once", "session"] | None
+# Asked about a host that no rule opens: "once" lets this connection through, "session" all to that host and port from now on.
+Ask = Callable[[str, int], Answer]
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What network a sandbox has. Use the constructors ``Network.none()`` and ``Network.bridge()``."""
+    """What network a sandbox has. Use the constructors.
 
-    mode: Literal["none", "bridge"]
+    But for ``bridge`` it has no interface beside loopback: what is allowed goes through the pipe, and the host resolves, checks
+    and dials. ``ask`` is called for a host that is refused otherwise, in a thread of its own.
+    """
+
+    mode: Mode
+    rules: tuple[Rule, ...] = ()
+    ask: Ask | None = field(default=None, compare=False)
 
     @classmethod
     def none(cls) -> Network:
-        """No interface but loopback; every other address is unreachable and names do not resolve."""
+        """Nothing but loopback; the rest is refused with words."""
         return cls("none")
 
     @classmethod
+    def allow(cls, *rules: str, ask: Ask | None = None) -> Network:
+        """What the rules name and nothing else; see ``rules`` for how they are written.
+
+        A name opens public addresses alone: one that resolves to a private, link-local, loopback or metadata address needs
+        that address named too. Raises SandboxError ``invalid_configuration``.
+        """
+        return cls("allow", tuple(map(Rule.parse, rules)), ask)
+
+    @classmethod
+    def open(cls, *rules: str, ask: Ask | None = None) -> Network:
+        """Every public address and port; ``rules`` name what of the rest is open too."""
+        return cls("open", tuple(map(Rule.parse, rules)), ask)
+
+    @classmethod
     def bridge(cls) -> Network:
-        """The engine's default bridge: the world, the host's services and other bridged containers are reachable."""
+        """The engine's default bridge, for UDP and raw sockets: no rule holds there, and the host's services are reachable."""
         return cls("bridge")
 
+    def with_rules(self, *rules: str) -> Network:
+        """The same with these rules added; ``none`` becomes ``allow``. Raises SandboxError."""
+        mode: Mode = "allow" if self.mode == "none" else self.mode
+        return replace(self, mode=mode, rules=(*self.rules, *map(Rule.parse, rules)))
+
     def describe(self) -> str:
-        """One sentence for the model."""
+        """Two lines at most for the model."""
         if self.mode == "none":
             return "No network: only servers inside this sandbox (127.0.0.1) can be reached; downloads and DNS fail."
-        return "Network through the engine's bridge: the internet and services of the host network can be reached."
+        if self.mode == "bridge":
+            return "Network through the engine's bridge: the internet and services of the host network can be reached."
+        named = ", ".join(rule.text for rule in self.rules)
+        how = "Through a proxy that the environment variables name (HTTP, HTTPS, SOCKS5); no DNS, UDP or ping."
+        if self.mode == "open":
+            return f"Every public host can be reached{f', and {named}' if named else ''}. {how}"
+        return f"Only these hosts can be reached: {named or 'none'}. {how}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a connection is allowed; ``rule`` is the one that opens it, ``why`` the reason of a refusal in words."""
+
+    allowed: bool
+    rule: str = ""
+    why: str = ""
+
+
+def judge_host(network: Network, host: str, port: int) -> Verdict:
+    """What can be said of ``host`` (a name or any spelling of an address) before it is resolved."""
+    address = literal(host)
+    if address is not None:
+        return judge_address(network, None, address, port)
+    name = ascii_name(host)
+    if name is None:
+        return Verdict(False, why=f"{host[:253]!r} is no host name")
+    if network.mode in ("open", "bridge"):
+        return Verdict(True, network.mode)
+    rule = _rule_for_name(network, name, port)
+    if rule is not None:
+        return Verdict(True, rule.text)
+    return Verdict(False, why=_no_rule(network, name, port))
+
+
+def judge_address(network: Network, name: str | None, address: Address, port: int, own: bool = False) -> Verdict:
+    """Whether ``address``, to which ``name`` resolved (None: it was given as such), may be dialled.
+
+    ``own`` says that it is one of this host's own addresses: those are closed like loopback.
+    """
+    address = plain(address)
+    by_address = next((r for r in network.rules if r.opens_port(port) and r.opens_address(address)), None)
+    by_name = _rule_for_name(network, name, port) if name is not None else None
+    closed = "an address of the host itself" if own else closed_kind(address)
+    if by_address is not None and (name is None or by_name is not None or network.mode == "open"):
+        return Verdict(True, by_address.text)
+    opened = network.mode in ("open", "bridge") or by_name is not None
+    everything = any(not r.name and r.network is None and r.opens_port(port) for r in network.rules)
+    if closed is None and (opened or (name is None and everything)):
+        return Verdict(True, by_name.text if by_name is not None else network.mode if not everything else "*")
+    if closed is not None and (opened or everything):
+        what = f"{name} resolves to {address}, {closed}" if name is not None else f"{address} is {closed}"
+        return Verdict(False, why=f"{what}, which only a rule that names the address opens")
+    return Verdict(False, why=_no_rule(network, str(address), port))
+
+
+def _rule_for_name(network: Network, name: str, port: int) -> Rule | None:
+    return next((rule for rule in network.rules if rule.opens_port(port) and rule.opens_name(name)), None)
+
+
+def _no_rule(network: Network, host: str, port: int) -> str:
+    if network.mode == "none":
+        return "this sandbox has no network"
+    for rule in network.rules:
+        if rule.name == host and rule.below:
+            return f"{rule.text} opens the names below it, not {host} itself"
+    near = ", ".join(rule.text for rule in network.rules if rule.opens_name(host))
+    return f"port {port} of it is not opened by {near}" if near else "no rule opens it"

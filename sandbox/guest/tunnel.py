@@ -1,0 +1,187 @@
+"""Connections through the pipe: a socket in the sandbox joined to a channel, both ways under credit. Lives in the reactor's thread.
+
+The guest opens channels with the highest bit set for what programs here want to reach; the host opens others for servers here that
+are to be reached. DATA, END (no more from this side), CREDIT and CANCEL (cut, with a reason) mean the same in both directions.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from collections import deque
+
+from . import wire
+from .wire import Kind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .link import Link
+    from .reactor import Reactor
+
+GUEST_CHANNELS = 0x80000000
+CREDIT_STEP = wire.WINDOW // 4
+CHUNK = wire.MAX_PAYLOAD
+# SO_LINGER with no time: closing resets the connection, so that a cut is not taken for an end.
+RESET = struct.pack("ii", 1, 0)
+
+
+class Tunnel:
+    """One connection. ``on_end`` is called once, when its socket is closed."""
+
+    def __init__(
+        self, reactor: Reactor, link: Link, channel: int, sock: socket.socket, on_end: Callable[[], None]
+    ) -> None:
+        self.channel = channel
+        self._reactor = reactor
+        self._link = link
+        self._socket = sock
+        self._fd = sock.fileno()
+        self._on_end: Callable[[], None] | None = on_end
+        self._window = wire.WINDOW
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_bytes = 0
+        self._owed = 0
+        self._near_ended = False
+        self._far_ended = False
+        self._events = 0
+        sock.setblocking(False)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is over."""
+        return self._on_end is None
+
+    def begin(self, first: bytes = b"") -> None:
+        """The other end stands; ``first`` was read from the socket before."""
+        if first:
+            self._window -= len(first)
+            self._link.frame(Kind.DATA, self.channel, first)
+        self._watch()
+
+    # --- the channel ------------------------------------------------------------------
+    def take(self, payload: bytes) -> None:
+        """Bytes for the socket. A host that sends beyond its credit is cut off."""
+        if self.closed or self._far_ended:
+            return
+        self._unsent.append(memoryview(payload))
+        self._unsent_bytes += len(payload)
+        if self._unsent_bytes > wire.WINDOW:
+            self.cut("beyond the credit")
+        else:
+            self._write()
+
+    def credit(self, size: int) -> None:
+        """The host took ``size`` bytes."""
+        self._window = min(self._window + size, wire.WINDOW)
+        self._watch()
+
+    def end(self) -> None:
+        """The host has no more."""
+        self._far_ended = True
+        if not self._unsent:
+            self._shut()
+
+    def cut(self, why: str = "", tell: bool = True) -> None:
+        """End it at once."""
+        if self.closed:
+            return
+        if tell:
+            self._link.frame(Kind.CANCEL, self.channel, why.encode()[:200])
+        if not (self._near_ended and self._far_ended and not self._unsent):
+            try:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            except OSError:  # not connected any more
+                pass
+        self._close()
+
+    # --- the socket ------------------------------------------------------------------
+    def _watch(self) -> None:
+        """Listen for what can be used: bytes where there is credit, room where something waits."""
+        if self.closed:
+            return
+        events = 0
+        if not self._near_ended and self._window > 0:
+            events |= select.EPOLLIN
+        if self._unsent:
+            events |= select.EPOLLOUT
+        if events == self._events:
+            return
+        self._events = events
+        if events:
+            self._reactor.watch(self._fd, events, self._ready)
+        else:
+            self._reactor.unwatch(self._fd)
+
+    def _ready(self, events: int) -> None:
+        if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and not self._near_ended:
+            self._read()
+        if events & (select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR) and not self.closed:
+            self._write()
+        if events & (select.EPOLLHUP | select.EPOLLERR) and not self.closed and self._near_ended:
+            self.cut("the connection in the sandbox was cut")
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(min(CHUNK, self._window)) if self._window > 0 else None
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.cut(error.strerror or "cut")
+            return
+        if data is None:
+            return
+        if data:
+            self._window -= len(data)
+            self._link.frame(Kind.DATA, self.channel, data)
+        else:
+            self._near_ended = True
+            self._link.frame(Kind.END, self.channel)
+            self._close_when_done()
+        self._watch()
+
+    def _write(self) -> None:
+        while self._unsent:
+            try:
+                sent = self._socket.send(self._unsent[0])
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                self.cut(error.strerror or "cut")
+                return
+            self._unsent_bytes -= sent
+            self._owed += sent
+            if sent == len(self._unsent[0]):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = self._unsent[0][sent:]
+        if self._owed >= CREDIT_STEP:
+            self._link.frame(Kind.CREDIT, self.channel, self._owed.to_bytes(4, "big"))
+            self._owed = 0
+        if self._far_ended and not self._unsent:
+            self._shut()
+        self._watch()
+
+    def _shut(self) -> None:
+        if self.closed:
+            return
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:  # gone already
+            pass
+        self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        if self._near_ended and self._far_ended and not self._unsent:
+            self._close()
+
+    def _close(self) -> None:
+        on_end, self._on_end = self._on_end, None
+        if on_end is None:
+            return
+        self._reactor.unwatch(self._fd)
+        self._socket.close()
+        self._unsent.clear()
+        on_end()

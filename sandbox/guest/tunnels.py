@@ -1,0 +1,141 @@
+"""The tunnels of a sandbox by their channel, and how they are opened from either end. Lives in the reactor's thread."""
+
+from __future__ import annotations
+
+import select
+import socket
+
+from . import wire
+from .tunnel import GUEST_CHANNELS, Tunnel
+from .wire import Kind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .link import Link
+    from .reactor import Reactor
+
+    # Called with {} where the way is open, else with {"denied": why} or {"failed": why}.
+    Answered = Callable[[dict[str, object]], None]
+
+CONNECT_SECONDS = 10.0
+MOST = 256
+
+
+class Tunnels:
+    """Every tunnel; at most 256 a direction, which is what the host takes."""
+
+    def __init__(self, reactor: Reactor, link: Link) -> None:
+        self._reactor = reactor
+        self._link = link
+        self._next = 0
+        self._open: dict[int, Tunnel] = {}
+        self._asked: dict[int, Answered] = {}
+
+    # --- from here ------------------------------------------------------------------
+    def ask(self, host: str, port: int, answered: Answered) -> int:
+        """Ask the host for a way to ``host``; the channel, for ``join`` when it is open and ``forget`` when it is not wanted."""
+        self._next = (self._next + 1) % GUEST_CHANNELS
+        channel = GUEST_CHANNELS | self._next
+        if len(self._asked) + len(self._open) >= MOST:
+            answered({"denied": f"there are {MOST} connections already, the most there may be"})
+            return channel
+        self._asked[channel] = answered
+        self._link.message(Kind.OPEN, channel, {"host": host, "port": port})
+        return channel
+
+    def join(self, channel: int, sock: socket.socket, first: bytes) -> None:
+        """Let bytes flow between ``sock``, from which ``first`` was read already, and an open channel."""
+        tunnel = Tunnel(self._reactor, self._link, channel, sock, lambda: self._ended(channel))
+        self._open[channel] = tunnel
+        tunnel.begin(first)
+
+    def _ended(self, channel: int) -> None:
+        self._open.pop(channel, None)
+
+    def forget(self, channel: int) -> None:
+        """Whoever asked for it is gone."""
+        if self._asked.pop(channel, None) is not None:
+            self._link.frame(Kind.CANCEL, channel)
+
+    # --- frames ------------------------------------------------------------------
+    def takes(self, channel: int) -> bool:
+        """Whether frames of that channel are for here."""
+        return channel >= GUEST_CHANNELS or channel in self._open
+
+    def frame(self, kind: int, channel: int, payload: bytes) -> None:
+        """A frame of the host. Raises WireError."""
+        if kind == Kind.REPLY:
+            answered = self._asked.pop(channel, None)
+            fields, _ = wire.unpack_message(payload)
+            if answered is not None:
+                answered(fields)
+            return
+        tunnel = self._open.get(channel)
+        if tunnel is None:
+            return
+        if kind == Kind.DATA:
+            tunnel.take(payload)
+        elif kind == Kind.CREDIT:
+            tunnel.credit(int.from_bytes(payload[:4], "big"))
+        elif kind == Kind.END:
+            tunnel.end()
+        elif kind == Kind.CANCEL:
+            tunnel.cut(tell=False)
+
+    # --- from the host ------------------------------------------------------------------
+    def dial(self, channel: int, fields: dict[str, object]) -> None:
+        """The host wants a connection to a server here: on loopback, in either family."""
+        port = fields.get("port")
+        if not isinstance(port, int) or not 0 < port < 65536:
+            raise wire.WireError("a way to no port")
+        self._try(channel, port, [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+
+    def _try(self, channel: int, port: int, places: list[tuple[int, str]]) -> None:
+        family, address = places[0]
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        except OSError as error:
+            self._decline(channel, error.errno, port, places)
+            return
+        problem = sock.connect_ex((address, port))
+        # A connection over loopback is made or refused at once; only a full backlog takes time.
+        if problem == 0:
+            self._joined(channel, sock)
+        elif problem == 115:  # EINPROGRESS
+            self._await(channel, sock, port, places)
+        else:
+            sock.close()
+            self._decline(channel, problem, port, places)
+
+    def _await(self, channel: int, sock: socket.socket, port: int, places: list[tuple[int, str]]) -> None:
+        def ready(_: int) -> None:
+            timer.cancel()
+            self._reactor.unwatch(sock.fileno())
+            problem = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if problem:
+                sock.close()
+                self._decline(channel, problem, port, places)
+            else:
+                self._joined(channel, sock)
+
+        def late() -> None:
+            self._reactor.unwatch(sock.fileno())
+            sock.close()
+            self._decline(channel, 110, port, places[:1])
+
+        timer = self._reactor.after(CONNECT_SECONDS, late)
+        self._reactor.watch(sock.fileno(), select.EPOLLOUT, ready)
+
+    def _joined(self, channel: int, sock: socket.socket) -> None:
+        self._link.message(Kind.REPLY, channel, {"open": True})
+        self.join(channel, sock, b"")
+
+    def _decline(self, channel: int, problem: int | None, port: int, places: list[tuple[int, str]]) -> None:
+        if len(places) > 1:
+            self._try(channel, port, places[1:])
+        else:
+            self._link.message(
+                Kind.REPLY, channel, {"failed": "timed out" if problem == 110 else "nothing listens there"}
+            )

@@ -1,0 +1,93 @@
+"""Where an address lies: what only a rule that names it may open. Pure but for ``is_own``.
+
+Spellings that C libraries take for an IPv4 address (``127.1``, ``2130706433``, ``0x7f000001``, ``0177.0.0.1``) are read as they
+read them; IPv6 forms that carry an IPv4 address (mapped, 6to4, NAT64, Teredo) are judged by what they carry as well.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# Public by its number, yet answered by the hypervisor of one cloud (Azure's wire server), as 169.254.169.254 is elsewhere.
+_METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
+# Not public, which older Pythons know in part (192.0.0.192 and 100.100.100.200 are the metadata of clouds).
+_RESERVED = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "100.64.0.0/10", "198.18.0.0/15", "240.0.0.0/4")))
+_NAT64 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
+_NUMBER = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+")
+
+
+def literal(host: str) -> Address | None:
+    """The address that ``host`` spells, in any form a resolver would take for one; None for a name."""
+    text = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if ":" in text:
+        try:
+            return ipaddress.IPv6Address(text.partition("%")[0])
+        except ValueError:
+            return None
+    return _aton(text.removesuffix("."))
+
+
+def _aton(text: str) -> ipaddress.IPv4Address | None:
+    parts = text.split(".")
+    if not 1 <= len(parts) <= 4 or not all(_NUMBER.fullmatch(part) for part in parts):
+        return None
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(text))
+    except OSError:  # a number too large: no name either, and the resolver will say so
+        return None
+
+
+def carried(address: Address) -> tuple[Address, ...]:
+    """``address`` and every IPv4 address it stands for."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return (address,)
+    inner: list[Address | None] = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if any(address in network for network in _NAT64) or (int(address) >> 32 == 0 and int(address) > 1):  # ::a.b.c.d
+        inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return (address, *(one for one in inner if one is not None))
+
+
+def plain(address: Address) -> Address:
+    """The IPv4 address where it is a mapped one: so that one address has one spelling."""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def closed_kind(address: Address) -> str | None:
+    """What ``address`` is where only a rule that names it opens it, as in "a private address"; None for a public one."""
+    kinds = (_kind(one) for one in carried(address))
+    return next((kind for kind in kinds if kind is not None), None)
+
+
+def _kind(address: Address) -> str | None:
+    if address in _METADATA or (address.is_link_local and str(address) == "169.254.169.254"):
+        return "an address of cloud metadata"
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return None  # judged by what it carries
+    for yes, kind in (
+        (address.is_loopback, "a loopback address of the host"),
+        (address.is_unspecified, "the unspecified address"),
+        (address.is_link_local, "a link-local address"),
+        (address.is_multicast, "a multicast address"),
+        (address.is_private, "a private address"),
+        (not address.is_global or any(address in network for network in _RESERVED), "an address that is not public"),
+    ):
+        if yes:
+            return kind
+    return None
+
+
+def is_own(address: Address) -> bool:
+    """Whether ``address`` is one of this very host's own, as the routing table has it; nothing is sent."""
+    family = socket.AF_INET if isinstance(address, ipaddress.IPv4Address) else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), 9))
+            # To itself a host speaks from the address it speaks to.
+            return ipaddress.ip_address(probe.getsockname()[0].partition("%")[0]) == address
+    except OSError:  # no way there
+        return False

@@ -1,0 +1,59 @@
+"""What is told of each connection a sandbox made or tried: values for the log, never a payload."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Outcome = Literal["allowed", "denied", "failed"]
+KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One connection as it ended. ``sent_bytes`` went out of the sandbox, ``received_bytes`` into it; times in seconds.
+
+    ``address`` is what was dialled, "" where nothing was; ``rule`` opened it; ``why`` says why not, or how it broke.
+    ``started`` is a Unix time.
+    """
+
+    host: str
+    port: int
+    outcome: Outcome
+    address: str = ""
+    rule: str = ""
+    why: str = ""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    started: float = 0.0
+    duration_seconds: float = 0.0
+
+
+class ConnectionLog:
+    """The last connections of a sandbox, and their sums; for any thread. ``listener`` hears of each one as it ends."""
+
+    def __init__(self, listener: Callable[[Connection], None] | None = None) -> None:
+        self._lock = threading.Lock()
+        self._last: deque[Connection] = deque(maxlen=KEPT)
+        self._listener = listener
+        self.count = 0
+        self.sent_bytes = 0
+        self.received_bytes = 0
+
+    def add(self, connection: Connection) -> None:
+        """Note a connection that has ended, or was refused."""
+        with self._lock:
+            self._last.append(connection)
+            self.count += 1
+            self.sent_bytes += connection.sent_bytes
+            self.received_bytes += connection.received_bytes
+        if self._listener is not None:
+            self._listener(connection)
+
+    def last(self) -> tuple[Connection, ...]:
+        """The last ones, at most 1,000, in the order of their ends."""
+        with self._lock:
+            return tuple(self._last)

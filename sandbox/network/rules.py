@@ -1,0 +1,118 @@
+"""Rules of a network policy: which host and port each opens. Pure values.
+
+A rule is ``HOST`` or ``HOST:PORTS``. HOST is a name (``example.com``), all names below one (``*.example.org``), an address or a
+network (``10.1.2.0/24``, ``[2001:db8::/32]``) or ``*``; PORTS a number, a range (``8000-8100``) or ``*``. Without PORTS it is the
+web: 80 and 443.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from sandbox.errors import ErrorCode, SandboxError
+
+from .addresses import Address, literal, plain
+
+WEB_PORTS = ((80, 80), (443, 443))
+ALL_PORTS = ((1, 65535),)
+# Names of the rules that hosts files and resolvers know: letters, digits, hyphens; underscores are seen in the wild.
+_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
+_PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing that may be reached. Use ``Rule.parse``.
+
+    ``name`` is a lower-case name, for ``below`` all names below it (not itself); "" where the rule is for addresses, whose
+    ``network`` it names, or for everything (``*``), where both are empty. ``ports`` are ranges, both ends included.
+    """
+
+    text: str
+    name: str = ""
+    below: bool = False
+    network: ipaddress.IPv4Network | ipaddress.IPv6Network | None = None
+    ports: tuple[tuple[int, int], ...] = WEB_PORTS
+
+    @classmethod
+    def parse(cls, text: str) -> Rule:
+        """The rule that ``text`` writes. Raises SandboxError ``invalid_configuration`` that says what is wrong with it."""
+        host, ports = _split(text)
+        if host == "*":
+            return cls(text, ports=ports)
+        below = host.startswith("*.")
+        bare = host[2:] if below else host
+        network = None if below else _network(bare)
+        if network is not None:
+            return cls(text, network=network, ports=ports)
+        name = ascii_name(bare)
+        if name is None or "*" in bare:
+            raise _refused(text, f"{host!r} is no host name, address or network")
+        return cls(text, name, below, ports=ports)
+
+    def opens_port(self, port: int) -> bool:
+        """Whether ``port`` is among its ports."""
+        return any(low <= port <= high for low, high in self.ports)
+
+    def opens_name(self, name: str) -> bool:
+        """Whether it names that host (lower case, no dot at the end); ``*`` names all."""
+        if self.network is not None:
+            return False
+        if not self.name:
+            return True
+        return name.endswith(f".{self.name}") if self.below else name == self.name
+
+    def opens_address(self, address: Address) -> bool:
+        """Whether it names that address, by itself or its network."""
+        network = self.network
+        return network is not None and plain(address).version == network.version and plain(address) in network
+
+
+def ascii_name(host: str) -> str | None:
+    """A host name as resolvers take it: lower case, IDNA, no dot at the end; None for what is no name."""
+    text = host.removesuffix(".")
+    try:
+        name = text.lower() if text.isascii() else text.encode("idna").decode("ascii").lower()
+    except UnicodeError:
+        return None
+    labels = name.split(".")
+    if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels) or literal(name) is not None:
+        return None
+    return None if labels[-1].isdigit() else name  # a resolver would take it for a number
+
+
+def _split(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
+    if "://" in text or text.startswith("/"):
+        bare = text.partition("://")[2].partition("/")[0] or "example.com"
+        raise _refused(text, "it is a URL or a path, and rules are for hosts", f"Write {bare!r} instead.")
+    host, colon, ports = text.strip().rpartition(":")
+    if not colon or (":" in host and not host.endswith("]") and not host.startswith("[")):  # a bare IPv6 address
+        return text.strip(), WEB_PORTS
+    if host.startswith("[") and "]" not in host:  # the colon is one inside [...]
+        return text.strip(), WEB_PORTS
+    if ports == "*":
+        return host, ALL_PORTS
+    found = _PORTS.fullmatch(ports)
+    low = int(found[1]) if found else 0
+    high = int(found[2] or found[1]) if found else 0
+    if not 0 < low <= high <= 65535:
+        raise _refused(text, f"{ports!r} is no port, range of ports or *")
+    return host, ((low, high),)
+
+
+def _network(host: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    text = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if "/" not in text:
+        address = literal(text)
+        return None if address is None else ipaddress.ip_network(plain(address))
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise _refused(host, str(error)) from error
+
+
+def _refused(text: str, why: str, hint: str = "") -> SandboxError:
+    hint = hint or "Write them as example.com, *.example.org:443, 10.1.2.0/24:5432 or [2001:db8::1]:8080."
+    return SandboxError(ErrorCode.invalid_configuration, f"{text!r} is no rule of a network: {why}.", hint)

@@ -1,0 +1,212 @@
+"""The connections of one sandbox on its pipe: which channels there are, what each may send, and the thread they live in.
+
+An asyncio loop in a thread of its own, begun with the first connection: what one sandbox does holds up no other. Frames come from
+the transport's reader, which checks them here against what the protocol allows; what they hold is hostile all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox.guest.wire import WINDOW, Kind, WireError, pack_message, unpack_message
+
+from .relay import Frames, Relay
+
+log = logging.getLogger(__name__)
+
+# Channels the guest opens have the highest bit set, those of the host have not.
+GUEST_CHANNELS = 0x80000000
+MOST_MESSAGE_BYTES = 4096
+# A direction.
+MOST_CONNECTIONS = 256
+
+
+@dataclass(slots=True)
+class _Account:
+    """What the reader's thread knows of a channel: enough to tell frames from nonsense."""
+
+    room: int = WINDOW
+    ended: bool = False
+    answered: Callable[[dict[str, Any]], None] | None = None
+
+
+class Streams:
+    """Channels and their relays. ``send`` puts a frame on the pipe; it may block, and raise OSError.
+
+    ``opened(channel, fields, full)`` is called in the loop when the guest wants a connection; ``full`` where there are too many.
+    """
+
+    def __init__(self, send: Frames, opened: Callable[[int, dict[str, Any], bool], Coroutine[Any, Any, None]]) -> None:
+        self._to_guest = send
+        self._opened = opened
+        self._lock = threading.Lock()
+        self._accounts: dict[int, _Account] = {}
+        self._relays: dict[int, Relay] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        # Closed with the sandbox; used in the loop only.
+        self.servers: set[asyncio.Server] = set()
+        self._closed = False
+
+    # --- the reader's thread ------------------------------------------------------------------
+    def takes(self, channel: int) -> bool:
+        """Whether frames of that channel are for here."""
+        return channel >= GUEST_CHANNELS or channel in self._accounts
+
+    def take(self, kind: int, channel: int, payload: bytes) -> None:
+        """A frame of the guest. Raises WireError for what the protocol does not allow."""
+        if kind == Kind.OPEN:
+            self._open(channel, payload)
+            return
+        account = self._accounts.get(channel)
+        if account is None:  # ended here already; the guest's own end is under way
+            return
+        if kind == Kind.REPLY and account.answered is not None and len(payload) <= MOST_MESSAGE_BYTES:
+            answered, account.answered = account.answered, None
+            fields, _ = unpack_message(payload)
+            self.in_loop(lambda: answered(fields))
+        elif kind == Kind.DATA and payload and not account.ended:
+            with self._lock:
+                account.room -= len(payload)
+                if account.room < 0:
+                    raise WireError("a connection's bytes beyond their credit")
+            self._with(channel, lambda relay: relay.take(payload))
+        elif kind == Kind.CREDIT and len(payload) == 4:
+            size = int.from_bytes(payload, "big")
+            self._with(channel, lambda relay: relay.credit(size))
+        elif kind == Kind.END:
+            account.ended = True
+            self._with(channel, lambda relay: relay.end())
+        elif kind == Kind.CANCEL:
+            self.in_loop(lambda: self._cancelled(channel))
+        else:
+            raise WireError(f"frame of kind {kind} on a connection")
+
+    def _open(self, channel: int, payload: bytes) -> None:
+        if channel < GUEST_CHANNELS or channel in self._accounts or len(payload) > MOST_MESSAGE_BYTES:
+            raise WireError("a connection on a channel that is no new one")
+        fields, _ = unpack_message(payload)
+        host, port = fields.get("host"), fields.get("port")
+        if not isinstance(host, str) or type(port) is not int or not 0 < port < 65536:
+            raise WireError("a connection to no host and port")
+        with self._lock:
+            full = sum(one >= GUEST_CHANNELS for one in self._accounts) >= MOST_CONNECTIONS
+            if len(self._accounts) > 4 * MOST_CONNECTIONS:  # it goes on asking without hearing the refusals
+                raise WireError("more connections than the protocol allows")
+            self._accounts[channel] = _Account()
+        self.spawn(lambda: self._opened(channel, fields, full))
+
+    # --- threads ------------------------------------------------------------------
+    def in_loop(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called in the loop; dropped after ``close``."""
+        with self._lock:
+            if self._closed:
+                return
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._loop,), name="gamebox-streams", daemon=True
+                )
+                self._thread.start()
+            self._loop.call_soon_threadsafe(call)
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have a coroutine run in the loop; what it raises goes to the log."""
+
+        def begin() -> None:
+            task = asyncio.get_running_loop().create_task(work())
+            self._tasks.add(task)
+            task.add_done_callback(self._done)
+
+        self.in_loop(begin)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a connection of a sandbox failed", exc_info=task.exception())
+
+    def _with(self, channel: int, call: Callable[[Relay], None]) -> None:
+        def on_relay() -> None:
+            relay = self._relays.get(channel)
+            if relay is not None:
+                call(relay)
+
+        self.in_loop(on_relay)
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            for server in self.servers:
+                server.close()
+            for relay in list(self._relays.values()):
+                relay.abort("the sandbox was closed")
+            for task in list(self._tasks):
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+            loop.run_until_complete(asyncio.sleep(0))  # transports close in the next round
+        finally:
+            loop.close()
+
+    def close(self) -> None:
+        """Cut every connection and end the thread; may be called more than once."""
+        with self._lock:
+            self._closed = True
+            loop, self._loop = self._loop, None
+            thread = self._thread
+            if loop is not None:
+                loop.call_soon_threadsafe(loop.stop)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=5)
+
+    # --- in the loop ------------------------------------------------------------------
+    def expect(self, channel: int, answered: Callable[[dict[str, Any]], None]) -> None:
+        """A channel that the host opens: the guest's one answer goes to ``answered``."""
+        with self._lock:
+            self._accounts[channel] = _Account(answered=answered)
+
+    def join(self, relay: Relay, ended: Callable[[str], None]) -> None:
+        """Let ``relay`` serve its channel; ``ended(why)`` is called once when it is over."""
+
+        def over(why: str) -> None:
+            self._relays.pop(relay.channel, None)
+            self.forget(relay.channel)
+            self.send(Kind.CANCEL, relay.channel, why.encode("utf-8", "replace")[:300])
+            ended(why)
+
+        self._relays[relay.channel] = relay
+        relay.when_ended(over)
+        relay.begin()
+
+    def forget(self, channel: int) -> None:
+        """Nothing more is to come or go on that channel."""
+        with self._lock:
+            self._accounts.pop(channel, None)
+
+    def message(self, kind: int, channel: int, fields: dict[str, Any]) -> None:
+        """A short message to the guest."""
+        self.send(kind, channel, pack_message(fields))
+
+    def send(self, kind: int, channel: int, payload: bytes | memoryview = b"", /) -> None:
+        """A frame to the guest; nothing where the pipe is gone, for then everything ends by itself."""
+        if kind == Kind.CREDIT:
+            with self._lock:
+                account = self._accounts.get(channel)
+                if account is not None:
+                    account.room += int.from_bytes(payload, "big")
+        with contextlib.suppress(OSError):
+            self._to_guest(kind, channel, payload)
+
+    def _cancelled(self, channel: int) -> None:
+        relay = self._relays.get(channel)
+        if relay is not None:
+            relay.abort("it was cut in the sandbox")
+        else:
+            self.forget(channel)

@@ -1,0 +1,287 @@
+"""Both ends of connections through the pipe, joined by real pipes: the guest's proxy and tunnels, the host's egress."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import select
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sandbox.guest import proxy as proxy_module
+from sandbox.guest import wire
+from sandbox.guest.link import Link
+from sandbox.guest.proxy import Proxy
+from sandbox.guest.reactor import Reactor
+from sandbox.guest.tunnels import Tunnels
+from sandbox.network.connections import Connection, ConnectionLog
+from sandbox.network.egress import Egress
+from sandbox.network.forward import Forward
+from sandbox.network.policy import Network
+
+NONCE = b"12345678"
+
+
+class Ends:
+    """A guest and a host in this process, with a pipe each way."""
+
+    def __init__(self, network: Network) -> None:
+        self.from_guest, out = os.pipe()
+        into, self._to_guest = os.pipe()
+        fcntl.fcntl(out, 1031, 1 << 20)
+        self._fds = (self.from_guest, out, into, self._to_guest)
+        self.reactor = Reactor()
+        link = Link(self.reactor, out, NONCE)
+        self.tunnels = Tunnels(self.reactor, link)
+        self.denied: list[tuple[str, int, str]] = []
+        self.proxy = Proxy(self.reactor, self.tunnels, self._note)
+        decoder = wire.Decoder(NONCE)
+
+        def readable(_: int) -> None:
+            for kind, channel, payload in decoder.feed(os.read(into, 1 << 18)):
+                if kind == wire.Kind.OPEN:
+                    self.tunnels.dial(channel, wire.unpack_message(payload)[0])
+                else:
+                    self.tunnels.frame(kind, channel, payload)
+
+        self.reactor.watch(into, select.EPOLLIN, readable)
+        self._lock = threading.Lock()
+        self._sequence = itertools.count()
+        self.log: list[Connection] = []
+        self.egress = Egress(network, self.send, ConnectionLog(self.log.append))
+        self.channels = itertools.count(1)
+        self.threads = [threading.Thread(target=self.reactor.run), threading.Thread(target=self._read)]
+        for thread in self.threads:
+            thread.start()
+
+    def _note(self, _port: int, host: str, port: int, why: str, then: object) -> None:
+        self.denied.append((host, port, why))
+        assert callable(then)
+        then()
+
+    def send(self, kind: int, channel: int, payload: bytes | memoryview = b"", /) -> None:
+        with self._lock:
+            data = memoryview(wire.frame(NONCE, next(self._sequence), kind, channel, payload))
+            while data:
+                data = data[os.write(self._to_guest, data) :]
+
+    def _read(self) -> None:
+        decoder = wire.Decoder(NONCE)
+        while data := os.read(self.from_guest, 1 << 18):
+            for kind, channel, payload in decoder.feed(data):
+                self.egress.streams.take(kind, channel, payload)
+
+    def close(self) -> None:
+        self.egress.streams.close()
+        self.reactor.hand_over(self.reactor.stop)
+        self.threads[0].join(5)
+        self.proxy.close()
+        os.close(self._fds[1])
+        self.threads[1].join(5)
+        for fd in (self._fds[0], *self._fds[2:]):
+            os.close(fd)
+
+    def connect(self) -> socket.socket:
+        sock = socket.create_connection(("127.0.0.1", proxy_module.PORT), timeout=10)
+        sock.settimeout(10)
+        return sock
+
+
+@contextlib.contextmanager
+def ends(network: Network) -> Iterator[Ends]:
+    pair = Ends(network)
+    try:
+        yield pair
+    finally:
+        pair.close()
+
+
+class Echo(socketserver.BaseRequestHandler):
+    """Sends back what it gets, and a last word after the end."""
+
+    def handle(self) -> None:
+        while data := self.request.recv(65536):
+            self.request.sendall(data)
+        self.request.sendall(b"bye")
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def everything(sock: socket.socket) -> bytes:
+    found = b""
+    while data := sock.recv(65536):
+        found += data
+    return found
+
+
+def head(sock: socket.socket) -> bytes:
+    found = b""
+    while b"\r\n\r\n" not in found:
+        data = sock.recv(1)
+        assert data, found
+        found += data
+    return found
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_tunnel_carries_both_ways_and_its_halves_end_apart(echo: int) -> None:
+    with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
+        sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
+        assert head(sock).startswith(b"HTTP/1.1 200 ")
+        sent = os.urandom(5 << 20)
+
+        def write() -> None:
+            sock.sendall(sent)
+            sock.shutdown(socket.SHUT_WR)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        assert everything(sock) == sent + b"bye"
+        writer.join()
+        deadline = time.monotonic() + 5
+        while not pair.log and time.monotonic() < deadline:
+            time.sleep(0.01)
+        ended = pair.log[0]
+        assert (ended.outcome, ended.address, ended.rule, ended.why) == ("allowed", "127.0.0.1", "127.0.0.1:*", "")
+        assert (ended.sent_bytes, ended.received_bytes) == (len(sent), len(sent) + 3)
+
+
+def test_a_refusal_is_told_to_the_client_with_its_reason(echo: int) -> None:
+    with ends(Network.allow("example.com")) as pair:
+        with pair.connect() as sock:
+            sock.sendall(b"CONNECT evil.test:443 HTTP/1.1\r\n\r\n")
+            answer = everything(sock)
+        assert answer.startswith(b"HTTP/1.1 403 evil.test:443 is refused by the sandbox: no rule opens it\r\n")
+        with pair.connect() as sock:
+            sock.sendall(b"\x05\x01\0")
+            assert sock.recv(2) == b"\x05\0"
+            sock.sendall(b"\x05\x01\0\x01\x7f\0\0\x01" + echo.to_bytes(2, "big"))
+            assert everything(sock)[:2] == b"\x05\x02"
+        assert pair.denied == [("evil.test", 443, "no rule opens it"), ("127.0.0.1", echo, "no rule opens it")]
+        assert [one.outcome for one in pair.log] == ["denied", "denied"]
+
+
+def test_a_host_that_is_allowed_and_not_there_is_another_answer() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
+            sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % port)
+            assert everything(sock).startswith(b"HTTP/1.1 502 ")
+            assert pair.log[0].outcome == "failed"
+            assert not pair.denied
+
+
+def test_a_stalled_reader_stalls_only_itself(echo: int) -> None:
+    with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as stalled, pair.connect() as other:
+        for sock in (stalled, other):
+            sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
+            head(sock)
+        stalled.setblocking(False)
+        sent = 0
+        deadline = time.monotonic() + 10
+        quiet = time.monotonic()
+        while time.monotonic() < deadline and time.monotonic() - quiet < 0.5:  # until nothing more goes in
+            try:
+                sent += stalled.send(b"x" * 65536)
+                quiet = time.monotonic()
+            except BlockingIOError:
+                time.sleep(0.01)
+        assert sent < 64 << 20  # it was held back, and nothing grew without end
+        other.sendall(b"hello")
+        assert other.recv(5) == b"hello"
+
+
+def test_a_client_that_goes_away_while_the_host_looks_leaves_nothing(echo: int) -> None:
+    held = threading.Event()
+
+    def ask(_host: str, _port: int) -> None:
+        held.wait(5)
+
+    with ends(Network.allow(ask=ask)) as pair:
+        with pair.connect() as sock:
+            sock.sendall(b"CONNECT evil.test:443 HTTP/1.1\r\n\r\n")
+            time.sleep(0.1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        held.set()
+        deadline = time.monotonic() + 5
+        while pair.proxy.clients and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not pair.proxy.clients
+
+
+def test_what_answers_for_refused_hosts_is_asked_once(echo: int) -> None:
+    asked = []
+
+    def ask(host: str, port: int) -> str:
+        asked.append((host, port))
+        return "session"
+
+    with ends(Network.allow(ask=ask)) as pair:  # type: ignore[arg-type]
+        for _ in range(2):
+            with pair.connect() as sock:
+                sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
+                assert head(sock).startswith(b"HTTP/1.1 200 ")
+        assert asked == [("127.0.0.1", echo)]
+
+
+def test_a_forwarded_port_reaches_a_server_inside(echo: int) -> None:
+    with ends(Network.none()) as pair:
+        forward = Forward(pair.egress.streams, lambda: next(pair.channels), echo)
+        port = forward.open()
+        socks = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(20)]
+        for number, sock in enumerate(socks):
+            sock.sendall(b"%d" % number * 1000)
+            sock.shutdown(socket.SHUT_WR)
+        for number, sock in enumerate(socks):
+            with sock:
+                assert everything(sock) == b"%d" % number * 1000 + b"bye"
+        forward.close()
+        deadline = time.monotonic() + 5
+        while is_open(port) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not is_open(port)
+
+
+def test_a_forwarded_port_where_nothing_listens_is_cut() -> None:
+    with ends(Network.none()) as pair, socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        forward = Forward(pair.egress.streams, lambda: next(pair.channels), unused.getsockname()[1])
+        with socket.create_connection(("127.0.0.1", forward.open()), timeout=10) as sock, contextlib.suppress(ConnectionError):
+            assert sock.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("kind", "channel", "payload"),
+    [
+        (wire.Kind.OPEN, 5, wire.pack_message({"host": "h", "port": 1})),
+        (wire.Kind.OPEN, 1 << 31 | 1, b"\0"),
+        (wire.Kind.OPEN, 1 << 31 | 1, wire.pack_message({"host": "h", "port": True})),
+        (wire.Kind.OPEN, 1 << 31 | 1, wire.pack_message({"host": "h", "port": 65536})),
+        (wire.Kind.OPEN, 1 << 31 | 1, wire.pack_message({"host": ["h"], "port": 1})),
+        (wire.Kind.OPEN, 1 << 31 | 1, wire.pack_message({"host": "h" * 5000, "port": 1})),
+    ],
+)
+def test_a_guest_that_asks_nonsense_breaks_the_protocol(kind: int, channel: int, payload: bytes) -> None:
+    egress = Egress(Network.none(), lambda *_: None, ConnectionLog())
+    with pytest.raises(wire.WireError):
+        egress.streams.take(kind, channel, payload)
+    egress.streams.close()

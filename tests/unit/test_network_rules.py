@@ -1,0 +1,147 @@
+"""Rules of a network: what each opens, every spelling of an address, and what is wrong with a bad one."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+
+from sandbox.errors import SandboxError
+from sandbox.network.addresses import closed_kind, is_own, literal
+from sandbox.network.policy import Network, judge_address, judge_host
+from sandbox.network.rules import Rule, ascii_name
+
+RULES = ("example.com", "*.example.org:443", "10.1.2.0/24:5432", "[2001:db8::1]:8080", "db.internal:5432", "10.9.9.9:5432")
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "allowed"),
+    [
+        ("example.com", 443, True), ("Example.COM.", 80, True), ("example.com", 22, False), ("www.example.com", 443, False),
+        ("a.example.org", 443, True), ("a.b.example.org", 443, True), ("example.org", 443, False), ("a.example.org", 80, False),
+        ("evilexample.org", 443, False), ("a.example.org.evil.test", 443, False), ("example.com.evil.test", 443, False),
+        ("10.1.2.3", 5432, True), ("10.1.2.3", 443, False), ("10.1.3.3", 5432, False), ("0x0a010203", 5432, True),
+        ("2001:db8::1", 8080, True), ("[2001:db8::1]", 8080, True), ("2001:db8::2", 8080, False),
+        ("::ffff:10.1.2.3", 5432, True), ("93.184.216.34", 443, False), ("", 443, False), ("exa mple.com", 443, False),
+        ("example.com\0.evil.test", 443, False), ("example.com/", 443, False), ("user@example.com", 443, False),
+    ],
+)  # fmt: skip
+def test_a_rule_opens_what_it_names_and_nothing_else(host: str, port: int, allowed: bool) -> None:
+    verdict = judge_host(Network.allow(*RULES), host, port)
+    assert verdict.allowed is allowed
+    assert bool(verdict.rule) is allowed
+    assert bool(verdict.why) is not allowed
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "127.0.0.1"), ("127.1", "127.0.0.1"), ("2130706433", "127.0.0.1"), ("0x7f000001", "127.0.0.1"),
+        ("0x7f.1", "127.0.0.1"), ("0177.0.0.1", "127.0.0.1"), ("127.0.0.1.", "127.0.0.1"), ("0", "0.0.0.0"),
+        ("[::1]", "::1"), ("::1", "::1"), ("fe80::1%eth0", "fe80::1"), ("::ffff:127.0.0.1", "::ffff:127.0.0.1"),
+    ],
+)  # fmt: skip
+def test_every_spelling_of_an_address_is_read_as_resolvers_read_it(host: str, address: str) -> None:
+    assert literal(host) == ipaddress.ip_address(address)
+    assert not judge_host(Network.open(), host, 80).allowed
+
+
+@pytest.mark.parametrize("host", ["example.com", "1.2.3.4.5", "999999999999", "a1", "127.0.0.1.example.com", "::g"])
+def test_a_name_is_no_address(host: str) -> None:
+    assert literal(host) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [
+        ("127.0.0.53", "loopback"), ("::1", "loopback"), ("::ffff:127.0.0.1", "loopback"), ("::127.0.0.1", "loopback"),
+        ("64:ff9b::7f00:1", "loopback"), ("2002:7f00:1::", "loopback"), ("0.0.0.0", "unspecified"), ("::", "unspecified"),
+        ("169.254.169.254", "metadata"), ("168.63.129.16", "metadata"), ("::ffff:169.254.169.254", "metadata"),
+        ("fd00:ec2::254", "private"), ("169.254.1.1", "link-local"), ("fe80::1", "link-local"), ("10.0.0.1", "private"),
+        ("192.168.1.1", "private"), ("172.16.0.1", "private"), ("2002:0a00:0001::", "private"), ("100.100.100.200", "not public"),
+        ("192.0.0.192", ""), ("224.0.0.1", "multicast"), ("ff02::1", "multicast"), ("255.255.255.255", ""), ("198.18.0.1", ""),
+    ],
+)  # fmt: skip
+def test_what_is_not_public_is_closed_even_under_open(address: str, kind: str) -> None:
+    one = ipaddress.ip_address(address)
+    found = closed_kind(one)
+    assert found is not None
+    assert kind in found
+    assert not judge_address(Network.open(), "rebound.test", one, 80).allowed
+    assert not judge_address(Network.open(), None, one, 80).allowed
+    assert not judge_address(Network.allow("rebound.test", "*"), "rebound.test", one, 80).allowed
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+def test_public_addresses_are_open(address: str) -> None:
+    assert closed_kind(ipaddress.ip_address(address)) is None
+    assert judge_address(Network.open(), None, ipaddress.ip_address(address), 53).allowed
+
+
+def test_a_name_that_resolves_to_a_closed_address_needs_that_address_named() -> None:
+    inside = ipaddress.ip_address("10.9.9.9")
+    network = Network.allow("db.internal:5432")
+    refused = judge_address(network, "db.internal", inside, 5432)
+    assert not refused.allowed
+    assert "10.9.9.9" in refused.why
+    assert judge_address(network.with_rules("10.9.9.9:5432"), "db.internal", inside, 5432).allowed
+    # The address alone does not open every name that points to it.
+    assert not judge_address(Network.allow("10.9.9.9:5432"), "other.test", inside, 5432).allowed
+
+
+def test_the_hosts_own_addresses_are_closed_like_loopback() -> None:
+    public = ipaddress.ip_address("8.8.8.8")
+    assert not judge_address(Network.open(), "x.test", public, 80, own=True).allowed
+    assert is_own(ipaddress.ip_address("127.0.0.1"))
+    assert not is_own(ipaddress.ip_address("192.0.2.1"))
+
+
+def test_none_refuses_everything_with_words() -> None:
+    for host in ("example.com", "8.8.8.8", "127.0.0.1"):
+        verdict = judge_host(Network.none(), host, 443)
+        assert not verdict.allowed
+        assert verdict.why == "this sandbox has no network"
+
+
+def test_the_reason_says_what_is_near() -> None:
+    network = Network.allow(*RULES)
+    assert judge_host(network, "example.com", 22).why == "port 22 of it is not opened by example.com"
+    assert "names below it" in judge_host(network, "example.org", 443).why
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("https://example.com/x", "Write 'example.com' instead"), ("/etc/hosts", "a path"), ("example.com:0", "'0' is no port"),
+        ("example.com:99999", "'99999'"), ("example.com:9-8", "'9-8'"), ("*example.com", "no host name"), ("10.0.0.1/8", "host bits"),
+        ("", "no host name"), ("two words", "no host name"), ("a.*.example.com", "no host name"), ("-a.example", "no host name"),
+    ],
+)  # fmt: skip
+def test_a_bad_rule_is_refused_with_its_text(text: str, said: str) -> None:
+    with pytest.raises(SandboxError) as caught:
+        Network.allow(text)
+    assert caught.value.code == "invalid_configuration"
+    assert said in str(caught.value)
+    assert repr(text) in caught.value.message or text.partition(":")[0] in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "ports"),
+    [
+        ("example.com", ((80, 80), (443, 443))), ("example.com:*", ((1, 65535),)), ("example.com:8000-8100", ((8000, 8100),)),
+        ("[2001:db8::/32]:443", ((443, 443),)), ("2001:db8::1", ((80, 80), (443, 443))), ("*:443", ((443, 443),)),
+    ],
+)  # fmt: skip
+def test_ports_of_a_rule(text: str, ports: tuple[tuple[int, int], ...]) -> None:
+    assert Rule.parse(text).ports == ports
+
+
+def test_names_in_other_alphabets_are_compared_as_resolvers_see_them() -> None:
+    assert ascii_name("BÜCHER.example") == "xn--bcher-kva.example"
+    assert judge_host(Network.allow("bücher.example"), "xn--bcher-kva.example", 443).allowed
+
+
+def test_describe_is_two_lines_at_most() -> None:
+    for network in (Network.none(), Network.bridge(), Network.open(), Network.allow(*RULES)):
+        assert len(network.describe().splitlines()) <= 2
+    assert "*.example.org:443" in Network.allow(*RULES).describe()

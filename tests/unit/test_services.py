@@ -1,0 +1,200 @@
+"""Services of the host: the secret goes to the upstream and nowhere else, and what may be asked is narrowed."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sandbox.errors import SandboxError
+from sandbox.network.secrets import Mask, MaskedStream
+from sandbox.network.service_end import ServiceEnd
+from sandbox.network.services import Service
+
+SECRET = "s3cr3t-token-0123456789"
+
+
+class Upstream(http.server.BaseHTTPRequestHandler):
+    """Tells what it was asked, the headers with the secret too; /stream comes in pieces that cut the secret in two."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        size = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(size).decode()
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            while length := int(self.rfile.readline(), 16):
+                body += self.rfile.read(length).decode()
+                self.rfile.readline()
+            self.rfile.readline()
+        if self.path == "/v1/stream":
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for piece in (f"data: 1 {SECRET[:7]}", f"{SECRET[7:]}\n\n", "data: 2\n\n"):
+                self.wfile.write(f"{len(piece):x}\r\n{piece}\r\n".encode())
+                self.wfile.flush()
+                time.sleep(0.1)
+            self.wfile.write(b"0\r\n\r\n")
+            return
+        told = json.dumps({"path": self.path, "method": self.command, "headers": dict(self.headers), "body": body}).encode()
+        self.send_response(200, "fine")
+        self.send_header("X-Echo", self.headers.get("Authorization", ""))
+        self.send_header("Content-Length", str(len(told)))
+        self.end_headers()
+        self.wfile.write(told)
+
+    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def upstream() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def exchange(service: Service, sent: bytes, *, until: bytes = b"") -> bytes:
+    """What a sandbox gets for the bytes ``sent``: all until the end of the connection, or until ``until`` is in it."""
+
+    async def talk() -> bytes:
+        near, far = socket.socketpair()
+        end = ServiceEnd(service)
+        reader, writer = await asyncio.open_connection(sock=far)
+        serving = asyncio.create_task(end.serve(reader, writer))
+        own_reader, own_writer = await asyncio.open_connection(sock=near)
+        own_writer.write(sent)
+        found = b""
+        async with asyncio.timeout(20):
+            while piece := await own_reader.read(65536):
+                found += piece
+                if until and until in found:
+                    break
+            own_writer.close()
+            await serving
+            await own_writer.wait_closed()
+        await end.close()
+        return found
+
+    return asyncio.run(talk())
+
+
+def service(upstream: str, methods: tuple[str, ...] = (), paths: tuple[str, ...] = ()) -> Service:
+    return Service("llm", upstream, {"Authorization": f"Bearer {SECRET}"}, methods, paths)
+
+
+def test_the_upstream_gets_the_secret_and_the_sandbox_only_stars(upstream: str) -> None:
+    asked = b"GET /v1/models?a=b HTTP/1.1\r\nHost: llm.internal\r\nAuthorization: mine\r\nConnection: close\r\n\r\n"
+    got = exchange(service(upstream), asked)
+    assert SECRET.encode() not in got
+    head, _, body = got.partition(b"\r\n\r\n")
+    told = json.loads(body)
+    assert told["path"] == "/v1/models?a=b"
+    assert told["headers"]["Authorization"] == "*" * len(f"Bearer {SECRET}")
+    assert told["headers"]["Host"] == upstream.removeprefix("http://")
+    assert b"mine" not in got
+    assert b"****" in head
+
+
+def test_a_stream_is_passed_on_as_it_comes_and_masked_across_its_pieces(upstream: str) -> None:
+    got = exchange(service(upstream), b"GET /v1/stream HTTP/1.1\r\nHost: llm.internal\r\n\r\n", until=b"0\r\n\r\n")
+    assert SECRET.encode() not in got
+    assert got.count(b"*") == len(SECRET)
+    assert b"data: 2" in got
+
+
+@pytest.mark.parametrize(
+    "framing", [b"Content-Length: 5\r\n\r\nhello", b"Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"]
+)
+def test_bodies_go_through_in_either_framing(upstream: str, framing: bytes) -> None:
+    got = exchange(service(upstream), b"POST /v1/x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n" + framing)
+    assert json.loads(got.partition(b"\r\n\r\n")[2])["body"] == "hello"
+
+
+def test_several_requests_on_one_connection(upstream: str) -> None:
+    one = b"GET /v1/a HTTP/1.1\r\nHost: h\r\n\r\n"
+    last = b"GET /v1/b HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    assert exchange(service(upstream), one + one + last).count(b"HTTP/1.1 200") == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"DELETE /v1/x", b"DELETE is not among the methods"), (b"GET /admin", b"not among the paths"),
+        (b"GET /v1/../admin", b"no plain path"), (b"GET /v1/%2e%2e/admin", b"no plain path"), (b"GET /v1//admin", b"no plain path"),
+        (b"GET /v1/..\\admin", b"no plain path"), (b"GET http://llm.internal/admin", b"not among the paths"),
+    ],
+)  # fmt: skip
+def test_what_is_not_open_is_refused_and_never_asked(upstream: str, line: bytes, said: bytes) -> None:
+    narrowed = service(upstream, methods=("GET", "POST"), paths=("/v1/*",))
+    got = exchange(narrowed, line + b" HTTP/1.1\r\nHost: llm.internal\r\n\r\n")
+    assert got.startswith(b"HTTP/1.1 403 ")
+    assert said in got
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /v1/x HTTP/1.1\r\n\r\n",  # no host
+        (b"GET /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /admin HTTP/1.1\r\n\r\n"),
+        b"GET /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nContent-Length: 5\r\n\r\nabcde",
+        b"nonsense\r\n\r\n",
+        b"GET /v1/x HTTP/1.1\r\nHost: h\r\nA: " + b"x" * 100_000 + b"\r\n\r\n",
+    ],
+)
+def test_malformed_requests_are_refused_or_asked_as_one(upstream: str, request_bytes: bytes) -> None:
+    narrowed = service(upstream, methods=("GET",), paths=("/v1/*",))
+    got = exchange(narrowed, request_bytes, until=b"/v1/x")
+    assert SECRET.encode() not in got
+    assert b"/admin" not in got or b"403" in got
+
+
+def test_an_upstream_that_is_not_there_is_said(upstream: str) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        got = exchange(service(gone), b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert got.startswith(b"HTTP/1.1 502 llm.internal could not be asked")
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "headers"),
+    [
+        ("LLM", "https://a", {}), ("a.b", "https://a", {}), ("", "https://a", {}), ("llm", "ftp://a", {}), ("llm", "https://", {}),
+        ("llm", "https://u:p@a", {}), ("llm", "https://a?b=c", {}),
+        ("llm", "https://a", {"X": "a\r\nb"}), ("llm", "https://a", {"X": ""}),
+    ],
+)  # fmt: skip
+def test_a_service_that_cannot_be_is_refused(name: str, address: str, headers: dict[str, str]) -> None:
+    with pytest.raises(SandboxError) as caught:
+        Service(name, address, headers)
+    assert caught.value.code == "invalid_configuration"
+
+
+def test_its_secrets_are_not_in_its_words() -> None:
+    assert SECRET not in repr(service("https://a"))
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+def test_a_secret_is_masked_however_it_is_cut(size: int) -> None:
+    data = b"a--" + b"topsecret" * 2 + b"topsec" + b"xtopsecre"
+    stream = MaskedStream(Mask([b"topsecret", b"other"]))
+    shown = b"".join(stream.feed(data[at : at + size]) for at in range(0, len(data), size)) + stream.finish()
+    assert shown == b"a--" + b"*" * 18 + b"topsecxtopsecre"
+
+
+def test_nothing_is_held_back_that_begins_no_secret() -> None:
+    stream = MaskedStream(Mask([b"topsecret"]))
+    assert stream.feed(b"data: 2\n\n") == b"data: 2\n\n"
