@@ -20,7 +20,7 @@ from .environment import Approver, invalid_arguments
 from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
 from .limits import Limits
 from .network.policy import Network
-from .pausing import PausableEnvironment
+from .networked import NetworkedEnvironment
 from .preparing import FILE_SECONDS, prepared
 from .replies import fault_of, notices_of, result_of, violation, worded
 from .state.history import History
@@ -38,7 +38,7 @@ T = TypeVar("T")
 LOOK_SECONDS = 1.0
 
 
-class GuestEnvironment(PausableEnvironment, KeepsState):
+class GuestEnvironment(NetworkedEnvironment, KeepsState):
     """An environment whose operations a guest carries out. Subclasses say how to reach one.
 
     May be used by many threads at once: foreground runs of one session queue, nothing else waits for them.
@@ -47,11 +47,10 @@ class GuestEnvironment(PausableEnvironment, KeepsState):
     def __init__(
         self, limits: Limits | None, network: Network | None, approver: Approver | None, track_changes: bool = True
     ) -> None:
-        super().__init__(approver)
+        super().__init__(approver, network or Network.none())
         self.limits = limits or Limits()
         self.track_changes = track_changes
         self.history = History(lambda *args, **call: self._live().request(*args, **call), self.limits.checkpoint_bytes)
-        self.network = network or Network.none()
         self._closed = False
         self._detaches = False  # whether ``close`` leaves the sandbox running
 
@@ -99,6 +98,7 @@ class GuestEnvironment(PausableEnvironment, KeepsState):
                 transport.close(detach=self._detaches)
         finally:
             try:
+                self._end_network()
                 self.history.close()
             finally:
                 self._release()

@@ -60,6 +60,8 @@ class LocalEnvironment(GuestEnvironment):
     ``Limits(disk="hard")``, for nothing bounds what is written here: ``limit_not_enforced``.
     """
 
+    _no_rules = "commands have the user's own."
+
     def __init__(
         self,
         workspace: str | os.PathLike[str] | None = None,
@@ -110,7 +112,9 @@ class LocalEnvironment(GuestEnvironment):
             start_new_session=True,
             bufsize=0,
         )
-        transport = Transport(ProcessStream(self._process), self._post_mortem, lease_seconds=self.limits.lease_seconds)
+        transport = self._carrying(
+            Transport(ProcessStream(self._process), self._post_mortem, lease_seconds=self.limits.lease_seconds)
+        )
         place = {
             "workspace": workspace, "home": home, "spill": spill, "roots": [workspace, home, spill, tmp],
             "uid": os.getuid(), "gid": os.getgid(), "interpreter": ["/usr/bin/env", f"PYTHONPATH={package_root}", sys.executable],

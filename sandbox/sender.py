@@ -8,6 +8,9 @@ from typing import Protocol
 
 from .guest import wire
 
+# A connection's frame that the pipe does not take within this time gives way to others.
+TURN_SECONDS = 0.05
+
 
 class ByteSink(Protocol):
     """Where frames go."""
@@ -16,11 +19,24 @@ class ByteSink(Protocol):
         """Write some of ``data`` and answer how much; 0 when nothing could be written in time. Raises OSError."""
 
 
+class Carried(Protocol):
+    """Connections whose bytes use the pipe too; called by its reader."""
+
+    def takes(self, channel: int) -> bool:
+        """Whether frames of that channel are of a connection."""
+
+    def take(self, kind: int, channel: int, payload: bytes) -> None:
+        """A frame of the guest. Raises WireError for what the protocol does not allow."""
+
+    def cut(self, why: str) -> None:
+        """The pipe ended: so do all connections."""
+
+
 class FrameSender:
     """Numbers frames and writes them to ``sink``. May be used by many threads.
 
     A frame that was begun is finished by whoever sends next, so that a caller who gives up half-way, at its deadline or at a
-    Ctrl-C, does not break the pipe for the others.
+    Ctrl-C, does not break the pipe for the others. Connections' bytes (``flow``) let all else go first.
     """
 
     def __init__(self, sink: ByteSink, nonce: bytes) -> None:
@@ -29,19 +45,47 @@ class FrameSender:
         self._sequence = 0
         self._unsent = memoryview(b"")
         self._lock = threading.Lock()
+        self._calm = threading.Condition()
+        self._first = 0  # callers of ``send`` that have not sent yet
 
     def send(self, kind: int, channel: int, payload: bytes | memoryview, deadline: float) -> bool:
         """Send one frame; False where the pipe did not take all of it by ``deadline`` (monotonic). Raises OSError."""
-        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            return False
+        with self._calm:
+            self._first += 1
         try:
-            if not self._flush(deadline):
+            if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 return False
-            self._unsent = memoryview(wire.frame(self._nonce, self._sequence, kind, channel, payload))
-            self._sequence += 1
-            return self._flush(deadline)
+            try:
+                if not self._flush(deadline):
+                    return False
+                self._begin(kind, channel, payload)
+                return self._flush(deadline)
+            finally:
+                self._lock.release()
         finally:
-            self._lock.release()
+            with self._calm:
+                self._first -= 1
+                self._calm.notify()
+
+    def flow(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
+        """Send one frame of a connection, however long the pipe takes for it. Raises OSError."""
+        begun = False
+        while True:
+            with self._calm:
+                while self._first:
+                    self._calm.wait()
+            with self._lock:
+                if self._flush(time.monotonic() + TURN_SECONDS):
+                    if begun:
+                        return
+                    self._begin(kind, channel, payload)
+                    begun = True
+                    if self._flush(time.monotonic() + TURN_SECONDS):
+                        return
+
+    def _begin(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
+        self._unsent = memoryview(wire.frame(self._nonce, self._sequence, kind, channel, payload))
+        self._sequence += 1
 
     def _flush(self, deadline: float) -> bool:
         while self._unsent:

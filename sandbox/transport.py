@@ -21,7 +21,7 @@ from .guest.calling import ANSWER_BYTES
 from .guest.wire import Kind
 from .pending import GRACE_SECONDS, Pending, too_long
 from .resuming import Asks, ByteStream, Cut, Keep
-from .sender import FrameSender
+from .sender import Carried, FrameSender
 from .watching import Watch
 
 log = logging.getLogger(__name__)
@@ -78,6 +78,7 @@ class Transport:
         self._stands.set()
         self._asks = Asks()
         self._hello = Pending(0, MAX_REPLY_BYTES, None)
+        self._streams: Carried | None = None
         self._reader = threading.Thread(target=self._read, name="gamebox-transport", daemon=True)
 
     def open(self, hello: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
@@ -93,6 +94,10 @@ class Transport:
                 "protocol_violation", f"The guest speaks protocol {fields.get('protocol')!r}."
             )
         return fields
+
+    def carry(self, streams: Carried) -> None:
+        """Let connections use the pipe too; before ``open``."""
+        self._streams = streams
 
     def close(self, *, detach: bool = False) -> None:
         """End the pipe; requests under way fail with reason ``closed``. ``detach`` tells a kept sandbox that its host goes."""
@@ -200,6 +205,16 @@ class Transport:
         with contextlib.suppress(OSError):
             self.sender.send(kind, channel, payload, time.monotonic() + OFFER_SECONDS)
 
+    def flow(self, kind: int, channel: int, payload: bytes | memoryview = b"", /) -> None:
+        """Send a frame of a connection: requests go first, and it waits for as long as the pipe is full. Raises OSError."""
+        self.sender.flow(kind, channel, payload)
+
+    def new_channel(self) -> int:
+        """A channel that nothing uses."""
+        with self._state_lock:
+            self._channel = self._channel % 0x7FFFFFFF + 1
+            return self._channel
+
     def _wait_for_loss(self, error: OSError) -> SandboxUnavailableError:
         self._reader.join(timeout=3)
         return self._lost or SandboxUnavailableError("pipe_broken", f"The pipe to the sandbox broke: {error}.")
@@ -209,6 +224,8 @@ class Transport:
         while True:
             reason, detail = self._serve()
             self._stream.close()  # the far end may be open for writing still, with nobody there who reads
+            if self._streams is not None:
+                self._streams.cut("the connection to the sandbox was cut")
             if self._closing or self._keep is None or self._breaks_again(reason):
                 break
             if not self._reconnect(self._keep, reason, detail):
@@ -305,6 +322,9 @@ class Transport:
             pending.wake()
 
     def _take(self, kind: int, channel: int, payload: bytes) -> None:
+        if self._streams is not None and (kind == Kind.OPEN or self._streams.takes(channel)):
+            self._streams.take(kind, channel, payload)
+            return
         if kind == Kind.DETACH and self._keep is not None:
             raise wire.WireError("the sandbox does not understand its host any more")
         pending = self._hello if kind == Kind.HELLO else self._pending.get(channel)

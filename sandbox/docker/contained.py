@@ -67,7 +67,9 @@ class ContainedEnvironment(GuestEnvironment):
                 lambda: self._pause.on,
                 self._reached_again,
             )
-        return Transport(stream, self._post_mortem, lease_seconds=self.limits.lease_seconds, keep=keep, **options)
+        return self._carrying(
+            Transport(stream, self._post_mortem, lease_seconds=self.limits.lease_seconds, keep=keep, **options)
+        )
 
     def _is_dead(self, timeout_seconds: float) -> bool:
         ident, events = self._container_id, self._events
@@ -109,12 +111,22 @@ class ContainedEnvironment(GuestEnvironment):
             ownership.release(gone=not self._detaches)
 
     def _freeze(self) -> None:
-        with translated():
-            connect().api.pause(self.container_id)
+        streams = None if self._egress is None else self._egress.streams
+        if streams is not None:
+            streams.rest()  # what wakes it later must find room in the pipe
+        try:
+            with translated():
+                connect().api.pause(self.container_id)
+        except BaseException:
+            if streams is not None:
+                streams.go_on()
+            raise
 
     def _thaw(self) -> None:
         with translated():
             connect().api.unpause(self.container_id)
+        if self._egress is not None:
+            self._egress.streams.go_on()
 
     def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
         """See ``postmortem.unanswered``."""

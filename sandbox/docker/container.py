@@ -60,7 +60,7 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
     limits, profile = shape.limits, shape.profile
     host_config = client.api.create_host_config(
         auto_remove=shape.auto_remove,
-        network_mode=shape.network.mode,
+        network_mode="bridge" if shape.network.mode == "bridge" else "none",
         runtime=shape.oci_runtime,
         read_only=profile.read_only_root,
         cap_drop=None if profile.capabilities is None else ["ALL"],

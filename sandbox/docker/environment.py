@@ -90,19 +90,22 @@ class DockerEnvironment(ContainedEnvironment):
         id_or_name: str,
         *,
         take_over: bool = False,
+        network: Network | None = None,
         approver: Approver | None = None,
         report: Callable[[str], None] | None = None,
     ) -> Self:
         """A kept sandbox that another orchestrator left, or an earlier one of this process: started, with all that is in it.
 
         One orchestrator owns it at a time: where another one does, this is refused unless ``take_over``. A paused sandbox is
-        resumed. Raises SandboxError: sandbox_not_found, sandbox_owned, sandbox_unavailable, and as the engine does.
+        resumed. ``network`` is the policy from now on, none where it is left out: rules are their owner's and do not stay with the
+        sandbox. Raises SandboxError: sandbox_not_found, sandbox_owned, sandbox_unavailable, and as the engine does.
         """
         client = connect()
         found = kept.find(client, id_or_name)
         env = cls(
-            found.image, limits=found.limits, network=found.network, approver=approver, report=report, profile=found.profile,
-            runtime=found.runtime, track_changes=found.track_changes, keep=True, keep_seconds=found.seconds, name=found.name,
+            found.image, limits=found.limits, network=kept.network_of(found, network), approver=approver, report=report,
+            profile=found.profile, runtime=found.runtime, track_changes=found.track_changes, keep=True, keep_seconds=found.seconds,
+            name=found.name,
         )  # fmt: skip
         env._kept, env._take_over, env._name, env._disk = found, take_over, found.ident, found.disk
         return env.start()

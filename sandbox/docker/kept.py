@@ -55,7 +55,7 @@ class Kept:
         disk = self.disk
         fields = {
             "token": self.token.hex(), "seconds": self.seconds, "image": self.image, "profile": self.profile,
-            "network": self.network.mode, "limits": dataclasses.asdict(self.limits),
+            "network": "bridge" if self.network.mode == "bridge" else "none", "limits": dataclasses.asdict(self.limits),
             "disk": {"kind": disk.kind, "places": disk.places, "watched": disk.watched, "why": disk.why},
             "runtime": self.runtime, "track_changes": self.track_changes, "given": self.given,
         }  # fmt: skip
@@ -166,6 +166,19 @@ def kept_of(listed: dict[str, Any]) -> Kept:
             f"The sandbox {listed['Id'][:12]} was made by another version of gamebox ({type(error).__name__}: {error}).",
             "Attach to it with that version, or end it with gamebox rm.",
         ) from error
+
+
+def network_of(found: Kept, asked: Network | None) -> Network:
+    """The policy of who attaches. Raises SandboxError ``invalid_configuration`` where the sandbox's interfaces are others."""
+    if asked is None:
+        return found.network
+    if "bridge" in (asked.mode, found.network.mode) and asked.mode != found.network.mode:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The sandbox was made with {'the' if found.network.mode == 'bridge' else 'no'} bridge, which cannot be changed.",
+            "Leave out network, or make another sandbox.",
+        )
+    return asked
 
 
 def _seconds(listed: dict[str, Any]) -> float:

@@ -63,6 +63,7 @@ def _serve(
     """Put the parts together and answer the HELLO."""
     from .disk import DiskWatch
     from .dispatch import Server, greeting
+    from .egress import Egress
     from .keeping import lease_of
     from .lifetime import Lifetime
     from .link import Link
@@ -81,7 +82,9 @@ def _serve(
     processes.lifetime = Lifetime(reactor, processes, workers.busy)
     lease = lease_of(hello, decoder.nonce or b"")
     requests = Requests(reactor, link, place, processes, workers)
-    server = Server(reactor, 3, decoder, link, processes, requests, lease, bool(hello["isolated"]))
+    listens = bool(hello["isolated"]) and place.limits.get("network") != "bridge"
+    egress = Egress(reactor, link, processes, listens)
+    server = Server(reactor, 3, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]))
     _reap_orphans(reactor)
     facts = enforced([os.fsencode(folder) for folder in disk.get("bounded", ())])
     link.message(wire.Kind.HELLO, 0, {**greeting(), **facts})

@@ -8,6 +8,7 @@ import sys
 
 from . import wire
 from .calling import Call
+from .egress import Egress
 from .entrances import Door, Entrance
 from .keeping import Keeper, Lease
 from .lifetime import LEASE_OVER
@@ -34,13 +35,14 @@ class Server:
     """
 
     def __init__(self, reactor: Reactor, in_fd: int, decoder: wire.Decoder, link: Link, processes: Processes,
-                 requests: Requests, lease: Lease, isolated: bool) -> None:  # fmt: skip
+                 requests: Requests, egress: Egress, lease: Lease, isolated: bool) -> None:  # fmt: skip
         self._reactor = reactor
         self._in = in_fd
         self._decoder = decoder
         self._link = link
         self._processes = processes
         self._requests = requests
+        self._egress = egress
         self._assembler = wire.Assembler()
         self._lease = lease
         self._keeper = lease if isinstance(lease, Keeper) else None
@@ -112,12 +114,14 @@ class Server:
         self._decoder, self._assembler, self._broken = wire.Decoder(call.nonce), wire.Assembler(), False
         self._link.restart(call.nonce, keeper.take(call), entrance.out_fd)
         self._requests.end_streams()
+        self._egress.part(alone=False)
 
     def _kept_frame(self, keeper: Keeper, kind: int, key: int, payload: bytes) -> None:
         if kind == Kind.HELLO:
             self._link.message(Kind.HELLO, key, greeting())
         elif kind == Kind.DETACH:
             keeper.detached = True
+            self._egress.part(alone=True)
             self._requests.acknowledge(wire.unpack_message(payload)[0].get("acknowledged"))
 
     # --- in ------------------------------------------------------------------
@@ -129,7 +133,9 @@ class Server:
     def frame(self, kind: int, channel: int, payload: bytes) -> None:
         """Serve one frame. Raises WireError."""
         key = self._link.key(channel)
-        if kind == Kind.REQUEST:
+        if self._egress.takes(kind, channel):
+            self._egress.frame(kind, channel, payload)
+        elif kind == Kind.REQUEST:
             self._requests.take(key, self._assembler.finish(channel, payload))
         elif kind == Kind.PART:
             self._assembler.add(channel, payload)

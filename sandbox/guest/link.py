@@ -12,15 +12,20 @@ from .reactor import Reactor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
+
+
+# What connections may have read and not sent: the pipe takes it in a few milliseconds, and it is memory of the sandbox.
+FLOW_BYTES = 512 * 1024
 
 
 class Link:
     """Sends messages and frames from any thread.
 
     What cannot be written at once waits in a queue; long messages take turns frame by frame, so that a large reply does not
-    hold up a small one. ``lost`` is set when the host is gone.
+    hold up a small one. Connections' bytes (``flow``) wait in a queue of their own, which takes turns with the other: they come in
+    order, and hold nothing up. ``lost`` is set when the host is gone.
 
     Everybody names a channel by ``key(channel)``, which belongs to the host of the time: what is sent to the channels of an
     earlier host goes nowhere.
@@ -33,6 +38,10 @@ class Link:
         self._sequence = 0
         self._lock = threading.Lock()
         self._queue: deque[Iterator[tuple[int, int, bytes | memoryview]]] = deque()
+        self._flows: deque[tuple[int, int, bytes]] = deque()
+        self._flow_bytes = 0
+        self._flow_next = False
+        self._thirsty: deque[Callable[[], None]] = deque()
         self._unsent = memoryview(b"")
         self._watched = False
         self._epoch = 0
@@ -66,6 +75,26 @@ class Link:
         """Send one frame; returns at once."""
         self._add(key, iter(((kind, key & 0xFFFFFFFF, payload),)))
 
+    def flow(self, kind: int, key: int, payload: bytes = b"") -> None:
+        """Send one frame of a connection, behind all others of connections; returns at once."""
+        with self._lock:
+            if self.lost or not self.reaches(key):
+                return
+            self._flows.append((kind, key & 0xFFFFFFFF, payload))
+            self._flow_bytes += len(payload)
+            self._pump()
+            waiting = self._is_waiting()
+        if waiting:
+            self._reactor.hand_over(self._watch)
+
+    def has_room(self, call: Callable[[], None]) -> bool:
+        """Whether a connection may read more for ``flow`` now; where not, ``call`` is called once, when it may."""
+        with self._lock:
+            if self._flow_bytes < FLOW_BYTES or self.lost:
+                return True
+            self._thirsty.append(call)
+            return False
+
     def restart(self, nonce: bytes, answer: bytes, out_fd: int) -> None:
         """Serve another host from now on, on ``out_fd``: ``answer`` stands between the last frame before and the first to it.
 
@@ -73,7 +102,7 @@ class Link:
         all others are dropped. Only in the reactor's thread.
         """
         with self._lock:
-            self._queue.clear()
+            self._clear()
             if out_fd != self._fd:
                 self._part_from(self._fd, bytes(self._unsent) + answer)
                 self._unsent = memoryview(self._farewells.pop(out_fd, b""))
@@ -117,7 +146,7 @@ class Link:
                 self._reactor.unwatch(out_fd)
             if out_fd == self._fd:
                 self._fd, self._watched, self.lost = -1, False, True
-                self._queue.clear()
+                self._clear()
 
     def _add(self, key: int, frames: Iterator[tuple[int, int, bytes | memoryview]]) -> None:
         with self._lock:
@@ -152,22 +181,47 @@ class Link:
         """Write until the pipe is full or nothing is left; the lock is held."""
         while not self.lost:
             if not self._unsent:
-                if not self._queue:
-                    return
-                frames = self._queue.popleft()
-                head = next(frames, None)
+                head = self._next()
                 if head is None:
-                    continue
+                    return
                 kind, channel, payload = head
                 self._unsent = memoryview(wire.frame(self._nonce, self._sequence, kind, channel, payload))
                 self._sequence += 1
-                self._queue.append(frames)
             try:
                 sent = os.write(self._fd, self._unsent)
             except BlockingIOError:
                 return
             except OSError:
                 self.lost = True
-                self._queue.clear()
+                self._clear()
                 return
             self._unsent = self._unsent[sent:]
+
+    def _next(self) -> tuple[int, int, bytes | memoryview] | None:
+        """The next frame, in turns of the two queues; the lock is held."""
+        self._flow_next = not self._flow_next
+        if self._flows and (self._flow_next or not self._queue):
+            flow = self._flows.popleft()
+            self._flow_bytes -= len(flow[2])
+            self._quench()
+            return flow
+        while self._queue:
+            frames = self._queue.popleft()
+            head = next(frames, None)
+            if head is not None:
+                self._queue.append(frames)
+                return head
+        return self._next() if self._flows else None
+
+    def _quench(self) -> None:
+        """Let the connections that waited longest read on where there is room; the lock is held."""
+        if self._flow_bytes < FLOW_BYTES:
+            for _ in range(min(1, len(self._thirsty)) if self._flows else len(self._thirsty)):
+                self._reactor.hand_over(self._thirsty.popleft())
+
+    def _clear(self) -> None:
+        self._queue.clear()
+        self._flows.clear()
+        self._flow_bytes = 0
+        while self._thirsty:
+            self._reactor.hand_over(self._thirsty.popleft())

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     # Told of a refusal before the client is: (port of the client, host, port, why, then).
     Denied = Callable[[int, str, int, str, Callable[[], None]], None]
 
-PORT = 24128
-BACKLOG = 512
 MOST_CLIENTS = 512
 # A client that has not said what it wants by then is cut: it holds a descriptor of the guest.
 GREETING_SECONDS = 30.0
@@ -32,17 +30,14 @@ PARTING_SECONDS = 2.0
 
 
 class Proxy:
-    """Listens from its making on. ``denied`` is told of each refused connection before its client is."""
+    """Serves who connects to ``listener``. ``denied`` is told of each refused connection before its client is."""
 
-    def __init__(self, reactor: Reactor, tunnels: Tunnels, denied: Denied) -> None:
+    def __init__(self, reactor: Reactor, tunnels: Tunnels, denied: Denied, listener: socket.socket) -> None:
         self.reactor = reactor
         self.tunnels = tunnels
         self.denied = denied
         self.clients: set[Client] = set()
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("127.0.0.1", PORT))
-        self._socket.listen(BACKLOG)
+        self._socket = listener
         reactor.watch(self._socket.fileno(), select.EPOLLIN, self._accept)
 
     def _accept(self, _: int) -> None:

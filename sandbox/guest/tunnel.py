@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from .link import Link
     from .reactor import Reactor
 
-GUEST_CHANNELS = 0x80000000
-CREDIT_STEP = wire.WINDOW // 4
-CHUNK = wire.MAX_PAYLOAD
+CREDIT_STEP = wire.TUNNEL_WINDOW // 4
+# Short enough that a frame of something else between two of them is not late.
+CHUNK = 64 * 1024
 # SO_LINGER with no time: closing resets the connection, so that a cut is not taken for an end.
 RESET = struct.pack("ii", 1, 0)
 
@@ -31,21 +31,20 @@ RESET = struct.pack("ii", 1, 0)
 class Tunnel:
     """One connection. ``on_end`` is called once, when its socket is closed."""
 
-    def __init__(
-        self, reactor: Reactor, link: Link, channel: int, sock: socket.socket, on_end: Callable[[], None]
-    ) -> None:
-        self.channel = channel
+    def __init__(self, reactor: Reactor, link: Link, key: int, sock: socket.socket, on_end: Callable[[], None]) -> None:
+        self.key = key
         self._reactor = reactor
         self._link = link
         self._socket = sock
         self._fd = sock.fileno()
         self._on_end: Callable[[], None] | None = on_end
-        self._window = wire.WINDOW
+        self._window = wire.TUNNEL_WINDOW
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
         self._owed = 0
         self._near_ended = False
         self._far_ended = False
+        self._waits = False
         self._events = 0
         sock.setblocking(False)
 
@@ -58,7 +57,7 @@ class Tunnel:
         """The other end stands; ``first`` was read from the socket before."""
         if first:
             self._window -= len(first)
-            self._link.frame(Kind.DATA, self.channel, first)
+            self._link.flow(Kind.DATA, self.key, first)
         self._watch()
 
     # --- the channel ------------------------------------------------------------------
@@ -68,14 +67,14 @@ class Tunnel:
             return
         self._unsent.append(memoryview(payload))
         self._unsent_bytes += len(payload)
-        if self._unsent_bytes > wire.WINDOW:
+        if self._unsent_bytes > wire.TUNNEL_WINDOW:
             self.cut("beyond the credit")
         else:
             self._write()
 
     def credit(self, size: int) -> None:
         """The host took ``size`` bytes."""
-        self._window = min(self._window + size, wire.WINDOW)
+        self._window = min(self._window + size, wire.TUNNEL_WINDOW)
         self._watch()
 
     def end(self) -> None:
@@ -89,7 +88,7 @@ class Tunnel:
         if self.closed:
             return
         if tell:
-            self._link.frame(Kind.CANCEL, self.channel, why.encode()[:200])
+            self._link.flow(Kind.CANCEL, self.key, why.encode()[:200])
         if not (self._near_ended and self._far_ended and not self._unsent):
             try:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -103,7 +102,7 @@ class Tunnel:
         if self.closed:
             return
         events = 0
-        if not self._near_ended and self._window > 0:
+        if not self._near_ended and not self._waits and self._window > 0:
             events |= select.EPOLLIN
         if self._unsent:
             events |= select.EPOLLOUT
@@ -124,6 +123,10 @@ class Tunnel:
             self.cut("the connection in the sandbox was cut")
 
     def _read(self) -> None:
+        if not self._link.has_room(self._resume):
+            self._waits = True
+            self._watch()
+            return
         try:
             data = self._socket.recv(min(CHUNK, self._window)) if self._window > 0 else None
         except (BlockingIOError, InterruptedError):
@@ -135,11 +138,16 @@ class Tunnel:
             return
         if data:
             self._window -= len(data)
-            self._link.frame(Kind.DATA, self.channel, data)
+            self._link.flow(Kind.DATA, self.key, data)
         else:
             self._near_ended = True
-            self._link.frame(Kind.END, self.channel)
+            self._link.flow(Kind.END, self.key)
             self._close_when_done()
+        self._watch()
+
+    def _resume(self) -> None:
+        """The pipe has room again."""
+        self._waits = False
         self._watch()
 
     def _write(self) -> None:
@@ -158,7 +166,7 @@ class Tunnel:
             else:
                 self._unsent[0] = self._unsent[0][sent:]
         if self._owed >= CREDIT_STEP:
-            self._link.frame(Kind.CREDIT, self.channel, self._owed.to_bytes(4, "big"))
+            self._link.frame(Kind.CREDIT, self.key, self._owed.to_bytes(4, "big"))
             self._owed = 0
         if self._far_ended and not self._unsent:
             self._shut()

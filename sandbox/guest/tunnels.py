@@ -6,7 +6,8 @@ import select
 import socket
 
 from . import wire
-from .tunnel import GUEST_CHANNELS, Tunnel
+from .egress import GUEST_CHANNELS
+from .tunnel import Tunnel
 from .wire import Kind
 
 TYPE_CHECKING = False
@@ -21,17 +22,20 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10.0
 MOST = 256
+NO_HOST = "no orchestrator is attached to this sandbox"
+CUT = "the connection to its orchestrator was cut"
 
 
 class Tunnels:
     """Every tunnel; at most 256 a direction, which is what the host takes."""
 
-    def __init__(self, reactor: Reactor, link: Link) -> None:
+    def __init__(self, reactor: Reactor, link: Link, alone: bool = False) -> None:
         self._reactor = reactor
         self._link = link
         self._next = 0
         self._open: dict[int, Tunnel] = {}
         self._asked: dict[int, Answered] = {}
+        self._alone = alone
 
     # --- from here ------------------------------------------------------------------
     def ask(self, host: str, port: int, answered: Answered) -> int:
@@ -41,13 +45,16 @@ class Tunnels:
         if len(self._asked) + len(self._open) >= MOST:
             answered({"denied": f"there are {MOST} connections already, the most there may be"})
             return channel
+        if self._alone or self._link.lost:
+            answered({"failed": NO_HOST})
+            return channel
         self._asked[channel] = answered
-        self._link.message(Kind.OPEN, channel, {"host": host, "port": port})
+        self._link.message(Kind.OPEN, self._link.key(channel), {"host": host, "port": port})
         return channel
 
     def join(self, channel: int, sock: socket.socket, first: bytes) -> None:
         """Let bytes flow between ``sock``, from which ``first`` was read already, and an open channel."""
-        tunnel = Tunnel(self._reactor, self._link, channel, sock, lambda: self._ended(channel))
+        tunnel = Tunnel(self._reactor, self._link, self._link.key(channel), sock, lambda: self._ended(channel))
         self._open[channel] = tunnel
         tunnel.begin(first)
 
@@ -57,7 +64,17 @@ class Tunnels:
     def forget(self, channel: int) -> None:
         """Whoever asked for it is gone."""
         if self._asked.pop(channel, None) is not None:
-            self._link.frame(Kind.CANCEL, channel)
+            self._link.frame(Kind.CANCEL, self._link.key(channel))
+
+    # --- hosts ------------------------------------------------------------------
+    def part(self, alone: bool) -> None:
+        """The host of all these is gone; ``alone`` says that there is no other yet."""
+        self._alone = alone
+        for tunnel in list(self._open.values()):
+            tunnel.cut(tell=False)
+        asked, self._asked = self._asked, {}
+        for answered in asked.values():
+            answered({"failed": CUT})
 
     # --- frames ------------------------------------------------------------------
     def takes(self, channel: int) -> bool:
@@ -129,7 +146,8 @@ class Tunnels:
         self._reactor.watch(sock.fileno(), select.EPOLLOUT, ready)
 
     def _joined(self, channel: int, sock: socket.socket) -> None:
-        self._link.message(Kind.REPLY, channel, {"open": True})
+        # In one queue with the bytes that follow, so that none comes before it.
+        self._link.flow(Kind.REPLY, self._link.key(channel), wire.pack_message({"open": True}))
         self.join(channel, sock, b"")
 
     def _decline(self, channel: int, problem: int | None, port: int, places: list[tuple[int, str]]) -> None:
@@ -137,5 +155,7 @@ class Tunnels:
             self._try(channel, port, places[1:])
         else:
             self._link.message(
-                Kind.REPLY, channel, {"failed": "timed out" if problem == 110 else "nothing listens there"}
+                Kind.REPLY,
+                self._link.key(channel),
+                {"failed": "timed out" if problem == 110 else "nothing listens there"},
             )

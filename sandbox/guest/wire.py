@@ -25,6 +25,8 @@ PROTOCOL = 1
 HEADER = struct.Struct(">8sIB3sII")
 MAX_PAYLOAD = 256 * 1024
 WINDOW = 2 * 1024 * 1024
+# Of one connection through the pipe: there may be hundreds, and a guest holds what a stalled program does not take.
+TUNNEL_WINDOW = 512 * 1024
 NONCE_BYTES = 8
 # Requests carry at most one written text (8 MiB, six times that in the worst JSON escapes) and some fields.
 MAX_MESSAGE = 64 * 1024 * 1024

@@ -12,34 +12,56 @@ from typing import Any
 
 from sandbox.guest.wire import Kind
 
+from .addresses import is_own, literal
 from .connections import Connection, ConnectionLog
 from .dialling import RefusedError, UnreachableError, dial, route
-from .policy import Network, judge_host
+from .policy import Network, judge_address, judge_host
 from .relay import Frames, Relay
+from .rules import ascii_name
 from .streams import MOST_CONNECTIONS, Streams
 
 log = logging.getLogger(__name__)
 
 
 class Egress:
-    """The connections of one sandbox under ``network``, which may be replaced at any time.
+    """The connections of one sandbox under a policy, which may be changed at any time; for any thread.
 
     ``connections`` is told of each one as it ends. ``streams`` are theirs and those of forwarded ports.
     """
 
     def __init__(self, network: Network, send: Frames, connections: ConnectionLog) -> None:
-        self.network = network
+        self._network = network
         self.connections = connections
         self.streams = Streams(send, self._serve)
         self._asking = threading.Lock()
+        # In the loop only: with each the rule that was granted for it alone, "" where it needed none.
+        self._standing: dict[int, tuple[Relay, Connection, str]] = {}
 
+    @property
+    def network(self) -> Network:
+        """The policy, with what was granted for the session."""
+        return self._network
+
+    def change(self, network: Network) -> None:
+        """Another policy from now on; connections that it refuses are cut."""
+        self._network = network
+        self.streams.in_loop(self._cut_refused)
+
+    def _cut_refused(self) -> None:
+        for relay, opened, granted in list(self._standing.values()):
+            why = _refusal(self._network.with_rules(granted) if granted else self._network, opened)
+            if why is not None:
+                relay.abort(f"the rules were changed: {why}")
+
+    # --- one connection ------------------------------------------------------------------
     async def _serve(self, channel: int, fields: dict[str, Any], full: bool) -> None:
         """From the guest's wish to an open connection, or to the words why not."""
         host, port, started = str(fields["host"])[:1000], int(fields["port"]), time.time()
         try:
             if full:
                 raise RefusedError(f"there are {MOST_CONNECTIONS} connections already, the most there may be")
-            way = await route(await self._approved(host, port), host, port)
+            network, granted = await self._approved(host, port)
+            way = await route(network, host, port)
             relay, address = await dial(way, host, port, lambda: Relay(channel, self.streams.send))
         except RefusedError as error:
             self._decline(channel, Connection(host, port, "denied", why=error.why, started=started))
@@ -47,45 +69,63 @@ class Egress:
             failed = Connection(host, port, "failed", error.address, error.rule, error.why, started=started)
             self._decline(channel, failed)
         else:
-            opened = Connection(host, port, "allowed", address, way.rule, started=started)
-            self.streams.message(Kind.REPLY, channel, {"open": True})
-            self.streams.join(relay, lambda why: self._over(relay, opened, why))
+            self._begin(relay, Connection(host, port, "allowed", address, way.rule, started=started), granted)
 
-    async def _approved(self, host: str, port: int) -> Network:
-        """The policy for this connection: with a rule of its own where it had to be asked for and was granted."""
-        network = self.network
-        if network.ask is None or judge_host(network, host, port).allowed:
-            return network
+    def _begin(self, relay: Relay, opened: Connection, granted: str) -> None:
+        channel = relay.channel
+        self._standing[channel] = (relay, opened, granted)
+        self.streams.message(Kind.REPLY, channel, {"open": True})
+        self.streams.join(relay, lambda why: self._over(relay, opened, why))
+
+    async def _approved(self, host: str, port: int) -> tuple[Network, str]:
+        """The policy for this connection, and the rule that was granted for it alone."""
+        network = self._network
+        verdict = judge_host(network, host, port)
+        if network.ask is None or verdict.allowed or verdict.rule:  # a rule that closes it is an answer
+            return network, ""
         return await asyncio.to_thread(self._ask, network.ask, host, port)
 
-    def _ask(self, ask: Callable[[str, int], str | None], host: str, port: int) -> Network:
+    def _ask(self, ask: Callable[[str, int], str | None], host: str, port: int) -> tuple[Network, str]:
         with self._asking:  # one question at a time, and none that was answered meanwhile
-            if judge_host(self.network, host, port).allowed:
-                return self.network
+            if judge_host(self._network, host, port).allowed:
+                return self._network, ""
             try:
                 answer = ask(host, port)
             except Exception:
                 log.warning("what answers for refused hosts failed on %s:%s", host, port, exc_info=True)
-                return self.network
+                return self._network, ""
             if answer not in ("once", "session"):
-                return self.network
-            granted = self.network.with_rules(f"{f'[{host}]' if ':' in host else host}:{port}")
+                return self._network, ""
+            rule = f"{f'[{host}]' if ':' in host else host}:{port}"
+            granted = self._network.with_rules(rule)
             if answer == "session":
-                self.network = granted
-            return granted
+                self._network, rule = granted, ""
+            return granted, rule
 
     def _decline(self, channel: int, connection: Connection) -> None:
         self.streams.forget(channel)
-        self.streams.message(Kind.REPLY, channel, {connection.outcome: connection.why})
         self.connections.add(connection)
+        self.streams.message(Kind.REPLY, channel, {connection.outcome: connection.why})
 
     def _over(self, relay: Relay, opened: Connection, why: str) -> None:
+        self._standing.pop(relay.channel, None)
+        seconds = max(0.0, time.time() - opened.started)
         self.connections.add(
             replace(
                 opened,
                 why=why,
                 sent_bytes=relay.sent_bytes,
                 received_bytes=relay.received_bytes,
-                duration_seconds=max(0.0, time.time() - opened.started),
+                duration_seconds=seconds,
             )
         )
+
+
+def _refusal(network: Network, opened: Connection) -> str | None:
+    """Why ``network`` refuses a connection that stands; None where it does not."""
+    verdict = judge_host(network, opened.host, opened.port)
+    address = literal(opened.address)
+    if verdict.allowed and address is not None:  # None: a company's proxy dialled
+        name = None if literal(opened.host) is not None else ascii_name(opened.host)
+        verdict = judge_address(network, name, address, opened.port, own=is_own(address))
+    return None if verdict.allowed else verdict.why

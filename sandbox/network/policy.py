@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from sandbox.errors import ErrorCode, SandboxError
+
 from .addresses import Address, closed_kind, literal, plain
-from .rules import Rule, ascii_name
+from .rules import ALL_PORTS, Rule, ascii_name
 
 Mode = Literal["none", "allow", "open", "bridge"]
 Answer = Literal["once", "session"] | None
@@ -20,11 +22,13 @@ class Network:
     """What network a sandbox has. Use the constructors.
 
     But for ``bridge`` it has no interface beside loopback: what is allowed goes through the pipe, and the host resolves, checks
-    and dials. ``ask`` is called for a host that is refused otherwise, in a thread of its own.
+    and dials. ``denied`` are rules of what stays closed whatever opens it. ``ask`` is called for a host that is refused otherwise,
+    in a thread of its own.
     """
 
     mode: Mode
     rules: tuple[Rule, ...] = ()
+    denied: tuple[Rule, ...] = ()
     ask: Ask | None = field(default=None, compare=False)
 
     @classmethod
@@ -39,12 +43,12 @@ class Network:
         A name opens public addresses alone: one that resolves to a private, link-local, loopback or metadata address needs
         that address named too. Raises SandboxError ``invalid_configuration``.
         """
-        return cls("allow", tuple(map(Rule.parse, rules)), ask)
+        return cls("allow", tuple(map(Rule.parse, rules)), ask=ask)
 
     @classmethod
     def open(cls, *rules: str, ask: Ask | None = None) -> Network:
         """Every public address and port; ``rules`` name what of the rest is open too."""
-        return cls("open", tuple(map(Rule.parse, rules)), ask)
+        return cls("open", tuple(map(Rule.parse, rules)), ask=ask)
 
     @classmethod
     def bridge(cls) -> Network:
@@ -52,9 +56,31 @@ class Network:
         return cls("bridge")
 
     def with_rules(self, *rules: str) -> Network:
-        """The same with these rules added; ``none`` becomes ``allow``. Raises SandboxError."""
+        """The same with these rules added; ``none`` becomes ``allow``, and what was denied by the same words is so no more.
+
+        Raises SandboxError ``invalid_configuration``.
+        """
+        self._check_rules("opened")
         mode: Mode = "allow" if self.mode == "none" else self.mode
-        return replace(self, mode=mode, rules=(*self.rules, *map(Rule.parse, rules)))
+        added = tuple(rule for rule in map(Rule.parse, rules) if rule not in self.rules)
+        return replace(self, mode=mode, rules=(*self.rules, *added), denied=_without(self.denied, rules))
+
+    def without(self, *rules: str) -> Network:
+        """The same with all that these rules name closed, whatever opens it. Without ports a rule closes all ports.
+
+        Raises SandboxError ``invalid_configuration``.
+        """
+        self._check_rules("closed")
+        added = tuple(rule for rule in (Rule.parse(text, ALL_PORTS) for text in rules) if rule not in self.denied)
+        return replace(self, rules=_without(self.rules, rules), denied=(*self.denied, *added))
+
+    def _check_rules(self, what: str) -> None:
+        if self.mode == "bridge":
+            raise SandboxError(
+                ErrorCode.invalid_configuration,
+                f"No host can be {what} by a rule here: the bridge is a network that no rule holds for.",
+                "Use Network.open() or Network.allow(...) where rules are to hold.",
+            )
 
     def describe(self) -> str:
         """Two lines at most for the model."""
@@ -63,7 +89,8 @@ class Network:
         if self.mode == "bridge":
             return "Network through the engine's bridge: the internet and services of the host network can be reached."
         named = ", ".join(rule.text for rule in self.rules)
-        how = "Through a proxy that the environment variables name (HTTP, HTTPS, SOCKS5); no DNS, UDP or ping."
+        closed = f" Not {', '.join(rule.text for rule in self.denied)}." if self.denied else ""
+        how = "Through a proxy that the environment variables name (HTTP, HTTPS, SOCKS5); no DNS, UDP or ping." + closed
         if self.mode == "open":
             return f"Every public host can be reached{f', and {named}' if named else ''}. {how}"
         return f"Only these hosts can be reached: {named or 'none'}. {how}"
@@ -86,6 +113,8 @@ def judge_host(network: Network, host: str, port: int) -> Verdict:
     name = ascii_name(host)
     if name is None:
         return Verdict(False, why=f"{host[:253]!r} is no host name")
+    if (denied := _denied(network, name, None, port)) is not None:
+        return denied
     if network.mode in ("open", "bridge"):
         return Verdict(True, network.mode)
     rule = _rule_for_name(network, name, port)
@@ -100,6 +129,8 @@ def judge_address(network: Network, name: str | None, address: Address, port: in
     ``own`` says that it is one of this host's own addresses: those are closed like loopback.
     """
     address = plain(address)
+    if (denied := _denied(network, name, address, port)) is not None:
+        return denied
     by_address = next((r for r in network.rules if r.opens_port(port) and r.opens_address(address)), None)
     by_name = _rule_for_name(network, name, port) if name is not None else None
     closed = "an address of the host itself" if own else closed_kind(address)
@@ -113,6 +144,19 @@ def judge_address(network: Network, name: str | None, address: Address, port: in
         what = f"{name} resolves to {address}, {closed}" if name is not None else f"{address} is {closed}"
         return Verdict(False, why=f"{what}, which only a rule that names the address opens")
     return Verdict(False, why=_no_rule(network, str(address), port))
+
+
+def _without(rules: tuple[Rule, ...], texts: tuple[str, ...]) -> tuple[Rule, ...]:
+    return tuple(rule for rule in rules if rule.text not in texts)
+
+
+def _denied(network: Network, name: str | None, address: Address | None, port: int) -> Verdict | None:
+    for rule in network.denied:
+        named = (name is not None and rule.opens_name(name)) or (address is not None and rule.opens_address(address))
+        everything = not rule.name and rule.network is None
+        if rule.opens_port(port) and (named or everything):
+            return Verdict(False, rule.text, f"the rule {rule.text} closes it")
+    return None
 
 
 def _rule_for_name(network: Network, name: str, port: int) -> Rule | None:

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from sandbox.guest.wire import MAX_PAYLOAD, WINDOW, Kind
+from sandbox.guest.wire import TUNNEL_WINDOW, Kind
 
 # Of what the far end has not taken yet; the sandbox gets no further credit while there is more.
 WRITE_BUFFER = 256 * 1024
-CREDIT_STEP = WINDOW // 4
+# Short enough that a request between two of them is not late.
+CHUNK = 64 * 1024
+CREDIT_STEP = TUNNEL_WINDOW // 4
 
 
 class Frames(Protocol):
@@ -32,7 +34,7 @@ class Relay(asyncio.Protocol):
         self._on_end: Callable[[str], None] | None = None
         self._why: str | None = None
         self._transport: asyncio.Transport | None = None
-        self._window = WINDOW
+        self._window = TUNNEL_WINDOW
         self._held = bytearray()
         self._owed = 0
         self._writable = True
@@ -91,7 +93,7 @@ class Relay(asyncio.Protocol):
 
     def credit(self, size: int) -> None:
         """The sandbox took ``size`` bytes."""
-        self._window = min(self._window + size, WINDOW)
+        self._window = min(self._window + size, TUNNEL_WINDOW)
         self._pass_on()
 
     def end(self) -> None:
@@ -116,7 +118,7 @@ class Relay(asyncio.Protocol):
 
     def _pass_on(self) -> None:
         while self._held and self._window:
-            size = min(len(self._held), self._window, MAX_PAYLOAD)
+            size = min(len(self._held), self._window, CHUNK)
             piece = bytes(memoryview(self._held)[:size])
             del self._held[:size]
             self._window -= size

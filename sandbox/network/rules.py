@@ -37,9 +37,12 @@ class Rule:
     ports: tuple[tuple[int, int], ...] = WEB_PORTS
 
     @classmethod
-    def parse(cls, text: str) -> Rule:
-        """The rule that ``text`` writes. Raises SandboxError ``invalid_configuration`` that says what is wrong with it."""
-        host, ports = _split(text)
+    def parse(cls, text: str, default: tuple[tuple[int, int], ...] = WEB_PORTS) -> Rule:
+        """The rule that ``text`` writes, for the ports ``default`` where it names none.
+
+        Raises SandboxError ``invalid_configuration`` that says what is wrong with it.
+        """
+        host, ports = _split(text, default)
         if host == "*":
             return cls(text, ports=ports)
         below = host.startswith("*.")
@@ -83,15 +86,15 @@ def ascii_name(host: str) -> str | None:
     return None if labels[-1].isdigit() else name  # a resolver would take it for a number
 
 
-def _split(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
+def _split(text: str, default: tuple[tuple[int, int], ...]) -> tuple[str, tuple[tuple[int, int], ...]]:
     if "://" in text or text.startswith("/"):
         bare = text.partition("://")[2].partition("/")[0] or "example.com"
         raise _refused(text, "it is a URL or a path, and rules are for hosts", f"Write {bare!r} instead.")
     host, colon, ports = text.strip().rpartition(":")
     if not colon or (":" in host and not host.endswith("]") and not host.startswith("[")):  # a bare IPv6 address
-        return text.strip(), WEB_PORTS
+        return text.strip(), default
     if host.startswith("[") and "]" not in host:  # the colon is one inside [...]
-        return text.strip(), WEB_PORTS
+        return text.strip(), default
     if ports == "*":
         return host, ALL_PORTS
     found = _PORTS.fullmatch(ports)

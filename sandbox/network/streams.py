@@ -14,14 +14,13 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.guest.wire import WINDOW, Kind, WireError, pack_message, unpack_message
+from sandbox.guest.egress import GUEST_CHANNELS
+from sandbox.guest.wire import TUNNEL_WINDOW, Kind, WireError, pack_message, unpack_message
 
 from .relay import Frames, Relay
 
 log = logging.getLogger(__name__)
 
-# Channels the guest opens have the highest bit set, those of the host have not.
-GUEST_CHANNELS = 0x80000000
 MOST_MESSAGE_BYTES = 4096
 # A direction.
 MOST_CONNECTIONS = 256
@@ -31,7 +30,7 @@ MOST_CONNECTIONS = 256
 class _Account:
     """What the reader's thread knows of a channel: enough to tell frames from nonsense."""
 
-    room: int = WINDOW
+    room: int = TUNNEL_WINDOW
     ended: bool = False
     answered: Callable[[dict[str, Any]], None] | None = None
 
@@ -54,6 +53,8 @@ class Streams:
         # Closed with the sandbox; used in the loop only.
         self.servers: set[asyncio.Server] = set()
         self._closed = False
+        self._flowing = threading.Event()
+        self._flowing.set()
 
     # --- the reader's thread ------------------------------------------------------------------
     def takes(self, channel: int) -> bool:
@@ -102,6 +103,29 @@ class Streams:
                 raise WireError("more connections than the protocol allows")
             self._accounts[channel] = _Account()
         self.spawn(lambda: self._opened(channel, fields, full))
+
+    def cut(self, why: str) -> None:
+        """The pipe ended: what its connections were joined to is cut too. Those of another pipe may follow."""
+        with self._lock:
+            self._accounts.clear()
+            begun = self._loop is not None
+
+        def end() -> None:
+            for task in list(self._tasks):
+                task.cancel()
+            for relay in list(self._relays.values()):
+                relay.abort(why)
+
+        if begun:
+            self.in_loop(end)
+
+    def rest(self) -> None:
+        """Send nothing until ``go_on``: the sandbox is to be paused, and its pipe not full then."""
+        self._flowing.clear()
+
+    def go_on(self) -> None:
+        """Send again."""
+        self._flowing.set()
 
     # --- threads ------------------------------------------------------------------
     def in_loop(self, call: Callable[[], None]) -> None:
@@ -157,6 +181,7 @@ class Streams:
 
     def close(self) -> None:
         """Cut every connection and end the thread; may be called more than once."""
+        self._flowing.set()
         with self._lock:
             self._closed = True
             loop, self._loop = self._loop, None
@@ -201,6 +226,7 @@ class Streams:
                 account = self._accounts.get(channel)
                 if account is not None:
                     account.room += int.from_bytes(payload, "big")
+        self._flowing.wait()
         with contextlib.suppress(OSError):
             self._to_guest(kind, channel, payload)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandbox.guest import proxy as proxy_module
+from sandbox.guest import egress as guest_egress
 from sandbox.guest import wire
 from sandbox.guest.link import Link
 from sandbox.guest.proxy import Proxy
@@ -41,7 +41,10 @@ class Ends:
         link = Link(self.reactor, out, NONCE)
         self.tunnels = Tunnels(self.reactor, link)
         self.denied: list[tuple[str, int, str]] = []
-        self.proxy = Proxy(self.reactor, self.tunnels, self._note)
+        listener = guest_egress.listening(0)
+        assert listener is not None
+        self.port = listener.getsockname()[1]
+        self.proxy = Proxy(self.reactor, self.tunnels, self._note, listener)
         decoder = wire.Decoder(NONCE)
 
         def readable(_: int) -> None:
@@ -89,7 +92,7 @@ class Ends:
             os.close(fd)
 
     def connect(self) -> socket.socket:
-        sock = socket.create_connection(("127.0.0.1", proxy_module.PORT), timeout=10)
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=10)
         sock.settimeout(10)
         return sock
 

@@ -113,7 +113,8 @@ def test_the_reason_says_what_is_near() -> None:
     ("text", "said"),
     [
         ("https://example.com/x", "Write 'example.com' instead"), ("/etc/hosts", "a path"), ("example.com:0", "'0' is no port"),
-        ("example.com:99999", "'99999'"), ("example.com:9-8", "'9-8'"), ("*example.com", "no host name"), ("10.0.0.1/8", "host bits"),
+        ("example.com:99999", "'99999'"), ("example.com:9-8", "'9-8'"), ("*example.com", "no host name"),
+        ("10.0.0.1/8", "host bits"),
         ("", "no host name"), ("two words", "no host name"), ("a.*.example.com", "no host name"), ("-a.example", "no host name"),
     ],
 )  # fmt: skip

@@ -1,0 +1,96 @@
+"""The sandbox's way out as the guest keeps it: one listening socket from the start, and all that serves it when it is first used.
+
+Most sandboxes never use it, and what serves connections takes memory and time to load.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+
+from . import wire
+from .wire import Kind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .link import Link
+    from .processes import Processes
+    from .proxy import Proxy
+    from .reactor import Reactor
+    from .tunnels import Tunnels
+
+PORT = 24128
+BACKLOG = 512
+# Channels the guest opens have the highest bit set.
+GUEST_CHANNELS = 0x80000000
+
+
+class Egress:
+    """Tunnels to and from the host; with ``listens`` also the proxy that programs here find them by."""
+
+    def __init__(self, reactor: Reactor, link: Link, processes: Processes, listens: bool) -> None:
+        self._reactor = reactor
+        self._link = link
+        self._processes = processes
+        self._socket = listening() if listens else None
+        self._proxy: Proxy | None = None
+        self._alone = False
+        self._tunnels: Tunnels | None = None
+        if self._socket is not None:
+            reactor.watch(self._socket.fileno(), select.EPOLLIN, self._first)
+
+    def takes(self, kind: int, channel: int) -> bool:
+        """Whether that frame is for here and not of a request."""
+        return (
+            kind == Kind.OPEN
+            or channel >= GUEST_CHANNELS
+            or (self._tunnels is not None and self._tunnels.takes(channel))
+        )
+
+    def frame(self, kind: int, channel: int, payload: bytes) -> None:
+        """A frame of the host. Raises WireError."""
+        if kind == Kind.OPEN:
+            if channel >= GUEST_CHANNELS:
+                raise wire.WireError("the host opens a channel of the guest's")
+            self._made().dial(channel, wire.unpack_message(payload)[0])
+        elif self._tunnels is not None:
+            self._tunnels.frame(kind, channel, payload)
+
+    def part(self, *, alone: bool) -> None:
+        """The host goes (``alone``), or another one came: connections of its time lead nowhere."""
+        self._alone = alone
+        if self._tunnels is not None:
+            self._tunnels.part(alone)
+
+    def _made(self) -> Tunnels:
+        if self._tunnels is None:
+            from .tunnels import Tunnels
+
+            self._tunnels = Tunnels(self._reactor, self._link, self._alone)
+        return self._tunnels
+
+    def _first(self, _: int) -> None:
+        from .proxy import Proxy
+
+        assert self._socket is not None  # noqa: S101  it is what became readable
+        self._proxy = Proxy(self._reactor, self._made(), _told, self._socket)
+
+
+def _told(_port: int, _host: str, _number: int, _why: str, then: object) -> None:
+    assert callable(then)  # noqa: S101
+    then()
+
+
+def listening(port: int = PORT) -> socket.socket | None:
+    """The socket that the proxy listens on; None, and a word on stderr, where there is no loopback to listen on."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(("127.0.0.1", port))
+        made.listen(BACKLOG)
+    except OSError as error:
+        made.close()
+        print(f"there is no way out of the sandbox: {error}", file=sys.stderr)
+        return None
+    return made

@@ -1,0 +1,93 @@
+"""An environment whose sandbox has a network policy: read, changed while it runs, and what it led to."""
+
+from __future__ import annotations
+
+from .environment import Approver
+from .errors import ErrorCode, SandboxError
+from .network.connections import Connection, ConnectionLog
+from .network.egress import Egress
+from .network.policy import Network
+from .pausing import PausableEnvironment
+from .transport import Transport
+
+
+class NetworkedEnvironment(PausableEnvironment):
+    """Holds the policy of a sandbox, and the host's end of its connections while it runs."""
+
+    # Why rules cannot hold here; "" where they do.
+    _no_rules = ""
+
+    def __init__(self, approver: Approver | None, network: Network) -> None:
+        super().__init__(approver)
+        self._network = network
+        self._connection_log = ConnectionLog()
+        self._egress: Egress | None = None
+
+    @property
+    def network(self) -> Network:
+        """The policy of now; set another, or use ``allow`` and ``deny``, also while the sandbox runs.
+
+        Connections that a new policy refuses are cut. Setting raises SandboxError: ``operation_not_supported`` where no rule
+        holds, ``invalid_configuration`` for a change from or to ``Network.bridge()`` of a sandbox that was started.
+        """
+        return self._network if self._egress is None or self._network.mode == "bridge" else self._egress.network
+
+    @network.setter
+    def network(self, network: Network) -> None:
+        self._check_rules()
+        if self._egress is not None and "bridge" in (network.mode, self._network.mode) and network != self._network:
+            raise SandboxError(
+                ErrorCode.invalid_configuration,
+                f"The network cannot become {network.mode!r} while the sandbox runs: its interfaces are those of "
+                f"{self._network.mode!r}.",
+                "Start another sandbox with it.",
+            )
+        self._network = network
+        if self._egress is not None and network.mode != "bridge":
+            self._egress.change(network)
+
+    def allow(self, *rules: str) -> Network:
+        """Open what the rules name from now on; answers the policy. See ``Network.allow`` for how they are written.
+
+        Raises SandboxError: ``invalid_configuration`` for what is no rule, ``operation_not_supported`` where none holds.
+        """
+        self._check_rules()
+        self.network = self.network.with_rules(*rules)
+        return self.network
+
+    def deny(self, *rules: str) -> Network:
+        """Close what the rules name from now on, whatever opens it, and cut the connections to it; answers the policy.
+
+        Without ports a rule closes all of them. Raises as ``allow`` does.
+        """
+        self._check_rules()
+        self.network = self.network.without(*rules)
+        return self.network
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """The last 1,000 connections that ended or were refused; those under ``Network.bridge()`` are not seen."""
+        return self._connection_log.last()
+
+    def _check_rules(self) -> None:
+        if self._no_rules:
+            raise SandboxError(
+                ErrorCode.operation_not_supported,
+                f"{type(self).__name__} cannot restrict the network: {self._no_rules}",
+                "Use DockerEnvironment(network=...), where rules hold.",
+            )
+
+    def _carrying(self, transport: Transport) -> Transport:
+        """``transport`` with the sandbox's connections on it; before it is opened."""
+        # On a bridge the guest asks for none; one that does all the same gets none.
+        network = Network.none() if self._network.mode == "bridge" else self._network
+        self._egress = Egress(network, transport.flow, self._connection_log)
+        transport.carry(self._egress.streams)
+        return transport
+
+    def _end_network(self) -> None:
+        """Cut every connection; may be called more than once."""
+        if self._egress is not None:
+            self._network = self.network
+            self._egress.streams.close()
+            self._egress = None
