@@ -106,6 +106,13 @@ def ends(network: Network) -> Iterator[Ends]:
         pair.close()
 
 
+class Server(socketserver.ThreadingTCPServer):
+    """Has room for all who come at once: the kernel cuts those it has none for."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+
 class Echo(socketserver.BaseRequestHandler):
     """Sends back what it gets, and a last word after the end."""
 
@@ -117,8 +124,7 @@ class Echo(socketserver.BaseRequestHandler):
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
-        server.daemon_threads = True
+    with Server(("127.0.0.1", 0), Echo) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_address[1]
         server.shutdown()
