@@ -71,6 +71,7 @@ class DockerEnvironment(ContainedEnvironment):
         keep: bool = False,
         keep_seconds: float = 3600.0,
         name: str | None = None,
+        services: Mapping[str, SideService | RunningService] | None = None,
     ) -> None:
         super().__init__(image, profile_named(profile), limits or Limits(), network, approver, track_changes)
         self._workspace = None if workspace is None else Path(workspace)
@@ -83,6 +84,8 @@ class DockerEnvironment(ContainedEnvironment):
         if self.profile.warning:
             log.warning(self.profile.warning)
         check_inputs(image, self._workspace, self._bundle, self._env)
+        self._services = dict(services or {})
+        self._beside = beside_of(self._services, keep, self._report)
 
     @classmethod
     def attach(
