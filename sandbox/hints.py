@@ -323,7 +323,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         f"There are more than {f.get('limit')} files and folders."
         if "path_bytes" not in f
         else f"The paths of all files and folders together take more than {size(f['path_bytes'])}.",
-        "Delete what is not needed, or keep it in archives."
+        "Delete what is not needed, or keep it in archives.",
     ),
     ErrorCode.invalid_url: lambda f: Wording(
         f"{f.get('url')!r} is no address to open: {f.get('problem', 'malformed')}.",

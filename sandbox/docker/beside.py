@@ -84,7 +84,9 @@ class Beside:
                 self._made.append(environment)
                 return
         environment.close()
-        raise SandboxError(ErrorCode.sandbox_closed, "The sandbox that it stands beside was closed.", "Start another one.")
+        raise SandboxError(
+            ErrorCode.sandbox_closed, "The sandbox that it stands beside was closed.", "Start another one."
+        )
 
     def __enter__(self) -> Self:
         try:

@@ -63,7 +63,9 @@ def _user(image: str, image_id: str, text: str) -> ImageUser:
         return ImageUser("root", 0, 0, "/root")
     # name:password:uid:gid:comment:home:shell, see passwd(5)
     rows = [row.split(":") for row in _file(image_id, "/etc/passwd").splitlines()]
-    row = next((row for row in rows if len(row) > 5 and name in (row[0], row[2]) and _is_id(row[2]) and _is_id(row[3])), None)
+    row = next(
+        (row for row in rows if len(row) > 5 and name in (row[0], row[2]) and _is_id(row[2]) and _is_id(row[3])), None
+    )
     if row is None and not _is_id(name):
         raise _unknown(image, f"user {name!r}")
     uid, gid, home = (int(row[2]), int(row[3]), row[5] or "/") if row is not None else (int(name), 0, "/")
@@ -110,7 +112,9 @@ def _file(image_id: str, path: str) -> str:
     try:
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             first = archive.next()
-            inside = archive.extractfile(first) if first is not None and first.isreg() and first.size <= MOST_BYTES else None
+            inside = (
+                archive.extractfile(first) if first is not None and first.isreg() and first.size <= MOST_BYTES else None
+            )
             return "" if inside is None else inside.read().decode("utf-8", "replace")
     except tarfile.TarError:
         return ""

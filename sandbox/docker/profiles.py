@@ -17,7 +17,8 @@ _FOREIGN_BYTES = 64 * MIB
 class Profile:
     """``capabilities=None`` are the engine's default ones; ``file_roots=None`` the workspace, the home and /tmp.
 
-    ``gid`` is the uid where it is None. ``gives`` is one sentence for the model, ``warning`` one for the person who chose it ("" where there is none).
+    ``gid=None`` is the uid. ``gives`` is one sentence for the model, ``warning`` one for the person who chose it ("" where there is
+    none).
     """
 
     name: str

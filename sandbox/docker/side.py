@@ -59,7 +59,10 @@ class RunningService:
 
     @property
     def ended(self) -> tuple[str, str] | None:
-        """How it ended, in words, and its last lines; None while it runs. One that puts itself into the background is not watched."""
+        """How it ended, in words, and its last lines; None while it runs.
+
+        One that puts itself into the background is not watched.
+        """
         return self._ended
 
     def logs(self, **options: Any) -> Envelope[LogsResult]:

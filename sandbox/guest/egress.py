@@ -28,7 +28,7 @@ GUEST_CHANNELS = 0x80000000
 
 
 class Egress:
-    """Tunnels to and from the host; with ``listens`` also the proxy that programs here find them by, and ``names`` (see ``names``)."""
+    """Tunnels to and from the host; with ``listens`` also the proxy that programs here find them by, and names of services."""
 
     def __init__(
         self, reactor: Reactor, link: Link, processes: Processes, listens: bool,

@@ -1,4 +1,4 @@
-"""Names that the host serves: a loopback address of its own for each, where the guest listens and asks the host for every connection.
+"""Names that the host serves: each has a loopback address of its own, where the guest listens and asks the host for connections.
 
 The names stand in /etc/hosts. The sockets are the guest's, made before the first command runs: no command can close one, and none
 can listen at its address. Lives in the reactor's thread.

@@ -30,7 +30,9 @@ class Ready:
         if len(given) > 1:
             raise _refused(f"Ready was given {' and '.join(given)}.", "Give one of them.")
         if not self.timeout_seconds > 0:
-            raise _refused(f"timeout_seconds of Ready is {self.timeout_seconds!r}.", "Give a positive number of seconds.")
+            raise _refused(
+                f"timeout_seconds of Ready is {self.timeout_seconds!r}.", "Give a positive number of seconds."
+            )
         if self.http is not None and not self.http.startswith(("/", ":")):
             raise _refused(f"{self.http!r} is no path.", "Write it as in '/health' or ':8080/health'.")
 
@@ -39,10 +41,10 @@ class Ready:
 class SideService:
     """A server in a sandbox of its own: ``DockerEnvironment(services={"db": SideService(image="postgres", port=5432)})``.
 
-    ``image`` must be on the engine. What runs is the image's own ENTRYPOINT and CMD, or ``command`` in place of both (shell text, or
-    a program and its arguments), in the image's WORKDIR. ``user`` is who it runs as: a name or number that the image knows, by
-    default its USER. ``env`` are variables beside the image's own. ``port`` or ``ports`` are those that can be reached by the name of
-    the service; it may listen on any address of its sandbox. ``limits`` are of its own sandbox; it lives as long as the one it
+    ``image`` must be on the engine. What runs is the image's own ENTRYPOINT and CMD, or ``command`` in place of both (shell text,
+    or a program and its arguments), in the image's WORKDIR. ``user`` is who it runs as: a name or number that the image knows, by
+    default its USER. ``env`` are variables beside the image's own. ``port`` or ``ports`` are those that can be reached by the name
+    of the service; it may listen on any address of its sandbox. ``limits`` are of its own sandbox; it lives as long as the one it
     stands beside, whatever their ``lifetime_seconds`` and ``idle_seconds`` say. Raises SandboxError ``invalid_configuration``.
     """
 
