@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from sandbox.errors import ErrorCode
 
 from .inspection import LOOK_SECONDS, MOST_FILES, Changes, Process, Snapshot, changes, processes, snapshot
 from .recorded import Entry, Recorded, cut
+from .services import ServiceLog, service_logs
 
 LINE_CHARS = 1000
 LOG_BYTES = 2000
@@ -44,6 +45,7 @@ class PostMortem:
     forgotten: int
     entries: tuple[Entry, ...]
     background: tuple[Background, ...]
+    services: tuple[ServiceLog, ...]
     processes: tuple[Process, ...]
     processes_problem: str | None
     files: Changes
@@ -66,6 +68,10 @@ class PostMortem:
             lines.append("started in the background:")
             for command in self.background:
                 lines += [f"  {command.id} {command.state}: {command.command}", *_indented(command.output)]
+        if self.services:
+            lines.append("side services:")
+            for service in self.services:
+                lines += [f"  {service.name} ({service.image}) {service.state}", *_indented(service.output)]
         if self.gone is None:
             lines += [*self._process_lines(), *self._file_lines()]
         return "\n".join(_printable(line[:LINE_CHARS]) for line in lines)
@@ -91,10 +97,19 @@ class PostMortem:
         return [*lines, f"  [and {len(found) - MOST_FILES} more]"] if len(found) > MOST_FILES else lines
 
 
-def collect(test: str, phase: str, fixture: str, env: Recorded, before: Snapshot | None, earlier: int) -> PostMortem:
-    """The post-mortem of ``env``: what it was asked after its first ``earlier`` operations; ``before`` are the files it began with.
+def collect(
+    test: str,
+    phase: str,
+    fixture: str,
+    env: Recorded,
+    before: Snapshot | None,
+    earlier: int,
+    begun: Mapping[str, int] | None = None,
+) -> PostMortem:
+    """The post-mortem of ``env``: what it was asked after its first ``earlier`` operations.
 
-    A sandbox that does not answer is given up after 7 s.
+    ``before`` are the files it began with, ``begun`` is where the logs of shared services stood (see ``services.offsets``). A
+    sandbox that does not answer is given up after 7 s.
     """
     entries = env.record.since(earlier)
     gone = _gone(env)
@@ -111,6 +126,7 @@ def collect(test: str, phase: str, fixture: str, env: Recorded, before: Snapshot
         forgotten=env.record.count - earlier - len(entries),
         entries=entries,
         background=() if gone else tuple(_background(env, e) for e in env.record.since(0) if e.background and e.id),
+        services=service_logs(env, begun or {}),
         processes=listed,
         processes_problem=problem,
         files=changes(before or _NEVER, after),
