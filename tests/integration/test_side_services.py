@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import os
 import signal
 import subprocess
 import sys
-import tarfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,7 +23,7 @@ from sandbox.docker.events import SANDBOX_LABEL
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.ready import NotReadyError
 
-from .made_images import remove_image
+from .made_images import build_image, remove_image
 from .observing import eventually, within
 
 pytestmark = pytest.mark.engine
@@ -185,15 +183,8 @@ def made_image(client: docker.DockerClient) -> Iterator[str]:
         "ENTRYPOINT [\"sh\", \"-c\", \"id -u; id -g; pwd; echo $HOME $WHO; touch made && echo $1; sleep 600\", \"sh\"]",
         'CMD ["of-the-image"]',
     ]  # fmt: skip
-    content, target = "\n".join(lines).encode(), io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w") as archive:
-        member = tarfile.TarInfo("Dockerfile")
-        member.size = len(content)
-        archive.addfile(member, io.BytesIO(content))
     name = f"gamebox-test/{uuid.uuid4().hex}"
-    target.seek(0)
-    said = list(client.api.build(fileobj=target, custom_context=True, tag=name, rm=True, decode=True))
-    assert not [event for event in said if "error" in event], said
+    build_image(client, "\n".join(lines), name)
     yield name
     remove_image(client, name)
 
