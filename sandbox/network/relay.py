@@ -100,7 +100,11 @@ class Relay(asyncio.Protocol):
         """The sandbox has no more to send."""
         self._near_ended = True
         if self._transport is not None and not self._transport.is_closing() and self._transport.can_write_eof():
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError as error:  # the far end has gone already
+                self.abort(error.strerror or str(error))
+                return
         self._close_when_done()
 
     def abort(self, why: str) -> None:
