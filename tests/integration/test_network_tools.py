@@ -7,11 +7,12 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sandbox import DockerEnvironment, Limits, Network
-from sandbox.envelope import Failure
+from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode
 
 from .serving import ELSEWHERE, certificate, serving_files
@@ -152,3 +153,57 @@ def test_a_users_own_variables_win(docker_env: Make) -> None:
 def test_a_bridge_has_no_proxy(docker_env: Make) -> None:
     env = docker_env(limits=SMALL, network=Network.bridge())
     assert "24128" not in env.run("env").unwrap().output
+
+
+def refusals(answer: Envelope[Any]) -> list[str]:
+    return [notice.message for notice in answer.notices if notice.code == "network_denied"]
+
+
+def test_the_command_that_was_refused_is_told(docker_env: Make) -> None:
+    env = docker_env(limits=SMALL, network=Network.allow("example.com"))
+    ident = env.run("sleep 30", background=True, session=None).unwrap().id
+    refused = env.run("for i in 1 2 3; do curl -sS https://evil.test/; done; curl -s http://evil.test:8080/ | cat")
+    assert refusals(refused) == [
+        "A connection to evil.test:443 was refused, 3 times: no rule opens it.",
+        "A connection to evil.test:8080 was refused: no rule opens it.",
+    ]
+    hints = [notice.hint for notice in refused.notices if notice.code == "network_denied"]
+    assert "env.allow('evil.test')" in hints[0]
+    assert "env.allow('evil.test:8080')" in hints[1]
+    assert refusals(env.run("true")) == []
+    assert refusals(env.kill(ident)) == []
+
+
+def test_a_background_command_that_was_refused_is_told_with_the_next_answer(docker_env: Make) -> None:
+    env = docker_env(limits=SMALL)
+    ident = env.run("sleep 0.5; curl -sS https://evil.test/; sleep 30", background=True, session=None).unwrap().id
+    answers = [env.wait_for(id=ident, log="403", timeout_seconds=20), env.run("true"), env.run("true")]
+    told = [message for answer in answers for message in refusals(answer)]
+    assert told == ["A connection to evil.test:443 was refused: this sandbox has no network."]
+
+
+def test_who_hides_its_sockets_has_every_running_command_told(docker_env: Make) -> None:
+    env = docker_env(limits=SMALL)
+    waiting = env.run("sleep 4", background=True, session=None).unwrap().id
+    hides = (
+        "import ctypes, urllib.request, urllib.error\nctypes.CDLL(None).prctl(4, 0)\n"
+        "try: urllib.request.urlopen('http://evil.test/')\nexcept urllib.error.HTTPError as e: print(e.code)"
+    )
+    env.write("hide.py", hides).unwrap()
+    refused = env.run("python3 hide.py; echo done")
+    assert refused.unwrap().output.split() == ["403", "done"]
+    told = refusals(refused)
+    assert any("or another command that runs" in message for message in told)
+    assert any(waiting in message for message in told)
+
+
+def test_a_program_that_goes_around_the_proxy_is_told_why_it_fails(docker_env: Make) -> None:
+    env = docker_env(limits=SMALL, network=Network.open())
+    for command in (
+        "curl --noproxy '*' -sS https://example.com/",
+        "python3 -c \"import socket; socket.create_connection(('192.0.2.1', 80))\"",
+        "python3 -c \"import socket; socket.getaddrinfo('example.com', 80)\"",
+    ):
+        answer = env.run(command)
+        assert [notice.code for notice in answer.notices] == ["no_direct_network"], answer.unwrap().output
+    assert env.run("echo Could not resolve host").notices == ()
