@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import ssl
+import urllib.error
 import urllib.request
 import zlib
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ def fetch(url: str, seconds: float, ca_bundle: str | None) -> Response:
         "Accept-Encoding": "gzip, deflate",
     }
     with opener.open(urllib.request.Request(url, headers=headers), timeout=seconds) as response:  # noqa: S310 (http and https only)
+        if response.headers.get("X-Gamebox") == "refused" and proxies is None:  # the sandbox's own proxy speaks, no server
+            raise urllib.error.URLError(response.reason)
         return _received(response)
 
 

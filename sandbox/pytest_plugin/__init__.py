@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sandbox", "sandboxes (gamebox)")
     for name, what in (
         ("image", "image of sandboxes whose tests name none (default: gamebox/base)"),
-        ("network", "network of sandboxes whose tests name none: none or bridge (default: none)"),
+        ("network", "network of sandboxes whose tests name none: none, open or bridge (default: none)"),
         ("profile", "profile of sandboxes whose tests name none"),
     ):
         group.addoption(f"--sandbox-{name}", default=None, metavar=name.upper(), help=what)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .recorded import RecordedDocker, RecordedLocal
 
 NAMES = ("image", "network", "limits", "env", "workspace", "local", "profile", "services")
-NETWORKS = {"none": Network.none, "bridge": Network.bridge}
+NETWORKS = {"none": Network.none, "open": Network.open, "bridge": Network.bridge}
 # Limits that the guest and the host keep, so LocalEnvironment does too; and those of the container. Every limit is in one of them.
 LOCAL_LIMITS = frozenset(
     {"spill_bytes", "read_bytes", "write_bytes", "transfer_bytes", "checkpoint_bytes", "timeout_seconds", "max_timeout_seconds",
@@ -31,8 +31,9 @@ LOCAL_LIMITS = frozenset(
      "lifetime_seconds", "idle_seconds", "lease_seconds"}
 )  # fmt: skip
 CONTAINER_LIMITS = frozenset(
-    {"memory_bytes", "cpus", "pids", "disk_bytes", "disk", "tmp_bytes", "shm_bytes", "open_files", "file_bytes"}
-)
+    {"memory_bytes", "cpus", "pids", "disk_bytes", "disk", "tmp_bytes", "shm_bytes", "open_files", "file_bytes",
+     "network_bytes", "network_connections", "network_silent_seconds"}
+)  # fmt: skip
 
 
 class OptionsError(Exception):
@@ -92,7 +93,7 @@ def _converted(name: str, value: Any) -> Any:
     if name in wanted and isinstance(value, wanted[name]) and value != "":
         return value
     allowed = {
-        "network": "'none', 'bridge' or a Network", "limits": "a Limits or a dict of its fields", "local": "True or False",
+        "network": "'none', 'open', 'bridge' or a Network", "limits": "a Limits or a dict of its fields", "local": "True or False",
         "env": "a dict of texts", "services": "a dict of SideServices", "workspace": "the path of a folder",
     }  # fmt: skip
     raise OptionsError(f"{name}={value!r} is not possible: give {allowed.get(name, 'its name as a text')}.")

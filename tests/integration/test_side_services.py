@@ -102,11 +102,11 @@ def test_services_are_reached_by_name_under_no_network(docker_env: Make) -> None
 
 def test_http_clients_go_straight_to_a_name(docker_env: Make) -> None:
     web = service("web", 80, command="cd /etc && exec python3 -m http.server 80", ready=Ready(http="/hostname"))
-    proxy = {"http_proxy": "http://127.0.0.1:24128", "NO_PROXY": "near.example.com"}
-    env = docker_env(limits=SMALL, env=proxy, services={"web.internal": web})
+    env = docker_env(limits=SMALL, env={"NO_PROXY": "near.example.com"}, services={"web.internal": web})
     assert env.run("curl -sS http://web.internal/hostname").unwrap().output == "sandbox\n"
     told = env.run("echo $no_proxy; echo $NO_PROXY").unwrap().output.splitlines()
-    assert told == ["near.example.com,web.internal"] * 2
+    assert told[0] == told[1]
+    assert {"localhost", "near.example.com", "web.internal"} <= set(told[0].split(","))
     assert eventually(lambda: len(env.connections) == 1)
 
 

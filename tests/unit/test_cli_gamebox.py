@@ -66,7 +66,10 @@ FINISH = {"tool": "finish", "args": {"summary": "changed\x1b[31m"}}
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("run", "--network", "host", "--", "true"), "none or bridge"),
+        (("run", "--network", "host", "--", "true"), "none, open or bridge"),
+        (("run", "--network", "bridge", "--allow", "example.com", "--", "true"), "Leave one of them out"),
+        (("run", "--allow", "https://example.com/x", "--", "true"), "Write 'example.com' instead"),
+        (("run", "--local", "--allow", "example.com", "--", "true"), "means nothing with --local"),
         (("run", "--memory", "lots", "--", "true"), "512m"),
         (("run", "--memory", "0", "--", "true"), "memory_bytes=0"),
         (("run", "--cpus", "-1", "--", "true"), "cpus=-1"),

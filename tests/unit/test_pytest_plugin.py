@@ -109,7 +109,7 @@ def test_c(): print("it ran")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--sandbox-network", "host"], "network='host' is not possible: give 'none', 'bridge' or a Network."),
+        (["--sandbox-network", "host"], "network='host' is not possible: give 'none', 'open', 'bridge' or a Network."),
         (["--sandbox-local", "--sandbox-image", "x"], "--sandbox-local and --sandbox-image contradict each other"),
         (["--sandbox-image", ""], "image='' is not possible"),
     ],
