@@ -168,7 +168,7 @@ class KeepsState(Environment):
         """See ``StateMethods.delete_checkpoint``."""
 
         def work(history: History) -> Success[res.DeletedCheckpointResult]:
-            freed = history.delete(id)
+            freed = 0 if history.marks.pop(id, None) is not None else history.delete(id)
             return Success(res.DeletedCheckpointResult(id=id, freed_bytes=freed, store_bytes=history.store_bytes))
 
         return self._with_history(work)

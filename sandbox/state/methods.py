@@ -44,7 +44,7 @@ class StateMethods:
         return self._no_state("checkpoints")
 
     def delete_checkpoint(self, id: str) -> Envelope[res.DeletedCheckpointResult]:  # noqa: A002
-        """Forget a checkpoint, and what only it needed."""
+        """Forget a checkpoint, and what only it needed; or a mark."""
         return self._no_state("delete_checkpoint")
 
     def rollback(self, id: str, *, kill: bool = False) -> Envelope[res.RollbackResult]:  # noqa: A002
