@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from sandbox.errors import ErrorCode
+from sandbox.results import ProcessesResult
+from tests.integration.observing import eventually
 
 from .subject import MIB, Subject, check
 from .waits import PATIENCE_SECONDS, SERVER
 
 
 def processes(s: Subject) -> None:
-    listed = s.env.processes().unwrap()
-    running = {c.id: c for c in listed.commands if c.running}
-    check(set(running) == set(s.sleeping), f"{sorted(running)} run, not {sorted(s.sleeping)}")
-    check(all([p.command for p in c.processes] == ["sleep 1000"] for c in running.values()), listed.to_text())
-    left = [c.id for c in listed.commands if not c.running and c.processes]
-    check(not left, f"{left} left something: {listed.to_text()}")
+    listed = eventually(lambda: _all_sleep(s.env.processes().unwrap()), 3.0)  # the last may be about to become one
+    check(listed is not None, f"others than sleepers: {s.env.processes().unwrap().to_text()}")
+    running = sorted(c.id for c in listed.commands if c.running)
+    check(running == sorted(s.sleeping), f"{running} run, not {sorted(s.sleeping)}")
+
+
+def _all_sleep(listed: ProcessesResult) -> ProcessesResult | None:
+    """The list where those that run are ``sleep`` and nothing else, and those that ended left nothing."""
+    right = all([p.command for p in c.processes] == (["sleep 1000"] if c.running else []) for c in listed.commands)
+    return listed if right else None
 
 
 def usage(s: Subject) -> None:
