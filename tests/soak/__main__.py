@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 import time
@@ -28,6 +29,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sandbox import DockerEnvironment
+from tests.integration.observing import resident_bytes
 
 from . import faults, kept, pipes
 from .actions import ACTIONS
@@ -144,7 +146,8 @@ class Soak:
                 progress.update(task, completed=min(now - began, seconds), description=self.counts.line())
                 if not console.is_terminal and now - said > PROGRESS_SECONDS:
                     said = now
-                    print(f"{now - began:.0f} s {self.counts.line()}", file=sys.stderr, flush=True)
+                    memory = f"memory_mib={resident_bytes(os.getpid()) >> 20}"
+                    print(f"{now - began:.0f} s {self.counts.line()} {memory}", file=sys.stderr, flush=True)
 
     def _stuck(self, threads: list[threading.Thread]) -> bool:
         """Whether an action does not come to an end; then the run does."""

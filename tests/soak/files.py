@@ -8,7 +8,10 @@ from pathlib import Path
 
 from sandbox.errors import ErrorCode
 
-from .subject import Subject, check
+from .subject import MIB, Subject, check
+
+# What this process remembers of one sandbox's files.
+MOST_BYTES = 12 * MIB
 
 
 def write(s: Subject) -> None:
@@ -81,7 +84,10 @@ def sees_files(s: Subject) -> None:
 
 
 def transfer(s: Subject) -> None:
-    name, data = s.new_name(), s.rng.randbytes(s.rng.choice((0, 1, 5000, 700_000)))
+    size = s.rng.choice((0, 1, 5000, 700_000))
+    if sum(map(len, s.files.values())) > MOST_BYTES:
+        size = min(size, 5000)
+    name, data = s.new_name(), s.rng.randbytes(size)
     s.env.upload(data, name).unwrap()
     s.files[name] = data
     check(s.env.download(name).unwrap().content == data, f"{name} came back otherwise")
