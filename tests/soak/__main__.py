@@ -34,7 +34,7 @@ from tests.integration.observing import resident_bytes
 from . import faults, kept, pipes
 from .actions import ACTIONS
 from .counts import Counts
-from .host import Held, held, own_places
+from .host import Held, held, one_arena, own_places
 from .subject import Remains, Subject, Wrong, on_engine
 
 # One fault in so many actions, and a sandbox is closed and replaced anyway after so many.
@@ -60,6 +60,7 @@ class Soak:
 
     def run(self, seconds: float) -> Counts:
         """Go on for so long, then close everything and count what is left."""
+        one_arena()
         with own_places() as folder:
             with DockerEnvironment() as env:  # what is loaded, or opened once, belongs to no action
                 env.run("true", pty=True).unwrap()
