@@ -7,7 +7,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,12 @@ from sandbox.docker.runtime import ARGV
 from sandbox.errors import ErrorCode
 
 from .observing import eventually, guest_pid, within
-from .own_engine import IMAGE, OwnEngine, running
+from .own_engine import IMAGE, OwnEngine
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(60)]
 
 SMALL = Limits(memory_bytes=128 << 20)
 ON_DISK = Limits(memory_bytes=128 << 20, disk_bytes=160 << 20)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[OwnEngine]:
-    with running() as own:
-        yield own
 
 
 HOARD = """

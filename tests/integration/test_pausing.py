@@ -17,18 +17,21 @@ from sandbox import DockerEnvironment, Limits
 from sandbox.aio import AsyncEnvironment
 
 from .observing import within
+from .own_engine import IMAGE, IN_A_PROCESS, ROOT
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
 SMALL = Limits(memory_bytes=256 << 20)
-STOPPED = """
-from sandbox import DockerEnvironment, Limits
-with DockerEnvironment(limits=Limits(memory_bytes=256 << 20), keep=True, keep_seconds=2.0) as env:
+STOPPED = (
+    IN_A_PROCESS
+    + """
+with DockerEnvironment(IMAGE, limits=Limits(memory_bytes=256 << 20), keep=True, keep_seconds=2.0) as env:
     print("there", flush=True)
     input()
     answer = env.run("true")
     print(answer.error, answer.hint, flush=True)
 """
+)
 
 
 def resumed_after(env: DockerEnvironment, seconds: float) -> threading.Timer:
@@ -40,7 +43,7 @@ def resumed_after(env: DockerEnvironment, seconds: float) -> threading.Timer:
 
 
 def test_a_paused_sandbox_is_described_at_once() -> None:
-    with DockerEnvironment(limits=SMALL) as env:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
         env.pause()
         sections, _ = within(0.5, env.describe)
         assert sections["left"] == "paused"
@@ -49,7 +52,7 @@ def test_a_paused_sandbox_is_described_at_once() -> None:
 
 
 def test_who_follows_a_command_waits_through_a_pause() -> None:
-    with DockerEnvironment(limits=SMALL) as env:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
         command = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.3; done"
         ident = env.run(command, background=True).unwrap().id
         said, resuming = "", None
@@ -70,13 +73,13 @@ def test_coroutines_wait_through_a_pause_as_well() -> None:
             resuming = resuming or resumed_after(env, 1.5)
         return said
 
-    with DockerEnvironment(limits=SMALL) as env:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
         assert asyncio.run(use(env)).split() == ["1", "2", "3", "4"]
 
 
 def test_a_pause_does_not_count_for_what_was_typed() -> None:
     program = "read line; for i in 1 2 3; do sleep 1.2; echo part; done; echo answered $line; read more"
-    with DockerEnvironment(limits=SMALL) as env:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
         ident = env.run(program, background=True, wait_seconds=5).unwrap().id
         assert ident is not None
         pausing = threading.Timer(0.5, lambda: resumed_after(env, 5.0))
@@ -90,7 +93,7 @@ def test_a_kept_one_names_its_own_patience_when_its_orchestrator_was_stopped(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", STOPPED], stdin=pipe, stdout=pipe, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", STOPPED], stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
         os.kill(process.pid, signal.SIGSTOP)
