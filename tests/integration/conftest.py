@@ -9,7 +9,7 @@ import pytest
 
 from sandbox.docker.engine import connect
 
-from .own_engine import OwnEngine, in_use, started
+from .own_engine import OwnEngine, in_use, need_loop_devices, started
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +36,9 @@ def engine(_shared_engine: OwnEngine) -> Iterator[OwnEngine]:
     with in_use(_shared_engine):
         yield _shared_engine
         assert _shared_engine.nothing_is_left()
+
+
+@pytest.fixture
+def loop_devices() -> None:
+    """See ``need_loop_devices``."""
+    need_loop_devices()

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -15,14 +16,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import docker
 import docker.errors
 import pytest
 
 from sandbox.docker import engine as engines
-from sandbox.docker import runtime
+from sandbox.docker import loop, runtime
 from sandbox.docker.engine import connect
 
 from .made_images import busybox_image, static_busybox
@@ -31,10 +32,12 @@ from .observing import eventually
 MACHINE_ENGINE = "/var/run/docker.sock"
 IMAGE = "gamebox-test-own"
 ROOT = Path(__file__).parents[2]
+# Major and minor number, from linux/miscdevice.h.
+LOOP_CONTROL = (10, 237)
 # What an orchestrator of the test's begins with, as a process of its own that is started in ROOT: see ``as_it_is``.
 IN_A_PROCESS = """
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import runtime
+from sandbox.docker import loop, runtime
 from tests.integration.own_engine import IMAGE, as_it_is
 runtime.ensure_image = as_it_is
 """
@@ -200,6 +203,38 @@ def as_it_is(client: docker.DockerClient, name: str, **_: object) -> str:
     return str(client.api.inspect_image(name)["Id"])
 
 
+def lacking(what: str) -> NoReturn:
+    """Skip the test for want of it; with GAMEBOX_REQUIRE_ENGINE=1, as in CI, fail it: there nothing is left out."""
+    if os.environ.get("GAMEBOX_REQUIRE_ENGINE") == "1":
+        pytest.fail(f"GAMEBOX_REQUIRE_ENGINE=1, but: {what}", pytrace=False)
+    pytest.skip(what)
+
+
+def need_loop_devices() -> None:
+    """Skip the test where no loop devices can be made.
+
+    In CI it fails for it, unless this very kernel or container has none to give: /dev/loop-control cannot be opened, not even
+    a node of it that is made here.
+    """
+    why = loop.problem()
+    if not why:
+        return
+    if why.startswith(loop.CONTROL) and not _loop_control_can_be_made():
+        pytest.skip(f"{why}, nor can a node of it that is made here (mknod c 10 237): this kernel has no loop devices for us")
+    lacking(why)
+
+
+def _loop_control_can_be_made() -> bool:
+    with tempfile.TemporaryDirectory(prefix="gamebox-") as folder:
+        node = Path(folder, "loop-control")
+        try:
+            os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(*LOOP_CONTROL))
+            os.close(os.open(node, os.O_RDWR))
+        except OSError:
+            return False
+    return True
+
+
 @contextmanager
 def running(*, live_restore: bool = False, disk_bytes: int | None = None) -> Iterator[OwnEngine]:
     """An engine with a busybox image and the guest's runtime; DOCKER_HOST names it meanwhile.
@@ -215,7 +250,6 @@ def started(*, live_restore: bool = False, disk_bytes: int | None = None) -> Ite
     """The same, of which nobody knows: for ``in_use``."""
     busybox = static_busybox()
     if os.geteuid() != 0 or shutil.which("dockerd") is None or busybox is None:
-        lacking = pytest.fail if os.environ.get("GAMEBOX_REQUIRE_ENGINE") else pytest.skip  # in CI nothing is left out
         lacking("needs root, dockerd and a static busybox")
     own = OwnEngine(Path(tempfile.mkdtemp(prefix="gamebox-engine-")), live_restore)
     try:

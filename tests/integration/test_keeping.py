@@ -44,7 +44,7 @@ env = DockerEnvironment(IMAGE, limits=Limits(memory_bytes=256 << 20), keep=True,
 env.run("export MARK=left; cd /tmp").unwrap()
 late = env.run("for i in 1 2 3 4 5 6; do echo line $i; sleep 0.5; done", background=True).unwrap().id
 print(env.container_id, late, flush=True)
-print("answered", env.run("sleep 1; echo fore; sleep 1; echo done > /workspace/done", timeout_seconds=60).ok, flush=True)
+print("answered", env.run(f"sleep {sys.argv[2]}; echo done > /workspace/done", timeout_seconds=120).ok, flush=True)
 time.sleep(60)
 """
 )
@@ -110,9 +110,9 @@ def in_a_process(source: str, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", source, *args], stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
-def orchestrator(keep_seconds: float = 120.0) -> tuple[subprocess.Popen[str], str, str]:
+def orchestrator(keep_seconds: float = 120.0, run_seconds: float = 2.0) -> tuple[subprocess.Popen[str], str, str]:
     """Another process with a kept sandbox in the middle of a run: (process, container, id of a background command)."""
-    process = in_a_process(ORCHESTRATOR, str(keep_seconds))
+    process = in_a_process(ORCHESTRATOR, str(keep_seconds), str(run_seconds))
     assert process.stdout is not None
     ident, late = process.stdout.readline().split()
     return process, ident, late
@@ -150,16 +150,18 @@ def test_a_killed_orchestrator_leaves_everything_to_the_next() -> None:
 
 
 def test_an_owner_is_respected_and_can_be_replaced(kept: Callable[..., DockerEnvironment]) -> None:
-    process, ident, _ = orchestrator()
+    process, ident, _ = orchestrator(run_seconds=100)  # it is still under way at the take-over, however late that is
     try:
         with pytest.raises(SandboxError) as refused:
             DockerEnvironment.attach(ident)
         assert refused.value.code is ErrorCode.sandbox_owned
         assert f"process {process.pid}" in refused.value.message
+        at = time.monotonic()
         mine = DockerEnvironment.attach(ident, take_over=True)
         assert mine.run("echo mine", session=None).unwrap().output == "mine\n"
         assert process.stdout is not None
         assert process.stdout.readline() == "answered False\n"
+        print(f"seconds: {time.monotonic() - at:.2f}")  # from the take-over to the end of the first owner's run
         with pytest.raises(SandboxError) as refused:
             DockerEnvironment.attach(ident)
         assert f"process {os.getpid()}" in refused.value.message
@@ -197,7 +199,7 @@ def test_an_owner_of_another_user_is_respected_by_the_guest(
 
 
 def test_a_stopped_orchestrator_finds_its_sandbox_taken_over_or_its_own(kept: Callable[..., DockerEnvironment]) -> None:
-    process, ident, _ = orchestrator()
+    process, ident, _ = orchestrator(run_seconds=100)
     os.kill(process.pid, signal.SIGSTOP)
     try:
         time.sleep(1)
@@ -230,6 +232,7 @@ def test_the_guest_ends_it_when_nobody_comes() -> None:
     end(process)
     ended = time.monotonic()
     assert eventually(lambda: gone(ident), 12.0)
+    print(f"seconds: {time.monotonic() - ended:.2f} of 3")
     assert time.monotonic() - ended > 2.0
     known = {v["Name"] for v in docker_here().api.volumes()["Volumes"] or []}
     assert not known & set(volumes)
@@ -250,7 +253,8 @@ def test_a_cut_is_not_seen_by_callers(kept: Callable[..., DockerEnvironment], pr
             healed.start()
 
     healed = threading.Timer(2.0, proxy.heal)
-    answer, _ = in_a_run(env, fault, "echo x >> ran; sleep 0.6; seq 100000", 30)
+    answer, took = in_a_run(env, fault, "echo x >> ran; sleep 0.6; seq 100000", 30)
+    print(f"seconds: {took:.2f}, of which the command needs 0.3 and the cut takes {2.0 if count else 0.0}")
     assert answer.ok, answer
     assert answer.result.output.endswith("100000\n")
     assert "reconnected" in [n.code for n in answer.notices]

@@ -252,6 +252,15 @@ def test_top(env: DockerEnvironment) -> None:
     assert top.ends().exit_code == 0
 
 
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_boxes(env: DockerEnvironment, locale: str) -> None:
+    program = "import curses; curses.wrapper(lambda w: (w.box(), w.addstr(1, 1, 'quick'), w.getch()))"
+    box = Driven(env, f'LC_ALL={locale} python3 -c "{program}"', rows=4, cols=10)
+    assert lines(box.shows("┘"))[:2] == ["┌────────┐", "│quick   │"]
+    box.type("x")
+    assert box.ends().exit_code == 0
+
+
 def test_openssl_asks_for_a_password(env: DockerEnvironment) -> None:
     asked = Driven(env, "openssl passwd -5 -salt abcdefgh")
     waiting = asked.shows(lambda now: now.text == "Password:" and now.waiting_for is not None).waiting_for
