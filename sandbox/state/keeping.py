@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -64,7 +65,8 @@ class KeepsState(Environment):
             message = (
                 f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."
             )
-            return Failure(ErrorCode.io_error, message, "Give another path, or free space there.")
+            code = ErrorCode.host_disk_full if error.errno in (errno.ENOSPC, errno.EDQUOT) else ErrorCode.io_error
+            return Failure(code, message, "Give another path, or free space there.")
         return Success(done.result, notices=done.notices, duration_ms=(time.monotonic() - started) * 1000)
 
     # --- looking ------------------------------------------------------------------

@@ -53,6 +53,7 @@ def save(checkpoint: Checkpoint, store: Store, path: str | os.PathLike[str], mos
                 firsts: dict[tuple[int, int, int], str] = {}
                 for entry in checkpoint.table.entries().values():
                     _add(archive, entry, checkpoint.digests.get(entry.key), store, firsts)
+            file.flush()  # what the disk has no room for is said here, not when the file is closed
             return file.tell()
         except BaseException:
             os.unlink(path)  # noqa: PTH108

@@ -73,7 +73,7 @@ def test_a_store_that_fails_keeps_no_checkpoint(env: LocalEnvironment, monkeypat
             ErrorCode.host_disk_full, "The host could not store the files: No space left.", "Free space."
         )
 
-    monkeypatch.setattr("sandbox.state.store.Store._write", full)
+    monkeypatch.setattr("sandbox.state.store.Store._taken", full)
     refused(env.checkpoint("a"), "host_disk_full")
     monkeypatch.undo()
     assert done(env.checkpoints()).checkpoints == ()
