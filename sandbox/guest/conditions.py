@@ -48,9 +48,7 @@ class Conditions:
         command = self._processes.find(args["id"]) if args["id"] is not None else None
         wait = ConditionWait(self._reactor, self._processes, command, args, reply)
         if args["log"] is not None and command is not None:
-            lines = LineWait(
-                self._processes, command, args, self._patterns, wait.found, wait.refused, wait.ended
-            )
+            lines = LineWait(self._processes, command, args, self._patterns, wait.found, wait.refused, wait.ended)
             wait.waiting.undo.append(lines.close)
         elif args["exit"] and command is not None:
             wait.watch(lambda: None if command.running else wait.found({}))
