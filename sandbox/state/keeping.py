@@ -22,7 +22,9 @@ from sandbox.hints import word_notice
 from sandbox.replies import violation, worded
 from sandbox.transport import Transport
 
-from .history import EMPTY, Checkpoint, History, Scan
+from .asking import Scan
+from .checkpoint import EMPTY, Checkpoint
+from .history import History
 from .methods import MOST_CHANGES, write_new
 from .naming import as_text, shown, unread
 from .patch import export

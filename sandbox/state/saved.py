@@ -16,7 +16,7 @@ from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.guest.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE, sessions_of
 from sandbox.wording import size
 
-from .history import Checkpoint, summary
+from .checkpoint import Checkpoint, summary
 from .store import Reader, Store
 from .table import Entry, Key, Table, checked, packed
 
