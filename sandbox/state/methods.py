@@ -90,10 +90,17 @@ class StateMethods:
 
 
 def write_new(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a new file of the host. Raises SandboxError ``path_exists``, OSError."""
+    """Write a new file of the host; of one that cannot be written, nothing stays. Raises SandboxError ``path_exists``, OSError."""
     try:
-        with Path(path).open("xb") as file:
-            file.write(data)
+        with Path(path).open("xb", buffering=0) as file:
+            try:
+                with memoryview(data) as view:
+                    done = 0
+                    while done < len(view):
+                        done += file.write(view[done:])
+            except BaseException:
+                Path(path).unlink()
+                raise
     except FileExistsError as error:
         raise SandboxError(
             ErrorCode.path_exists, f"{os.fspath(path)} exists on the host.", "Give a path that does not exist yet."
