@@ -28,6 +28,15 @@ class Commands(typer.core.TyperGroup):
     wrong arguments.
     """
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """See the base class. The help of a command is shown without parsing: typer would import pydantic for the values."""
+        command = self.get_command(ctx, args[0]) if len(args) == 2 and args[1] in ctx.help_option_names else None
+        if command is not None:
+            inner = command.context_class(command, info_name=args[0], parent=ctx, **command.context_settings)
+            typer.echo(command.get_help(inner))
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """See the base class. Raises Interrupted, and SandboxError ``invalid_arguments``."""
         try:

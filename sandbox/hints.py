@@ -78,6 +78,19 @@ def _outside(f: Fields) -> Wording:
     )
 
 
+def _invalid_path(f: Fields) -> Wording:
+    if f.get("too_deep"):
+        return Wording(
+            f"{f.get('path')!r} has folders more than {f.get('limit')} deep, and is not moved to another file system.",
+            "Nothing was moved. Move it within its file system, or use run with mv or tar.",
+            "run",
+        )
+    return Wording(
+        f"{f.get('path')!r} is no usable path: {f.get('problem') or f.get('errno') or 'invalid'}.",
+        "Give a relative path without NUL characters, with names of at most 255 bytes.",
+    )
+
+
 def _too_large(f: Fields) -> Wording:
     measured = f" is {size(f['size_bytes'])}" if "size_bytes" in f else " is too large"
     most = f.get("limit")
@@ -238,10 +251,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.path_exists: lambda f: Wording(
         f"{f.get('path')!r} exists already.", "Choose another name, or pass overwrite=true where the tool has it."
     ),
-    ErrorCode.path_invalid: lambda f: Wording(
-        f"{f.get('path')!r} is no usable path: {f.get('problem') or f.get('errno') or 'invalid'}.",
-        "Give a relative path without NUL characters, with names of at most 255 bytes.",
-    ),
+    ErrorCode.path_invalid: _invalid_path,
     ErrorCode.path_changed: lambda f: Wording(
         f"{f.get('path')!r} was changed by something else while it was edited.",
         "Read it again, then edit.",

@@ -186,22 +186,7 @@ def place_of(
     names: tuple[Name, ...] = (),
 ) -> dict[str, Any]:
     """The sandbox as the guest is told of it (see ``guest.context.Place``)."""
-    environ = dict(line.split("=", 1) for line in image_env if "=" in line)
-    environ.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-    environ.update(
-        {
-            "HOME": profile.home,
-            "USER": profile.user,
-            "LOGNAME": profile.user,
-            "TERM": "dumb",
-            "PAGER": "cat",
-            "GIT_PAGER": "cat",
-        }
-    )
-    environ.setdefault("LANG", "C.UTF-8")
-    # Python takes a cached module for fresh when size and second of the source agree: an agent that runs, edits and runs again
-    # within a second would be shown the old program.
-    environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+    environ = _environ(profile, image_env)
     environ.update(proxy_variables(network))
     if bundle:
         environ.update(trust_variables(bundle_path(profile)) | {"APT_CONFIG": apt_path(profile)})
@@ -216,3 +201,17 @@ def place_of(
         "gid": profile.uid if profile.gid is None else profile.gid,
         "interpreter": list(runtime.argv), "environ": environ, "ca_bundle": bundle_path(profile) if bundle else CA_BUNDLE,
     }  # fmt: skip
+
+
+def _environ(profile: Profile, image_env: list[str]) -> dict[str, str]:
+    """The variables of the image, and what every command has."""
+    environ = dict(line.split("=", 1) for line in image_env if "=" in line)
+    environ.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    environ.update(
+        HOME=profile.home, USER=profile.user, LOGNAME=profile.user, TERM="dumb", PAGER="cat", GIT_PAGER="cat"
+    )
+    environ.setdefault("LANG", "C.UTF-8")
+    # Python takes a cached module for fresh when size and second of the source agree: an agent that runs, edits and runs again
+    # within a second would be shown the old program.
+    environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+    return environ

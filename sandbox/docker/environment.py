@@ -158,8 +158,6 @@ class DockerEnvironment(ServedEnvironment):
     ) -> tuple[RuntimeVolume, AttachStream, dict[str, Any] | None]:
         """Create and start the container: its runtime volume, its pipe, and what its guest is told where it is kept."""
         if self._keep:
-            if self._given_name is not None:
-                kept.check_name_is_free(client, self._given_name)
             self._kept = Kept(
                 self._name, kept.new_token(), self._keep_seconds, self._given_name, self.image, self.profile.name, self.network,
                 self.limits, disk, self._oci_runtime, self.track_changes,
@@ -207,9 +205,10 @@ class DockerEnvironment(ServedEnvironment):
             self.limits, self.network, self.profile, disk, self._oci_runtime, self._keep, labels, removes, self._names(),
         )  # fmt: skip
         with translated():
-            self._creating = True
-            self._container_id = container.create(client, image_id, self._name, runtime, shape)
-            self._creating = False
+            with kept.naming(client, self._name, self._given_name if self._keep else None):
+                self._creating = True
+                self._container_id = container.create(client, image_id, self._name, runtime, shape)
+                self._creating = False
             self._stream = reaching.attach_stream(client, self._container_id)
             client.api.start(self._container_id)
         return self._stream

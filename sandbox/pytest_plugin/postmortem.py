@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.errors import ErrorCode
+from sandbox.results.processes import ListedCommand
 
-from .inspection import LOOK_SECONDS, MOST_FILES, Changes, Process, Snapshot, changes, processes, snapshot
+from .inspection import LOOK_SECONDS, MOST_FILES, Changes, Snapshot, changes, processes, snapshot
 from .recorded import Entry, Recorded, cut
 from .services import ServiceLog, service_logs
 
@@ -46,14 +47,14 @@ class PostMortem:
     entries: tuple[Entry, ...]
     background: tuple[Background, ...]
     services: tuple[ServiceLog, ...]
-    processes: tuple[Process, ...]
+    processes: tuple[ListedCommand, ...]
     processes_problem: str | None
     files: Changes
     sizes: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
-        return asdict(self)
+        return {**asdict(self), "processes": [command.model_dump(mode="json") for command in self.processes]}
 
     def to_text(self) -> str:
         """As it is shown in a report."""
@@ -79,11 +80,9 @@ class PostMortem:
     def _process_lines(self) -> list[str]:
         if self.processes_problem is not None:
             return [f"processes: not known, {self.processes_problem}"]
-        lines = [f"processes ({len(self.processes)}):"] if self.processes else ["processes: none"]
-        for p in self.processes:
-            memory = f", {p.rss_kib} KiB" if p.rss_kib else ""
-            lines.append(f"  {'  ' * min(p.depth, 20)}{p.pid} [{p.state}{memory}] {p.args}")
-        return lines
+        count = sum(command.process_count for command in self.processes)
+        lines = [f"processes ({count}):"] if count else ["processes: none"]
+        return [*lines, *(f"  {line}" for command in self.processes for line in command.to_text().splitlines())]
 
     def _file_lines(self) -> list[str]:
         if self.files.problem is not None:
