@@ -11,7 +11,7 @@ from typing import Any
 from . import conditions, waits
 from .envelope import Notice
 from .errors import ErrorCode
-from .notices import HOST_NOTICES, NOTICES
+from .notices import NOTICES
 from .wording import Wording, size
 
 Fields = Mapping[str, Any]
@@ -34,11 +34,6 @@ def word_notice(code: str, fields: Fields) -> Notice | None:
     """The notice for what the guest noticed; None for a code this host does not know."""
     maker = NOTICES.get(code)
     return None if maker is None else Notice(code, *maker(_known(fields)))
-
-
-def host_notice(code: str, fields: Fields) -> Notice:
-    """The notice for what the host itself noticed."""
-    return Notice(code, *HOST_NOTICES[code](fields))
 
 
 # Fields that are lists; all others are single values.

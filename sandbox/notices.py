@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import waits
+from .envelope import Notice
 from .wording import duration, one_line, size
 
 Fields = Mapping[str, Any]
@@ -178,3 +179,8 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         "Links that lead out, devices, sockets and pipes are not copied.",
     ),
 }
+
+
+def host_notice(code: str, fields: Fields) -> Notice:
+    """The notice for what the host itself noticed."""
+    return Notice(code, *HOST_NOTICES[code](fields))

@@ -9,8 +9,9 @@ import pytest
 from sandbox import DockerEnvironment, Ready, SideService
 from sandbox.docker import image_users
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.hints import host_notice, word_notice
+from sandbox.hints import word_notice
 from sandbox.network.names import named, without_proxy
+from sandbox.notices import host_notice
 
 
 @pytest.mark.parametrize(
