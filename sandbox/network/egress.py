@@ -19,7 +19,7 @@ from .connections import Connection, ConnectionLog
 from .dialling import RefusedError, UnreachableError, dial, route
 from .policy import Network, judge_address, judge_host
 from .relay import Frames, Relay
-from .rules import ascii_name
+from .rules import ascii_name, is_host
 from .streams import MOST_CONNECTIONS, Streams
 
 log = logging.getLogger(__name__)
@@ -90,24 +90,28 @@ class Egress:
         except UnreachableError as error:
             failed = Connection(host, port, "failed", error.address, error.rule, error.why, started=started)
             self._decline(channel, failed)
+        except Exception:  # whatever it was, the client in the sandbox must not wait for ever
+            log.exception("a way to %r port %s could not be sought", host, port)
+            why = "the host could not look for it: its log says why"
+            self._decline(channel, Connection(host, port, "failed", why=why, started=started))
         else:
             self._begin(relay, Connection(host, port, "allowed", address, way.rule, started=started), granted)
         finally:
             self._opening -= 1
 
     def _begin(self, relay: Relay, opened: Connection, granted: str) -> None:
-        channel = relay.channel
-        self._standing[channel] = (relay, opened, granted)
+        self._standing[relay.channel] = (relay, opened, granted)
         if not self._watching and self.allowance.silent_seconds is not None:
             self._cut_silent(self.allowance.silent_seconds)
-        self.streams.message(Kind.REPLY, channel, {"open": True})
-        self.streams.join(relay, lambda why: self._over(relay, opened, why))
+        if not self.streams.join(relay, lambda why: self._over(relay, opened, why), {"open": True}):
+            self._over(relay, opened, "it was cut in the sandbox before it stood")
 
     async def _approved(self, host: str, port: int) -> tuple[Network, str]:
         """The policy for this connection, and the rule that was granted for it alone."""
         network = self._network
         verdict = judge_host(network, host, port)
-        if network.ask is None or verdict.allowed or verdict.rule:  # a rule that closes it is an answer
+        # A rule that closes it is an answer.
+        if network.ask is None or verdict.allowed or verdict.rule or not is_host(host):
             return network, ""
         return await asyncio.to_thread(self._ask, network.ask, host, port)
 
@@ -129,8 +133,8 @@ class Egress:
             return granted, rule
 
     def _decline(self, channel: int, connection: Connection) -> None:
+        self.connections.add(connection)  # first: who hears of the refusal finds it in the log
         self.streams.forget(channel)
-        self.connections.add(connection)
         self.streams.message(Kind.REPLY, channel, {connection.outcome: connection.why})
 
     def _over(self, relay: Relay, opened: Connection, why: str) -> None:

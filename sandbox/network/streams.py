@@ -32,6 +32,8 @@ class _Account:
 
     room: int = TUNNEL_WINDOW
     ended: bool = False
+    # The guest wants it no more, and the host is not done with it yet.
+    cancelled: bool = False
     answered: Callable[[dict[str, Any]], None] | None = None
 
 
@@ -202,8 +204,19 @@ class Streams:
         with self._lock:
             self._accounts[channel] = _Account(answered=answered)
 
-    def join(self, relay: Relay, ended: Callable[[str], None]) -> None:
-        """Let ``relay`` serve its channel; ``ended(why)`` is called once when it is over."""
+    def join(self, relay: Relay, ended: Callable[[str], None], answer: dict[str, Any] | None = None) -> bool:
+        """Let ``relay`` serve its channel, of which the guest is told with ``answer``; ``ended(why)`` is called once it is over.
+
+        False, with ``relay`` cut, where the guest does not want it any more.
+        """
+        with self._lock:
+            account = self._accounts.get(relay.channel)
+        if account is None or account.cancelled:
+            relay.abort("it was cut in the sandbox")
+            self.forget(relay.channel)
+            return False
+        if answer is not None:
+            self.message(Kind.REPLY, relay.channel, answer)
 
         def over(why: str) -> None:
             self._relays.pop(relay.channel, None)
@@ -214,6 +227,7 @@ class Streams:
         self._relays[relay.channel] = relay
         relay.when_ended(over)
         relay.begin()
+        return True
 
     def forget(self, channel: int) -> None:
         """Nothing more is to come or go on that channel."""
@@ -239,5 +253,11 @@ class Streams:
         relay = self._relays.get(channel)
         if relay is not None:
             relay.abort("it was cut in the sandbox")
-        else:
-            self.forget(channel)
+            return
+        with self._lock:
+            account = self._accounts.get(channel)
+            if account is not None:
+                account.cancelled = True  # whoever looks for a way finds it so, and until then it counts
+                answered, account.answered = account.answered, None
+        if account is not None and answered is not None:
+            answered({"failed": "it was cut in the sandbox"})

@@ -26,6 +26,8 @@ from sandbox.network.egress import Egress
 from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
 
+# The proxy has one port: tests that make one must not run side by side.
+pytestmark = pytest.mark.xdist_group("proxy port")
 NONCE = b"12345678"
 
 

@@ -11,7 +11,14 @@ from sandbox.network.addresses import closed_kind, is_own, literal
 from sandbox.network.policy import Network, judge_address, judge_host
 from sandbox.network.rules import Rule, ascii_name
 
-RULES = ("example.com", "*.example.org:443", "10.1.2.0/24:5432", "[2001:db8::1]:8080", "db.internal:5432", "10.9.9.9:5432")
+RULES = (
+    "example.com",
+    "*.example.org:443",
+    "10.1.2.0/24:5432",
+    "[2001:db8::1]:8080",
+    "db.internal:5432",
+    "10.9.9.9:5432",
+)
 
 
 @pytest.mark.parametrize(
@@ -146,3 +153,27 @@ def test_describe_is_two_lines_at_most() -> None:
     for network in (Network.none(), Network.bridge(), Network.open(), Network.allow(*RULES)):
         assert len(network.describe().splitlines()) <= 2
     assert "*.example.org:443" in Network.allow(*RULES).describe()
+
+
+def test_names_are_looked_up_before_any_resolver_and_open_nothing_by_themselves() -> None:
+    network = Network.allow(
+        "index.example.com:8443", names={"Index.example.com.": "127.1", "other.example.com": "10.0.0.1"}
+    )
+    pinned = ipaddress.ip_address("127.0.0.1")
+    assert network.address_of("index.example.com") == pinned
+    assert judge_address(network, "index.example.com", pinned, 8443).allowed
+    assert not judge_address(network, "index.example.com", pinned, 22).allowed
+    assert not judge_address(network, "index.example.com", ipaddress.ip_address("127.0.0.2"), 8443).allowed
+    assert not judge_host(network, "127.0.0.1", 8443).allowed
+    assert not judge_host(network, "other.example.com", 8443).allowed
+    assert network.with_rules("x.example.com").names == network.names
+
+
+@pytest.mark.parametrize(
+    "names", [{"two words": "10.0.0.1"}, {"*.example.com": "10.0.0.1"}, {"x.example.com": "y.example.com"}]
+)
+def test_bad_names_are_refused_with_their_text(names: dict[str, str]) -> None:
+    with pytest.raises(SandboxError) as caught:
+        Network.open(names=names)
+    assert caught.value.code == "invalid_configuration"
+    assert all(repr(word) in caught.value.message for pair in names.items() for word in pair)
