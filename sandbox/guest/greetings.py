@@ -87,8 +87,10 @@ def _forwarded(method: bytes, path: bytes, authority: bytes, headers: list[bytes
         b"Connection: " + (b"Upgrade" if upgrade else b"close"),
     ]
     for line in headers:
-        name = line.partition(b":")[0].strip().lower()
-        if not _TOKEN.fullmatch(name) or line[:1] in b" \t":
+        name, colon, _ = line.partition(b":")
+        name = name.lower()
+        # A space before the colon, or a folded line: servers disagree on what such a header is called.
+        if not colon or not _TOKEN.fullmatch(name):
             raise GreetingError(http_answer(400, "a header of the request is malformed"))
         if name not in _HOP_BY_HOP and not name.startswith(b"proxy-"):
             kept.append(line)
