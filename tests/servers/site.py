@@ -89,10 +89,10 @@ class SiteHandler(BaseHTTPRequestHandler):
             self.request.close()
 
     def note(self) -> str:
-        """Notes the request; answers its path without the query."""
+        """Notes the request; answers its path, plain and without the query."""
         site = self.server.site
         site.asked.append(Asked(self.command, self.headers.get("Host", ""), self.path, dict(self.headers)))
-        return self.path.partition("?")[0]
+        return self.path.partition("?")[0].replace("/./", "/")
 
     def do_GET(self) -> None:
         """A file, a redirect or 404."""

@@ -9,7 +9,7 @@ import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from websockets.sync.server import ServerConnection, serve
 
@@ -85,8 +85,11 @@ def flood(connection: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def company_proxy(user: str, password: str, asked: list[str]) -> Iterator[int]:
-    """An HTTP proxy that knows CONNECT alone and wants these credentials; ``asked`` gets what it was asked for."""
+def company_proxy(user: str, password: str, asked: list[str], hosts: Mapping[str, str]) -> Iterator[int]:
+    """An HTTP proxy that knows CONNECT alone and wants these credentials; ``asked`` gets what it was asked for.
+
+    ``hosts`` are the names that it alone resolves.
+    """
     expected = b"proxy-authorization: basic " + base64.b64encode(f"{user}:{password}".encode()).lower()
 
     def work(client: socket.socket) -> None:
@@ -102,7 +105,7 @@ def company_proxy(user: str, password: str, asked: list[str]) -> Iterator[int]:
             client.sendall(b'HTTP/1.1 407 Who are you\r\nProxy-Authenticate: Basic realm="x"\r\n\r\n')
             return
         host, _, port = line.split(" ")[1].rpartition(":")
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=10) as server:
+        with socket.create_connection((hosts.get(host, host.strip("[]")), int(port)), timeout=10) as server:
             client.sendall(b"HTTP/1.1 200 Connection established\r\nX-Proxy: yes\r\n\r\n")
             _pump(client, server)
 
