@@ -90,6 +90,10 @@ class Egress:
         except UnreachableError as error:
             failed = Connection(host, port, "failed", error.address, error.rule, error.why, started=started)
             self._decline(channel, failed)
+        except asyncio.CancelledError:
+            self.connections.add(Connection(host, port, "failed", why="it was cut before it stood", started=started))
+            self.streams.forget(channel)
+            raise
         except Exception:  # whatever it was, the client in the sandbox must not wait for ever
             log.exception("a way to %r port %s could not be sought", host, port)
             why = "the host could not look for it: its log says why"

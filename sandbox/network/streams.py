@@ -32,6 +32,8 @@ class _Account:
 
     room: int = TUNNEL_WINDOW
     ended: bool = False
+    # Looks for the way that the guest wants, in the loop.
+    looking: asyncio.Task[None] | None = None
     # The guest wants it no more, and the host is not done with it yet.
     cancelled: bool = False
     answered: Callable[[dict[str, Any]], None] | None = None
@@ -103,8 +105,15 @@ class Streams:
             full = sum(one >= GUEST_CHANNELS for one in self._accounts) >= MOST_CONNECTIONS
             if len(self._accounts) > 4 * MOST_CONNECTIONS:  # it goes on asking without hearing the refusals
                 raise WireError("more connections than the protocol allows")
-            self._accounts[channel] = _Account()
-        self.spawn(lambda: self._opened(channel, fields, full))
+            account = self._accounts[channel] = _Account()
+
+        async def look() -> None:
+            account.looking = asyncio.current_task()
+            if account.cancelled and account.looking is not None:  # before this began
+                account.looking.cancel()
+            await self._opened(channel, fields, full)
+
+        self.spawn(look)
 
     def cut(self, why: str) -> None:
         """The pipe ended: what its connections were joined to is cut too. Those of another pipe may follow."""
@@ -257,7 +266,11 @@ class Streams:
         with self._lock:
             account = self._accounts.get(channel)
             if account is not None:
-                account.cancelled = True  # whoever looks for a way finds it so, and until then it counts
+                account.cancelled = True
                 answered, account.answered = account.answered, None
-        if account is not None and answered is not None:
+        if account is None:
+            return
+        if account.looking is not None:
+            account.looking.cancel()
+        if answered is not None:
             answered({"failed": "it was cut in the sandbox"})

@@ -172,7 +172,10 @@ time.sleep(1000)
         print(grown >> 20, "MiB")
         assert grown < 320 << 20, f"{grown >> 20} MiB"
         env.kill(hog).unwrap()
-        assert talk(env, f'print(said("CONNECT site.example.com:{unread} HTTP/1.1\\r\\n\\r\\n")[:12])') == "b'HTTP/1.1 200'\n"
+        assert (
+            talk(env, f'print(said("CONNECT site.example.com:{unread} HTTP/1.1\\r\\n\\r\\n")[:12])')
+            == "b'HTTP/1.1 200'\n"
+        )
 
 
 def _resident_bytes() -> int:

@@ -119,8 +119,8 @@ def test_redirects_are_judged_like_any_request(docker_env: Make, secret: Site) -
             "http://169.254.169.254/latest/meta-data/",
         ]
         site.redirects = {f"/{number}": target for number, target in enumerate(targets)}
-        env = docker_env(env=PROXY,
-            network=Network.allow(f"site.example.com:{site.port}", names={"site.example.com": "127.0.0.1"})
+        env = docker_env(
+            env=PROXY, network=Network.allow(f"site.example.com:{site.port}", names={"site.example.com": "127.0.0.1"})
         )
         for number in range(len(targets)):
             ran = env.run(f"curl -sSiL --max-redirs 3 http://site.example.com:{site.port}/{number}").unwrap()
@@ -140,12 +140,13 @@ def test_another_host_behind_the_allowed_one(docker_env: Make, tmp_path: Path) -
     authority = Authority(tmp_path)
     plain, tls = Site({"/": b"plain"}), Site({"/": b"tls"}, context=authority.context("front.example.com"))
     with plain, tls:
-        env = docker_env(env=PROXY,
+        env = docker_env(
+            env=PROXY,
             network=Network.allow(
                 f"front.example.com:{plain.port}",
                 f"front.example.com:{tls.port}",
                 names={"front.example.com": "127.0.0.1"},
-            )
+            ),
         )
         first = f"http://front.example.com:{plain.port}/"
         assert env.run(f"curl -sS -H 'Host: hidden.example.com' {first}").unwrap().stdout == "plain"
@@ -190,7 +191,9 @@ def test_refused_names_are_not_even_asked_for(tmp_path: Path) -> None:
     said, asked = on_a_host_that_asks(answers, as_script(tmp_path), json.dumps(rules), json.dumps(names))
     assert isinstance(said, list)
     assert len(said) == len(names)
-    assert all("is refused by the sandbox" in one for one in said), said  # the last two resolve to an address that is closed
+    assert all("is refused by the sandbox" in one for one in said), (
+        said
+    )  # the last two resolve to an address that is closed
     assert {question.split(" ")[1] for question in asked} == {"allowed.example.com", "x.wild.example.com"}
 
 

@@ -19,7 +19,9 @@ def wheel_of(name: str) -> tuple[str, bytes]:
     """File name and bytes of the wheel that an installed distribution came from, packed again from its files."""
     found = importlib.metadata.distribution(name)
     described = found.read_text("WHEEL") or ""
-    tags = re.findall(r"^Tag: (\S+?)-(\S+)$", described, re.MULTILINE)  # py2-none-any and py3-none-any: py2.py3-none-any
+    tags = re.findall(
+        r"^Tag: (\S+?)-(\S+)$", described, re.MULTILINE
+    )  # py2-none-any and py3-none-any: py2.py3-none-any
     tag = f"{'.'.join(python for python, _ in tags)}-{tags[0][1]}"
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
