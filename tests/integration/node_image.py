@@ -7,16 +7,15 @@ import re
 import shutil
 import subprocess
 import tarfile
+import uuid
 from pathlib import Path
 
 import docker
 import pytest
 
-NAME = "gamebox-test/node"
-
 
 def node_image(client: docker.DockerClient, base: str) -> str:
-    """Makes it; skips the test where the host has no npm."""
+    """Makes it, to be removed by who asked; skips the test where the host has no npm."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("there is no npm on this machine to make an image of")
@@ -32,18 +31,21 @@ def node_image(client: docker.DockerClient, base: str) -> str:
         archive.add(modules, "node/modules")
         for library in libraries:  # beside those of the image, and only where it has none of that name
             archive.add(library.resolve(), f"node/lib/{library.name}")
-        _text(archive, "npm", f'#!/bin/sh\nexec node /opt/node/modules/{program.relative_to(modules)} "$@"\n')
+        _text(archive, "npm", f'#!/bin/sh\nexec node {program} "$@"\n')
         _text(archive, "node.sh", '#!/bin/sh\nLD_LIBRARY_PATH=/opt/node/missing exec /opt/node/bin/node "$@"\n')
-        _text(archive, "Dockerfile", _DOCKERFILE.format(base=base))
+        _text(archive, "Dockerfile", _DOCKERFILE.format(base=base, modules=modules))
     target.seek(0)
-    for _ in client.api.build(fileobj=target, custom_context=True, tag=NAME, rm=True, decode=True):
+    name = f"gamebox-test/{uuid.uuid4().hex}"
+    for _ in client.api.build(fileobj=target, custom_context=True, tag=name, rm=True, decode=True):
         pass
-    assert client.images.list(NAME), "the image was not built"
-    return NAME
+    assert client.images.list(name), "the image was not built"
+    return name
 
 
 _DOCKERFILE = """FROM {base}
-COPY node /opt/node
+COPY node/bin /opt/node/bin
+COPY node/lib /opt/node/lib
+COPY node/modules {modules}
 COPY npm /usr/local/bin/npm
 COPY node.sh /usr/local/bin/node
 RUN chmod 755 /usr/local/bin/* && mkdir /opt/node/missing && cd /opt/node/lib && for one in *; do \\
