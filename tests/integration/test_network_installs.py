@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -54,15 +53,6 @@ class Place:
         return Network.allow(*(f"{name}.example.com:{self.sites[name].port}" for name in names), names=known)
 
 
-PROXY = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:24128")
-
-
-@pytest.fixture
-def docker_env(docker_env: Make) -> Make:
-    """Sandboxes whose programs know the proxy."""
-    return functools.partial(docker_env, env=PROXY)
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     made = Place(tmp_path)
@@ -71,12 +61,14 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def refused(env: DockerEnvironment, command: str, host: str) -> str:
-    """The output of a command that is refused its host: in time, and in words."""
+    """The output of a command that is refused its host: in time, in words, and told in a notice."""
     begun = time.monotonic()
     answer = env.run(command, timeout_seconds=SOON_SECONDS * 2)
     assert time.monotonic() - begun < SOON_SECONDS, answer.to_text()
     assert isinstance(answer, Success), answer.to_text()
     assert answer.result.exit_code != 0
+    told = [notice.message for notice in answer.notices if notice.code == "network_denied"]
+    assert any(host in message for message in told), answer.to_text()
     assert [one.host for one in env.connections if one.outcome == "denied"][-1] == host
     return str(answer.result.output)
 
@@ -143,8 +135,7 @@ def test_apt_get_over_https(docker_env: Make, place: Place, tmp_path: Path) -> N
     env = docker_env(profile="root", network=place.network("apt"), ca_bundle=place.authority.bundle)
     source = f"deb [trusted=yes] {place.url('apt')} ./"
     ran(env, f"rm -f /etc/apt/sources.list.d/*; echo '{source}' > /etc/apt/sources.list")
-    trusted = '-o Acquire::https::CAInfo="$SSL_CERT_FILE" -o APT::Sandbox::User=root'
-    ran(env, f"apt-get -qq {trusted} update && apt-get -qq {trusted} install -y small-note && small-note")
+    ran(env, "apt-get -qq update && apt-get -qq install -y small-note && small-note")
 
 
 def test_git(docker_env: Make, place: Place, tmp_path: Path) -> None:
@@ -180,6 +171,16 @@ def test_a_certificate_that_is_not_trusted_is_still_refused(docker_env: Make, pl
     found = env.run(f"curl -sS {place.url('site')}/").unwrap()
     assert found.exit_code == 60
     assert "certificate" in found.stderr
+
+
+def test_cargo_and_go_are_told(docker_env: Make, place: Place) -> None:
+    """They are not in the image: what they read is there."""
+    env = docker_env(network=place.network(), ca_bundle=place.authority.bundle)
+    told = dict(line.split("=", 1) for line in ran(env, "env").stdout.splitlines() if "=" in line)
+    assert told["HTTPS_PROXY"] == told["https_proxy"] == told["HTTP_PROXY"]
+    assert "127.0.0.1" in told["NO_PROXY"]
+    for name in ("CARGO_HTTP_CAINFO", "SSL_CERT_FILE"):
+        assert place.authority.bundle.read_text().strip() in ran(env, f"cat {told[name]}").stdout
 
 
 WEBSOCKET = """

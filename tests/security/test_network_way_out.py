@@ -17,7 +17,6 @@ from .reaching import on_a_host_that_asks, talk
 
 pytestmark = pytest.mark.engine
 
-PROXY = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:24128")
 Make = Callable[..., DockerEnvironment]
 
 
@@ -120,7 +119,7 @@ def test_redirects_are_judged_like_any_request(docker_env: Make, secret: Site) -
         ]
         site.redirects = {f"/{number}": target for number, target in enumerate(targets)}
         env = docker_env(
-            env=PROXY, network=Network.allow(f"site.example.com:{site.port}", names={"site.example.com": "127.0.0.1"})
+            network=Network.allow(f"site.example.com:{site.port}", names={"site.example.com": "127.0.0.1"})
         )
         for number in range(len(targets)):
             ran = env.run(f"curl -sSiL --max-redirs 3 http://site.example.com:{site.port}/{number}").unwrap()
@@ -141,7 +140,6 @@ def test_another_host_behind_the_allowed_one(docker_env: Make, tmp_path: Path) -
     plain, tls = Site({"/": b"plain"}), Site({"/": b"tls"}, context=authority.context("front.example.com"))
     with plain, tls:
         env = docker_env(
-            env=PROXY,
             network=Network.allow(
                 f"front.example.com:{plain.port}",
                 f"front.example.com:{tls.port}",
@@ -163,7 +161,7 @@ import json, sys
 from sandbox import DockerEnvironment, Network
 rules, names = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 said = []
-with DockerEnvironment(env={"http_proxy":"http://127.0.0.1:24128"}, network=Network.allow(*rules)) as env:
+with DockerEnvironment(network=Network.allow(*rules)) as env:
     for name in names:
         ran = env.run(f"curl -sS --max-time 20 http://{name}/").unwrap()
         env.run(f"getent hosts {name.partition(':')[0]}", timeout_seconds=20)
