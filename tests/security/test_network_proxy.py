@@ -238,3 +238,53 @@ with proxy() as sock:
     print(data[:12], 25 < time.monotonic() - begun < 40)
 """
     assert talk(allowed, source) == "b'HTTP/1.1 408' True\n"
+
+
+REFUSED = """
+import threading
+def ask():
+    for number in range(300):
+        try: said(f"CONNECT host{number}.example.com:443 HTTP/1.1\\r\\n\\r\\n")
+        except OSError: pass
+threads = [threading.Thread(target=ask) for _ in range(8)]
+for thread in threads: thread.start()
+print("begun", flush=True)
+for thread in threads: thread.join()
+print(status("CONNECT last.example.com:443 HTTP/1.1\\r\\n\\r\\n")[:3])
+"""
+
+
+def test_refusals_without_end(allowed: DockerEnvironment, site: Site) -> None:
+    """Threat: each refusal is traced to its command and told: thousands of them fill the answer, or the guest's time."""
+    scan = allowed.run(argv=["python3", "-c", _talk_source(REFUSED)], background=True).unwrap().id
+    assert allowed.wait_for(id=scan, log="begun", timeout_seconds=30).ok
+    told: list[str] = []
+    for _ in range(5):
+        beside = allowed.run("echo works", timeout_seconds=20)
+        assert beside.unwrap().stdout == "works\n"
+        told += [notice.message for notice in beside.notices if notice.code == "network_denied"]
+    assert allowed.wait_for(id=scan, exit=True, timeout_seconds=100).ok
+    assert allowed.logs(scan).unwrap().content.endswith("403\n")
+    told += [one.message for one in allowed.run("true").notices if one.code == "network_denied"]
+    assert 0 < len(told) <= 10
+    assert all(
+        f"to {scan}, which runs by itself" in one for one in told
+    )  # and not to the command whose answer it stands in
+    assert fetch(allowed, site).startswith("200")
+
+
+def test_a_liar_is_not_found_and_nobody_is_accused(allowed: DockerEnvironment) -> None:
+    """Threat: a process that cannot be read makes the guest blame another command for what it asked."""
+    innocent = allowed.run("exec sleep 1000", background=True).unwrap().id
+    source = """
+import ctypes
+ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+print(status("CONNECT hidden.example.com:443 HTTP/1.1\\r\\n\\r\\n")[:3])
+"""
+    answer = allowed.run(argv=["python3", "-c", _talk_source(source)])
+    assert answer.unwrap().stdout == "403\n"
+    told = [one.message for one in answer.notices if one.code == "network_denied"]
+    assert told
+    assert all("hidden.example.com" in one for one in told)
+    assert all("or another command that runs" in one for one in told)
+    allowed.kill(innocent).unwrap()
