@@ -159,9 +159,9 @@ def test_a_crowd_of_wishes_is_bounded(port: int) -> None:
         assert eventually(lambda: all(host.answers(OURS | number) for number in range(2, 400)), 30)
         told = [host.answers(OURS | number)[0] for number in range(2, 400)]
         assert sum("open" in one for one in told) == 255
-        assert {one["denied"] for one in told if "denied" in one} == {
-            "there are 256 connections already, the most there may be"
-        }
+        refused = [str(one["denied"]) for one in told if "denied" in one]
+        assert len(refused) == len(told) - 255
+        assert all(one.startswith("there are 256 connections already, the most there may be") for one in refused)
         assert len(os.listdir("/proc/self/fd")) <= before + 2 * 255 + 5  # the far ends are in this process too
         for number in range(1, 400):
             host.guest.frame(Kind.CANCEL, OURS | number)
