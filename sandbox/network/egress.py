@@ -105,10 +105,11 @@ class Egress:
 
     def _begin(self, relay: Relay, opened: Connection, granted: str) -> None:
         self._standing[relay.channel] = (relay, opened, granted)
+        begun = time.monotonic()
         if not self._watching and self.allowance.silent_seconds is not None:
             self._cut_silent(self.allowance.silent_seconds)
-        if not self.streams.join(relay, lambda why: self._over(relay, opened, why), {"open": True}):
-            self._over(relay, opened, "it was cut in the sandbox before it stood")
+        self.streams.message(Kind.REPLY, relay.channel, {"open": True})
+        self.streams.join(relay, lambda why: self._over(relay, opened, why, time.monotonic() - begun))
 
     async def _approved(self, host: str, port: int) -> tuple[Network, str]:
         """The policy for this connection, and the rule that was granted for it alone."""
@@ -145,9 +146,8 @@ class Egress:
         self.streams.forget(channel)
         self.streams.message(Kind.REPLY, channel, {connection.outcome: connection.why})
 
-    def _over(self, relay: Relay, opened: Connection, why: str) -> None:
+    def _over(self, relay: Relay, opened: Connection, why: str, seconds: float) -> None:
         self._standing.pop(relay.channel, None)
-        seconds = max(0.0, time.time() - opened.started)
         self.connections.add(
             replace(
                 opened,

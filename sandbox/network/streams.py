@@ -17,11 +17,12 @@ from typing import Any
 from sandbox.guest.egress import GUEST_CHANNELS
 from sandbox.guest.wire import TUNNEL_WINDOW, Kind, WireError, pack_message, unpack_message
 
-from .relay import Frames, Relay
+from .relay import CREDIT_STEP, Frames, Relay
 
 log = logging.getLogger(__name__)
 
 MOST_MESSAGE_BYTES = 4096
+CUT = "it was cut in the sandbox"
 # A direction.
 MOST_CONNECTIONS = 256
 
@@ -31,11 +32,11 @@ class _Account:
     """What the reader's thread knows of a channel: enough to tell frames from nonsense."""
 
     room: int = TUNNEL_WINDOW
+    owed: int = 0  # sent to the guest and not credited
     ended: bool = False
+    cancelled: bool = False
     # Looks for the way that the guest wants, in the loop.
     looking: asyncio.Task[None] | None = None
-    # The guest wants it no more, and the host is not done with it yet.
-    cancelled: bool = False
     answered: Callable[[dict[str, Any]], None] | None = None
 
 
@@ -71,7 +72,7 @@ class Streams:
             self._open(channel, payload)
             return
         account = self._accounts.get(channel)
-        if account is None:  # ended here already; the guest's own end is under way
+        if account is None or account.cancelled:  # ended already, here or there; what is left of it is under way
             return
         if kind == Kind.REPLY and account.answered is not None and len(payload) <= MOST_MESSAGE_BYTES:
             answered, account.answered = account.answered, None
@@ -80,19 +81,27 @@ class Streams:
         elif kind == Kind.DATA and payload and not account.ended:
             with self._lock:
                 account.room -= len(payload)
-                if account.room < 0:
-                    raise WireError("a connection's bytes beyond their credit")
+            if account.room < 0:
+                raise WireError("a connection's bytes beyond their credit")
             self._with(channel, lambda relay: relay.take(payload))
         elif kind == Kind.CREDIT and len(payload) == 4:
-            size = int.from_bytes(payload, "big")
-            self._with(channel, lambda relay: relay.credit(size))
-        elif kind == Kind.END:
+            self._take_credit(channel, account, int.from_bytes(payload, "big"))
+        elif kind == Kind.END and not account.ended:
             account.ended = True
             self._with(channel, lambda relay: relay.end())
         elif kind == Kind.CANCEL:
+            account.cancelled = True
             self.in_loop(lambda: self._cancelled(channel))
         else:
             raise WireError(f"frame of kind {kind} on a connection")
+
+    def _take_credit(self, channel: int, account: _Account, size: int) -> None:
+        """The guest took bytes. It says so in steps: a flood of small ones could fill this host's memory."""
+        with self._lock:
+            account.owed -= size
+        if size < CREDIT_STEP or account.owed < 0:
+            raise WireError("credit for what was not sent")
+        self._with(channel, lambda relay: relay.credit(size))
 
     def _open(self, channel: int, payload: bytes) -> None:
         if channel < GUEST_CHANNELS or channel in self._accounts or len(payload) > MOST_MESSAGE_BYTES:
@@ -213,19 +222,8 @@ class Streams:
         with self._lock:
             self._accounts[channel] = _Account(answered=answered)
 
-    def join(self, relay: Relay, ended: Callable[[str], None], answer: dict[str, Any] | None = None) -> bool:
-        """Let ``relay`` serve its channel, of which the guest is told with ``answer``; ``ended(why)`` is called once it is over.
-
-        False, with ``relay`` cut, where the guest does not want it any more.
-        """
-        with self._lock:
-            account = self._accounts.get(relay.channel)
-        if account is None or account.cancelled:
-            relay.abort("it was cut in the sandbox")
-            self.forget(relay.channel)
-            return False
-        if answer is not None:
-            self.message(Kind.REPLY, relay.channel, answer)
+    def join(self, relay: Relay, ended: Callable[[str], None]) -> None:
+        """Let ``relay`` serve its channel; ``ended(why)`` is called once when it is over."""
 
         def over(why: str) -> None:
             self._relays.pop(relay.channel, None)
@@ -233,10 +231,13 @@ class Streams:
             self.send(Kind.CANCEL, relay.channel, why.encode("utf-8", "replace")[:300])
             ended(why)
 
+        account = self._accounts.get(relay.channel)
         self._relays[relay.channel] = relay
         relay.when_ended(over)
-        relay.begin()
-        return True
+        if account is None or account.cancelled:
+            relay.abort(CUT)
+        else:
+            relay.begin()
 
     def forget(self, channel: int) -> None:
         """Nothing more is to come or go on that channel."""
@@ -249,28 +250,23 @@ class Streams:
 
     def send(self, kind: int, channel: int, payload: bytes | memoryview = b"", /) -> None:
         """A frame to the guest; nothing where the pipe is gone, for then everything ends by itself."""
-        if kind == Kind.CREDIT:
+        if kind in (Kind.CREDIT, Kind.DATA):
             with self._lock:
                 account = self._accounts.get(channel)
-                if account is not None:
+                if account is not None and kind == Kind.CREDIT:
                     account.room += int.from_bytes(payload, "big")
+                elif account is not None:
+                    account.owed += len(payload)
         self._flowing.wait()
         with contextlib.suppress(OSError):
             self._to_guest(kind, channel, payload)
 
     def _cancelled(self, channel: int) -> None:
-        relay = self._relays.get(channel)
+        relay, account = self._relays.get(channel), self._accounts.get(channel)
         if relay is not None:
-            relay.abort("it was cut in the sandbox")
-            return
-        with self._lock:
-            account = self._accounts.get(channel)
-            if account is not None:
-                account.cancelled = True
-                answered, account.answered = account.answered, None
-        if account is None:
-            return
-        if account.looking is not None:
+            relay.abort(CUT)
+        elif account is not None and account.answered is not None:
+            answered, account.answered = account.answered, None
+            answered({"failed": CUT})
+        elif account is not None and account.looking is not None:  # its channel is in use until that has come to an end
             account.looking.cancel()
-        if answered is not None:
-            answered({"failed": "it was cut in the sandbox"})

@@ -100,6 +100,20 @@ def _value(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:
     return [replace(frame, fields=mutated_value(rng, frame.fields))]
 
 
+def _arguments(rng: random.Random, frame: Frame, corpus: list[Exchange]) -> list[Frame]:
+    """A request of whose arguments some are missing, null or others."""
+    if frame.fields is None or not isinstance(frame.fields.get("args"), dict) or not frame.fields["args"]:
+        return _value(rng, frame, corpus)
+    args = dict(frame.fields["args"])
+    for name in rng.sample(list(args), min(len(args), rng.choice((1, 1, 2, 3)))):
+        kind = rng.random()
+        if kind < 0.2:
+            del args[name]
+        else:
+            args[name] = None if kind < 0.5 else copy.copy(rng.choice(EVIL))
+    return [replace(frame, fields={**frame.fields, "args": args})]
+
+
 def _blob(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:
     return [replace(frame, payload=mutated_bytes(rng, frame.payload))]
 
@@ -130,6 +144,21 @@ def _drop(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:
 
 def _twice(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:
     return [frame, frame]
+
+
+def _connection(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:
+    """Frames of a connection before this one: mostly one that is asked for, on a channel of the guest's or another."""
+    if frame.kind not in (Kind.REPLY, Kind.NOTICE):  # only guests ask; one that is asked would dial on this machine
+        return [frame]
+    channel = rng.choice((0x80000000, 0x80000001, 0xFFFFFF00, frame.channel, 5))
+    wish = {"host": "203.0.113.1", "port": 80}
+    made = [Frame(Kind.OPEN, channel, fields=wish if rng.random() < 0.6 else mutated_value(rng, wish))]
+    for _i in range(rng.randrange(6)):
+        kind = rng.choice((Kind.DATA, Kind.END, Kind.CREDIT, Kind.CANCEL, Kind.OPEN, Kind.REPLY, Kind.NOTICE))
+        size = rng.choice((0, 1, 4, 300, wire.TUNNEL_WINDOW // 2, wire.MAX_PAYLOAD))
+        credit = rng.choice((0, 1, wire.TUNNEL_WINDOW // 4, 0xFFFFFFFF)).to_bytes(4, "big")
+        made.append(Frame(kind, channel, credit if kind == Kind.CREDIT and size != 1 else bytes(min(size, wire.MAX_PAYLOAD))))
+    return [*made[rng.random() < 0.1 :], frame]
 
 
 def _foreign(rng: random.Random, frame: Frame, corpus: list[Exchange]) -> list[Frame]:
@@ -171,8 +200,9 @@ def _flood(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:
 
 # Those that leave the pipe whole come often: what they reach lies deeper.
 MUTATIONS: tuple[tuple[int, Callable[[random.Random, Frame, list[Exchange]], list[Frame]]], ...] = (
-    (600, _value), (60, _blob), (12, _json), (6, _short), (10, _kind), (20, _channel), (10, _drop), (10, _twice), (14, _foreign),
-    (50, _parts), (20, _stray), (1, _flood),
+    (500, _value), (100, _arguments), (60, _blob), (12, _json), (6, _short), (10, _kind),
+    (20, _channel), (10, _drop), (10, _twice), (14, _foreign),
+    (50, _parts), (20, _stray), (1, _flood), (40, _connection),
 )  # fmt: skip
 _WEIGHTS, _MAKERS = zip(*MUTATIONS, strict=True)
 

@@ -177,3 +177,16 @@ def test_bad_names_are_refused_with_their_text(names: dict[str, str]) -> None:
         Network.open(names=names)
     assert caught.value.code == "invalid_configuration"
     assert all(repr(word) in caught.value.message for pair in names.items() for word in pair)
+
+
+def test_what_is_denied_stays_closed_whatever_opens_it() -> None:
+    network = Network.open("10.0.0.0/8:*").without("10.0.0.1", "*.example.com:443", "203.0.114.0/24")
+    for host, port in (("10.0.0.1", 5432), ("www.example.com", 443), ("203.0.114.9", 80), ("0x0a000001", 80)):
+        verdict = judge_host(network, host, port)
+        assert not verdict.allowed, host
+        assert "closes it" in verdict.why
+    for host, port in (("10.0.0.2", 5432), ("www.example.com", 80), ("example.com", 443)):
+        assert judge_host(network, host, port).allowed, host
+    # A name that resolves to what is denied is closed too.
+    address = ipaddress.ip_address("203.0.114.9")
+    assert not judge_address(network, "example.org", address, 443).allowed
