@@ -105,11 +105,10 @@ class Egress:
 
     def _begin(self, relay: Relay, opened: Connection, granted: str) -> None:
         self._standing[relay.channel] = (relay, opened, granted)
-        begun = time.monotonic()
         if not self._watching and self.allowance.silent_seconds is not None:
             self._cut_silent(self.allowance.silent_seconds)
         self.streams.message(Kind.REPLY, relay.channel, {"open": True})
-        self.streams.join(relay, lambda why: self._over(relay, opened, why, time.monotonic() - begun))
+        self.streams.join(relay, lambda why: self._over(relay, opened, why))
 
     async def _approved(self, host: str, port: int) -> tuple[Network, str]:
         """The policy for this connection, and the rule that was granted for it alone."""
@@ -146,8 +145,9 @@ class Egress:
         self.streams.forget(channel)
         self.streams.message(Kind.REPLY, channel, {connection.outcome: connection.why})
 
-    def _over(self, relay: Relay, opened: Connection, why: str, seconds: float) -> None:
+    def _over(self, relay: Relay, opened: Connection, why: str) -> None:
         self._standing.pop(relay.channel, None)
+        seconds = time.monotonic() - relay.began
         self.connections.add(
             replace(
                 opened,

@@ -302,7 +302,10 @@ def test_a_forwarded_port_where_nothing_listens_is_cut() -> None:
     with ends(Network.none()) as pair, socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         forward = Forward(pair.egress.streams, lambda: next(pair.channels), unused.getsockname()[1])
-        with socket.create_connection(("127.0.0.1", forward.open()), timeout=10) as sock, contextlib.suppress(ConnectionError):
+        with (
+            socket.create_connection(("127.0.0.1", forward.open()), timeout=10) as sock,
+            contextlib.suppress(ConnectionError),
+        ):
             assert sock.recv(1) == b""
 
 

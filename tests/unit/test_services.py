@@ -43,7 +43,9 @@ class Upstream(http.server.BaseHTTPRequestHandler):
                 time.sleep(0.1)
             self.wfile.write(b"0\r\n\r\n")
             return
-        told = json.dumps({"path": self.path, "method": self.command, "headers": dict(self.headers), "body": body}).encode()
+        told = json.dumps(
+            {"path": self.path, "method": self.command, "headers": dict(self.headers), "body": body}
+        ).encode()
         self.send_response(200, "fine")
         self.send_header("X-Echo", self.headers.get("Authorization", ""))
         self.send_header("Content-Length", str(len(told)))
@@ -115,7 +117,8 @@ def test_a_stream_is_passed_on_as_it_comes_and_masked_across_its_pieces(upstream
 
 
 @pytest.mark.parametrize(
-    "framing", [b"Content-Length: 5\r\n\r\nhello", b"Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"]
+    "framing",
+    [b"Content-Length: 5\r\n\r\nhello", b"Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"],
 )
 def test_bodies_go_through_in_either_framing(upstream: str, framing: bytes) -> None:
     got = exchange(service(upstream), b"POST /v1/x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n" + framing)
@@ -147,8 +150,10 @@ def test_what_is_not_open_is_refused_and_never_asked(upstream: str, line: bytes,
     "request_bytes",
     [
         b"GET /v1/x HTTP/1.1\r\n\r\n",  # no host
-        (b"GET /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n"
-        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /admin HTTP/1.1\r\n\r\n"),
+        (
+            b"GET /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /admin HTTP/1.1\r\n\r\n"
+        ),
         b"GET /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nContent-Length: 5\r\n\r\nabcde",
         b"nonsense\r\n\r\n",
         b"GET /v1/x HTTP/1.1\r\nHost: h\r\nA: " + b"x" * 100_000 + b"\r\n\r\n",
