@@ -144,7 +144,21 @@ def test_socks_without_a_method_of_ours_and_socks4() -> None:
     assert caught.value.answer[:2] == b"\0\x5b"
 
 
-PARTS = (b"CONNECT ", b"GET http://", b"h", b":80", b" HTTP/1.1", b"\r\n", b"\n", b"\0", b"[", b"]", b"@", b"\xff" * 300, b"/")
+PARTS = (
+    b"CONNECT ",
+    b"GET http://",
+    b"h",
+    b":80",
+    b" HTTP/1.1",
+    b"\r\n",
+    b"\n",
+    b"\0",
+    b"[",
+    b"]",
+    b"@",
+    b"\xff" * 300,
+    b"/",
+)
 HEADS = st.lists(st.sampled_from(PARTS) | st.binary(max_size=8)).map(b"".join)
 
 
