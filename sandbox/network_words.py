@@ -25,7 +25,9 @@ def refusal(f: Fields) -> tuple[str, str]:
     host, port = one_line(str(f.get("host")))[:NAME_CHARS], f.get("port")
     shown = f"[{host}]" if ":" in host else host
     rule = shown if port in (80, 443) else f"{shown}:{port}"
-    whose = "" if f.get("certain") else f" (asked for by {f.get('id')} or another command that runs)"
+    whose = f" to {f.get('id')}, which runs by itself" if f.get("elsewhere") else ""
+    if not f.get("certain"):
+        whose = f" (asked for by {f.get('id')} or another command that runs)"
     count = f.get("count")
     times = f", {count} times" if isinstance(count, int) and count > 1 else ""
     return (

@@ -6,6 +6,8 @@ import re
 import struct
 
 MOST_HEAD = 16 * 1024
+# As in SOCKS; and more is no name of a host. What goes on to the host of the sandbox must fit a short message.
+MOST_HOST = 255
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Of one connection and not of the request; Host is set to what is really asked for.
 _HOP_BY_HOP = (b"connection", b"keep-alive", b"te", b"trailer", b"host")
@@ -75,6 +77,8 @@ def _authority(text: bytes, default: int | None) -> tuple[str, int]:
     number = int(port or default or 0)
     if not 0 < number < 65536:
         raise GreetingError(http_answer(400, f"{number} is no port"))
+    if len(host) > MOST_HOST:
+        raise GreetingError(http_answer(400, f"the name of the host is longer than {MOST_HOST} bytes"))
     return host.decode("utf-8", "replace"), number
 
 
@@ -87,8 +91,10 @@ def _forwarded(method: bytes, path: bytes, authority: bytes, headers: list[bytes
         b"Connection: " + (b"Upgrade" if upgrade else b"close"),
     ]
     for line in headers:
-        name = line.partition(b":")[0].strip().lower()
-        if not _TOKEN.fullmatch(name) or line[:1] in b" \t":
+        name, colon, _ = line.partition(b":")
+        name = name.lower()
+        # A space before the colon, or a folded line: servers disagree on what such a header is called.
+        if not colon or not _TOKEN.fullmatch(name):
             raise GreetingError(http_answer(400, "a header of the request is malformed"))
         if name not in _HOP_BY_HOP and not name.startswith(b"proxy-"):
             kept.append(line)

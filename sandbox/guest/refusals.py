@@ -68,7 +68,8 @@ class Refusals:
             return
         notice = {"code": "network_denied", "id": command.id, **refusal, "count": 1}
         command.refusals[refusal["host"], refusal["port"]] = notice
-        if command.answered:  # its caller has an answer already
+        if command.answered:  # its caller has an answer already; this is told in one to another call
+            notice["elsewhere"] = True
             self._processes.endings.tell(notice)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,7 +19,7 @@ from .dialling import RefusedError, UnreachableError, dial, route
 from .names import Way
 from .policy import Network, judge_address, judge_host
 from .relay import Frames, Relay
-from .rules import ascii_name
+from .rules import ascii_name, is_host
 from .streams import MOST_CONNECTIONS, Streams
 
 log = logging.getLogger(__name__)
@@ -46,9 +45,10 @@ class Egress:
         self.connections = connections
         self.streams = Streams(send, self._serve)
         self.allowance = allowance or Allowance(Limits())
-        self._asking = threading.Lock()
         self._opening = 0
         self._watching = False
+        # In the loop only: what is being asked of whoever answers for refused hosts.
+        self._question: asyncio.Future[tuple[Network, str]] | None = None
         # In the loop only: with each the rule that was granted for it alone, "" where it needed none.
         self._standing: dict[int, tuple[Relay, Connection, str]] = {}
 
@@ -102,6 +102,14 @@ class Egress:
         except UnreachableError as error:
             failed = Connection(host, port, "failed", error.address, error.rule, error.why, started=started)
             self._decline(channel, failed)
+        except asyncio.CancelledError:
+            self.connections.add(Connection(host, port, "failed", why="it was cut before it stood", started=started))
+            self.streams.forget(channel)
+            raise
+        except Exception:  # whatever it was, the client in the sandbox must not wait for ever
+            log.exception("a way to %r port %s could not be sought", host, port)
+            why = "the host could not look for it: its log says why"
+            self._decline(channel, Connection(host, port, "failed", why=why, started=started))
         else:
             opened = Connection(host, port, "allowed", address, way.rule, started=started)
             self._standing[channel] = (relay, opened, granted)
@@ -131,30 +139,35 @@ class Egress:
         """The policy for this connection, and the rule that was granted for it alone."""
         network = self._network
         verdict = judge_host(network, host, port)
-        if network.ask is None or verdict.allowed or verdict.rule:  # a rule that closes it is an answer
+        # A rule that closes it is an answer.
+        if network.ask is None or verdict.allowed or verdict.rule or not is_host(host):
             return network, ""
-        return await asyncio.to_thread(self._ask, network.ask, host, port)
+        # One question at a time, and none that was answered meanwhile. It waits for a person: in a thread of its own, one in all,
+        # and to its end also where the client has gone.
+        while self._question is not None and not self._question.done():
+            await asyncio.wait([self._question])
+        if judge_host(self._network, host, port).allowed:
+            return self._network, ""
+        self._question = asyncio.ensure_future(asyncio.to_thread(self._ask, network.ask, host, port))
+        return await asyncio.shield(self._question)
 
     def _ask(self, ask: Callable[[str, int], str | None], host: str, port: int) -> tuple[Network, str]:
-        with self._asking:  # one question at a time, and none that was answered meanwhile
-            if judge_host(self._network, host, port).allowed:
-                return self._network, ""
-            try:
-                answer = ask(host, port)
-            except Exception:
-                log.warning("what answers for refused hosts failed on %s:%s", host, port, exc_info=True)
-                return self._network, ""
-            if answer not in ("once", "session"):
-                return self._network, ""
-            rule = f"{f'[{host}]' if ':' in host else host}:{port}"
-            granted = self._network.with_rules(rule)
-            if answer == "session":
-                self._network, rule = granted, ""
-            return granted, rule
+        try:
+            answer = ask(host, port)
+        except Exception:
+            log.warning("what answers for refused hosts failed on %s:%s", host, port, exc_info=True)
+            return self._network, ""
+        if answer not in ("once", "session"):
+            return self._network, ""
+        rule = f"{f'[{host}]' if ':' in host else host}:{port}"
+        granted = self._network.with_rules(rule)
+        if answer == "session":
+            self._network, rule = granted, ""
+        return granted, rule
 
     def _decline(self, channel: int, connection: Connection) -> None:
+        self.connections.add(connection)  # first: who hears of the refusal finds it in the log
         self.streams.forget(channel)
-        self.connections.add(connection)
         self.streams.message(Kind.REPLY, channel, {connection.outcome: connection.why})
 
     def _over(self, relay: Relay, opened: Connection, why: str) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sandbox.errors import ErrorCode, SandboxError
 
 from .addresses import Address, closed_kind, literal, plain
-from .rules import ALL_PORTS, Rule, ascii_name
+from .rules import ALL_PORTS, Rule, ascii_name, pinned_name
 
 Mode = Literal["none", "allow", "open", "bridge"]
 Answer = Literal["once", "session"] | None
@@ -23,13 +23,14 @@ class Network:
 
     But for ``bridge`` it has no interface beside loopback: what is allowed goes through the pipe, and the host resolves, checks
     and dials. ``denied`` are rules of what stays closed whatever opens it. ``ask`` is called for a host that is refused otherwise,
-    in a thread of its own.
+    in a thread of its own. ``names`` are looked up before any resolver, like a hosts file.
     """
 
     mode: Mode
     rules: tuple[Rule, ...] = ()
     denied: tuple[Rule, ...] = ()
     ask: Ask | None = field(default=None, compare=False)
+    names: tuple[tuple[str, Address], ...] = ()
 
     @classmethod
     def none(cls) -> Network:
@@ -37,18 +38,20 @@ class Network:
         return cls("none")
 
     @classmethod
-    def allow(cls, *rules: str, ask: Ask | None = None) -> Network:
+    def allow(cls, *rules: str, ask: Ask | None = None, names: Mapping[str, str] | None = None) -> Network:
         """What the rules name and nothing else; see ``rules`` for how they are written.
 
         A name opens public addresses alone: one that resolves to a private, link-local, loopback or metadata address needs
-        that address named too. Raises SandboxError ``invalid_configuration``.
+        that address named too. ``names`` gives hosts their addresses, as /etc/hosts does (behind a split DNS, in tests): a name
+        there is not resolved, and its address counts as named for it; rules still say which of them are open.
+        Raises SandboxError ``invalid_configuration``.
         """
-        return cls("allow", tuple(map(Rule.parse, rules)), ask=ask)
+        return cls("allow", tuple(map(Rule.parse, rules)), ask=ask, names=_pinned(names))
 
     @classmethod
-    def open(cls, *rules: str, ask: Ask | None = None) -> Network:
-        """Every public address and port; ``rules`` name what of the rest is open too."""
-        return cls("open", tuple(map(Rule.parse, rules)), ask=ask)
+    def open(cls, *rules: str, ask: Ask | None = None, names: Mapping[str, str] | None = None) -> Network:
+        """Every public address and port; ``rules`` name what of the rest is open too, ``names`` as in ``allow``."""
+        return cls("open", tuple(map(Rule.parse, rules)), ask=ask, names=_pinned(names))
 
     @classmethod
     def bridge(cls) -> Network:
@@ -81,6 +84,10 @@ class Network:
                 f"No host can be {what} by a rule here: the bridge is a network that no rule holds for.",
                 "Use Network.open() or Network.allow(...) where rules are to hold.",
             )
+
+    def address_of(self, name: str) -> Address | None:
+        """The address that ``names`` has for a name (lower case, no dot at the end)."""
+        return next((address for pinned, address in self.names if pinned == name), None)
 
     def describe(self) -> str:
         """Two lines at most for the model."""
@@ -134,6 +141,8 @@ def judge_address(network: Network, name: str | None, address: Address, port: in
     by_address = next((r for r in network.rules if r.opens_port(port) and r.opens_address(address)), None)
     by_name = _rule_for_name(network, name, port) if name is not None else None
     closed = "an address of the host itself" if own else closed_kind(address)
+    if name is not None and network.address_of(name) == address:
+        closed = None  # whoever wrote the policy has named it
     if by_address is not None and (name is None or by_name is not None or network.mode == "open"):
         return Verdict(True, by_address.text)
     opened = network.mode in ("open", "bridge") or by_name is not None
@@ -161,6 +170,10 @@ def _denied(network: Network, name: str | None, address: Address | None, port: i
 
 def _rule_for_name(network: Network, name: str, port: int) -> Rule | None:
     return next((rule for rule in network.rules if rule.opens_port(port) and rule.opens_name(name)), None)
+
+
+def _pinned(names: Mapping[str, str] | None) -> tuple[tuple[str, Address], ...]:
+    return tuple(pinned_name(name, address) for name, address in (names or {}).items())
 
 
 def _no_rule(network: Network, host: str, port: int) -> str:

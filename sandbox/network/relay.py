@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -16,6 +19,8 @@ WRITE_BUFFER = 256 * 1024
 # Short enough that a request between two of them is not late.
 CHUNK = 64 * 1024
 CREDIT_STEP = TUNNEL_WINDOW // 4
+# SO_LINGER with no time.
+RESET = struct.pack("ii", 1, 0)
 
 
 class Frames(Protocol):
@@ -44,6 +49,7 @@ class Relay(asyncio.Protocol):
         self._far_ended = False
         self._told_end = False
         self._near_ended = False
+        self._begun = False
 
     # --- the far end ------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -54,8 +60,8 @@ class Relay(asyncio.Protocol):
 
     def begin(self) -> None:
         """The sandbox knows that the connection stands: let bytes flow."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._begun = True
+        self._pass_on()
 
     def data_received(self, data: bytes) -> None:
         """See ``asyncio.Protocol``."""
@@ -117,9 +123,11 @@ class Relay(asyncio.Protocol):
         self._close_when_done()
 
     def abort(self, why: str) -> None:
-        """Cut it."""
+        """Cut it: reset, so that the far end does not take it for an orderly end of what was sent."""
         transport, self._transport = self._transport, None
         if transport is not None:
+            with contextlib.suppress(OSError):  # gone already
+                transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             transport.abort()
         self._end(why)
 
@@ -130,6 +138,8 @@ class Relay(asyncio.Protocol):
             self._send(Kind.CREDIT, self.channel, owed.to_bytes(4, "big"))
 
     def _pass_on(self) -> None:
+        if not self._begun:
+            return
         while self._held and self._window:
             size = min(len(self._held), self._window, CHUNK)
             piece = bytes(memoryview(self._held)[:size])

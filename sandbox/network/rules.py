@@ -86,6 +86,24 @@ def ascii_name(host: str) -> str | None:
     return None if labels[-1].isdigit() else name  # a resolver would take it for a number
 
 
+def is_host(text: str) -> bool:
+    """Whether it is the name of one host, or one address in any spelling."""
+    return literal(text) is not None or ascii_name(text) is not None
+
+
+def pinned_name(name: str, address: str) -> tuple[str, Address]:
+    """A line of a hosts file: the name as resolvers take it, and its address. Raises SandboxError ``invalid_configuration``."""
+    host, found = ascii_name(name), literal(address)
+    if host is None or found is None:
+        what = f"{name!r} is no host name" if host is None else f"{address!r} is no address"
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"{name!r}: {address!r} is no entry of a network's names: {what}.",
+            'Write them as {"db.example.com": "10.1.2.3"}.',
+        )
+    return host, plain(found)
+
+
 def _split(text: str, default: tuple[tuple[int, int], ...]) -> tuple[str, tuple[tuple[int, int], ...]]:
     if "://" in text or text.startswith("/"):
         bare = text.partition("://")[2].partition("/")[0] or "example.com"

@@ -35,6 +35,8 @@ class _Account:
     owed: int = 0  # sent to the guest and not credited
     ended: bool = False
     cancelled: bool = False
+    # Looks for the way that the guest wants, in the loop.
+    looking: asyncio.Task[None] | None = None
     answered: Callable[[dict[str, Any]], None] | None = None
 
 
@@ -112,8 +114,15 @@ class Streams:
             full = sum(one >= GUEST_CHANNELS for one in self._accounts) >= MOST_CONNECTIONS
             if len(self._accounts) > 4 * MOST_CONNECTIONS:  # it goes on asking without hearing the refusals
                 raise WireError("more connections than the protocol allows")
-            self._accounts[channel] = _Account()
-        self.spawn(lambda: self._opened(channel, fields, full))
+            account = self._accounts[channel] = _Account()
+
+        async def look() -> None:
+            account.looking = asyncio.current_task()
+            if account.cancelled and account.looking is not None:  # before this began
+                account.looking.cancel()
+            await self._opened(channel, fields, full)
+
+        self.spawn(look)
 
     def cut(self, why: str) -> None:
         """The pipe ended: what its connections were joined to is cut too. Those of another pipe may follow."""
@@ -264,4 +273,5 @@ class Streams:
         elif account is not None and account.answered is not None:
             answered, account.answered = account.answered, None
             answered({"failed": CUT})
-        # Else it is being dialled: its channel is in use until that has come to an end.
+        elif account is not None and account.looking is not None:  # its channel is in use until that has come to an end
+            account.looking.cancel()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandbox.guest import wire
 from sandbox.guest.greetings import (
     MOST_HEAD,
     GreetingError,
+    Wish,
     http_answer,
     http_wish,
     socks_methods,
@@ -136,3 +142,36 @@ def test_socks_without_a_method_of_ours_and_socks4() -> None:
     with pytest.raises(GreetingError) as caught:
         socks_methods(b"\x04\x01\0\x50")
     assert caught.value.answer[:2] == b"\0\x5b"
+
+
+PARTS = (
+    b"CONNECT ",
+    b"GET http://",
+    b"h",
+    b":80",
+    b" HTTP/1.1",
+    b"\r\n",
+    b"\n",
+    b"\0",
+    b"[",
+    b"]",
+    b"@",
+    b"\xff" * 300,
+    b"/",
+)
+HEADS = st.lists(st.sampled_from(PARTS) | st.binary(max_size=8)).map(b"".join)
+
+
+@given(HEADS, st.booleans())
+def test_any_bytes_are_a_wish_that_can_be_asked_or_an_answer(data: bytes, whole: bool) -> None:
+    """Nothing that a client says may raise anything else: it would end the guest, or what it asks for the pipe."""
+    readers: tuple[Callable[[bytes], object], ...] = (http_wish, socks_wish, socks_methods)
+    for read in readers:
+        try:
+            wish = read(data + (b"\r\n\r\n" if whole else b""))
+        except GreetingError:
+            continue
+        if isinstance(wish, Wish):
+            assert 0 < wish.port < 65536
+            assert len(wire.pack_message({"host": wish.host, "port": wish.port})) < 4096
+            assert b"\0" not in wish.first.split(b"\r\n\r\n")[0] or wish.tunnel

@@ -26,6 +26,8 @@ from sandbox.network.egress import Egress
 from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
 
+# The proxy has one port: tests that make one must not run side by side.
+pytestmark = pytest.mark.xdist_group("proxy port")
 NONCE = b"12345678"
 
 
@@ -250,6 +252,32 @@ def test_what_answers_for_refused_hosts_is_asked_once(echo: int) -> None:
                 sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
                 assert head(sock).startswith(b"HTTP/1.1 200 ")
         assert asked == [("127.0.0.1", echo)]
+
+
+def test_a_question_that_waits_for_its_answer_holds_up_only_who_asked(echo: int) -> None:
+    asked: list[str] = []
+    thinking, answered = threading.Event(), threading.Event()
+
+    def ask(host: str, _port: int) -> str | None:
+        asked.append(host)
+        thinking.set()
+        answered.wait(30)
+        return None
+
+    network = Network.allow(f"echo.example.com:{echo}", ask=ask, names={"echo.example.com": "127.0.0.1"})  # type: ignore[arg-type]
+    with ends(network) as pair, contextlib.ExitStack() as stack:
+        waiting = [stack.enter_context(pair.connect()) for _ in range(40)]  # more than there are threads for names
+        for number, sock in enumerate(waiting):
+            sock.sendall(b"CONNECT other%d.example.com:80 HTTP/1.1\r\n\r\n" % number)
+        assert thinking.wait(10)
+        with pair.connect() as sock:
+            sock.sendall(b"CONNECT echo.example.com:%d HTTP/1.1\r\n\r\n" % echo)
+            assert head(sock).startswith(b"HTTP/1.1 200 ")
+        assert len(asked) == 1
+        answered.set()
+        for sock in waiting:
+            assert head(sock).startswith(b"HTTP/1.1 403 ")
+        assert len(set(asked)) == len(asked) == 40
 
 
 def test_a_forwarded_port_reaches_a_server_inside(echo: int) -> None:

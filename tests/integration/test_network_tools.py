@@ -179,7 +179,9 @@ def test_a_background_command_that_was_refused_is_told_with_the_next_answer(dock
     ident = env.run("sleep 0.5; curl -sS https://evil.test/; sleep 30", background=True, session=None).unwrap().id
     answers = [env.wait_for(id=ident, log="403", timeout_seconds=20), env.run("true"), env.run("true")]
     told = [message for answer in answers for message in refusals(answer)]
-    assert told == ["A connection to evil.test:443 was refused: this sandbox has no network."]
+    assert told == [
+        "A connection to evil.test:443 was refused to c1, which runs by itself: this sandbox has no network."
+    ]
 
 
 def test_who_hides_its_sockets_has_every_running_command_told(docker_env: Make) -> None:

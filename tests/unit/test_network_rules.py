@@ -155,6 +155,30 @@ def test_describe_is_two_lines_at_most() -> None:
     assert "*.example.org:443" in Network.allow(*RULES).describe()
 
 
+def test_names_are_looked_up_before_any_resolver_and_open_nothing_by_themselves() -> None:
+    network = Network.allow(
+        "index.example.com:8443", names={"Index.example.com.": "127.1", "other.example.com": "10.0.0.1"}
+    )
+    pinned = ipaddress.ip_address("127.0.0.1")
+    assert network.address_of("index.example.com") == pinned
+    assert judge_address(network, "index.example.com", pinned, 8443).allowed
+    assert not judge_address(network, "index.example.com", pinned, 22).allowed
+    assert not judge_address(network, "index.example.com", ipaddress.ip_address("127.0.0.2"), 8443).allowed
+    assert not judge_host(network, "127.0.0.1", 8443).allowed
+    assert not judge_host(network, "other.example.com", 8443).allowed
+    assert network.with_rules("x.example.com").names == network.names
+
+
+@pytest.mark.parametrize(
+    "names", [{"two words": "10.0.0.1"}, {"*.example.com": "10.0.0.1"}, {"x.example.com": "y.example.com"}]
+)
+def test_bad_names_are_refused_with_their_text(names: dict[str, str]) -> None:
+    with pytest.raises(SandboxError) as caught:
+        Network.open(names=names)
+    assert caught.value.code == "invalid_configuration"
+    assert all(repr(word) in caught.value.message for pair in names.items() for word in pair)
+
+
 def test_what_is_denied_stays_closed_whatever_opens_it() -> None:
     network = Network.open("10.0.0.0/8:*").without("10.0.0.1", "*.example.com:443", "203.0.114.0/24")
     for host, port in (("10.0.0.1", 5432), ("www.example.com", 443), ("203.0.114.9", 80), ("0x0a000001", 80)):

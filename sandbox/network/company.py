@@ -1,0 +1,117 @@
+"""The host's own way out where its company has a proxy: which one, and a tunnel through it (CONNECT)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+# Of its answer, in bytes.
+MOST_HEAD = 16 * 1024
+
+P = TypeVar("P", bound=asyncio.Protocol)
+
+
+class NoWayError(Exception):
+    """The proxy lets nothing through, or is none; its words say why."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompanyProxy:
+    """An HTTP proxy; ``user`` is "name:password" as the setting spells it, or empty, and is never shown."""
+
+    host: str
+    port: int
+    user: str = field(default="", repr=False)
+
+    @property
+    def shown(self) -> str:
+        """Its address for people."""
+        return f"{self.host}:{self.port}"
+
+
+def company_proxy(name: str, port: int) -> CompanyProxy | None:
+    """The proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY of the host's environment have for ``name``; None: there directly.
+
+    Raises NoWayError where they name something that is no HTTP proxy.
+    """
+    named = getproxies().get("http" if port == 80 else "https")
+    if not named or proxy_bypass(f"{name}:{port}"):
+        return None
+    parts = urlsplit(named if "://" in named else f"http://{named}")
+    try:
+        proxy_port = parts.port or 3128
+    except ValueError:
+        proxy_port = 0
+    if parts.hostname is None or parts.scheme != "http" or not proxy_port:
+        shown = parts.netloc.rpartition("@")[2]
+        raise NoWayError(f"the host's proxy setting {parts.scheme}://{shown} is no http:// proxy")
+    return CompanyProxy(parts.hostname, proxy_port, parts.netloc.rpartition("@")[0])
+
+
+async def through(proxy: CompanyProxy, target: str, port: int, protocol: Callable[[], P]) -> P:
+    """A connection to ``target`` through ``proxy``, served by ``protocol``. Raises NoWayError, OSError."""
+    authority = f"[{target}]:{port}" if ":" in target else f"{target}:{port}"
+    head = f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n"
+    if proxy.user:
+        head += f"Proxy-Authorization: Basic {base64.b64encode(unquote(proxy.user).encode()).decode()}\r\n"
+    loop = asyncio.get_running_loop()
+    transport, asking = await loop.create_connection(_Asking, proxy.host, proxy.port)
+    try:
+        transport.write(f"{head}\r\n".encode())
+        status, early = await asking.answer
+    except BaseException:  # a timeout too
+        transport.abort()
+        raise
+    if status.split(" ", 2)[1:2] != ["200"]:
+        transport.abort()
+        raise NoWayError(f"it answered {status[:200]!r}")
+    made = protocol()
+    transport.set_protocol(made)
+    transport.resume_reading()
+    made.connection_made(transport)
+    if early:
+        made.data_received(early)
+    if transport.is_closing():
+        made.connection_lost(None)
+    return made
+
+
+class _Asking(asyncio.Protocol):
+    """Reads the answer to a CONNECT; ``answer`` is its first line and what came after its head."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[tuple[str, bytes]] = asyncio.get_running_loop().create_future()
+        self._data = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See ``asyncio.Protocol``."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """See ``asyncio.Protocol``."""
+        self._data += data
+        head, end, early = self._data.partition(b"\r\n\r\n")
+        if self.answer.done() or (not end and len(self._data) <= MOST_HEAD):
+            return
+        if end:
+            if self._transport is not None:
+                self._transport.pause_reading()  # what comes now is for who asked
+            self.answer.set_result((head.split(b"\r\n", 1)[0].decode("latin-1"), early))
+        else:
+            self.answer.set_exception(NoWayError(f"the head of its answer is longer than {MOST_HEAD} bytes"))
+
+    def eof_received(self) -> bool:
+        """See ``asyncio.Protocol``."""
+        self.connection_lost(None)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See ``asyncio.Protocol``."""
+        if not self.answer.done():
+            self.answer.set_exception(exc or NoWayError("it hung up"))
