@@ -83,20 +83,9 @@ class Egress:
     async def _serve(self, channel: int, fields: dict[str, Any], full: bool) -> None:
         """From the guest's wish to an open connection, or to the words why not."""
         host, port, started = str(fields["host"])[:1000], int(fields["port"]), time.time()
-        problem = self.allowance.problem(len(self._standing) + self._opening)
         self._opening += 1
         try:
-            if (service := None if full else self._service(host, port)) is not None:  # no traffic of the network
-                relay, address = await service(lambda: Relay(channel, self.streams.send))
-                self._begin(relay, Connection(host, port, "allowed", address, "service", started=started))
-                return
-            if full or problem is not None:
-                raise RefusedError(
-                    problem or f"there are {MOST_CONNECTIONS} connections already, the most there may be"
-                )
-            network, granted = await self._approved(host, port)
-            way = await route(network, host, port)
-            relay, address = await dial(way, host, port, lambda: Relay(channel, self.streams.send, self.allowance))
+            await self._open(channel, host, port, started, full)
         except RefusedError as error:
             self._decline(channel, Connection(host, port, "denied", why=error.why, started=started))
         except UnreachableError as error:
@@ -110,14 +99,26 @@ class Egress:
             log.exception("a way to %r port %s could not be sought", host, port)
             why = "the host could not look for it: its log says why"
             self._decline(channel, Connection(host, port, "failed", why=why, started=started))
-        else:
-            opened = Connection(host, port, "allowed", address, way.rule, started=started)
-            self._standing[channel] = (relay, opened, granted)
-            if not self._watching and self.allowance.silent_seconds is not None:
-                self._cut_silent(self.allowance.silent_seconds)
-            self._begin(relay, opened)
         finally:
             self._opening -= 1
+
+    async def _open(self, channel: int, host: str, port: int, started: float, full: bool) -> None:
+        """Judge, dial and join. Raises RefusedError, UnreachableError."""
+        problem = self.allowance.problem(len(self._standing) + self._opening - 1)
+        if (service := None if full else self._service(host, port)) is not None:  # no traffic of the network
+            relay, address = await service(lambda: Relay(channel, self.streams.send))
+            self._begin(relay, Connection(host, port, "allowed", address, "service", started=started))
+            return
+        if full or problem is not None:
+            raise RefusedError(problem or f"there are {MOST_CONNECTIONS} connections already, the most there may be")
+        network, granted = await self._approved(host, port)
+        way = await route(network, host, port)
+        relay, address = await dial(way, host, port, lambda: Relay(channel, self.streams.send, self.allowance))
+        opened = Connection(host, port, "allowed", address, way.rule, started=started)
+        self._standing[channel] = (relay, opened, granted)
+        if not self._watching and self.allowance.silent_seconds is not None:
+            self._cut_silent(self.allowance.silent_seconds)
+        self._begin(relay, opened)
 
     def _service(self, host: str, port: int) -> Way | None:
         """Who serves that name; None for a name of the world. Raises RefusedError for a port that is not served."""
