@@ -84,6 +84,10 @@ class AsyncEnvironment:
         """See ``GuestEnvironment.resume``. Raises SandboxError."""
         await asyncio.to_thread(self.environment.resume)
 
+    async def secret(self, name: str, value: str, *, always: bool = True) -> None:
+        """See ``Environment.secret``. Raises SandboxError."""
+        self.environment.secret(name, value, always=always)
+
     async def describe(self) -> dict[str, str]:
         """See ``Environment.describe``."""
         return await asyncio.to_thread(self.environment.describe)

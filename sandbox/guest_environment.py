@@ -126,13 +126,14 @@ class GuestEnvironment(NetworkedEnvironment, KeepsState):
                 f"Call env.{request.operation}(...) from the host's own code.",
             )
         args, call = prepared(request, self.limits)
+        self._give_secrets(request, args)
         if isinstance(request, op.Send) and request.keys:
             args["application_keys"] = self._screens.application_keys(request.id, self._ask_screen)
         if isinstance(request, op.Change):
             call["request_id"] = request.request_id
         if watch is not None:
             _check_watch(request, watch)
-            call["watch"] = watch
+            call["watch"] = watch = watch.masked(self.hidden.mask) if self.hidden else watch
         try:
             if isinstance(request, op.Screen):
                 fields, blob = self._screens.draw(request.id, self._ask_screen), b""
@@ -147,6 +148,10 @@ class GuestEnvironment(NetworkedEnvironment, KeepsState):
         if watch is not None:
             watch.finish()
         return self._envelope(request, fields, blob, started)
+
+    def _give_secrets(self, request: op.Request, args: dict[str, Any]) -> None:
+        if isinstance(request, op.Run) and (self.hidden or request.secrets):
+            args["env"] = {**self.hidden.variables(request.secrets), **(args["env"] or {})}
 
     @cached_property
     def _screens(self) -> Screens:
@@ -190,7 +195,7 @@ class GuestEnvironment(NetworkedEnvironment, KeepsState):
             fields, blob = self._live().request("upload", request.model_dump(), timeout_seconds=FILE_SECONDS, body=body)
             return self._envelope(request, fields, blob, started)
 
-        return _guarded(op.Upload, work)
+        return self.hidden.envelope(_guarded(op.Upload, work))
 
     def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
         """See ``OperationMethods.download``."""
@@ -208,7 +213,11 @@ class GuestEnvironment(NetworkedEnvironment, KeepsState):
                     )
                 return envelope
 
-        return _guarded(op.Download, work)
+        return self.hidden.envelope(_guarded(op.Download, work))
+
+    def secret(self, name: str, value: str, *, always: bool = True) -> None:
+        """See ``Environment.secret``. Programs in the sandbox can read it: it is masked in what comes out, and no more."""
+        self.hidden.add(name, value, always)
 
     # --- description ------------------------------------------------------------------
     def describe(self) -> dict[str, str]:
@@ -217,6 +226,7 @@ class GuestEnvironment(NetworkedEnvironment, KeepsState):
         return {
             "sandbox": f"{self._kind()} Commands run in /bin/bash where the image has it; relative paths start at the workspace.",
             "network": self.network.describe(),
+            **self.hidden.describe(),
             "limits": (
                 f"{limits.memory_bytes >> 20} MiB memory, {limits.cpus:g} cpus, {limits.pids} processes, "
                 f"{limits.workspace_bytes >> 20} MiB workspace; a command may take {limits.timeout_seconds:g} s unless "
@@ -236,7 +246,7 @@ class GuestEnvironment(NetworkedEnvironment, KeepsState):
             result = result_of(op.Usage(), fields, b"")
         except SandboxError:
             return {}
-        return {"left": result.to_text()} if isinstance(result, res.UsageResult) else {}
+        return {"left": self.hidden.mask.text(result.to_text())} if isinstance(result, res.UsageResult) else {}
 
     def _kind(self) -> str:
         return "A sandbox."

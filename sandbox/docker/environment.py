@@ -229,11 +229,13 @@ class DockerEnvironment(ContainedEnvironment):
         return self._with_history(lambda history: forked(self, self._twin, history, count, checkpoint))
 
     def _twin(self) -> DockerEnvironment:
-        return type(self)(
+        twin = type(self)(
             self.image, limits=self.limits, network=self.network, env=self._env, ca_bundle=self._bundle,
             approver=self.approver, report=self._report, profile=self.profile.name, runtime=self._oci_runtime,
             track_changes=self.track_changes,
         )  # fmt: skip
+        self.hidden.copy_to(twin.hidden)
+        return twin
 
     def _fill(self) -> None:
         if self._bundle is not None:

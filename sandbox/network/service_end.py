@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .secrets import Mask, MaskedStream
+from sandbox.masking import Mask, MaskedStream
+
 from .services import Service
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class ServiceEnd:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self._mask = Mask(service.secrets())
+        self._mask = Mask.of_stars(service.secrets())
         self._client: httpx.AsyncClient | None = None
 
     def _upstream(self) -> httpx.AsyncClient:

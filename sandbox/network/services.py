@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.masking import credentials_of
 
 from .rules import ascii_name
 
@@ -60,15 +61,9 @@ class Service:
             return f"{path[:200]} is not among the paths that are open: {', '.join(self.paths)}"
         return None
 
-    def secrets(self) -> tuple[bytes, ...]:
+    def secrets(self) -> tuple[str, ...]:
         """What must not be seen in the sandbox: the values, and the credentials within them."""
-        found = []
-        for value in self.headers.values():
-            found.append(value.encode())
-            scheme, _, credentials = value.partition(" ")
-            if credentials and scheme.lower() in ("bearer", "basic", "token", "digest", "apikey"):
-                found.append(credentials.strip().encode())
-        return tuple(found)
+        return tuple(part for value in self.headers.values() for part in credentials_of(value))
 
 
 def _refused(why: str, hint: str) -> SandboxError:
