@@ -31,8 +31,7 @@ check: venv ## ruff, mypy and the walls between packages
 
 test: setup check ## set-up, the checks and every test
 	@echo "running the tests (2 at a time), then those that need the machine for themselves"
-	@.venv/bin/pytest -q -n 2 --dist loadgroup -m "not alone" $(PYTEST_ARGS); many=$$?; [ $$many = 0 ] || [ $$many = 5 ] || exit $$many; \
-	    .venv/bin/pytest -q -m alone $(PYTEST_ARGS); alone=$$?; [ $$alone = 5 ] && exit $$many; exit $$alone
+	@.ci/tests $(PYTEST_ARGS)
 
 fuzz: venv ## both ends of the pipe against FRAMES=100000 mutated frames each (SEED=1)
 	@.venv/bin/python -m tests.fuzz run --frames $(FRAMES) --seed $(SEED)

@@ -18,9 +18,13 @@ from typing import Any, ParamSpec, Self, TypeVar
 from . import results as res
 from .envelope import Envelope
 from .environment import ActionLike, Environment
+from .errors import ErrorCode, SandboxError
 from .following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Tail, rests
 from .limits import Limits
 from .methods import OperationMethods
+from .network.connections import Connection
+from .network.policy import Network
+from .networked import NetworkedEnvironment
 from .state.methods import StateMethods
 from .watching import CancelToken, OnOutput, StreamName, Watch
 
@@ -87,6 +91,34 @@ class AsyncEnvironment:
     async def secret(self, name: str, value: str, *, always: bool = True) -> None:
         """See ``Environment.secret``. Raises SandboxError."""
         self.environment.secret(name, value, always=always)
+
+    @property
+    def network(self) -> Network:
+        """See ``NetworkedEnvironment.network``."""
+        return self._networked.network
+
+    async def allow(self, *rules: str) -> Network:
+        """See ``NetworkedEnvironment.allow``."""
+        return await self._call(self._networked.allow, *rules)
+
+    async def deny(self, *rules: str) -> Network:
+        """See ``NetworkedEnvironment.deny``."""
+        return await self._call(self._networked.deny, *rules)
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """See ``NetworkedEnvironment.connections``."""
+        return self._networked.connections
+
+    @property
+    def _networked(self) -> NetworkedEnvironment:
+        if not isinstance(self.environment, NetworkedEnvironment):
+            raise SandboxError(
+                ErrorCode.operation_not_supported,
+                f"{type(self.environment).__name__} has no network of its own.",
+                "Use DockerEnvironment(network=...).",
+            )
+        return self.environment
 
     async def describe(self) -> dict[str, str]:
         """See ``Environment.describe``."""

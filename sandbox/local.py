@@ -106,15 +106,13 @@ class LocalEnvironment(GuestEnvironment):
         package_root = str(Path(__file__).resolve().parent.parent)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "sandbox.guest"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env={"PYTHONPATH": package_root, "PATH": os.environ.get("PATH", os.defpath)},
             start_new_session=True,
             bufsize=0,
-        )
-        transport = self._carrying(
-            Transport(ProcessStream(self._process), self._post_mortem, lease_seconds=self.limits.lease_seconds)
-        )
+        )  # fmt: skip
+        stream = ProcessStream(self._process)
+        transport = self._carrying(Transport(stream, self._post_mortem, lease_seconds=self.limits.lease_seconds))
         place = {
             "workspace": workspace, "home": home, "spill": spill, "roots": [workspace, home, spill, tmp],
             "uid": os.getuid(), "gid": os.getgid(), "interpreter": ["/usr/bin/env", f"PYTHONPATH={package_root}", sys.executable],

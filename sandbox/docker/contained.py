@@ -11,6 +11,7 @@ from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest_environment import GuestEnvironment
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
+from sandbox.network.streams import Streams
 from sandbox.transport import Transport
 
 from . import postmortem, reaching
@@ -23,6 +24,9 @@ from .profiles import Profile
 from .reaching import EngineKeep
 from .removal import remove
 from .stream import AttachStream
+
+# A guest reads what is in its pipe in milliseconds; one that does not is paused all the same.
+DRAIN_SECONDS = 1.0
 
 
 class ContainedEnvironment(GuestEnvironment):
@@ -113,7 +117,7 @@ class ContainedEnvironment(GuestEnvironment):
     def _freeze(self) -> None:
         streams = None if self._egress is None else self._egress.streams
         if streams is not None:
-            streams.rest()  # what wakes it later must find room in the pipe
+            self._drain(streams)
         try:
             with translated():
                 connect().api.pause(self.container_id)
@@ -121,6 +125,13 @@ class ContainedEnvironment(GuestEnvironment):
             if streams is not None:
                 streams.go_on()
             raise
+
+    def _drain(self, streams: Streams) -> None:
+        """Connections stop sending, and what they sent is read: what wakes the sandbox must find room in its pipe."""
+        streams.rest()
+        if streams.busy and self._transport is not None:
+            with contextlib.suppress(SandboxError):
+                self._transport.request("usage", {}, timeout_seconds=DRAIN_SECONDS)
 
     def _thaw(self) -> None:
         with translated():

@@ -146,7 +146,7 @@ class Client:
         elif denied:
             self._refuse(greetings.http_answer(403, f"{wish.host}:{wish.port} is refused by the sandbox: {why}"))
         else:
-            self._refuse(greetings.http_answer(502, f"{wish.host}:{wish.port} is allowed, but {why}"))
+            self._refuse(greetings.http_answer(502, f"{wish.host}:{wish.port} was not reached: {why}"))
 
     def _refuse(self, answer: bytes) -> None:
         self._say(answer)

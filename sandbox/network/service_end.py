@@ -104,12 +104,8 @@ class ServiceEnd:
                 connection.receive_data(await reader.read(READ_BYTES))
 
     async def _answer(
-        self,
-        connection: h11.Connection,
-        request: h11.Request,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
+        self, connection: h11.Connection, request: h11.Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:  # fmt: skip
         import h11
         import httpx
 
@@ -123,30 +119,30 @@ class ServiceEnd:
             return
         if connection.they_are_waiting_for_100_continue:
             writer.write(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-
-        async def body() -> AsyncIterator[bytes]:
-            while True:
-                event = await self._next(connection, reader)
-                if isinstance(event, h11.Data):
-                    yield bytes(event.data)
-                elif isinstance(event, h11.EndOfMessage):
-                    return
-                else:
-                    raise ConnectionError("the request ended too soon")
-
         headers = self._headers(request)
         has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in request.headers)
         url = self.service.upstream.rstrip("/") + target
         try:
-            async with self._upstream().stream(
-                method, url, headers=headers, content=body() if has_body else None
-            ) as answer:
+            body = self._body(connection, reader) if has_body else None
+            async with self._upstream().stream(method, url, headers=headers, content=body) as answer:
                 await self._pass_back(connection, answer, writer)
         except httpx.HTTPError as error:
             if connection.our_state is not h11.SEND_RESPONSE:
                 raise ConnectionError("the answer broke off") from error
             why = self._mask.whole(f"{type(error).__name__}: {error}".encode()).decode("utf-8", "replace")[:300]
             await self._say(connection, writer, 502, f"{self.service.host} could not be asked: {why}")
+
+    async def _body(self, connection: h11.Connection, reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+        import h11
+
+        while True:
+            event = await self._next(connection, reader)
+            if isinstance(event, h11.Data):
+                yield bytes(event.data)
+            elif isinstance(event, h11.EndOfMessage):
+                return
+            else:
+                raise ConnectionError("the request ended too soon")
 
     def _problem(self, request: h11.Request, method: str, target: str) -> str | None:
         if sum(len(name) + len(value) for name, value in request.headers) > HEAD_BYTES:

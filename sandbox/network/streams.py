@@ -119,6 +119,11 @@ class Streams:
         if begun:
             self.in_loop(end)
 
+    @property
+    def busy(self) -> bool:
+        """Whether there are connections."""
+        return bool(self._accounts)
+
     def rest(self) -> None:
         """Send nothing until ``go_on``: the sandbox is to be paused, and its pipe not full then."""
         self._flowing.clear()

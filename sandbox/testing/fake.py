@@ -38,6 +38,7 @@ class FakeEnvironment(GuestEnvironment):
     one, to what they print (text or bytes), to a ``Ran``, to a mapping of its fields, or to a callable that gets the
     ``FakeRun`` and answers one of these; or it is one callable for all, which answers None for what it does not know. A
     command that is not known is the failure ``operation_not_supported``. ``pages`` maps addresses to texts for ``browse``.
+    ``network`` is a policy to read and change; nothing goes anywhere.
 
     Everything else is the real thing: arguments, ranges, edits, codes, hints and envelopes are made by the code that serves
     real sandboxes. ``requests`` lists every valid request so far, for assertions. ``lose()`` makes it unavailable.
@@ -50,9 +51,10 @@ class FakeEnvironment(GuestEnvironment):
         *,
         pages: Mapping[str, str] | None = None,
         limits: Limits | None = None,
+        network: Network | None = None,
         approver: Approver | None = None,
     ) -> None:
-        super().__init__(limits, Network.none(), approver)
+        super().__init__(limits, network, approver)
         self.requests: list[op.Request] = []
         self._tree = Tree()
         bounds = asdict(self.limits)

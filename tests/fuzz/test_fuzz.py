@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from random import Random
@@ -20,22 +22,25 @@ from sandbox.testing import GuestRequest, ScriptedGuest
 from tests.unit.talking import fails, talk
 
 from . import host
-from .__main__ import Run, replay
+from .__main__ import replay
 from .conversations import NONCE, load
 from .found import Counts, Found
 from .host import FuzzedEnvironment, MutantStream
 
 SEED = 7
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("target", "frames"), [("host", 4000), ("guest", 1500)])
 def test_a_short_run(target: str, frames: int) -> None:
-    run = Run(target, SEED)
-    run.until(frames, seconds=60)
-    assert run.found == []
-    assert run.counts.frames >= min(frames, 1000)
-    grown = run.growth()
-    assert (grown["descriptors"], grown["threads"]) == (0, 0)
+    """In a process of its own: threads and descriptors of the tests before it would come and go in its figures."""
+    command = [sys.executable, "-m", "tests.fuzz", "run", "--json", "--target", target, "--seed", str(SEED)]
+    command += ["--frames", str(frames), "--seconds", "60"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    report = json.loads(run.stdout)
+    assert (run.returncode, report["found"]) == (0, 0), run.stderr
+    assert report["frames"] >= min(frames, 1000)
+    assert (report["grown"]["descriptors"], report["grown"]["threads"]) == (0, 0)
 
 
 def test_what_was_really_said_is_answered_as_it_was() -> None:

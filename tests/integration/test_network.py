@@ -1,0 +1,170 @@
+"""The network of real sandboxes: what their rules let out, what is refused, and how both change while they run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sandbox import DockerEnvironment, Limits, LocalEnvironment, Network
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.network.connections import Connection
+
+from .observing import eventually, within
+from .serving import Server, serving
+
+pytestmark = pytest.mark.engine
+
+SMALL = Limits(memory_bytes=512 << 20)
+PROXY = "http://127.0.0.1:24128"
+Make = Callable[..., DockerEnvironment]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as made:
+        yield made
+
+
+def curl(url: str, *options: str) -> str:
+    return f"curl -sS --proxy {PROXY} --noproxy '' {' '.join(options)} {url}"
+
+
+def ended(env: DockerEnvironment) -> list[Connection]:
+    return [one for one in env.connections if one.outcome == "allowed"]
+
+
+def test_what_a_rule_names_is_reached_and_counted(docker_env: Make, server: Server) -> None:
+    env = docker_env(limits=SMALL, network=Network.allow(server.rule))
+    assert env.run(curl(server.url(3_000_000)) + " | wc -c").unwrap().output.strip() == "3000000"
+    eventually(lambda: len(ended(env)) == 1)
+    [one] = ended(env)
+    assert (one.host, one.port, one.address, one.rule) == ("127.0.0.1", server.port, "127.0.0.1", server.rule)
+    assert one.received_bytes > 3_000_000
+    assert 0 < one.sent_bytes < 1000
+    assert one.why == ""
+
+
+@pytest.mark.parametrize("network", [Network.none(), Network.allow("example.com"), Network.open()])
+def test_what_no_rule_names_is_refused_with_words(docker_env: Make, server: Server, network: Network) -> None:
+    env = docker_env(limits=SMALL, network=network)
+    before = len(server.asked)
+    said = env.run(curl(server.url(), "-i")).unwrap().output
+    assert said.startswith(f"HTTP/1.1 403 127.0.0.1:{server.port} is refused by the sandbox: ")
+    assert len(server.asked) == before
+    assert [one.outcome for one in env.connections] == ["denied"]
+
+
+def test_rules_change_while_it_runs(docker_env: Make, server: Server) -> None:
+    env = docker_env(limits=SMALL)
+    assert " 403 " in env.run(curl(server.url(), "-i")).unwrap().output
+    assert env.allow(server.rule) == env.network
+    assert env.run(curl(server.url(5))).unwrap().output == "xxxxx"
+    slow = env.run(curl(server.url(1 << 33), "--limit-rate 1M -o /dev/null"), background=True, session=None).unwrap().id
+    eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{1 << 33}")
+    env.deny(server.rule)
+    assert within(5, lambda: env.wait_for(id=slow, exit=True, timeout_seconds=5))[0].ok
+    assert env.logs(slow).unwrap().exit_code in (18, 56)
+    eventually(lambda: any("the rules were changed" in one.why for one in ended(env)))
+    assert " 403 " in env.run(curl(server.url(), "-i")).unwrap().output
+    env.network = Network.open(server.rule)
+    assert env.run(curl(server.url(5))).unwrap().output == "xxxxx"
+
+
+def test_a_change_of_other_rules_cuts_nothing(docker_env: Make, server: Server) -> None:
+    env = docker_env(limits=SMALL, network=Network.allow(server.rule))
+    going = env.run(curl(server.url(3 << 20), "--limit-rate 2M") + " | wc -c", background=True).unwrap().id
+    eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{3 << 20}")
+    env.deny("example.com")
+    env.allow("example.org")
+    assert env.wait_for(id=going, exit=True, timeout_seconds=20).ok
+    assert env.logs(going).unwrap().content.strip() == str(3 << 20)
+
+
+def test_many_at_once_and_one_that_takes_nothing(docker_env: Make, server: Server) -> None:
+    env = docker_env(limits=SMALL, network=Network.allow(server.rule))
+    stalled = f"curl -sS --proxy {PROXY} --noproxy '' {server.url(1 << 30)} | sleep 60"
+    env.run(stalled, background=True, session=None).unwrap()
+    eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{1 << 30}")
+    many = f"for i in $(seq 50); do {curl(server.url(200_000))} | wc -c & done; wait"
+    assert env.run(many, session=None).unwrap().output.split() == ["200000"] * 50
+
+
+def test_names_are_not_resolved_inside_and_nothing_else_leads_out(docker_env: Make) -> None:
+    env = docker_env(limits=SMALL, network=Network.open())
+    said = (
+        env.run("curl -sS --noproxy '*' http://made-up.example.com; curl -sS --noproxy '*' http://192.0.2.1")
+        .unwrap()
+        .output
+    )
+    assert "Could not resolve host" in said
+    assert "Network is unreachable" in said or "Couldn't connect" in said or "Failed to connect" in said
+    assert env.run("ls /sys/class/net").unwrap().output.split() == ["lo"]
+
+
+def test_a_bridge_has_no_rules(docker_env: Make) -> None:
+    env = docker_env(limits=SMALL, network=Network.bridge())
+    assert env.run(curl("http://192.0.2.1/")).unwrap().exit_code == 7  # nobody listens there
+    with pytest.raises(SandboxError) as refused:
+        env.allow("example.com")
+    assert refused.value.code is ErrorCode.invalid_configuration
+    with pytest.raises(SandboxError) as changed:
+        env.network = Network.none()
+    assert changed.value.code is ErrorCode.invalid_configuration
+
+
+def test_a_pause_holds_a_download_up_and_no_more(docker_env: Make, server: Server) -> None:
+    env = docker_env(limits=SMALL, network=Network.allow(server.rule))
+    going = env.run(curl(server.url(300 << 20)) + " | wc -c", background=True, session=None).unwrap().id
+    eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{300 << 20}")
+    env.pause()
+    time.sleep(0.5)
+    within(3, env.resume)
+    assert env.wait_for(id=going, exit=True, timeout_seconds=60).ok
+    assert env.logs(going).unwrap().content.strip() == str(300 << 20)
+
+
+def test_who_attaches_brings_rules_and_without_there_are_none(docker_env: Make, server: Server) -> None:
+    env = docker_env(limits=SMALL, network=Network.allow(server.rule), keep=True, keep_seconds=60.0)
+    attached: list[DockerEnvironment] = []
+    try:
+        assert env.run(curl(server.url(5))).unwrap().output == "xxxxx"
+        asking = f"sleep 1; {curl(server.url(5), '-i')}"
+        alone = env.run(asking, background=True, session=None).unwrap().id
+        env.close()
+        time.sleep(2)
+        attached.append(DockerEnvironment.attach(env.container_id))
+        assert attached[0].network == Network.none()
+        assert "no orchestrator is attached" in attached[0].logs(alone).unwrap().content
+        assert " 403 " in attached[0].run(curl(server.url(), "-i")).unwrap().output
+        attached[0].close()
+        attached.append(DockerEnvironment.attach(env.container_id, network=Network.allow(server.rule)))
+        assert attached[1].run(curl(server.url(5))).unwrap().output == "xxxxx"
+        with pytest.raises(SandboxError) as refused:
+            DockerEnvironment.attach(env.container_id, network=Network.bridge(), take_over=True)
+        assert refused.value.code is ErrorCode.invalid_configuration
+    finally:
+        (attached or [env])[-1].remove()
+
+
+def test_who_answers_for_a_refused_host_lets_the_same_connection_go_on(docker_env: Make, server: Server) -> None:
+    asked: list[tuple[str, int, str]] = []
+
+    def ask(host: str, port: int) -> str | None:
+        asked.append((host, port, threading.current_thread().name))
+        return "once" if len(asked) == 1 else None
+
+    env = docker_env(limits=SMALL, network=Network.allow(ask=ask))  # type: ignore[arg-type]
+    assert env.run(curl(server.url(5))).unwrap().output == "xxxxx"
+    assert " 403 " in env.run(curl(server.url(5), "-i")).unwrap().output
+    assert [one[:2] for one in asked] == [("127.0.0.1", server.port)] * 2
+
+
+def test_a_local_environment_says_that_it_cannot_restrict() -> None:
+    with LocalEnvironment() as env:
+        for change in (env.allow, env.deny):
+            with pytest.raises(SandboxError) as refused:
+                change("example.com")
+            assert refused.value.code is ErrorCode.operation_not_supported
