@@ -18,9 +18,9 @@ from . import results as res
 from .envelope import Envelope, Failure, Success
 from .environment import Approver, invalid_arguments
 from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
+from .forwarding import ForwardingEnvironment
 from .limits import Limits
 from .network.policy import Network
-from .networked import NetworkedEnvironment
 from .preparing import FILE_SECONDS, prepared
 from .replies import fault_of, notices_of, result_of, violation, worded
 from .state.history import History
@@ -38,7 +38,7 @@ T = TypeVar("T")
 LOOK_SECONDS = 1.0
 
 
-class GuestEnvironment(NetworkedEnvironment, KeepsState):
+class GuestEnvironment(ForwardingEnvironment, KeepsState):
     """An environment whose operations a guest carries out. Subclasses say how to reach one.
 
     May be used by many threads at once: foreground runs of one session queue, nothing else waits for them.

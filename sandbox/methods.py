@@ -138,6 +138,12 @@ class OperationMethods(ABC):
         """
         return cast("Envelope[res.WaitForResult]", self.execute("wait_for", options, watch=_stopped_by(cancel)))
 
+    def wait_for_port(
+        self, port: int, *, timeout_seconds: float = 30.0, cancel: CancelToken | None = None, **options: Any
+    ) -> Envelope[res.WaitForResult]:
+        """Wait until something listens at TCP ``port`` in the sandbox: ``wait_for(port=)``; options ``id``, ``host``."""
+        return self.wait_for(port=port, timeout_seconds=timeout_seconds, cancel=cancel, **options)
+
     def processes(self, id: str | None = None) -> Envelope[res.ProcessesResult]:  # noqa: A002
         """The commands of the sandbox with their processes, or one of them."""
         return cast("Envelope[res.ProcessesResult]", self.execute("processes", {"id": id}))

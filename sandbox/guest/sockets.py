@@ -44,6 +44,19 @@ def listeners() -> dict[str, tuple[str, str, int]]:
     return found
 
 
+def tcp_listeners() -> list[tuple[str, str, int]]:
+    """Of these only the TCP ones: (inode, host, port)."""
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in _lines(f"/proc/net/{table}"):
+            words = line.split(None, 10)
+            if len(words) > 9 and words[3] == LISTEN:
+                host, _, port = address(words[1]).rpartition(":")
+                if port.isdigit():
+                    found.append((words[9], host.strip("[]"), int(port)))
+    return found
+
+
 def open_at(port: int, host: str | None) -> str | None:
     """The address at which TCP ``port`` is open to ``host`` (None: this sandbox itself); None where it is not."""
     for protocol, address, number in listeners().values():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -14,6 +17,8 @@ WRITE_BUFFER = 256 * 1024
 # Short enough that a request between two of them is not late.
 CHUNK = 64 * 1024
 CREDIT_STEP = TUNNEL_WINDOW // 4
+# SO_LINGER with no time.
+RESET = struct.pack("ii", 1, 0)
 
 
 class Frames(Protocol):
@@ -107,6 +112,10 @@ class Relay(asyncio.Protocol):
         """Cut it."""
         transport, self._transport = self._transport, None
         if transport is not None:
+            sock = transport.get_extra_info("socket")
+            if sock is not None:  # reset, so that a cut is not taken for an end
+                with contextlib.suppress(OSError):
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             transport.abort()
         self._end(why)
 

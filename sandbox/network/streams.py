@@ -52,9 +52,16 @@ class Streams:
         self._tasks: set[asyncio.Task[Any]] = set()
         # Closed with the sandbox; used in the loop only.
         self.servers: set[asyncio.Server] = set()
+        # Cut with the pipe: connections that wait for the guest's answer.
+        self.waiting: set[Relay] = set()
         self._closed = False
         self._flowing = threading.Event()
         self._flowing.set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can come of it any more."""
+        return self._closed
 
     # --- the reader's thread ------------------------------------------------------------------
     def takes(self, channel: int) -> bool:
@@ -113,7 +120,7 @@ class Streams:
         def end() -> None:
             for task in list(self._tasks):
                 task.cancel()
-            for relay in list(self._relays.values()):
+            for relay in [*self.waiting, *self._relays.values()]:
                 relay.abort(why)
 
         if begun:
@@ -175,7 +182,7 @@ class Streams:
             loop.run_forever()
             for server in self.servers:
                 server.close()
-            for relay in list(self._relays.values()):
+            for relay in [*self.waiting, *self._relays.values()]:
                 relay.abort("the sandbox was closed")
             for task in list(self._tasks):
                 task.cancel()
