@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .limits import Limits
     from .local import LocalEnvironment
     from .network.policy import Network
+    from .network.side_services import Ready, SideService
     from .testing import FakeEnvironment
     from .watching import CancelToken
 
@@ -34,6 +35,8 @@ _HOMES = {
     "Limits": ".limits",
     "LocalEnvironment": ".local",
     "Network": ".network.policy",
+    "Ready": ".network.side_services",
+    "SideService": ".network.side_services",
     "FakeEnvironment": ".testing",
 }
 
@@ -51,8 +54,10 @@ __all__ = [
     "Network",
     "Notice",
     "OperationError",
+    "Ready",
     "SandboxError",
     "SandboxUnavailableError",
+    "SideService",
     "Success",
     "ToolError",
 ]

@@ -92,7 +92,9 @@ def run(
     kept = Kept(keep or name is not None or keep_seconds is not None, name, inside, seconds, take_over)
     _refuse_with_in(ctx, kept)
     folder = None if local else workspace
-    asked = sandbox_of(image, folder, network, memory, cpus, local, disk=disk, profile=profile, runtime=runtime, kept=kept)
+    asked = sandbox_of(
+        image, folder, network, memory, cpus, local, disk=disk, profile=profile, runtime=runtime, kept=kept
+    )
     with _opened(asked, timeout) as sandbox:
         if local and workspace is not None:  # LocalEnvironment would work in the folder itself
             sandbox.upload(_folder(workspace), ".").unwrap()
@@ -212,7 +214,9 @@ def _refuse_with_in(ctx: typer.Context, kept: Kept) -> None:
         name = str(option.name)
         source = ctx.get_parameter_source(name)
         if name not in _WITH_IN and source is not None and source.name == "COMMANDLINE":
-            raise bad_input(f"{option.opts[-1]} means nothing with --in: that sandbox is there.", f"Leave out {option.opts[-1]}.")
+            raise bad_input(
+                f"{option.opts[-1]} means nothing with --in: that sandbox is there.", f"Leave out {option.opts[-1]}."
+            )
 
 
 def _kept_one(known: str, take_over: bool) -> GuestEnvironment:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from . import operations as op
 from . import results as res
-from .envelope import Envelope, Failure, Success
+from .envelope import Envelope, Failure, Notice, Success
 from .environment import Approver, invalid_arguments
 from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
 from .forwarding import ForwardingEnvironment
@@ -70,6 +70,10 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
     def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
         """Make good on a command's deadline though the guest is silent; the error to report."""
         return error
+
+    def _host_notices(self) -> tuple[Notice, ...]:
+        """What the host has to tell with the next answer; each once."""
+        return ()
 
     # --- life ------------------------------------------------------------------
     def start(self) -> Self:
@@ -164,7 +168,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
 
     def _envelope(self, request: op.Request, fields: Mapping[str, Any], blob: bytes, started: float) -> Envelope[Any]:
         duration_ms = (time.monotonic() - started) * 1000
-        notices = tuple(notices_of(fields.get("notices")))
+        notices = (*notices_of(fields.get("notices")), *self._host_notices())
         result = result_of(request, fields, blob)
         if isinstance(result, res.RunResult | res.LogsResult) and result.encoding_errors:
             notices = (*notices, *notices_of([{"code": "output_not_text"}]))

@@ -11,7 +11,7 @@ from typing import Any
 from . import conditions, waits
 from .envelope import Notice
 from .errors import ErrorCode
-from .notices import NOTICES
+from .notices import HOST_NOTICES, NOTICES
 from .wording import Wording, size
 
 Fields = Mapping[str, Any]
@@ -34,6 +34,11 @@ def word_notice(code: str, fields: Fields) -> Notice | None:
     """The notice for what the guest noticed; None for a code this host does not know."""
     maker = NOTICES.get(code)
     return None if maker is None else Notice(code, *maker(_known(fields)))
+
+
+def host_notice(code: str, fields: Fields) -> Notice:
+    """The notice for what the host itself noticed."""
+    return Notice(code, *HOST_NOTICES[code](fields))
 
 
 # Fields that are lists; all others are single values.
@@ -318,7 +323,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         f"There are more than {f.get('limit')} files and folders."
         if "path_bytes" not in f
         else f"The paths of all files and folders together take more than {size(f['path_bytes'])}.",
-        "Delete what is not needed, or keep it in archives."
+        "Delete what is not needed, or keep it in archives.",
     ),
     ErrorCode.invalid_url: lambda f: Wording(
         f"{f.get('url')!r} is no address to open: {f.get('problem', 'malformed')}.",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .environment import Approver
 from .errors import ErrorCode, SandboxError
 from .network.connections import Connection, ConnectionLog
+from .network.crossing import Crossing
 from .network.egress import Egress
+from .network.names import Way
 from .network.policy import Network
 from .pausing import PausableEnvironment
 from .transport import Transport
@@ -69,6 +73,15 @@ class NetworkedEnvironment(PausableEnvironment):
         """The last 1,000 connections that ended or were refused; those under ``Network.bridge()`` are not seen."""
         return self._connection_log.last()
 
+    def crossing(self, port: int) -> Crossing | None:
+        """How another sandbox on this host reaches a port of this one; None where this one is closed."""
+        egress, transport = self._egress, self._transport
+        return None if egress is None or transport is None else Crossing(egress.streams, transport.new_channel, port)
+
+    def _ways(self) -> Mapping[tuple[str, int], Way]:
+        """Services that the sandbox reaches by name and port, whatever its rules are."""
+        return {}
+
     def _check_rules(self) -> None:
         if self._no_rules:
             raise SandboxError(
@@ -81,7 +94,7 @@ class NetworkedEnvironment(PausableEnvironment):
         """``transport`` with the sandbox's connections on it; before it is opened."""
         # On a bridge the guest asks for none; one that does all the same gets none.
         network = Network.none() if self._network.mode == "bridge" else self._network
-        self._egress = Egress(network, transport.flow, self._connection_log)
+        self._egress = Egress(network, transport.flow, self._connection_log, self._ways())
         transport.carry(self._egress.streams)
         return transport
 

@@ -64,6 +64,16 @@ def _torn(f: Fields) -> tuple[str, str]:
     )
 
 
+def _service_ended(f: Fields) -> tuple[str, str]:
+    lines = " | ".join(one_line(line)[:200] for line in str(f.get("lines") or "").splitlines()[-8:])
+    return (
+        f"The service {f.get('name')} has ended ({one_line(str(f.get('how')))}): it cannot be reached any more.",
+        f"Its last lines: {lines}" if lines else "It printed nothing.",
+    )
+
+
+# Only the host tells these: a guest that sends one is not heard.
+HOST_NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {"service_ended": _service_ended}
 NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "still_running": waits.still_running,
     "waited_for_session": lambda f: (

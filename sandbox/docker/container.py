@@ -14,6 +14,7 @@ import docker
 from docker.types import LogConfig, Mount, Ulimit
 
 from sandbox.limits import KIB, Limits
+from sandbox.network.names import Name, without_proxy
 from sandbox.network.policy import Network
 
 from .disk import Disk
@@ -38,7 +39,7 @@ class Shape:
     """What a sandbox is made like; ``oci_runtime`` is the engine's name for what runs the container, None its default.
 
     ``kept`` says that it outlives its orchestrator; ``labels`` are further ones. ``auto_remove`` says whether the engine is to
-    remove it when it ends.
+    remove it when it ends. ``names`` stand in its /etc/hosts.
     """
 
     limits: Limits
@@ -49,6 +50,7 @@ class Shape:
     kept: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     auto_remove: bool = True
+    names: tuple[Name, ...] = ()
 
 
 def create(client: docker.DockerClient, image_id: str, name: str, runtime: RuntimeVolume, shape: Shape) -> str:
@@ -72,7 +74,8 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
         nano_cpus=int(limits.cpus * 1e9),
         pids_limit=limits.pids,
         shm_size=limits.shm_place_bytes,
-        sysctls=_ipc(limits),
+        sysctls=_sysctls(shape),
+        extra_hosts={name.name: name.address for name in shape.names},
         ulimits=[
             Ulimit(name="nofile", soft=limits.open_files, hard=limits.open_files),
             Ulimit(name="fsize", soft=limits.file_bytes, hard=limits.file_bytes),
@@ -101,9 +104,15 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
     return str(created["Id"])
 
 
-def _ipc(limits: Limits) -> dict[str, str]:
-    """Bounds on what outlives the process that made it: it would hold the sandbox's memory for good."""
+def _sysctls(shape: Shape) -> dict[str, str]:
+    """Bounds on what outlives the process that made it: it would hold the sandbox's memory for good.
+
+    With names, also that the guest, which has no right of root to it, may listen on their ports.
+    """
+    limits = shape.limits
+    low_ports = {"net.ipv4.ip_unprivileged_port_start": "0"} if shape.names else {}
     return {
+        **low_ports,
         "kernel.shm_rmid_forced": "1",  # shared memory goes with the last process that uses it
         "kernel.shmall": str(limits.shm_place_bytes // (4 * KIB)),
         "kernel.msgmni": "64",
@@ -176,8 +185,9 @@ def bundle_path(profile: Profile) -> str:
 
 
 def place_of(
-    runtime: RuntimeVolume, profile: Profile, image_env: list[str], env: Mapping[str, str], bundle: bool
-) -> dict[str, Any]:
+    runtime: RuntimeVolume, profile: Profile, image_env: list[str], env: Mapping[str, str], bundle: bool,
+    names: tuple[Name, ...] = (),
+) -> dict[str, Any]:  # fmt: skip
     """The sandbox as the guest is told of it (see ``guest.context.Place``)."""
     environ = dict(line.split("=", 1) for line in image_env if "=" in line)
     environ.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
@@ -198,8 +208,12 @@ def place_of(
     if bundle:
         environ.update(dict.fromkeys(_BUNDLE_VARIABLES, bundle_path(profile)))
     environ.update(env)
+    if names:
+        direct = without_proxy(names, environ.get("no_proxy") or environ.get("NO_PROXY") or "")
+        environ.update(no_proxy=direct, NO_PROXY=direct)
     return {
         "workspace": WORKSPACE, "home": profile.home, "spill": SPILL,
-        "roots": list(profile.file_roots or (WORKSPACE, profile.home, TMP, SPILL)), "uid": profile.uid, "gid": profile.uid,
+        "roots": list(profile.file_roots or (WORKSPACE, profile.home, TMP, SPILL)), "uid": profile.uid,
+        "gid": profile.uid if profile.gid is None else profile.gid,
         "interpreter": list(runtime.argv), "environ": environ, "ca_bundle": bundle_path(profile) if bundle else CA_BUNDLE,
     }  # fmt: skip

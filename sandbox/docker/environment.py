@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import docker
 import docker.errors
@@ -15,14 +15,15 @@ from sandbox.envelope import Envelope, Failure
 from sandbox.environment import Approver
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
+from sandbox.network.names import for_guest
 from sandbox.network.policy import Network
+from sandbox.network.side_services import SideService
 from sandbox.results import ForkResult
 from sandbox.state.base import StartBase
 from sandbox.state.forking import forked
 from sandbox.transport import Transport
 
 from . import container, enforcement, fitting, kept, owners, reaching
-from .contained import ContainedEnvironment
 from .disk import Disk, prepare
 from .engine import connect, translated
 from .events import watch
@@ -33,14 +34,18 @@ from .orphans import sweep
 from .profiles import profile_named
 from .removal import remove
 from .runtime import RuntimeVolume, ensure_runtime, forget_runtime
+from .served import ServedEnvironment
 from .stream import AttachStream
+
+if TYPE_CHECKING:
+    from .side import RunningService
 
 log = logging.getLogger(__name__)
 
 START_SECONDS = 30.0
 
 
-class DockerEnvironment(ContainedEnvironment):
+class DockerEnvironment(ServedEnvironment):
     """A sandbox on a Docker Engine; use it as a context manager, or ``start()`` and ``close()``.
 
     ``image`` must be on the engine (``gamebox/*`` images are built when they are missing; nothing is pulled). ``workspace`` is a
@@ -48,7 +53,8 @@ class DockerEnvironment(ContainedEnvironment):
     command; ``ca_bundle`` a file of certificates (PEM) that commands are to trust. ``report`` gets a line for each slow step
     of the set-up. ``track_changes`` tells after each command which files changed, and keeps what ``changes`` and ``export_patch``
     compare with. ``profile`` is default, root or conformance (see docs/isolation.md); ``runtime`` names one of the engine's
-    OCI runtimes, as in "runsc". Raises SandboxError.
+    OCI runtimes, as in "runsc". ``services`` run beside it, each in a sandbox of its own, and are reached from it by their names
+    (see ``SideService``); a RunningService of another environment is shared with that. Raises SandboxError.
 
     With ``keep`` the sandbox survives this process, and a cut of the connection to it: ``close`` leaves it running and ``remove``
     ends it; ``attach`` finds it again, by its id or by ``name``. Without any orchestrator for ``keep_seconds`` it ends by itself.
@@ -71,6 +77,7 @@ class DockerEnvironment(ContainedEnvironment):
         keep: bool = False,
         keep_seconds: float = 3600.0,
         name: str | None = None,
+        services: Mapping[str, SideService | RunningService] | None = None,
     ) -> None:
         super().__init__(image, profile_named(profile), limits or Limits(), network, approver, track_changes)
         self._workspace = None if workspace is None else Path(workspace)
@@ -83,6 +90,8 @@ class DockerEnvironment(ContainedEnvironment):
         if self.profile.warning:
             log.warning(self.profile.warning)
         check_inputs(image, self._workspace, self._bundle, self._env)
+        self._services = dict(services or {})
+        self._stand_beside(self._services, keep, self._report)
 
     @classmethod
     def attach(
@@ -126,11 +135,12 @@ class DockerEnvironment(ContainedEnvironment):
             runtime, stream, hello_keep = self._create(client, image_id, runtime, disk)
         finally:
             disk.release()
-        place = container.place_of(runtime, self.profile, image_env, self._env, self._bundle is not None)
+        place = container.place_of(runtime, self.profile, image_env, self._env, self._bundle is not None, self._names())
         hello = {
             **self._hello(place, isolated=True),
             "disk": disk.for_guest(self.limits, container.places(self.limits)),
             "keep": hello_keep,
+            "names": for_guest(self._names()),
         }
         transport = self._transport_on(stream)
         facts = transport.open(hello, START_SECONDS)
@@ -191,8 +201,8 @@ class DockerEnvironment(ContainedEnvironment):
         removes = self._kept is None or kept.is_removed_by(client)
         labels = {container.IMAGE_LABEL: self.image, **(self._kept.labels() if self._kept is not None else {})}
         shape = container.Shape(
-            self.limits, self.network, self.profile, disk, self._oci_runtime, self._keep, labels, removes
-        )
+            self.limits, self.network, self.profile, disk, self._oci_runtime, self._keep, labels, removes, self._names(),
+        )  # fmt: skip
         with translated():
             self._creating = True
             self._container_id = container.create(client, image_id, self._name, runtime, shape)
@@ -232,7 +242,7 @@ class DockerEnvironment(ContainedEnvironment):
         twin = type(self)(
             self.image, limits=self.limits, network=self.network, env=self._env, ca_bundle=self._bundle,
             approver=self.approver, report=self._report, profile=self.profile.name, runtime=self._oci_runtime,
-            track_changes=self.track_changes,
+            track_changes=self.track_changes, services=self._services,
         )  # fmt: skip
         self.hidden.copy_to(twin.hidden)
         return twin

@@ -17,7 +17,8 @@ _FOREIGN_BYTES = 64 * MIB
 class Profile:
     """``capabilities=None`` are the engine's default ones; ``file_roots=None`` the workspace, the home and /tmp.
 
-    ``gives`` is one sentence for the model, ``warning`` one for the person who chose it ("" where there is none).
+    ``gid=None`` is the uid. ``gives`` is one sentence for the model, ``warning`` one for the person who chose it ("" where there is
+    none).
     """
 
     name: str
@@ -26,6 +27,7 @@ class Profile:
     home: str
     read_only_root: bool
     capabilities: tuple[str, ...] | None
+    gid: int | None = None
     file_roots: tuple[str, ...] | None = None
     least_file_bytes: int = 0
     gives: str = ""

@@ -14,7 +14,20 @@ if TYPE_CHECKING:
 
 # Operations that leave everything as it was, whatever became of their answer.
 _LOOKING = frozenset(
-    {"read", "list", "search", "browse", "logs", "screen", "wait_for", "processes", "usage", "scan", "fetch", "last_changes"}
+    {
+        "read",
+        "list",
+        "search",
+        "browse",
+        "logs",
+        "screen",
+        "wait_for",
+        "processes",
+        "usage",
+        "scan",
+        "fetch",
+        "last_changes",
+    }
 )
 
 

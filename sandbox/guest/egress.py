@@ -15,6 +15,7 @@ from .wire import Kind
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .link import Link
+    from .names import Names
     from .processes import Processes
     from .proxy import Proxy
     from .reactor import Reactor
@@ -27,9 +28,12 @@ GUEST_CHANNELS = 0x80000000
 
 
 class Egress:
-    """Tunnels to and from the host; with ``listens`` also the proxy that programs here find them by."""
+    """Tunnels to and from the host; with ``listens`` also the proxy that programs here find them by, and names of services."""
 
-    def __init__(self, reactor: Reactor, link: Link, processes: Processes, listens: bool) -> None:
+    def __init__(
+        self, reactor: Reactor, link: Link, processes: Processes, listens: bool,
+        names: list[tuple[str, str, list[int]]] | None = None,
+    ) -> None:  # fmt: skip
         self._reactor = reactor
         self._link = link
         self._processes = processes
@@ -39,6 +43,11 @@ class Egress:
         self._tunnels: Tunnels | None = None
         if self._socket is not None:
             reactor.watch(self._socket.fileno(), select.EPOLLIN, self._first)
+        self._names: Names | None = None
+        if names:
+            from .names import Names
+
+            self._names = Names(reactor, self._made, names)
 
     def takes(self, kind: int, channel: int) -> bool:
         """Whether that frame is for here and not of a request."""

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 LISTEN, UNCONNECTED = "0A", "07"
+# Where the guest listens for names that the host serves (see ``names``): servers elsewhere, not of this sandbox.
+NAMES = "127.24."
 _ACCEPTS = 0x10000  # flag of a listening unix socket
 
 
@@ -75,6 +77,8 @@ def _reaches(address: str, host: str | None) -> bool:
     bound = getattr(bound, "ipv4_mapped", None) or bound
     if bound.is_unspecified:
         return True
+    if host is None and address.startswith(NAMES):
+        return False
     return bool(bound.is_loopback if host is None else bound == ipaddress.ip_address(host))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from sandbox.guest.wire import Kind
 from .addresses import is_own, literal
 from .connections import Connection, ConnectionLog
 from .dialling import RefusedError, UnreachableError, dial, route
+from .names import Way
 from .policy import Network, judge_address, judge_host
 from .relay import Frames, Relay
 from .rules import ascii_name
@@ -26,11 +27,19 @@ log = logging.getLogger(__name__)
 class Egress:
     """The connections of one sandbox under a policy, which may be changed at any time; for any thread.
 
-    ``connections`` is told of each one as it ends. ``streams`` are theirs and those of forwarded ports.
+    ``connections`` is told of each one as it ends. ``streams`` are theirs and those of forwarded ports. ``services`` are reached
+    under every policy, by their names and ports; what else has such a name is not.
     """
 
-    def __init__(self, network: Network, send: Frames, connections: ConnectionLog) -> None:
+    def __init__(
+        self,
+        network: Network,
+        send: Frames,
+        connections: ConnectionLog,
+        services: Mapping[tuple[str, int], Way] | None = None,
+    ) -> None:
         self._network = network
+        self._services = services or {}
         self.connections = connections
         self.streams = Streams(send, self._serve)
         self._asking = threading.Lock()
@@ -60,6 +69,10 @@ class Egress:
         try:
             if full:
                 raise RefusedError(f"there are {MOST_CONNECTIONS} connections already, the most there may be")
+            if (service := self._service(host, port)) is not None:
+                relay, address = await service(lambda: Relay(channel, self.streams.send))
+                self._begin(relay, Connection(host, port, "allowed", address, "service", started=started))
+                return
             network, granted = await self._approved(host, port)
             way = await route(network, host, port)
             relay, address = await dial(way, host, port, lambda: Relay(channel, self.streams.send))
@@ -69,11 +82,23 @@ class Egress:
             failed = Connection(host, port, "failed", error.address, error.rule, error.why, started=started)
             self._decline(channel, failed)
         else:
-            self._begin(relay, Connection(host, port, "allowed", address, way.rule, started=started), granted)
+            opened = Connection(host, port, "allowed", address, way.rule, started=started)
+            self._standing[channel] = (relay, opened, granted)
+            self._begin(relay, opened)
 
-    def _begin(self, relay: Relay, opened: Connection, granted: str) -> None:
+    def _service(self, host: str, port: int) -> Way | None:
+        """Who serves that name; None for a name of the world. Raises RefusedError for a port that is not served."""
+        name = ascii_name(host)
+        ports = [number for known, number in self._services if known == name]
+        if name is None or not ports:
+            return None
+        if port not in ports:
+            served = ", ".join(map(str, sorted(ports)))
+            raise RefusedError(f"{name} is a service of this sandbox, and serves port {served} only")
+        return self._services[name, port]
+
+    def _begin(self, relay: Relay, opened: Connection) -> None:
         channel = relay.channel
-        self._standing[channel] = (relay, opened, granted)
         self.streams.message(Kind.REPLY, channel, {"open": True})
         self.streams.join(relay, lambda why: self._over(relay, opened, why))
 

@@ -153,6 +153,11 @@ class Streams:
                 self._thread.start()
             self._loop.call_soon_threadsafe(call)
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed: what is handed over now is dropped."""
+        return self._closed
+
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Have a coroutine run in the loop; what it raises goes to the log."""
 

@@ -1,0 +1,80 @@
+"""ServedEnvironment: a container with side services beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Self
+
+from sandbox.envelope import Notice
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.network.names import Name, Way
+from sandbox.network.side_services import SideService
+
+from .contained import ContainedEnvironment
+
+if TYPE_CHECKING:
+    from .beside import Beside
+    from .side import RunningService
+
+
+class ServedEnvironment(ContainedEnvironment):
+    """Starts its side services together with itself, and ends them with itself."""
+
+    _beside: Beside | None = None
+
+    def _stand_beside(
+        self, services: Mapping[str, SideService | RunningService], keep: bool, report: Callable[[str], None]
+    ) -> None:
+        """Have these services. Raises SandboxError ``invalid_configuration``."""
+        if not services:
+            return
+        if keep:
+            raise SandboxError(
+                ErrorCode.invalid_configuration,
+                f"A kept sandbox cannot have the side services {', '.join(services)}: they end with the process that made them.",
+                "Leave out keep=True, or run the servers inside the sandbox.",
+            )
+        from .beside import Beside  # which makes environments itself
+
+        self._beside = Beside(services, report)
+
+    @property
+    def services(self) -> Mapping[str, RunningService]:
+        """The side services that are ready, by their names; all of them once the sandbox is started."""
+        return {} if self._beside is None else self._beside.running
+
+    def start(self) -> Self:
+        """See ``GuestEnvironment.start``; answers when all side services are ready. Raises SandboxError, NotReadyError."""
+        if self._beside is None or self._transport is not None or self._closed:
+            return super().start()
+        self._beside.begin()
+        super().start()
+        try:
+            self._beside.finish()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _release(self) -> None:
+        try:
+            super()._release()
+        finally:
+            if self._beside is not None:
+                self._beside.close()
+
+    def _names(self) -> tuple[Name, ...]:
+        return () if self._beside is None else self._beside.names
+
+    def _ways(self) -> Mapping[tuple[str, int], Way]:
+        return {} if self._beside is None else self._beside.ways()
+
+    def _host_notices(self) -> tuple[Notice, ...]:
+        return () if self._beside is None else self._beside.notices()
+
+    def describe(self) -> dict[str, str]:
+        """See ``ContainedEnvironment.describe``; with the names of the side services."""
+        sections = super().describe()
+        if self._beside is not None:
+            sections["network"] += self._beside.describe()
+        return sections
