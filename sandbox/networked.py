@@ -24,7 +24,7 @@ class NetworkedEnvironment(PausableEnvironment):
     def __init__(self, approver: Approver | None, network: Network) -> None:
         super().__init__(approver)
         self._network = network
-        self._connection_log = ConnectionLog()
+        self._connection_log = ConnectionLog(shown=lambda text: self.hidden.mask.text(text))
         self._egress: Egress | None = None
 
     @property

@@ -54,14 +54,11 @@ class Streams:
         self.servers: set[asyncio.Server] = set()
         # Cut with the pipe: connections that wait for the guest's answer.
         self.waiting: set[Relay] = set()
+        # Awaited in the loop when it ends.
+        self.at_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._closed = False
         self._flowing = threading.Event()
         self._flowing.set()
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing can come of it any more."""
-        return self._closed
 
     # --- the reader's thread ------------------------------------------------------------------
     def takes(self, channel: int) -> bool:
@@ -191,7 +188,8 @@ class Streams:
                 relay.abort("the sandbox was closed")
             for task in list(self._tasks):
                 task.cancel()
-            loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+            ends = [end() for end in self.at_end]
+            loop.run_until_complete(asyncio.gather(*self._tasks, *ends, return_exceptions=True))
             loop.run_until_complete(asyncio.sleep(0))  # transports close in the next round
         finally:
             loop.close()

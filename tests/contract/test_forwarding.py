@@ -57,7 +57,7 @@ def echo(env: GuestEnvironment, folder: str) -> Iterator[Forward]:
     """A forwarded port with the server above behind it."""
     done(env.write(f"{folder}/echo.py", ECHO))
     ident = done(env.run("exec python3 echo.py", cwd=folder, background=True)).id
-    port = int(done(env.wait_for(id=ident, log=r"port (\d+)")).groups[0])
+    port = int(str(done(env.wait_for(id=ident, log=r"port (\d+)")).groups[0]))
     made = env.forward(port).unwrap()
     yield made
     made.close()
@@ -78,7 +78,12 @@ def test_bytes_go_both_ways_and_each_end_ends_alone(echo: Forward) -> None:
     assert echo.url == f"http://127.0.0.1:{echo.port}"
     data = os.urandom(3 << 20)
     with connected(echo) as sock:
-        sender = threading.Thread(target=lambda: (sock.sendall(data), sock.shutdown(socket.SHUT_WR)))
+
+        def send() -> None:
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+
+        sender = threading.Thread(target=send)
         sender.start()
         assert said_until_the_end(sock) == data + b"end"
         sender.join()
@@ -180,12 +185,12 @@ def test_with_asyncio(env: GuestEnvironment, folder: str) -> None:
             .unwrap()
             .id
         )
-        port = int((await aio.wait_for(id=server, log=r"port (\d+)")).unwrap().groups[0])
+        port = int(str((await aio.wait_for(id=server, log=r"port (\d+)")).unwrap().groups[0]))
         assert (await aio.wait_for_port(port)).ok
         forward = (await aio.forward(port)).unwrap()
         assert forward in aio.forwards()
         with await asyncio.to_thread(urllib.request.urlopen, f"{forward.url}/page") as answer:
-            text = answer.read().decode()
+            text = str(answer.read().decode())
         forward.close()
         await aio.kill(server)
         return text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sandbox.envelope import Envelope, Notice
@@ -24,7 +26,7 @@ while True:
 '"""
 
 
-def listening(answer: Envelope[object]) -> list[Notice]:
+def listening(answer: Envelope[Any]) -> list[Notice]:
     return [notice for notice in answer.notices if notice.code == "server_listening"]
 
 

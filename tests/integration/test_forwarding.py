@@ -75,18 +75,18 @@ def test_a_pause_holds_it_up(docker_env: Make) -> None:
 
 def test_who_attaches_opens_ports_of_its_own(docker_env: Make) -> None:
     env = docker_env(limits=SMALL, keep=True, keep_seconds=60.0)
-    attached = None
+    attached: list[DockerEnvironment] = []
     try:
         forward = serve(env)
         assert page(forward) == "hello"
         env.close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((forward.host, forward.port))
-        attached = DockerEnvironment.attach(env.container_id)
-        assert attached.forwards() == ()
-        assert page(attached.forward(8000).unwrap()) == "hello"
+        attached.append(DockerEnvironment.attach(env.container_id))
+        assert attached[0].forwards() == ()
+        assert page(attached[0].forward(8000).unwrap()) == "hello"
     finally:
-        (attached or env).remove()
+        (attached or [env])[0].remove()
 
 
 def test_it_goes_on_after_the_connection_to_a_kept_sandbox_was_cut(docker_env: Make) -> None:
@@ -127,7 +127,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
 
         def reached() -> bool:
             try:
-                return urllib.request.urlopen(f"{url}/page", timeout=5).read() == b"hello"
+                return bool(urllib.request.urlopen(f"{url}/page", timeout=5).read() == b"hello")
             except OSError:
                 return False
 
