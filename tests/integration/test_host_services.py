@@ -128,7 +128,9 @@ def test_a_client_inside_needs_an_address_and_no_key(docker_env: Make, model: Up
     assert model.keys == [f"Bearer {KEY}"]
     assert "http://llm.internal/" in env.describe()["network"]
     eventually(lambda: any(c.sent_bytes > 3_000_000 for c in env.connections))
-    assert [(c.host, c.port, c.rule, c.outcome) for c in env.connections] == [("llm.internal", 80, "service", "allowed")]
+    assert [(c.host, c.port, c.rule, c.outcome) for c in env.connections] == [
+        ("llm.internal", 80, "service", "allowed")
+    ]
 
 
 def test_answers_stream_and_large_ones_come_whole(docker_env: Make, model: Upstream) -> None:
@@ -156,12 +158,18 @@ def test_what_is_narrowed_is_refused_with_words_and_a_secret_is_masked_whoever_p
     docker_env: Make, model: Upstream
 ) -> None:
     env = docker_env(limits=SMALL, services=[llm(model, methods=("GET",), paths=("/v1/*",))])
-    said = env.run("curl -sS -X POST -d x http://llm.internal/v1/x; curl -sS --path-as-is http://llm.internal/v1/../admin").unwrap().output
+    said = (
+        env.run("curl -sS -X POST -d x http://llm.internal/v1/x; curl -sS --path-as-is http://llm.internal/v1/../admin")
+        .unwrap()
+        .output
+    )
     assert "POST is not among the methods that are open: GET" in said
     assert "no plain path" in said
     assert env.run(f"echo {KEY}; echo {KEY} | base64").unwrap().output == "***llm***\n" * 2
     assert not model.keys
-    refused = env.run("curl -sS -i http://llm.internal:8080/ 2>&1; curl -sS http://other.internal/ 2>&1").unwrap().output
+    refused = (
+        env.run("curl -sS -i http://llm.internal:8080/ 2>&1; curl -sS http://other.internal/ 2>&1").unwrap().output
+    )
     assert "200" not in refused
 
 
@@ -227,9 +235,22 @@ class CompanyProxy(socketserver.StreamRequestHandler):
 
 def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
     """A certificate of its own authority for api.example.com."""
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
     command += ["-subj", "/CN=api.example.com", "-addext", "subjectAltName=DNS:api.example.com,IP:127.0.0.1"]
-    subprocess.run([*command, "-keyout", folder / "key.pem", "-out", folder / "cert.pem"], check=True, capture_output=True)
+    subprocess.run(
+        [*command, "-keyout", folder / "key.pem", "-out", folder / "cert.pem"], check=True, capture_output=True
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     return folder / "cert.pem", context

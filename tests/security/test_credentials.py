@@ -90,7 +90,13 @@ def test_an_echo_does_not_bring_it_inside(env: DockerEnvironment, upstream: Upst
 
 def test_no_header_of_the_sandbox_goes_before_the_hosts(env: DockerEnvironment, upstream: Upstream) -> None:
     names = (b"Authorization", b"AUTHORIZATION", b"authorization", b"Proxy-Authorization")
-    said(env, *(b"GET /v1/x HTTP/1.1\r\nHost: llm.internal\r\n%b: of-the-sandbox\r\nConnection: close\r\n\r\n" % n for n in names))
+    said(
+        env,
+        *(
+            b"GET /v1/x HTTP/1.1\r\nHost: llm.internal\r\n%b: of-the-sandbox\r\nConnection: close\r\n\r\n" % n
+            for n in names
+        ),
+    )
     assert len(upstream.asked) == len(names)
     assert "of-the-sandbox" not in str(upstream.asked)
 
@@ -125,7 +131,13 @@ def test_no_second_request_hides_in_the_first(env: DockerEnvironment, upstream: 
 
 def test_the_host_it_is_asked_of_is_the_owners_choice(env: DockerEnvironment, upstream: Upstream) -> None:
     port = upstream.server_address[1]
-    said(env, *(b"GET /v1/x HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % h for h in (b"evil.example.com", b"127.0.0.1:1")))
+    said(
+        env,
+        *(
+            b"GET /v1/x HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % h
+            for h in (b"evil.example.com", b"127.0.0.1:1")
+        ),
+    )
     assert [headers["Host"] for _, _, headers in upstream.asked] == [f"127.0.0.1:{port}"] * 2
     assert [path for _, path, _ in upstream.asked] == ["/base/v1/x"] * 2
     assert "403" in said(env, b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % port, place="127.0.0.1 24128")
