@@ -13,6 +13,7 @@ import typer.core
 
 from sandbox import cli as sandbox_cli
 from sandbox import cli_kept
+from sandbox.cli_network import ALLOW_HELP
 
 # What writing to a stream can fail with, other than that nobody reads it.
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -26,6 +27,15 @@ class Commands(typer.core.TyperGroup):
     """The commands. What ends one early leaves as an exception of ours, for typer has no words for Ctrl-C and only usage for
     wrong arguments.
     """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """See the base class. The help of a command is shown without parsing: typer would import pydantic for the values."""
+        command = self.get_command(ctx, args[0]) if len(args) == 2 and args[1] in ctx.help_option_names else None
+        if command is not None:
+            inner = command.context_class(command, info_name=args[0], parent=ctx, **command.context_settings)
+            typer.echo(command.get_help(inner))
+            ctx.exit()
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """See the base class. Raises Interrupted, and SandboxError ``invalid_arguments``."""
@@ -94,6 +104,7 @@ def agent(
     memory: str = typer.Option(sandbox_cli.DEFAULT_MEMORY, help="Memory limit of the sandbox, as in 512m or 2g."),
     cpus: float = typer.Option(sandbox_cli.DEFAULT_CPUS, help="How many processors the sandbox may use."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
+    allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
 ) -> None:
     """Let an agent work on a copy of a repository; ends with the diff. Exit code 0: finished, 1: not finished."""
     from agent.commands import run_agent
@@ -101,7 +112,7 @@ def agent(
     code = run_agent(
         task=task, repo=repo, model=model, script=script, image=image, apply=apply, as_json=as_json, language=language,
         max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, memory=memory,
-        cpus=cpus, local=local,
+        cpus=cpus, local=local, allow=allow,
     )  # fmt: skip
     raise typer.Exit(code)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ def run_agent(
     memory: str,
     cpus: float,
     local: bool,
+    allow: Sequence[str] = (),
 ) -> int:
     """The command ``gamebox agent``; returns its exit code. Raises SandboxError for bad input."""
     if not task.strip():
@@ -48,7 +49,7 @@ def run_agent(
         task=task,
         repo=repo,
         brain=brain_of(model, script, budget),
-        open_environment=opener(image, memory=memory, cpus=cpus, local=local),
+        open_environment=opener(image, memory=memory, cpus=cpus, local=local, allow=allow),
         language=LANGUAGES[language](),
         budget=budget,
         apply=apply,
@@ -107,15 +108,15 @@ def brain_of(model: str | None, script: Path | None, budget: Budget) -> Brain:
 
 
 def opener(
-    image: str, *, memory: str = DEFAULT_MEMORY, cpus: float = DEFAULT_CPUS, local: bool
+    image: str, *, memory: str = DEFAULT_MEMORY, cpus: float = DEFAULT_CPUS, local: bool, allow: Sequence[str] = ()
 ) -> Callable[[Path], Environment]:
-    """What makes the sandbox around a folder, without a network."""
+    """What makes the sandbox around a folder, without a network but for the hosts in ``allow``."""
     from sandbox.cli import sandbox_of
 
     def opened(folder: Path) -> Environment:
         if local:  # it works in the folder it is given, and ours must stay as it is: the diff is made against it
             folder = Path(shutil.copytree(folder, folder.with_name("local"), symlinks=True))
-        return sandbox_of(image, folder, "none", memory, cpus, local)
+        return sandbox_of(image, folder, "none", memory, cpus, local, allow=allow)
 
     return opened
 

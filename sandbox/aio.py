@@ -147,6 +147,12 @@ class AsyncEnvironment:
         """See ``OperationMethods.logs``."""
         return await self._stoppable(partial(self.environment.logs, id, **options), cancel, self._waiters)
 
+    async def service_logs(self, name: str, **options: Any) -> Envelope[res.LogsResult]:
+        """See ``Environment.service_logs``."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._waiters, partial(self.environment.service_logs, name, **options)
+        )
+
     async def wait_for(self, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.WaitForResult]:
         """See ``OperationMethods.wait_for``."""
         return await self._stoppable(partial(self.environment.wait_for, **options), cancel, self._waiters)

@@ -6,13 +6,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import typer
 
+from .cli_network import ALLOW_HELP, NETWORK_HELP, policy_of
 from .cli_words import envelope_for_cli, hint_for_cli, message_for_cli
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ EPILOG = """Examples:
 
   gamebox run --profile root --network bridge -- sh -c 'apt-get update && apt-get install -y jq && jq --version'
 
+  gamebox run --allow example.com --allow '*.example.org:443' -- curl -sS https://example.com/
+
   gamebox run --disk 20g --runtime runsc -- ./build.sh
 
   gamebox run --forward 8000 --timeout 3600 -- python3 -m http.server 8000
@@ -52,7 +55,7 @@ EPILOG = """Examples:
 
 
 # What `gamebox run --in` can do with a sandbox that is there; all else was settled when it was made.
-_WITH_IN = frozenset({"command", "timeout", "env", "stdin", "as_json", "inside", "take_over", "forward"})
+_WITH_IN = frozenset({"allow", "command", "timeout", "env", "stdin", "as_json", "inside", "take_over", "forward"})
 
 
 def run(
@@ -61,7 +64,8 @@ def run(
     image: str = typer.Option(DEFAULT_IMAGE, help="Image of the sandbox."),
     workspace: Path | None = typer.Option(None, help="Folder to copy in; nothing is written back to it."),
     timeout: float = typer.Option(120.0, help="Seconds after which the command and all it started are killed."),
-    network: str = typer.Option("none", help="none, or bridge to reach the outside."),
+    network: str = typer.Option("none", help=NETWORK_HELP),
+    allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
     memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit, as in 512m or 2g."),
     cpus: float = typer.Option(DEFAULT_CPUS, help="How many processors at most."),
     disk: str | None = typer.Option(None, help="Workspace and home together, as in 20g; else half of the memory."),
@@ -93,8 +97,8 @@ def run(
     _refuse_with_in(ctx, kept)
     folder = None if local else workspace
     asked = sandbox_of(
-        image, folder, network, memory, cpus, local, disk=disk, profile=profile, runtime=runtime, kept=kept
-    )
+        image, folder, network, memory, cpus, local, allow=allow, disk=disk, profile=profile, runtime=runtime, kept=kept
+    )  # fmt: skip
     with _opened(asked, timeout) as sandbox:
         if local and workspace is not None:  # LocalEnvironment would work in the folder itself
             sandbox.upload(_folder(workspace), ".").unwrap()
@@ -174,20 +178,20 @@ class Kept(NamedTuple):
 
 def sandbox_of(
     image: str, workspace: Path | None, network: str, memory: str, cpus: float, local: bool, *,
-    disk: str | None = None, profile: str = DEFAULT_PROFILE, runtime: str | None = None, kept: Kept = Kept(),
+    allow: Sequence[str] = (), disk: str | None = None, profile: str = DEFAULT_PROFILE, runtime: str | None = None,
+    kept: Kept = Kept(),
 ) -> GuestEnvironment:  # fmt: skip
     """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good."""
     if kept.inside is not None:
-        return _kept_one(kept.inside, kept.take_over)
+        return _kept_one(kept.inside, kept.take_over, allow)
     from dataclasses import replace
 
     from .limits import Limits
-    from .network.policy import Network
 
-    if network not in {"none", "bridge"}:
-        raise bad_input(f"--network {network!r} is not known.", "Use none or bridge.")
+    policy = policy_of(network, allow)
     if local:
         asked_for = {"disk": disk, "runtime": runtime, "profile": None if profile == DEFAULT_PROFILE else profile}
+        asked_for["allow"] = allow[0] if allow else None
         _refuse_with_local(asked_for, kept)
     disk_bytes = None if disk is None else size_of(disk, "a disk")
     limits = Limits(memory_bytes=size_of(memory), cpus=cpus, disk_bytes=disk_bytes)
@@ -197,7 +201,6 @@ def sandbox_of(
         return _local(workspace, limits)
     from .docker.environment import DockerEnvironment
 
-    policy = Network.none() if network == "none" else Network.bridge()
     return DockerEnvironment(
         image=image, workspace=workspace, limits=limits, network=policy, report=_report, profile=profile, runtime=runtime,
         keep=kept.keep, name=kept.name, keep_seconds=kept.seconds,
@@ -214,15 +217,14 @@ def _refuse_with_in(ctx: typer.Context, kept: Kept) -> None:
         name = str(option.name)
         source = ctx.get_parameter_source(name)
         if name not in _WITH_IN and source is not None and source.name == "COMMANDLINE":
-            raise bad_input(
-                f"{option.opts[-1]} means nothing with --in: that sandbox is there.", f"Leave out {option.opts[-1]}."
-            )
+            raise bad_input(f"{option.opts[-1]} means nothing with --in: that sandbox is there.", f"Leave out {option.opts[-1]}.")
 
 
-def _kept_one(known: str, take_over: bool) -> GuestEnvironment:
+def _kept_one(known: str, take_over: bool, allow: Sequence[str]) -> GuestEnvironment:
     from .docker.environment import DockerEnvironment
 
-    return DockerEnvironment.attach(known, take_over=take_over, report=_report)
+    rules = policy_of("none", allow) if allow else None
+    return DockerEnvironment.attach(known, take_over=take_over, network=rules, report=_report)
 
 
 def _local(workspace: Path | None, limits: Limits) -> GuestEnvironment:

@@ -179,6 +179,10 @@ class Environment(OperationMethods, StateMethods):
     def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
         return Failure.of(_unsupported(self, "download"))
 
+    def service_logs(self, name: str, **options: Any) -> Envelope[res.LogsResult]:
+        """What the side service ``name`` has printed; options as in ``logs``."""
+        return Failure.of(_unsupported(self, "service_logs"))
+
     def describe(self) -> dict[str, str]:
         """Short sections about this environment for the prompt, in a stable order; {} when there is nothing to say."""
         return {}
@@ -237,7 +241,7 @@ def _invalid(action: ActionLike, message: str) -> Failure[Any]:
 
 
 def _unsupported(environment: Environment, operation: str) -> SandboxError:
-    where = "DockerEnvironment" if operation in ("pause", "resume") else "DockerEnvironment or LocalEnvironment"
+    where = "DockerEnvironment" if operation in ("pause", "resume", "service_logs") else "DockerEnvironment or LocalEnvironment"
     return SandboxError(
         ErrorCode.operation_not_supported,
         f"{type(environment).__name__} has no sandbox to carry out {operation!r} in.",

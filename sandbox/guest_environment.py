@@ -47,8 +47,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
     def __init__(
         self, limits: Limits | None, network: Network | None, approver: Approver | None, track_changes: bool = True
     ) -> None:
-        super().__init__(approver, network or Network.none())
-        self.limits = limits or Limits()
+        super().__init__(approver, network or Network.none(), limits or Limits())
         self.track_changes = track_changes
         self.history = History(lambda *args, **call: self._live().request(*args, **call), self.limits.checkpoint_bytes)
         self._closed = False
@@ -170,6 +169,8 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         duration_ms = (time.monotonic() - started) * 1000
         notices = (*notices_of(fields.get("notices")), *self._host_notices())
         result = result_of(request, fields, blob)
+        if isinstance(result, res.UsageResult):
+            result = result.model_copy(update=self._network_usage())
         if isinstance(result, res.RunResult | res.LogsResult) and result.encoding_errors:
             notices = (*notices, *notices_of([{"code": "output_not_text"}]))
         fault = fields.get("fault")
@@ -250,7 +251,9 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
             result = result_of(op.Usage(), fields, b"")
         except SandboxError:
             return {}
-        return {"left": self.hidden.mask.text(result.to_text())} if isinstance(result, res.UsageResult) else {}
+        if not isinstance(result, res.UsageResult):
+            return {}
+        return {"left": self.hidden.mask.text(result.model_copy(update=self._network_usage()).to_text())}
 
     def _kind(self) -> str:
         return "A sandbox."

@@ -11,7 +11,7 @@ from typing import Any
 from . import conditions, waits
 from .envelope import Notice
 from .errors import ErrorCode
-from .notices import HOST_NOTICES, NOTICES
+from .notices import NOTICES
 from .wording import Wording, size
 
 Fields = Mapping[str, Any]
@@ -34,11 +34,6 @@ def word_notice(code: str, fields: Fields) -> Notice | None:
     """The notice for what the guest noticed; None for a code this host does not know."""
     maker = NOTICES.get(code)
     return None if maker is None else Notice(code, *maker(_known(fields)))
-
-
-def host_notice(code: str, fields: Fields) -> Notice:
-    """The notice for what the host itself noticed."""
-    return Notice(code, *HOST_NOTICES[code](fields))
 
 
 # Fields that are lists; all others are single values.
@@ -75,6 +70,19 @@ def _outside(f: Fields) -> Wording:
     return Wording(
         f"{f.get('path')!r} is outside the folders that tools may touch.",
         f"Use a path below {roots}; system files can be looked at with run.",
+    )
+
+
+def _invalid_path(f: Fields) -> Wording:
+    if f.get("too_deep"):
+        return Wording(
+            f"{f.get('path')!r} has folders more than {f.get('limit')} deep, and is not moved to another file system.",
+            "Nothing was moved. Move it within its file system, or use run with mv or tar.",
+            "run",
+        )
+    return Wording(
+        f"{f.get('path')!r} is no usable path: {f.get('problem') or f.get('errno') or 'invalid'}.",
+        "Give a relative path without NUL characters, with names of at most 255 bytes.",
     )
 
 
@@ -202,6 +210,14 @@ def _no_space(f: Fields) -> Wording:
     )
 
 
+def _denied(f: Fields) -> Wording:
+    why = str(f.get("problem") or "").partition(" is refused by the sandbox: ")[2] or "this sandbox has no network"
+    return Wording(
+        f"{f.get('host') or f.get('url')!r} cannot be reached: {why}.",
+        "Do without, or ask the user to open that host; servers inside the sandbox answer, as http://127.0.0.1:PORT/.",
+    )
+
+
 def _connection(f: Fields) -> Wording:
     return Wording(
         f"{f.get('url', 'The address')!r} could not be reached: {f.get('problem', 'no connection')}.",
@@ -230,10 +246,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.path_exists: lambda f: Wording(
         f"{f.get('path')!r} exists already.", "Choose another name, or pass overwrite=true where the tool has it."
     ),
-    ErrorCode.path_invalid: lambda f: Wording(
-        f"{f.get('path')!r} is no usable path: {f.get('problem') or f.get('errno') or 'invalid'}.",
-        "Give a relative path without NUL characters, with names of at most 255 bytes.",
-    ),
+    ErrorCode.path_invalid: _invalid_path,
     ErrorCode.path_changed: lambda f: Wording(
         f"{f.get('path')!r} was changed by something else while it was edited.",
         "Read it again, then edit.",
@@ -329,10 +342,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         f"{f.get('url')!r} is no address to open: {f.get('problem', 'malformed')}.",
         "Give an http:// or https:// address.",
     ),
-    ErrorCode.network_denied: lambda f: Wording(
-        f"{f.get('host') or f.get('url')!r} cannot be reached: this sandbox has no network.",
-        "Only servers inside the sandbox answer, as http://127.0.0.1:PORT/. Do without, or ask the user for a network.",
-    ),
+    ErrorCode.network_denied: _denied,
     ErrorCode.connection_failed: _connection,
     ErrorCode.too_many_redirects: lambda f: Wording(
         f"{f.get('url')!r} redirects without end.", "Open the address it should lead to directly."

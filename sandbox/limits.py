@@ -15,7 +15,16 @@ WRITABLE_SHARE_OF_MEMORY = 0.75
 
 
 _OPTIONAL = frozenset(
-    {"disk_bytes", "tmp_bytes", "shm_bytes", "cpu_seconds_per_command", "lifetime_seconds", "idle_seconds"}
+    {
+        "disk_bytes",
+        "tmp_bytes",
+        "shm_bytes",
+        "cpu_seconds_per_command",
+        "lifetime_seconds",
+        "idle_seconds",
+        "network_bytes",
+        "network_silent_seconds",
+    }
 )
 
 
@@ -31,6 +40,9 @@ class Limits:
     nothing was done in it for ``idle_seconds``; None is no such limit. ``checkpoint_bytes`` is
     what the host keeps of the sandbox's files: as they were at the start, and in checkpoints. Raises SandboxError
     ``invalid_limits`` that names the field, its value and what is allowed.
+
+    ``network_bytes`` is what connections under rules may carry in all, both ways together, ``network_connections`` how many
+    there may be at once, and one on which nothing came or went for ``network_silent_seconds`` is cut.
 
     A sandbox that hears nothing from its orchestrator for ``lease_seconds`` ends by itself: the orchestrator was stopped, or the
     engine went without taking the sandbox along.
@@ -60,6 +72,9 @@ class Limits:
     lifetime_seconds: float | None = None
     idle_seconds: float | None = 3600.0
     lease_seconds: float = 120.0
+    network_bytes: int | None = None
+    network_connections: int = 256
+    network_silent_seconds: float | None = 3600.0
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -78,6 +93,8 @@ class Limits:
             _refuse("memory_bytes", self.memory_bytes, "the guest needs at least 33554432 (32 MiB)")
         if self.pids < 16:
             _refuse("pids", self.pids, "the guest needs at least 16")
+        if self.network_connections > 256:
+            _refuse("network_connections", self.network_connections, "at most 256")
         if self.lease_seconds < 1:
             _refuse("lease_seconds", self.lease_seconds, "a word takes some time to come through; at least 1")
         if self.open_files < 256:  # a shell's state has descriptor 199

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from .environment import Approver
 from .errors import ErrorCode, SandboxError
+from .limits import Limits
+from .network.allowance import Allowance
 from .network.connections import Connection, ConnectionLog
 from .network.crossing import Crossing
 from .network.egress import Egress
@@ -21,10 +24,14 @@ class NetworkedEnvironment(PausableEnvironment):
     # Why rules cannot hold here; "" where they do.
     _no_rules = ""
 
-    def __init__(self, approver: Approver | None, network: Network) -> None:
+    def __init__(self, approver: Approver | None, network: Network, limits: Limits) -> None:
         super().__init__(approver)
+        self.limits = limits
+        # Told of each connection as it ends or is refused, in a thread of the network's own; it must not block.
+        self.on_connection: Callable[[Connection], None] | None = None
         self._network = network
-        self._connection_log = ConnectionLog(shown=lambda text: self.hidden.mask.text(text))
+        self._allowance = Allowance(limits)
+        self._connection_log = ConnectionLog(self._connected, lambda text: self.hidden.mask.text(text))
         self._egress: Egress | None = None
 
     @property
@@ -82,6 +89,18 @@ class NetworkedEnvironment(PausableEnvironment):
         """Services that the sandbox reaches by name and port, whatever its rules are."""
         return {}
 
+    def _connected(self, connection: Connection) -> None:
+        if self.on_connection is not None:
+            self.on_connection(connection)
+
+    def _network_usage(self) -> dict[str, Any]:
+        """The fields of ``usage`` that this host counts."""
+        allowance = self._allowance
+        return {
+            "network_sent_bytes": allowance.sent_bytes, "network_received_bytes": allowance.received_bytes,
+            "network_limit_bytes": self.limits.network_bytes, "connections": self._connection_log.count,
+        }  # fmt: skip
+
     def _check_rules(self) -> None:
         if self._no_rules:
             raise SandboxError(
@@ -94,7 +113,7 @@ class NetworkedEnvironment(PausableEnvironment):
         """``transport`` with the sandbox's connections on it; before it is opened."""
         # On a bridge the guest asks for none; one that does all the same gets none.
         network = Network.none() if self._network.mode == "bridge" else self._network
-        self._egress = Egress(network, transport.flow, self._connection_log, self._ways())
+        self._egress = Egress(network, transport.flow, self._connection_log, self._allowance, self._ways())
         transport.carry(self._egress.streams)
         return transport
 

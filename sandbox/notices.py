@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import waits
+from .envelope import Notice
 from .wording import duration, one_line, size
 
 Fields = Mapping[str, Any]
@@ -32,6 +33,19 @@ def _time_left(what: str, hint: str) -> Callable[[Fields], tuple[str, str]]:
         )
 
     return words
+
+
+def _denied(f: Fields) -> tuple[str, str]:
+    host, port = one_line(str(f.get("host")))[:NAME_CHARS], f.get("port")
+    shown = f"[{host}]" if ":" in host else host
+    rule = shown if port in (80, 443) else f"{shown}:{port}"
+    whose = "" if f.get("certain") else f" (asked for by {f.get('id')} or another command that runs)"
+    count = f.get("count")
+    times = f", {count} times" if isinstance(count, int) and count > 1 else ""
+    return (
+        f"A connection to {shown}:{port} was refused{times}{whose}: {one_line(str(f.get('why')))}.",
+        f"Do without it, or ask the user to open it with env.allow({rule!r}); trying again does not help.",
+    )
 
 
 NAME_CHARS = 120
@@ -130,6 +144,11 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"A process may have {f.get('limit')} files open here, and the command wanted more.",
         "Close files that are done with, or work on fewer at once.",
     ),
+    "network_denied": _denied,
+    "no_direct_network": lambda _: (
+        "The command says that it found no network: nothing leads out of this sandbox directly, and it resolves no names.",
+        "Use a program that takes the proxy in http_proxy and https_proxy, or tell this one of it; DNS, UDP and ping do not work.",
+    ),
     "lifetime_ending": _time_left("", "Finish, and save what is needed: files in it are lost then."),
     "idle_ending": _time_left(
         " because nothing was done in it for {}",
@@ -164,3 +183,8 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         "Links that lead out, devices, sockets and pipes are not copied.",
     ),
 }
+
+
+def host_notice(code: str, fields: Fields) -> Notice:
+    """The notice for what the host itself noticed."""
+    return Notice(code, *HOST_NOTICES[code](fields))

@@ -14,6 +14,8 @@ from typing import Any
 import pyte
 from pyte.screens import Char, Cursor, StaticDefaultDict
 
+from .sequences import Sequences
+
 Ask = Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]
 
 MOST_ROWS, MOST_COLS = 100, 300
@@ -73,6 +75,7 @@ class Drawing:
     def _clear(self, rows: int, cols: int) -> None:
         self.screen = Terminal(cols, rows)
         self._stream = pyte.ByteStream(self.screen)
+        self._sequences = Sequences()
 
     def resize(self, rows: int, cols: int) -> None:
         """Take the size the terminal has."""
@@ -93,7 +96,7 @@ class Drawing:
                 self.skip(len(data) - at)
                 return False
             try:
-                self._stream.feed(data[at : at + STEP_BYTES])
+                self._stream.feed(self._sequences.feed(data[at : at + STEP_BYTES]))
             except Exception:  # noqa: BLE001  nonsense may raise anything in there
                 self.skipped += len(data[at : at + STEP_BYTES])
                 self._stream = pyte.ByteStream(self.screen)

@@ -9,12 +9,12 @@ from typing import Self
 
 from sandbox.envelope import Notice
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.hints import host_notice
 from sandbox.network.crossing import GONE
 from sandbox.network.dialling import UnreachableError
 from sandbox.network.names import Name, Way, named
 from sandbox.network.relay import Relay
 from sandbox.network.side_services import SideService
+from sandbox.notices import host_notice
 
 from .side import RunningService, ServiceEnvironment, started
 

@@ -16,6 +16,7 @@ from docker.types import LogConfig, Mount, Ulimit
 from sandbox.limits import KIB, Limits
 from sandbox.network.names import Name, without_proxy
 from sandbox.network.policy import Network
+from sandbox.network.variables import proxy_variables, trust_variables
 
 from .disk import Disk
 from .enforcement import boot_id
@@ -23,13 +24,9 @@ from .events import SANDBOX_LABEL
 from .marks import KEEP_LABEL, NAME_LABEL, PID_LABEL, STARTED_LABEL
 from .profiles import Profile
 from .runtime import CA_BUNDLE, RuntimeVolume
+from .trust import apt_path, bundle_path
 
 WORKSPACE, TMP, SPILL, SHM = "/workspace", "/tmp", "/run/gamebox", "/dev/shm"
-_BUNDLE_VARIABLES = (
-    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
-)  # fmt: skip
-
-
 # What an image wants to have loaded into its own programs does not belong in the guest, which has a libc of its own.
 _DEAF = {"LD_PRELOAD": "", "LD_LIBRARY_PATH": "", "LD_AUDIT": "", "GLIBC_TUNABLES": ""}
 
@@ -179,37 +176,24 @@ def labels(name: str, kept: bool = False) -> dict[str, str]:
     }
 
 
-def bundle_path(profile: Profile) -> str:
-    """Where the certificates that commands are to trust stand in the sandbox."""
-    return f"{profile.home}/.config/gamebox/ca-certificates.crt"
-
-
 def place_of(
-    runtime: RuntimeVolume, profile: Profile, image_env: list[str], env: Mapping[str, str], bundle: bool,
+    runtime: RuntimeVolume,
+    profile: Profile,
+    network: Network,
+    image_env: list[str],
+    env: Mapping[str, str],
+    bundle: bool,
     names: tuple[Name, ...] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The sandbox as the guest is told of it (see ``guest.context.Place``)."""
-    environ = dict(line.split("=", 1) for line in image_env if "=" in line)
-    environ.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-    environ.update(
-        {
-            "HOME": profile.home,
-            "USER": profile.user,
-            "LOGNAME": profile.user,
-            "TERM": "dumb",
-            "PAGER": "cat",
-            "GIT_PAGER": "cat",
-        }
-    )
-    environ.setdefault("LANG", "C.UTF-8")
-    # Python takes a cached module for fresh when size and second of the source agree: an agent that runs, edits and runs again
-    # within a second would be shown the old program.
-    environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+    environ = _environ(profile, image_env)
+    environ.update(proxy_variables(network))
     if bundle:
-        environ.update(dict.fromkeys(_BUNDLE_VARIABLES, bundle_path(profile)))
+        environ.update(trust_variables(bundle_path(profile)) | {"APT_CONFIG": apt_path(profile)})
     environ.update(env)
     if names:
-        direct = without_proxy(names, environ.get("no_proxy") or environ.get("NO_PROXY") or "")
+        before = ",".join(filter(None, (environ.get("no_proxy"), environ.get("NO_PROXY"))))
+        direct = without_proxy(names, before)
         environ.update(no_proxy=direct, NO_PROXY=direct)
     return {
         "workspace": WORKSPACE, "home": profile.home, "spill": SPILL,
@@ -217,3 +201,17 @@ def place_of(
         "gid": profile.uid if profile.gid is None else profile.gid,
         "interpreter": list(runtime.argv), "environ": environ, "ca_bundle": bundle_path(profile) if bundle else CA_BUNDLE,
     }  # fmt: skip
+
+
+def _environ(profile: Profile, image_env: list[str]) -> dict[str, str]:
+    """The variables of the image, and what every command has."""
+    environ = dict(line.split("=", 1) for line in image_env if "=" in line)
+    environ.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    environ.update(
+        HOME=profile.home, USER=profile.user, LOGNAME=profile.user, TERM="dumb", PAGER="cat", GIT_PAGER="cat"
+    )
+    environ.setdefault("LANG", "C.UTF-8")
+    # Python takes a cached module for fresh when size and second of the source agree: an agent that runs, edits and runs again
+    # within a second would be shown the old program.
+    environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+    return environ

@@ -25,7 +25,7 @@ from sandbox.state.base import StartBase
 from sandbox.state.forking import forked
 from sandbox.transport import Transport
 
-from . import container, enforcement, fitting, kept, owners, reaching
+from . import container, enforcement, fitting, kept, owners, reaching, trust
 from .disk import Disk, prepare
 from .engine import connect, translated
 from .events import watch
@@ -52,12 +52,12 @@ class DockerEnvironment(ServedEnvironment):
 
     ``image`` must be on the engine (``gamebox/*`` images are built when they are missing; nothing is pulled). ``workspace`` is a
     folder of the host that is copied in at the start; nothing is copied back by itself. ``env`` are variables for every
-    command; ``ca_bundle`` a file of certificates (PEM) that commands are to trust. ``report`` gets a line for each slow step
-    of the set-up. ``track_changes`` tells after each command which files changed, and keeps what ``changes`` and ``export_patch``
-    compare with. ``profile`` is default, root or conformance (see docs/isolation.md); ``runtime`` names one of the engine's
-    OCI runtimes, as in "runsc". ``services`` run beside it, each in a sandbox of its own, and are reached from it by their names
-    (see ``SideService``); a RunningService of another environment is shared with that. A ``Service`` among them stands for one
-    that the host asks with credentials of its own. Raises SandboxError.
+    command; ``ca_bundle`` a file of certificates (PEM) that commands are to trust beside those of this host. ``report`` gets a
+    line for each slow step of the set-up. ``track_changes`` tells after each command which files changed, and keeps what
+    ``changes`` and ``export_patch`` compare with. ``profile`` is default, root or conformance (see docs/isolation.md);
+    ``runtime`` names one of the engine's OCI runtimes, as in "runsc". ``services`` run beside it, each in a sandbox of its own, and
+    are reached from it by their names (see ``SideService``); a RunningService of another environment is shared with that. A
+    ``Service`` among them stands for one that the host asks with credentials of its own. Raises SandboxError.
 
     With ``keep`` the sandbox survives this process, and a cut of the connection to it: ``close`` leaves it running and ``remove``
     ends it; ``attach`` finds it again, by its id or by ``name``. Without any orchestrator for ``keep_seconds`` it ends by itself.
@@ -142,7 +142,9 @@ class DockerEnvironment(ServedEnvironment):
             runtime, stream, hello_keep = self._create(client, image_id, runtime, disk)
         finally:
             disk.release()
-        place = container.place_of(runtime, self.profile, image_env, self._env, self._bundle is not None, self._names())
+        place = container.place_of(
+            runtime, self.profile, self.network, image_env, self._env, self._bundle is not None, self._names()
+        )
         hello = {
             **self._hello(place, isolated=True),
             "disk": disk.for_guest(self.limits, container.places(self.limits)),
@@ -162,8 +164,6 @@ class DockerEnvironment(ServedEnvironment):
     ) -> tuple[RuntimeVolume, AttachStream, dict[str, Any] | None]:
         """Create and start the container: its runtime volume, its pipe, and what its guest is told where it is kept."""
         if self._keep:
-            if self._given_name is not None:
-                kept.check_name_is_free(client, self._given_name)
             self._kept = Kept(
                 self._name, kept.new_token(), self._keep_seconds, self._given_name, self.image, self.profile.name, self.network,
                 self.limits, disk, self._oci_runtime, self.track_changes,
@@ -211,9 +211,10 @@ class DockerEnvironment(ServedEnvironment):
             self.limits, self.network, self.profile, disk, self._oci_runtime, self._keep, labels, removes, self._names(),
         )  # fmt: skip
         with translated():
-            self._creating = True
-            self._container_id = container.create(client, image_id, self._name, runtime, shape)
-            self._creating = False
+            with kept.naming(client, self._name, self._given_name if self._keep else None):
+                self._creating = True
+                self._container_id = container.create(client, image_id, self._name, runtime, shape)
+                self._creating = False
             self._stream = reaching.attach_stream(client, self._container_id)
             client.api.start(self._container_id)
         return self._stream
@@ -256,7 +257,9 @@ class DockerEnvironment(ServedEnvironment):
 
     def _fill(self) -> None:
         if self._bundle is not None:
-            self.upload(self._bundle, container.bundle_path(self.profile)).unwrap()
+            path = trust.bundle_path(self.profile)
+            self.upload(trust.merged(self._bundle), path).unwrap()
+            self.upload(trust.apt_configuration(path), trust.apt_path(self.profile)).unwrap()
         if self._workspace is not None:
             copied = self._upload(self._workspace, container.WORKSPACE, passing=self._base().passing)
             if not copied.ok and copied.code is ErrorCode.no_space:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import json
 import logging
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +19,7 @@ from sandbox.guest.calling import TOKEN_BYTES
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
 
-from . import marks
+from . import locks, marks
 from .disk import Disk
 from .engine import translated
 from .events import SANDBOX_LABEL
@@ -26,6 +29,8 @@ log = logging.getLogger(__name__)
 
 # As many characters of an id as tell sandboxes apart in practice; docker shows 12.
 LEAST_PREFIX = 4
+# What a container is called that is, or is about to be, a sandbox that can be used. What has ended gives its name back.
+LIVING = ("created", "running", "paused", "restarting")
 
 
 @dataclass(frozen=True)
@@ -94,10 +99,27 @@ def check(seconds: float, name: str | None) -> None:
         )
 
 
-def check_name_is_free(client: docker.DockerClient, name: str) -> None:
-    """Raises SandboxError ``invalid_configuration`` where a sandbox of that name is on the engine."""
+@contextlib.contextmanager
+def naming(client: docker.DockerClient, ident: str, name: str | None) -> Iterator[None]:
+    """Create the container ``ident`` with that name within: of several at once, at most one gets it.
+
+    Those of this user and host take turns. For all others there is a look before, and one after: whoever sees another then, lets
+    go, so that two at the very same moment may both be refused. Raises SandboxError ``invalid_configuration`` where a sandbox of
+    that name is on the engine.
+    """
+    if name is None:
+        yield
+        return
+    with locks.exclusive(f"names-{hashlib.sha256(name.encode()).hexdigest()[0]}"):  # 16 files for all names there are
+        _check_name_is_free(client, name, ident)
+        yield
+        _check_name_is_free(client, name, ident)
+
+
+def _check_name_is_free(client: docker.DockerClient, name: str, ident: str) -> None:
     with translated():
-        taken = client.api.containers(filters={"label": f"{NAME_LABEL}={name}"})
+        listed = client.api.containers(all=True, filters={"label": f"{NAME_LABEL}={name}"})
+    taken = [each for each in listed if each["State"] in LIVING and marks.ident(each) not in (None, ident)]
     if taken:
         raise SandboxError(
             ErrorCode.invalid_configuration,

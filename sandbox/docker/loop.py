@@ -22,7 +22,7 @@ _LOOP_CTL_GET_FREE, _LOOP_CONFIGURE = 0x4C82, 0x4C0A
 _AUTOCLEAR, _DIRECT_IO = 4, 16
 # struct loop_config: fd, block_size, struct loop_info64 (232 bytes, lo_flags at 52), 64 bytes reserved.
 _CONFIG = struct.Struct("=II52xI176x64x")
-_CONTROL = "/dev/loop-control"
+CONTROL = "/dev/loop-control"
 _ATTEMPTS = 32
 # A journal would only help a file system that outlives a crash; this one does not.
 _MAKE = ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E")
@@ -47,9 +47,9 @@ def problem() -> str:
     if shutil.which(_MAKE[0]) is None:
         return f"{_MAKE[0]} is not installed"
     try:
-        os.close(os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC))
+        os.close(os.open(CONTROL, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
-        return f"{_CONTROL} cannot be opened: {error.strerror}"
+        return f"{CONTROL} cannot be opened: {error.strerror}"
     return ""
 
 
@@ -110,7 +110,7 @@ def _copy_data(source: int, target: int) -> None:
 
 def _attach(file: int) -> LoopDevice:
     """Put a free loop device before ``file``; somebody else may take the one that was free."""
-    control = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
+    control = os.open(CONTROL, os.O_RDWR | os.O_CLOEXEC)
     try:
         for _ in range(_ATTEMPTS):
             path = f"/dev/loop{fcntl.ioctl(control, _LOOP_CTL_GET_FREE)}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from sandbox.envelope import Notice
+from sandbox.envelope import Envelope, Failure, Notice
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.host_services import HostServices
 from sandbox.network.names import Name, Way
 from sandbox.network.side_services import SideService
+from sandbox.results import LogsResult
 
 from .contained import ContainedEnvironment
 
@@ -46,6 +47,14 @@ class ServedEnvironment(ContainedEnvironment):
     def services(self) -> Mapping[str, RunningService]:
         """The side services that are ready, by their names; all of them once the sandbox is started."""
         return {} if self._beside is None else self._beside.running
+
+    def service_logs(self, name: str, **options: Any) -> Envelope[LogsResult]:
+        """See ``Environment.service_logs``; the failure ``invalid_arguments`` for a name that no service has."""
+        service = self.services.get(name)
+        if service is not None:
+            return service.logs(**options)
+        known = ", ".join(self.services) or "none"
+        return Failure(ErrorCode.invalid_arguments, f"There is no side service {name!r}.", f"There are: {known}.")
 
     def start(self) -> Self:
         """See ``GuestEnvironment.start``; answers when all side services are ready. Raises SandboxError, NotReadyError."""

@@ -19,13 +19,14 @@ ANSWER_BYTES = 8 << 20
 FAULTS = {"invalid_url", "connection_failed", "too_many_redirects", "timeout"}
 FIELDS = ("url", "problem", "redirects", "seconds")
 URL_CHARS = 8192
+REFUSED, UNREACHED = "is refused by the sandbox: ", " was not reached: "  # the words of the proxy
 LINKS, REDIRECTS = 200, 10
 
 
 def browse(call: Call) -> dict[str, Any]:
     """The handler of ``browse``.
 
-    Raises Fault ``network_denied`` where a sandbox without network cannot reach a host that is not itself.
+    Raises Fault ``network_denied`` where the rules of the network do not open the host.
     """
     args = call.args
     seconds = float(args.get("timeout_seconds", 30))
@@ -87,9 +88,13 @@ def _fault(call: Call, answer: dict[str, Any]) -> Fault:
             fields[name] = _unicode(value)[:1000]
         elif isinstance(value, int | float) and not isinstance(value, bool):
             fields[name] = value
-    if code == "connection_failed" and call.place.limits.get("network") == "none" and not _is_own(fields["url"]):
+    if code == "connection_failed" and not _is_own(fields["url"]) and _is_refusal(call, str(fields.get("problem"))):
         code = "network_denied"
     return Fault(code, **fields)
+
+
+def _is_refusal(call: Call, problem: str) -> bool:
+    return REFUSED in problem or (call.place.limits.get("network") == "none" and UNREACHED not in problem)
 
 
 def _is_own(url: object) -> bool:

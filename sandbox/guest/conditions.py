@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from .commands import Command
     from .jobs import Reply
+    from .matcher import Matchers
     from .processes import Processes
 
     Probe = Callable[[], dict[str, Any] | None]
@@ -40,13 +41,14 @@ class Conditions:
         self._reactor = reactor
         self._processes = processes
         self._workers = workers
+        self._matchers: Matchers | None = None
 
     def wait_for(self, args: dict[str, Any], reply: Reply) -> Callable[[], None] | None:
         """Wait for one condition; answers a call that cancels, None where it has been answered already. Raises Fault."""
         command = self._processes.find(args["id"]) if args["id"] is not None else None
         wait = ConditionWait(self._reactor, self._processes, command, args, reply)
         if args["log"] is not None and command is not None:
-            lines = LineWait(self._processes, command, args, wait.found, wait.refused, wait.ended)
+            lines = LineWait(self._processes, command, args, self._patterns, wait.found, wait.refused, wait.ended)
             wait.waiting.undo.append(lines.close)
         elif args["exit"] and command is not None:
             wait.watch(lambda: None if command.running else wait.found({}))
@@ -59,6 +61,14 @@ class Conditions:
             wait.waiting.call_undo()
             return None
         return wait.waiting.cancel
+
+    def _patterns(self) -> Matchers:
+        """What looks for expressions, for all waits; loaded when it is first asked for."""
+        if self._matchers is None:
+            from .matcher import Matchers
+
+            self._matchers = Matchers(self._processes)
+        return self._matchers
 
 
 def _port(port: int, host: str | None) -> dict[str, Any] | None:

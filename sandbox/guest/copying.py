@@ -7,14 +7,17 @@ import stat
 
 from .beneath import SAFE, kind_of, shown
 from .faults import Fault
-from .walking import DIRECTORY, walk
+from .walking import DIRECTORY, LEVELS, walk
 
 CHUNK = 1 << 20
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def copy(source_dir: int, source: bytes, target_dir: int, target: bytes) -> None:
-    """Copy with modes and times; ``target`` must not exist. Raises OSError, Fault for FIFOs, sockets, devices."""
+    """Copy with modes and times; ``target`` must not exist.
+
+    Raises OSError, Fault for FIFOs, sockets, devices, folders that cannot be read or lie too deep (``path_invalid``).
+    """
     status = os.stat(source, dir_fd=source_dir, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode):
         _copy_one(source_dir, source, status, target_dir, target)
@@ -36,7 +39,7 @@ def copy(source_dir: int, source: bytes, target_dir: int, target: bytes) -> None
             finally:
                 os.close(inner)
         if unread:
-            raise Fault("permission_denied", path=shown(unread[0]), problem="not all of this folder could be read")
+            raise _not_all(unread[0])
         for path, mode in reversed(modes):
             inner, _ = _enter(top, path + b"/")
             try:
@@ -45,6 +48,13 @@ def copy(source_dir: int, source: bytes, target_dir: int, target: bytes) -> None
                 os.close(inner)
     finally:
         os.close(top)
+
+
+def _not_all(path: bytes) -> Fault:
+    """Why nothing was read below ``path``, or not all."""
+    if path.count(b"/") + 1 >= LEVELS:
+        return Fault("path_invalid", path=shown(path), too_deep=True, limit=LEVELS)
+    return Fault("permission_denied", path=shown(path), problem="not all of this folder could be read")
 
 
 def _enter(top: int, path: bytes) -> tuple[int, bytes]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .proxy import Proxy
     from .reactor import Reactor
     from .tunnels import Tunnels
+    from .workers import Workers
 
 PORT = 24128
 BACKLOG = 512
@@ -31,12 +32,13 @@ class Egress:
     """Tunnels to and from the host; with ``listens`` also the proxy that programs here find them by, and names of services."""
 
     def __init__(
-        self, reactor: Reactor, link: Link, processes: Processes, listens: bool,
+        self, reactor: Reactor, link: Link, processes: Processes, workers: Workers, listens: bool,
         names: list[tuple[str, str, list[int]]] | None = None,
     ) -> None:  # fmt: skip
         self._reactor = reactor
         self._link = link
         self._processes = processes
+        self._workers = workers
         self._socket = listening() if listens else None
         self._proxy: Proxy | None = None
         self._alone = False
@@ -81,14 +83,11 @@ class Egress:
 
     def _first(self, _: int) -> None:
         from .proxy import Proxy
+        from .refusals import Refusals
 
         assert self._socket is not None  # noqa: S101  it is what became readable
-        self._proxy = Proxy(self._reactor, self._made(), _told, self._socket)
-
-
-def _told(_port: int, _host: str, _number: int, _why: str, then: object) -> None:
-    assert callable(then)  # noqa: S101
-    then()
+        refusals = Refusals(self._reactor, self._processes, self._workers)
+        self._proxy = Proxy(self._reactor, self._made(), refusals.note, self._socket)
 
 
 def listening(port: int = PORT) -> socket.socket | None:

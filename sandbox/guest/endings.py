@@ -52,7 +52,7 @@ class Endings:
         told = []
         while self._untold:
             told.append(self._untold.popleft())
-        return [notice for notice in told if notice["id"] != known]
+        return [notice for notice in told if notice["id"] != known or notice["code"] != "command_ended"]
 
 
 def end_of(command: Command) -> dict[str, Any]:

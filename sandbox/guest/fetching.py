@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import ssl
+import urllib.error
 import urllib.request
 import zlib
 from dataclasses import dataclass
@@ -58,8 +59,8 @@ class Response:
         return "other" if b"\0" in head else "text"
 
 
-def fetch(url: str, seconds: float, ca_bundle: str | None) -> Response:
-    """GET ``url``; redirects are answers like any other.
+def fetch(url: str, ca_bundle: str | None) -> Response:
+    """GET ``url``; redirects are answers like any other. It waits for ever: time that a socket counts runs on during a pause.
 
     Proxies are those of the environment, never for the sandbox itself.
     ``ca_bundle`` is a file of certificates (PEM). Raises OSError (urllib.error.URLError among
@@ -76,7 +77,9 @@ def fetch(url: str, seconds: float, ca_bundle: str | None) -> Response:
         "Accept": "text/html,text/*;q=0.9,*/*;q=0.8",
         "Accept-Encoding": "gzip, deflate",
     }
-    with opener.open(urllib.request.Request(url, headers=headers), timeout=seconds) as response:  # noqa: S310 (http and https only)
+    with opener.open(urllib.request.Request(url, headers=headers), timeout=None) as response:  # noqa: S310 (http and https only)
+        if response.headers.get("X-Gamebox") == "refused" and proxies is None:  # the sandbox's own proxy speaks, no server
+            raise urllib.error.URLError(response.reason)
         return _received(response)
 
 

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 # What the C library says of EFBIG and EMFILE, and shells of SIGXFSZ. Looked for only where a command failed.
 _TOO_LARGE = (b"File too large", b"File size limit exceeded")
 _TOO_MANY_OPEN = (b"Too many open files",)
+# What programs say that go around the proxy: of a name that nobody resolves, and of a way that does not exist.
+_NO_WAY = (
+    b"ould not resolve host", b"Network is unreachable", b"Temporary failure in name resolution", b"Name or service not known",
+    b"EAI_AGAIN", b"ENETUNREACH", b"network is unreachable", b": no such host", b"ame resolution failed",
+)  # fmt: skip
 
 
 class Before:
@@ -62,7 +67,7 @@ def _victim(processes: Processes, command: Command, certain: bool) -> dict[str, 
 
 
 def others(processes: Processes, command: Command, before: Before) -> list[dict[str, Any]]:
-    """Notices of the limits of processes, of file size and of open files."""
+    """Notices of the limits of processes, of file size and of open files, and of a network that is not there."""
     limits = processes.place.limits
     notices: list[dict[str, Any]] = []
     refused = processes.cgroup.forks_refused() - before.refused
@@ -76,4 +81,6 @@ def others(processes: Processes, command: Command, before: Before) -> list[dict[
         notices.append({"code": "file_too_large", "limit": limits["file_bytes"]})
     if any(text in said for text in _TOO_MANY_OPEN):
         notices.append({"code": "too_many_open_files", "limit": limits["open_files"]})
+    if limits.get("network") != "bridge" and not command.refusals and any(text in said for text in _NO_WAY):
+        notices.append({"code": "no_direct_network"})
     return notices

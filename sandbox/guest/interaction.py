@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .census import Census
+    from .conditions import Conditions
     from .jobs import Reply
 
     Wait = dict[str, Any] | None
@@ -43,6 +44,7 @@ class Interaction:
         self._processes = processes
         self._workers = workers
         self._census: Census | None = None
+        self._conditions: Conditions | None = None
         self.operations: dict[Any, Callable[[dict[str, Any], Reply], Callable[[], None] | None]] = {
             "logs": Following(reactor, processes, self.look).logs, "send": self.send, "resize": self.resize,
             "screen": self.screen, "wait_for": self.wait_for, "processes": self.processes,
@@ -81,9 +83,11 @@ class Interaction:
     # --- operations ------------------------------------------------------------------
     def wait_for(self, args: dict[str, Any], reply: Reply) -> Callable[[], None] | None:
         """See ``conditions``, which is loaded when it is first asked for. Raises Fault."""
-        from .conditions import Conditions
+        if self._conditions is None:
+            from .conditions import Conditions
 
-        return Conditions(self._reactor, self._processes, self._workers).wait_for(args, reply)
+            self._conditions = Conditions(self._reactor, self._processes, self._workers)
+        return self._conditions.wait_for(args, reply)
 
     def processes(self, args: dict[str, Any], reply: Reply) -> None:
         """See ``census``, which is loaded when it is first asked for. Raises Fault."""

@@ -276,6 +276,9 @@ class Job:
         reply, self._reply = self._reply, None
         if reply is None:
             return
+        if self._command is not None:
+            self._command.answered = True
+            fields["notices"] = [*fields.get("notices", ()), *self._command.refusals.values()]
         if self._waited:
             fields["notices"] = [*self._waited, *fields.get("notices", ())]
         stream: OutputStream | None = self._args.get("stream")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .faults import Fault
-    from .matcher import Matcher
+    from .matcher import Matcher, Matchers
     from .processes import Processes
 
     Found = Callable[[dict[str, Any]], None]
@@ -29,11 +29,11 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 class LineWait:
     """Calls ``found`` with the first line that matches, or ``missed`` when the output has ended without one.
 
-    Lines are looked at without escape codes. A pattern that is plain text is looked for here, any other in a process of its own.
+    Lines are looked at without escape codes. A pattern that is plain text is looked for here, any other in a process.
     """
 
-    def __init__(self, processes: Processes, command: Command, args: dict[str, Any], found: Found,
-                 failed: Callable[[Fault], None], missed: Callable[[], None]) -> None:  # fmt: skip
+    def __init__(self, processes: Processes, command: Command, args: dict[str, Any], matchers: Callable[[], Matchers],
+                 found: Found, failed: Callable[[Fault], None], missed: Callable[[], None]) -> None:  # fmt: skip
         self._processes = processes
         self._command = command
         self._text: str | None = args["log"] if args["literal"] or _PLAIN.fullmatch(args["log"]) else None
@@ -45,9 +45,7 @@ class LineWait:
         self._tried = -1  # where the output ended when a line without its end was looked at
         self._matcher: Matcher | None = None
         if self._text is None:
-            from .matcher import Matcher
-
-            self._matcher = Matcher(processes, args["log"], failed)
+            self._matcher = matchers().open(args["log"], failed)
         self._quiet = processes.reactor.after(0.0, self._more)
         self._unlisten = command.listen(self._more)
 

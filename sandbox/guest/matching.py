@@ -1,10 +1,10 @@
-"""A program that looks for a regular expression in lines: a process of its own, because an expression can take for ever.
+"""A program that looks for regular expressions in lines: a process of its own, because an expression can take for ever.
 
-    python3 -m gamebox_guest.matching PATTERN
+    python3 -m gamebox_guest.matching
 
-Standard input has blocks, a length (u32, big endian) and lines that are joined by line ends. For each block there is one line of
-JSON on standard output: {"index": which line matched first, or null, "groups": [...]}; before the first one {"error": null}, or why
-the pattern is none.
+Standard output begins with a line {"ready": true}. Standard input has questions: the pattern and lines that are joined by line
+ends, each behind its length (u32, big endian). For each there is one line of JSON on standard output: {"index": which line matched
+first, or null, "groups": [...]}, or {"error": why the pattern is none}.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ import signal
 import struct
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
 LENGTH = struct.Struct(">I")
-# For one block, where whoever asked is not there any more to end this: SIGALRM ends it in the middle of a match.
+# For one question, where whoever asked is not there any more to end this: SIGALRM ends it in the middle of a match.
 MOST_SECONDS = 30
 # What is told of a match: its first groups, cut.
 MOST_GROUPS, GROUP_CHARS = 20, 200
@@ -31,21 +35,30 @@ def first_match(pattern: re.Pattern[str], text: str) -> dict[str, object]:
     return {"index": None}
 
 
+def answer_to(pattern: str, text: str) -> dict[str, object]:
+    """What is said to one question. ``re`` remembers the patterns it compiled last."""
+    try:
+        return first_match(re.compile(pattern), text)
+    except (re.error, RecursionError, OverflowError, MemoryError) as error:
+        return {"error": str(error)[:500] or type(error).__name__}
+
+
 def main() -> None:
     """Answer until the input ends."""
-    try:
-        pattern = re.compile(sys.argv[1])
-    except (re.error, RecursionError, OverflowError, MemoryError) as error:
-        _say({"error": str(error)[:500] or type(error).__name__})
-        return
-    _say({"error": None})
+    _say({"ready": True})
     source = sys.stdin.buffer
-    while len(head := source.read(LENGTH.size)) == LENGTH.size:
-        text = source.read(LENGTH.unpack(head)[0]).decode("utf-8", "replace")
+    while (pattern := _text(source)) is not None and (text := _text(source)) is not None:
         signal.alarm(MOST_SECONDS)
-        answer = first_match(pattern, text)
+        answer = answer_to(pattern, text)
         signal.alarm(0)
         _say(answer)
+
+
+def _text(source: BinaryIO) -> str | None:
+    head = source.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    return source.read(LENGTH.unpack(head)[0]).decode("utf-8", "replace")
 
 
 def _say(answer: dict[str, object]) -> None:

@@ -110,6 +110,8 @@ def _move_by_copy(roots: Roots, source: End, target: End, overwrite: bool) -> No
         rename(beside, target, replace=overwrite)
     except (OSError, Fault) as error:
         _discard(target[0], temporary)
+        if isinstance(error, Fault) and error.fields.get("too_deep"):
+            error.fields["path"] = roots.display(source[2])
         raise (error if isinstance(error, Fault) else roots.fault(error, target[2])) from None
     try:
         _delete(source[0], source[1], _Count())

@@ -11,8 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from sandbox.guest.wire import Kind
+from sandbox.limits import Limits
 
 from .addresses import is_own, literal
+from .allowance import Allowance
 from .connections import Connection, ConnectionLog
 from .dialling import RefusedError, UnreachableError, dial, route
 from .names import Way
@@ -36,13 +38,17 @@ class Egress:
         network: Network,
         send: Frames,
         connections: ConnectionLog,
+        allowance: Allowance | None = None,
         services: Mapping[tuple[str, int], Way] | None = None,
     ) -> None:
         self._network = network
         self._services = services or {}
         self.connections = connections
         self.streams = Streams(send, self._serve)
+        self.allowance = allowance or Allowance(Limits())
         self._asking = threading.Lock()
+        self._opening = 0
+        self._watching = False
         # In the loop only: with each the rule that was granted for it alone, "" where it needed none.
         self._standing: dict[int, tuple[Relay, Connection, str]] = {}
 
@@ -62,20 +68,35 @@ class Egress:
             if why is not None:
                 relay.abort(f"the rules were changed: {why}")
 
+    def _cut_silent(self, most: float) -> None:
+        """Cut what nothing came or went on, and look again when the next one may be due."""
+        now = time.monotonic()
+        for relay, _, _ in list(self._standing.values()):
+            if now - relay.last_active >= most:
+                relay.abort(f"nothing came or went for {most:g} seconds")
+        self._watching = bool(self._standing)
+        if self._watching:
+            due = min(relay.last_active for relay, _, _ in self._standing.values()) + most
+            asyncio.get_running_loop().call_later(max(0.05, due - now), self._cut_silent, most)
+
     # --- one connection ------------------------------------------------------------------
     async def _serve(self, channel: int, fields: dict[str, Any], full: bool) -> None:
         """From the guest's wish to an open connection, or to the words why not."""
         host, port, started = str(fields["host"])[:1000], int(fields["port"]), time.time()
+        problem = self.allowance.problem(len(self._standing) + self._opening)
+        self._opening += 1
         try:
-            if full:
-                raise RefusedError(f"there are {MOST_CONNECTIONS} connections already, the most there may be")
-            if (service := self._service(host, port)) is not None:
+            if (service := None if full else self._service(host, port)) is not None:  # no traffic of the network
                 relay, address = await service(lambda: Relay(channel, self.streams.send))
                 self._begin(relay, Connection(host, port, "allowed", address, "service", started=started))
                 return
+            if full or problem is not None:
+                raise RefusedError(
+                    problem or f"there are {MOST_CONNECTIONS} connections already, the most there may be"
+                )
             network, granted = await self._approved(host, port)
             way = await route(network, host, port)
-            relay, address = await dial(way, host, port, lambda: Relay(channel, self.streams.send))
+            relay, address = await dial(way, host, port, lambda: Relay(channel, self.streams.send, self.allowance))
         except RefusedError as error:
             self._decline(channel, Connection(host, port, "denied", why=error.why, started=started))
         except UnreachableError as error:
@@ -84,7 +105,11 @@ class Egress:
         else:
             opened = Connection(host, port, "allowed", address, way.rule, started=started)
             self._standing[channel] = (relay, opened, granted)
+            if not self._watching and self.allowance.silent_seconds is not None:
+                self._cut_silent(self.allowance.silent_seconds)
             self._begin(relay, opened)
+        finally:
+            self._opening -= 1
 
     def _service(self, host: str, port: int) -> Way | None:
         """Who serves that name; None for a name of the world. Raises RefusedError for a port that is not served."""

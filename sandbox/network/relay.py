@@ -12,6 +12,8 @@ from typing import Protocol, cast
 
 from sandbox.guest.wire import TUNNEL_WINDOW, Kind
 
+from .allowance import Allowance
+
 # Of what the far end has not taken yet; the sandbox gets no further credit while there is more.
 WRITE_BUFFER = 256 * 1024
 # Short enough that a request between two of them is not late.
@@ -30,12 +32,13 @@ class Frames(Protocol):
 class Relay(asyncio.Protocol):
     """Lives in the loop of its ``Egress``."""
 
-    def __init__(self, channel: int, send: Frames) -> None:
+    def __init__(self, channel: int, send: Frames, allowance: Allowance | None = None) -> None:
         self.channel = channel
         self.received_bytes = 0
         self.sent_bytes = 0
         self.last_active = time.monotonic()
         self._send = send
+        self._allowance = allowance
         self._on_end: Callable[[str], None] | None = None
         self._why: str | None = None
         self._transport: asyncio.Transport | None = None
@@ -63,6 +66,9 @@ class Relay(asyncio.Protocol):
         """See ``asyncio.Protocol``."""
         self.last_active = time.monotonic()
         self.received_bytes += len(data)
+        if self._allowance is not None and (why := self._allowance.received(len(data))) is not None:
+            self.abort(why)
+            return
         self._held += data
         self._pass_on()
 
@@ -92,6 +98,9 @@ class Relay(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing() or self._near_ended:
             return
         self.sent_bytes += len(payload)
+        if self._allowance is not None and (why := self._allowance.sent(len(payload))) is not None:
+            self.abort(why)
+            return
         self._owed += len(payload)
         self._transport.write(payload)
         self._give_credit()
@@ -105,7 +114,11 @@ class Relay(asyncio.Protocol):
         """The sandbox has no more to send."""
         self._near_ended = True
         if self._transport is not None and not self._transport.is_closing() and self._transport.can_write_eof():
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError as error:  # the far end has gone already
+                self.abort(error.strerror or str(error))
+                return
         self._close_when_done()
 
     def abort(self, why: str) -> None:

@@ -14,28 +14,33 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from sandbox.docker.side import RunningService
     from sandbox.guest_environment import GuestEnvironment
 
     from .inspection import Snapshot
     from .recorded import Recorded
 
-__all__ = ["sandbox", "sandbox_options", "sandbox_session"]
+__all__ = ["sandbox", "sandbox_options", "sandbox_services", "sandbox_session", "sandbox_shared_services"]
 
 FIXTURES = ("sandbox", "sandbox_session")
 SECTION = "sandbox post-mortem"
-MARKER = "sandbox(*, image, network, limits, env, workspace, local, profile): what the test's own sandbox is made of"
+MARKER = "sandbox(*, image, network, limits, env, workspace, local, profile, services): what the test's own sandbox is made of"
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A sandbox of a test: the files it held, and how many operations it had carried out, when the test got it."""
+    """A sandbox of a test: the files it held, how many operations it had carried out, and how much its shared services had printed,
+    when the test got it.
+    """
 
     env: Recorded
     before: Snapshot | None
     earlier: int
+    begun: dict[str, int]
 
 
 _USED = pytest.StashKey[dict[str, _Use]]()
+_SERVICES = pytest.StashKey["dict[str, RunningService]"]()
 _SHARED = pytest.StashKey["Recorded"]()
 _PROBLEM = pytest.StashKey[str]()
 _RUNNING = pytest.StashKey[pytest.Item]()
@@ -46,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sandbox", "sandboxes (gamebox)")
     for name, what in (
         ("image", "image of sandboxes whose tests name none (default: gamebox/base)"),
-        ("network", "network of sandboxes whose tests name none: none or bridge (default: none)"),
+        ("network", "network of sandboxes whose tests name none: none, open or bridge (default: none)"),
         ("profile", "profile of sandboxes whose tests name none"),
     ):
         group.addoption(f"--sandbox-{name}", default=None, metavar=name.upper(), help=what)
@@ -124,13 +129,48 @@ def sandbox_options() -> dict[str, Any]:
     return {}
 
 
+@pytest.fixture(scope="session")
+def sandbox_shared_services() -> dict[str, Any]:
+    """Side services that all sandboxes of a project share: override it, in a conftest.py, with SideServices by their names."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def sandbox_services(
+    request: pytest.FixtureRequest, sandbox_shared_services: dict[str, Any]
+) -> Iterator[dict[str, RunningService]]:
+    """The shared side services, started (with xdist: once for each worker), by their names."""
+    if not sandbox_shared_services:
+        yield {}
+        return
+    from . import options as opt
+
+    config = request.config
+    try:
+        group = opt.beside(sandbox_shared_services, config).__enter__()
+    except opt.FAULTS as error:
+        problem = f"The shared side services could not be started: {error}"
+    else:
+        try:
+            config.stash[_SERVICES] = dict(group.running)
+            yield config.stash[_SERVICES]
+        finally:
+            group.close()
+        return
+    pytest.fail(problem, pytrace=False)
+
+
 @pytest.fixture
 def sandbox(
-    request: pytest.FixtureRequest, sandbox_options: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    sandbox_options: dict[str, Any],
+    sandbox_services: dict[str, RunningService],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[GuestEnvironment]:
     """A started sandbox of the test's own, gone when the test is. Its options: the marker ``sandbox``."""
     node: pytest.Item = request.node
-    env = _started(node.config, list(node.iter_markers("sandbox")), node.path.parent, sandbox_options, tmp_path_factory)
+    marks = list(node.iter_markers("sandbox"))
+    env = _started(node.config, marks, node.path.parent, sandbox_options, sandbox_services, tmp_path_factory)
     try:
         _note(node, "sandbox", env, 0)
         yield env
@@ -140,11 +180,14 @@ def sandbox(
 
 @pytest.fixture(scope="session")
 def sandbox_session(
-    request: pytest.FixtureRequest, sandbox_options: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    sandbox_options: dict[str, Any],
+    sandbox_services: dict[str, RunningService],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[GuestEnvironment]:
     """A started sandbox that all tests share (with xdist: all tests of a worker), with whatever they leave in it."""
     config = request.config
-    env = _started(config, [], config.rootpath, sandbox_options, tmp_path_factory)
+    env = _started(config, [], config.rootpath, sandbox_options, sandbox_services, tmp_path_factory)
     config.stash[_SHARED] = env
     try:
         if config.stash.get(_RUNNING, None) is not None:
@@ -156,8 +199,9 @@ def sandbox_session(
 
 
 def _started(
-    config: pytest.Config, marks: list[pytest.Mark], base: Path, given: Any, copies: pytest.TempPathFactory
-) -> Recorded:
+    config: pytest.Config, marks: list[pytest.Mark], base: Path, given: Any, shared: dict[str, RunningService],
+    copies: pytest.TempPathFactory,
+) -> Recorded:  # fmt: skip
     from sandbox.errors import SandboxError
 
     from . import options as opt
@@ -168,7 +212,7 @@ def _started(
         options = opt.put_together(marked, opt.of_command_line(config), project, opt.of_ini(config))
         reason = opt.reason_to_skip(marked, options)
         if reason is None:
-            return opt.made(options, copies).start()
+            return opt.made(opt.with_services(options, shared), copies).start()
     except (opt.OptionsError, SandboxError) as error:
         problem = f"The sandbox could not be started: {error}"
     else:
@@ -201,7 +245,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def _post_mortem(item: pytest.Item, phase: str, fixture: str, use: _Use) -> str:
     from .postmortem import collect, save
 
-    found = collect(item.nodeid, phase, fixture, use.env, use.before, use.earlier)
+    found = collect(item.nodeid, phase, fixture, use.env, use.before, use.earlier, use.begun)
     folder = item.config.getoption("sandbox_artifacts")
     if not folder:
         return found.to_text()
@@ -217,5 +261,7 @@ def _asks_for(item: pytest.Item, fixture: str) -> bool:
 
 def _note(item: pytest.Item, fixture: str, env: Recorded, earlier: int, look: bool = True) -> None:
     from .inspection import snapshot
+    from .services import offsets
 
-    item.stash.setdefault(_USED, {})[fixture] = _Use(env, snapshot(env) if look else None, earlier)
+    begun = offsets(env, list(item.config.stash.get(_SERVICES, {}).values()))
+    item.stash.setdefault(_USED, {})[fixture] = _Use(env, snapshot(env) if look else None, earlier, begun)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -13,12 +14,16 @@ import pytest
 from sandbox.errors import SandboxError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
+from sandbox.network.side_services import SideService
 
 if TYPE_CHECKING:
+    from sandbox.docker.beside import Beside
+    from sandbox.docker.side import RunningService
+
     from .recorded import RecordedDocker, RecordedLocal
 
-NAMES = ("image", "network", "limits", "env", "workspace", "local", "profile")
-NETWORKS = {"none": Network.none, "bridge": Network.bridge}
+NAMES = ("image", "network", "limits", "env", "workspace", "local", "profile", "services")
+NETWORKS = {"none": Network.none, "open": Network.open, "bridge": Network.bridge}
 # Limits that the guest and the host keep, so LocalEnvironment does too; and those of the container. Every limit is in one of them.
 LOCAL_LIMITS = frozenset(
     {"spill_bytes", "read_bytes", "write_bytes", "transfer_bytes", "checkpoint_bytes", "timeout_seconds", "max_timeout_seconds",
@@ -26,12 +31,17 @@ LOCAL_LIMITS = frozenset(
      "lifetime_seconds", "idle_seconds", "lease_seconds"}
 )  # fmt: skip
 CONTAINER_LIMITS = frozenset(
-    {"memory_bytes", "cpus", "pids", "disk_bytes", "disk", "tmp_bytes", "shm_bytes", "open_files", "file_bytes"}
-)
+    {"memory_bytes", "cpus", "pids", "disk_bytes", "disk", "tmp_bytes", "shm_bytes", "open_files", "file_bytes",
+     "network_bytes", "network_connections", "network_silent_seconds"}
+)  # fmt: skip
 
 
 class OptionsError(Exception):
     """An option is wrong; the words say which, where, and what is allowed."""
+
+
+# What the words of a report are enough for.
+FAULTS = (OptionsError, SandboxError)
 
 
 def of_marks(marks: Iterable[pytest.Mark]) -> dict[str, Any]:
@@ -75,16 +85,48 @@ def _converted(name: str, value: Any) -> Any:
         return Limits(**value)
     if name == "env" and isinstance(value, Mapping) and all(isinstance(t, str) for pair in value.items() for t in pair):
         return dict(value)
+    if name == "services" and isinstance(value, Mapping):
+        return {key: _service(key, one) for key, one in value.items()}
     if name == "workspace" and isinstance(value, str | Path):
         return Path(value)
     wanted: dict[str, type] = {"image": str, "profile": str, "network": Network, "limits": Limits, "local": bool}
     if name in wanted and isinstance(value, wanted[name]) and value != "":
         return value
     allowed = {
-        "network": "'none', 'bridge' or a Network", "limits": "a Limits or a dict of its fields", "local": "True or False",
-        "env": "a dict of texts", "workspace": "the path of a folder",
+        "network": "'none', 'open', 'bridge' or a Network", "limits": "a Limits or a dict of its fields", "local": "True or False",
+        "env": "a dict of texts", "services": "a dict of SideServices", "workspace": "the path of a folder",
     }  # fmt: skip
     raise OptionsError(f"{name}={value!r} is not possible: give {allowed.get(name, 'its name as a text')}.")
+
+
+def _service(name: str, value: Any) -> SideService:
+    if isinstance(value, SideService):
+        return value
+    known = [f.name for f in fields(SideService)]
+    if not isinstance(value, Mapping):
+        raise OptionsError(f"the service {name!r} is {value!r}: give a SideService, or a dict of its fields.")
+    if wrong := [key for key in value if key not in known]:
+        raise OptionsError(f"the service {name!r} has no {wrong[0]!r}; it takes {', '.join(known)}.")
+    if "image" not in value:
+        raise OptionsError(f"the service {name!r} has no image.")
+    return SideService(**value)
+
+
+def beside(given: Any, config: pytest.Config) -> Beside:
+    """The shared services, not started. Raises OptionsError, SandboxError."""
+    from sandbox.docker.beside import Beside
+
+    services = checked({"services": given}, "sandbox_shared_services")["services"]
+    if put_together(of_command_line(config), of_ini(config)).get("local"):
+        pytest.skip("no container is used (--sandbox-local or sandbox_local), and side services are containers")
+    return Beside(services, logging.getLogger(__name__).info)
+
+
+def with_services(options: dict[str, Any], shared: Mapping[str, RunningService]) -> dict[str, Any]:
+    """The options of a sandbox that also has the shared services; where it has one of that name itself, that is meant."""
+    if not shared or options.get("local"):
+        return options
+    return {**options, "services": {**shared, **options.get("services", {})}}
 
 
 def of_command_line(config: pytest.Config) -> dict[str, Any]:
@@ -110,7 +152,11 @@ def put_together(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """
     merged: dict[str, Any] = {}
     for layer in layers:
-        usable = {k: v for k, v in layer.items() if not (merged.get("local") and k in ("image", "network", "profile"))}
+        usable = {
+            k: v
+            for k, v in layer.items()
+            if not (merged.get("local") and k in ("image", "network", "profile", "services"))
+        }
         merged = usable | merged
     return merged
 
@@ -128,6 +174,8 @@ def _only_of_containers(options: Mapping[str, Any]) -> str | None:
     for name in ("image", "profile"):
         if name in options:
             return f"{name}={options[name]!r}"
+    if options.get("services"):
+        return f"services ({', '.join(options['services'])})"
     if "network" in options and options["network"] != Network.bridge():
         return f"network={options['network'].mode!r}"
     default, asked = Limits(), options.get("limits", Limits())

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sandbox.errors import ErrorCode
+from sandbox.results.processes import ListedCommand
 
-from .inspection import LOOK_SECONDS, MOST_FILES, Changes, Process, Snapshot, changes, processes, snapshot
+from .inspection import LOOK_SECONDS, MOST_FILES, Changes, Snapshot, changes, processes, snapshot
 from .recorded import Entry, Recorded, cut
+from .services import ServiceLog, service_logs
 
 LINE_CHARS = 1000
 LOG_BYTES = 2000
@@ -44,14 +46,15 @@ class PostMortem:
     forgotten: int
     entries: tuple[Entry, ...]
     background: tuple[Background, ...]
-    processes: tuple[Process, ...]
+    services: tuple[ServiceLog, ...]
+    processes: tuple[ListedCommand, ...]
     processes_problem: str | None
     files: Changes
     sizes: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
-        return asdict(self)
+        return {**asdict(self), "processes": [command.model_dump(mode="json") for command in self.processes]}
 
     def to_text(self) -> str:
         """As it is shown in a report."""
@@ -66,6 +69,10 @@ class PostMortem:
             lines.append("started in the background:")
             for command in self.background:
                 lines += [f"  {command.id} {command.state}: {command.command}", *_indented(command.output)]
+        if self.services:
+            lines.append("side services:")
+            for service in self.services:
+                lines += [f"  {service.name} ({service.image}) {service.state}", *_indented(service.output)]
         if self.gone is None:
             lines += [*self._process_lines(), *self._file_lines()]
         return "\n".join(_printable(line[:LINE_CHARS]) for line in lines)
@@ -73,11 +80,9 @@ class PostMortem:
     def _process_lines(self) -> list[str]:
         if self.processes_problem is not None:
             return [f"processes: not known, {self.processes_problem}"]
-        lines = [f"processes ({len(self.processes)}):"] if self.processes else ["processes: none"]
-        for p in self.processes:
-            memory = f", {p.rss_kib} KiB" if p.rss_kib else ""
-            lines.append(f"  {'  ' * min(p.depth, 20)}{p.pid} [{p.state}{memory}] {p.args}")
-        return lines
+        count = sum(command.process_count for command in self.processes)
+        lines = [f"processes ({count}):"] if count else ["processes: none"]
+        return [*lines, *(f"  {line}" for command in self.processes for line in command.to_text().splitlines())]
 
     def _file_lines(self) -> list[str]:
         if self.files.problem is not None:
@@ -91,10 +96,19 @@ class PostMortem:
         return [*lines, f"  [and {len(found) - MOST_FILES} more]"] if len(found) > MOST_FILES else lines
 
 
-def collect(test: str, phase: str, fixture: str, env: Recorded, before: Snapshot | None, earlier: int) -> PostMortem:
-    """The post-mortem of ``env``: what it was asked after its first ``earlier`` operations; ``before`` are the files it began with.
+def collect(
+    test: str,
+    phase: str,
+    fixture: str,
+    env: Recorded,
+    before: Snapshot | None,
+    earlier: int,
+    begun: Mapping[str, int] | None = None,
+) -> PostMortem:
+    """The post-mortem of ``env``: what it was asked after its first ``earlier`` operations.
 
-    A sandbox that does not answer is given up after 7 s.
+    ``before`` are the files it began with, ``begun`` is where the logs of shared services stood (see ``services.offsets``). A
+    sandbox that does not answer is given up after 7 s.
     """
     entries = env.record.since(earlier)
     gone = _gone(env)
@@ -111,6 +125,7 @@ def collect(test: str, phase: str, fixture: str, env: Recorded, before: Snapshot
         forgotten=env.record.count - earlier - len(entries),
         entries=entries,
         background=() if gone else tuple(_background(env, e) for e in env.record.since(0) if e.background and e.id),
+        services=service_logs(env, begun or {}),
         processes=listed,
         processes_problem=problem,
         files=changes(before or _NEVER, after),

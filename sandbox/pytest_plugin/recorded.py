@@ -101,19 +101,12 @@ def cut(text: str, chars: int = OUTPUT_CHARS) -> str:
 
 
 class Recorded(GuestEnvironment):
-    """Mixed into an environment: ``record`` holds what it was asked, except within ``unrecorded()``.
-
-    ``root_pid`` is the process, as seen by commands, that all others of the sandbox descend from.
-    """
+    """Mixed into an environment: ``record`` holds what it was asked, except within ``unrecorded()``."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.record = Record()
         self._quiet = threading.local()
         super().__init__(*args, **options)
-
-    @property
-    def root_pid(self) -> int | None:
-        return 1
 
     @property
     def started(self) -> bool:
@@ -168,7 +161,3 @@ class RecordedDocker(Recorded, DockerEnvironment):
 
 class RecordedLocal(Recorded, LocalEnvironment):
     """A LocalEnvironment that remembers what it was asked."""
-
-    @property
-    def root_pid(self) -> int | None:
-        return None if self._process is None else self._process.pid

@@ -29,7 +29,8 @@ class UsageResult(Result):
 
     ``memory_used_bytes`` is what could not be given back: processes, and files in places that are kept in memory. ``processes``
     counts threads as well, the guest's own dozen included. ``running`` are the ids of the commands that run.
-    ``lifetime_left_seconds`` and ``idle_left_seconds`` are when the sandbox ends by itself.
+    ``lifetime_left_seconds`` and ``idle_left_seconds`` are when the sandbox ends by itself. The orchestrator counts
+    the network under rules: bytes out of the sandbox and into it, and connections that ended or were refused.
     """
 
     uptime_seconds: float = 0.0
@@ -43,6 +44,10 @@ class UsageResult(Result):
     running: tuple[Id, ...] = Field((), max_length=64)
     lifetime_left_seconds: float | None = None
     idle_left_seconds: float | None = None
+    network_sent_bytes: Count = 0
+    network_received_bytes: Count = 0
+    network_limit_bytes: Count | None = None
+    connections: Count = 0
 
     def to_text(self) -> str:
         """One line for each thing that can run out, in the same order every time."""
@@ -53,6 +58,9 @@ class UsageResult(Result):
         lines += [f"{one_line(p.path)}: {size(p.free_bytes)} of {size(p.size_bytes)} left" for p in self.places]
         if self.processes is not None and self.process_limit is not None:
             lines.append(f"processes: {max(0, self.process_limit - self.processes)} of {self.process_limit} left")
+        if self.network_limit_bytes is not None:
+            free = max(0, self.network_limit_bytes - self.network_sent_bytes - self.network_received_bytes)
+            lines.append(f"network: {size(free)} of {size(self.network_limit_bytes)} left")
         if self.lifetime_left_seconds is not None:
             lines.append(f"time: {duration(self.lifetime_left_seconds)} until this sandbox ends")
         lines.append(f"running: {', '.join(map(one_line, self.running)) or 'no command'}")

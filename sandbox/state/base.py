@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
+from typing import IO
 
 log = logging.getLogger(__name__)
 
@@ -15,10 +18,14 @@ class StartBase:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._file = tempfile.TemporaryFile(prefix="gamebox-start-")  # noqa: SIM115 - closed by close
+        self._file: IO[bytes] = io.BytesIO()
         self._places: dict[str, tarfile.TarInfo] | None = None
         self._size = 0
         self.lost = ""
+        try:
+            self._file = tempfile.TemporaryFile(prefix="gamebox-start-")  # noqa: SIM115 - closed by close
+        except OSError as error:
+            self._give_up(f"the host could not keep it: {error.strerror}")
 
     def passing(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """The same pieces, kept as they pass."""
@@ -40,7 +47,7 @@ class StartBase:
     def _give_up(self, why: str) -> None:
         self.lost = why
         log.info("the workspace as it was copied in is not kept: %s", why)
-        self._file.close()
+        self.close()
 
     def content(self, path: bytes, most: int) -> bytes | int | None:
         """The bytes of the file at ``path``, only their number where they are more than ``most``; None where there is none."""
@@ -64,4 +71,5 @@ class StartBase:
 
     def close(self) -> None:
         """Forget it."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # what is still to be written may find no room
+            self._file.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Sequence
 
+from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.records import CHANGED, FETCHED, GONE, GOT, PART, WANTED
 from sandbox.replies import violation
 
@@ -12,6 +14,9 @@ from .table import Entry, Key
 
 # The frames of one file may say that many parts: a file of 1 GiB with holes between all its blocks has fewer.
 MOST_PARTS = 1 << 18
+# A guest that sends in drops is given up: it has that long, and a second more for each of so many bytes. A pause of the sandbox is
+# a gap, of which only this much counts.
+PATIENCE_SECONDS, LEAST_BYTES_PER_SECOND, LONGEST_GAP_SECONDS = 300.0, 64 << 10, 30.0
 _Taking = Generator[None, bytes, bytes]
 
 
@@ -23,7 +28,8 @@ def wanted(entries: Sequence[Entry]) -> bytes:
 class Contents:
     """Takes what ``fetch`` streams for ``entries``. ``digests`` are those of the files that came, ``entries`` what they then were.
 
-    ``gone`` could not be read, ``torn`` changed while they were read. Raises SandboxUnavailableError for nonsense.
+    ``gone`` could not be read, ``torn`` changed while they were read. Raises SandboxUnavailableError for nonsense,
+    OperationError ``transfer_incomplete`` where they come too slowly.
     """
 
     def __init__(self, store: Store, asked: Sequence[Entry]) -> None:
@@ -35,6 +41,8 @@ class Contents:
         self.torn: list[Key] = []
         self.added_bytes = 0
         self._done = False
+        self._last = time.monotonic()
+        self._spent, self._bytes = 0.0, 0
         self._machine = self._files()
         next(self._machine, None)
 
@@ -42,10 +50,24 @@ class Contents:
         """One more piece of the stream."""
         if self._done:
             raise violation("fetch")
+        self._pace(len(chunk))
         try:
             self._machine.send(chunk)
         except StopIteration:
             self._done = True
+
+    def _pace(self, count: int) -> None:
+        now = time.monotonic()
+        self._spent += min(now - self._last, LONGEST_GAP_SECONDS)
+        self._last = now
+        self._bytes += count
+        if self._spent > PATIENCE_SECONDS + self._bytes / LEAST_BYTES_PER_SECOND:
+            raise OperationError(
+                ErrorCode.transfer_incomplete,
+                f"The sandbox sent {self._bytes} bytes of its files in {self._spent:.0f} s, and was given up.",
+                "Do it again when less runs in it.",
+                retryable=True,
+            )
 
     def finish(self) -> None:
         """Raises SandboxUnavailableError where something is missing."""

@@ -12,7 +12,8 @@ from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.records import HOME, WORKSPACE
 from sandbox.results import ForkResult
 
-from .history import Checkpoint, History
+from .checkpoint import Checkpoint
+from .history import History
 from .keeping import KeepsState
 from .store import Store
 

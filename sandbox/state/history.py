@@ -5,72 +5,28 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from sandbox.envelope import now as timestamp
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.guest.records import (
-    ENTRY,
-    FILE,
-    FOLDER,
-    HOME,
-    LINK,
-    MOST_PATH_BYTES,
-    SPECIAL,
-    UNREAD,
-    WORKSPACE,
-    sessions_of,
-)
-from sandbox.replies import fault_of, violation, worded
-from sandbox.results import CheckpointResult
+from sandbox.guest.records import FILE, HOME, UNREAD, WORKSPACE
 
+from .asking import Asking, Scan
 from .base import StartBase
-from .contents import Contents, wanted
-from .naming import as_text, shown
+from .checkpoint import Checkpoint, comparable, lacks, summary, surely_same
+from .contents import Contents
 from .plan import Plan, empty_content, plan
 from .store import Store
-from .table import Entry, Key, Table, is_below, packed, table_of
+from .table import Entry, Key, Table, is_below, packed
 
-# A file whose time is this close to the scan may have been written again within the same tick of the kernel's clock, which is
-# 10 ms at most.
-RACY_NS = 20_000_000
-# Entries, and as many again of what could not be looked into.
-MOST_RECORDS = 1_000_000
-SCAN_SECONDS, RESTORE_SECONDS = 60.0, 600.0
+RESTORE_SECONDS = 600.0
 MOST_ID_CHARS = 64
-EMPTY = Table(packed(()), 0, True)
-
-Ask = Callable[..., tuple[dict[str, Any], bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """What the guest said of one moment."""
-
-    table: Table
-    entries: Mapping[Key, Entry]
-    running: tuple[str, ...]
-    unread: tuple[str, ...]
-    sessions: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """``digests`` are of the files whose content is in the store, by root and path."""
-
-    result: CheckpointResult
-    table: Table
-    digests: Mapping[Key, bytes]
-    sessions: Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class History:
-    """One sandbox's. ``ask`` is its transport's ``request``. One operation at a time; any thread."""
+class History(Asking):
+    """One sandbox's. One operation at a time; any thread."""
 
-    ask: Ask
     limit: int
     lock: threading.RLock = field(default_factory=threading.RLock)
     start: Table | None = None
@@ -105,51 +61,6 @@ class History:
             if self._store is not None:
                 self._store.release()
                 self._store = None
-
-    # --- asking ------------------------------------------------------------------
-    def scan(self, roots: Sequence[int] = (WORKSPACE,), *, sessions: bool = False) -> Scan:
-        """What is in the sandbox now. Raises SandboxError."""
-        data = bytearray()
-
-        def take(chunk: bytes) -> None:
-            data.extend(chunk)
-            if len(data) > MOST_PATH_BYTES + MOST_RECORDS * ENTRY.size:
-                raise worded(ErrorCode.too_many_files, {"path_bytes": MOST_PATH_BYTES}, "scan")
-
-        said = self._asked("scan", {"roots": list(roots), "sessions": sessions}, SCAN_SECONDS, sink=take)
-        try:
-            running = tuple(as_text(ident)[:64] for ident in said["running"])
-            unread = tuple(as_text(name)[:300] for name in said["unread"])
-            table, entries = table_of(bytes(data), int(said["clock_ns"]), not running)
-            return Scan(table, entries, running, unread, sessions_of(said["sessions"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise violation("scan") from error
-
-    def _asked(self, operation: str, args: dict[str, Any], seconds: float, **streams: Any) -> dict[str, Any]:
-        fields, _ = self.ask(operation, args, timeout_seconds=seconds, **streams)
-        if fields.get("fault") is not None:
-            raise fault_of(fields["fault"], operation)
-        if not isinstance(fields.get("result"), dict):
-            raise violation(operation)
-        found: dict[str, Any] = fields["result"]
-        return found
-
-    def fetch(self, entries: Sequence[Entry], store: Store) -> Contents:
-        """The contents of these files, put into ``store``. Raises SandboxError; then nothing of them is kept."""
-        contents = Contents(store, entries)
-        try:
-            if entries:
-                self._asked("fetch", {}, SCAN_SECONDS, body=(wanted(entries),), sink=contents.take)
-            contents.finish()
-        except BaseException:
-            contents.close()
-            store.drop(contents.digests.values())
-            raise
-        return contents
-
-    def last_changes(self) -> dict[str, Any]:
-        """What the guest saw change during the last command."""
-        return self._asked("last_changes", {}, SCAN_SECONDS)
 
     def new_id(self, name: str | None) -> str:
         """``name``, or an id where there is none. Raises OperationError for one that is taken, or too long."""
@@ -197,7 +108,7 @@ class History:
     def missing(self, checkpoint: Checkpoint) -> int:
         """How many entries of it could not be kept."""
         entries = checkpoint.table.entries().values()
-        return sum(_lacks(entry, checkpoint.digests) for entry in entries)
+        return sum(lacks(entry, checkpoint.digests) for entry in entries)
 
     def _digests_from_before(self, entries: Mapping[Key, Entry]) -> dict[Key, bytes]:
         """Digests of the files that are surely as they were when they were last read."""
@@ -209,12 +120,9 @@ class History:
         found = {}
         for before in table.entries().values():
             digest, entry = known.get(before.key), entries.get(before.key)
-            if digest is not None and entry is not None and self._surely_same(table, before, entry):
+            if digest is not None and entry is not None and surely_same(table, before, entry):
                 found[before.key] = digest
         return found
-
-    def _surely_same(self, table: Table, before: Entry, entry: Entry) -> bool:
-        return entry.same_content(before) and entry.ctime < table.clock - RACY_NS
 
     def _read(self, entries: Mapping[Key, Entry], known: Mapping[Key, bytes]) -> tuple[Contents, dict[Key, Key]]:
         """The contents of the others; of files with several names one is read, the second answer says which for which."""
@@ -260,7 +168,7 @@ class History:
         then = checkpoint.table.entries()
 
         def same(entry: Entry, then: Entry) -> bool:
-            if checkpoint.table.quiet and self._surely_same(checkpoint.table, then, entry):
+            if checkpoint.table.quiet and surely_same(checkpoint.table, then, entry):
                 return True
             return sure.get(entry.key) is not None and sure.get(entry.key) == digests.get(then.key)
 
@@ -289,7 +197,7 @@ class History:
         then, entries = checkpoint.table.entries(), scan.entries
         blind = {key for table in (then, entries) for key, entry in table.items() if entry.kind == UNREAD}
         owners = entries[WORKSPACE, b""].uid == 0  # nobody else may give files away
-        before, after = _comparable(then, owners), _comparable(entries, owners)
+        before, after = comparable(then, owners), comparable(entries, owners)
         wrong = [
             after.get(key) or before[key]
             for key in before.keys() | after.keys()
@@ -307,35 +215,6 @@ class History:
         self._store = store.share()
         store.keep(checkpoint.digests.values())
         self.base = checkpoint
-
-
-def _lacks(entry: Entry, digests: Mapping[Key, bytes]) -> bool:
-    return entry.kind in (SPECIAL, UNREAD) or (entry.kind == FILE and entry.key not in digests)
-
-
-def summary(
-    ident: str, entries: Mapping[Key, Entry], digests: Mapping[Key, bytes], store_bytes: int
-) -> CheckpointResult:
-    """What is said of a checkpoint with these entries and contents."""
-    kinds = [e.kind for e in entries.values()]
-    missing = [e for e in entries.values() if _lacks(e, digests)]
-    return CheckpointResult(
-        id=ident, created_at=timestamp(), files=kinds.count(FILE), folders=kinds.count(FOLDER), links=kinds.count(LINK),
-        size_bytes=sum(e.size for e in entries.values() if e.kind == FILE), store_bytes=store_bytes,
-        skipped=tuple(shown(e) for e in missing[:20]),
-    )  # fmt: skip
-
-
-def _comparable(entries: Mapping[Key, Entry], owners: bool) -> dict[Key, Entry]:
-    """Without what is another's by nature: inodes, devices, times that nobody can set, sizes of folders, names elsewhere."""
-    return {
-        key: e._replace(
-            ctime=0, device=0, inode=0, names=0, size=e.size if e.kind == FILE else 0,
-            mode=0 if e.kind == LINK else e.mode, uid=e.uid if owners else 0, gid=e.gid if owners else 0,
-        )
-        for key, e in entries.items()
-        if e.kind not in (SPECIAL, UNREAD)
-    }  # fmt: skip
 
 
 def _larger(pieces: Iterable[bytes]) -> Iterator[bytes]:

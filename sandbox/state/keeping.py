@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -21,7 +22,9 @@ from sandbox.hints import word_notice
 from sandbox.replies import violation, worded
 from sandbox.transport import Transport
 
-from .history import EMPTY, Checkpoint, History, Scan
+from .asking import Scan
+from .checkpoint import EMPTY, Checkpoint
+from .history import History
 from .methods import MOST_CHANGES, write_new
 from .naming import as_text, shown, unread
 from .patch import export
@@ -67,7 +70,8 @@ class KeepsState(Environment):
             message = (
                 f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."
             )
-            return Failure(ErrorCode.io_error, message, "Give another path, or free space there.")
+            code = ErrorCode.host_disk_full if error.errno in (errno.ENOSPC, errno.EDQUOT) else ErrorCode.io_error
+            return Failure(code, message, "Give another path, or free space there.")
         return Success(done.result, notices=done.notices, duration_ms=(time.monotonic() - started) * 1000)
 
     # --- looking ------------------------------------------------------------------
@@ -171,7 +175,7 @@ class KeepsState(Environment):
         """See ``StateMethods.delete_checkpoint``."""
 
         def work(history: History) -> Success[res.DeletedCheckpointResult]:
-            freed = history.delete(id)
+            freed = 0 if history.marks.pop(id, None) is not None else history.delete(id)
             return Success(res.DeletedCheckpointResult(id=id, freed_bytes=freed, store_bytes=history.store_bytes))
 
         return self._with_history(work)

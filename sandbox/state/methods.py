@@ -44,7 +44,7 @@ class StateMethods:
         return self._no_state("checkpoints")
 
     def delete_checkpoint(self, id: str) -> Envelope[res.DeletedCheckpointResult]:  # noqa: A002
-        """Forget a checkpoint, and what only it needed."""
+        """Forget a checkpoint, and what only it needed; or a mark."""
         return self._no_state("delete_checkpoint")
 
     def rollback(self, id: str, *, kill: bool = False) -> Envelope[res.RollbackResult]:  # noqa: A002
@@ -90,10 +90,17 @@ class StateMethods:
 
 
 def write_new(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a new file of the host. Raises SandboxError ``path_exists``, OSError."""
+    """Write a new file of the host; of one that cannot be written, nothing stays. Raises SandboxError ``path_exists``, OSError."""
     try:
-        with Path(path).open("xb") as file:
-            file.write(data)
+        with Path(path).open("xb", buffering=0) as file:
+            try:
+                with memoryview(data) as view:
+                    done = 0
+                    while done < len(view):
+                        done += file.write(view[done:])
+            except BaseException:
+                Path(path).unlink()
+                raise
     except FileExistsError as error:
         raise SandboxError(
             ErrorCode.path_exists, f"{os.fspath(path)} exists on the host.", "Give a path that does not exist yet."

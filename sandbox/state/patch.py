@@ -14,7 +14,8 @@ from sandbox.patches.lines import Budget
 from sandbox.wording import size
 
 from .base import StartBase
-from .history import Checkpoint, History
+from .checkpoint import Checkpoint
+from .history import History
 from .naming import unread
 from .store import Store
 from .table import Difference, Entry, Key, differences

@@ -16,7 +16,7 @@ from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.guest.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE, sessions_of
 from sandbox.wording import size
 
-from .history import Checkpoint, summary
+from .checkpoint import Checkpoint, summary
 from .store import Reader, Store
 from .table import Entry, Key, Table, checked, packed
 
@@ -53,6 +53,7 @@ def save(checkpoint: Checkpoint, store: Store, path: str | os.PathLike[str], mos
                 firsts: dict[tuple[int, int, int], str] = {}
                 for entry in checkpoint.table.entries().values():
                     _add(archive, entry, checkpoint.digests.get(entry.key), store, firsts)
+            file.flush()  # what the disk has no room for is said here, not when the file is closed
             return file.tell()
         except BaseException:
             os.unlink(path)  # noqa: PTH108

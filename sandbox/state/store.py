@@ -5,11 +5,10 @@ The file has no name: it goes with the process, however that ends.
 
 from __future__ import annotations
 
-import hashlib
+import logging
 import os
-import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,8 +17,10 @@ from sandbox.guest.records import PART
 from sandbox.wording import size
 
 from .table import Key
+from .writing import CHUNK, Writing, put, unnamed
 
-CHUNK = 1 << 18
+log = logging.getLogger(__name__)
+
 # Room of contents that nothing refers to any more is given back when it is this much, and half of the file; and where
 # nothing is left that is referred to.
 GIVEN_BACK_BYTES = 64 << 20
@@ -32,26 +33,6 @@ class _Place:
     users: int
 
 
-class Writing:
-    """A content on its way into a store."""
-
-    def __init__(self, write: Callable[[bytes], None], finish: Callable[[bytes], int]) -> None:
-        self._write, self._finish = write, finish
-        self._hashed = hashlib.sha256()
-        self.finished = False
-
-    def write(self, data: bytes) -> None:
-        """One more piece."""
-        self._hashed.update(data)
-        self._write(data)
-
-    def finish(self) -> tuple[bytes, int]:
-        """The digest, and how many bytes it added."""
-        self.finished = True
-        digest = self._hashed.digest()
-        return digest, self._finish(digest)
-
-
 class Store:
     """Holds contents as the guest sends them (see ``guest.records``), at most ``limit`` bytes. For many threads; shared by forks.
 
@@ -62,8 +43,8 @@ class Store:
         self.limit = limit
         self._lock = threading.RLock()
         self._places: dict[bytes, _Place] = {}
-        self._file = tempfile.TemporaryFile(prefix="gamebox-state-", buffering=0)  # noqa: SIM115 - closed by release
-        self._end = self._used = 0
+        self._file = unnamed()
+        self._end = self._used = self._arriving = 0
         self._users = 1
 
     @property
@@ -95,42 +76,46 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[Writing]:
-        """Take a content piece by piece; nothing of it stays unless ``finish`` is called. Others wait meanwhile."""
-        with self._lock:
-            if self._end > max(self._used, self.limit // 2):  # nobody is refused for room that nothing needs
-                self._compact()
-            start = self._end
-            writing = Writing(self._write, lambda digest: self._finished(digest, start))
-            try:
-                yield writing
-            finally:
-                if not writing.finished:
-                    self._cut(start)
-
-    def _finished(self, digest: bytes, start: int) -> int:
-        known = self._places.get(digest)
-        if known is not None:
-            self._cut(start)
-            known.users += 1
-            return 0
-        self._places[digest] = _Place(start, self._end - start, 1)
-        self._used += self._end - start
-        return self._end - start
-
-    def _write(self, data: bytes) -> None:
-        if self._end + len(data) > self.limit:
-            raise OperationError(
-                ErrorCode.store_full,
-                f"The checkpoints of this sandbox would take more than {size(self.limit)} on the host.",
-                "Delete checkpoints that are not needed, or raise Limits(checkpoint_bytes=...).",
-            )
-        view = memoryview(data)
+        """Take a content piece by piece; nothing of it stays unless ``finish`` is called. Nobody waits meanwhile."""
+        writing = Writing(self._reserve, self._taken)
         try:
-            while view:
-                written = os.pwrite(self._file.fileno(), view, self._end)
-                view, self._end = view[written:], self._end + written
-        except OSError as error:
-            raise _no_room(error) from error
+            yield writing
+        finally:
+            writing.close()
+            with self._lock:
+                self._arriving -= writing.length
+
+    def _reserve(self, count: int) -> None:
+        with self._lock:
+            if self._used + self._arriving + count > self.limit:
+                raise OperationError(
+                    ErrorCode.store_full,
+                    f"The checkpoints of this sandbox would take more than {size(self.limit)} on the host.",
+                    "Delete checkpoints that are not needed, or raise Limits(checkpoint_bytes=...).",
+                )
+            self._arriving += count
+
+    def _taken(self, digest: bytes, writing: Writing) -> int:
+        with self._lock:
+            known = self._places.get(digest)
+            if known is not None:
+                known.users += 1
+                return 0
+            most = max(self._used, min(self.limit // 2, self.limit - writing.length))
+            if self._end > most or self._is_scarce():  # room that nothing needs is no reason to refuse
+                self._compact()
+            start = at = self._end
+            try:
+                for piece in writing.pieces():
+                    put(self._file, piece, at)
+                    at += len(piece)
+            except BaseException:
+                self._cut(start)
+                raise
+            self._places[digest] = _Place(start, writing.length, 1)
+            self._end = at
+            self._used += writing.length
+            return writing.length
 
     def _cut(self, end: int) -> None:
         self._end = end
@@ -161,17 +146,28 @@ class Store:
                         self._used -= place.length
             unused = self._end - self._used
             much = unused > min(GIVEN_BACK_BYTES, self.limit // 4) and unused > self._end // 2
-            if self._users and unused and (much or not self._used):
-                self._compact()
+            if self._users and unused and (much or not self._used or self._is_scarce()):
+                try:
+                    self._compact()
+                except SandboxError as error:  # what is not used any more is no reason to refuse anything
+                    log.warning("room of old checkpoints is not given back: %s", error)
+
+    def _is_scarce(self) -> bool:
+        """Whether the host's disk has less room than what is not used takes."""
+        disk = os.fstatvfs(self._file.fileno())
+        return disk.f_bavail * disk.f_frsize < self._end - self._used
 
     def _compact(self) -> None:
-        """Move every content down over what is not used; each ends before the next begins, so nothing is lost on the way."""
+        """Move every content down over what is not used; each ends before the next begins, so nothing is lost on the way.
+
+        Also on a full disk: only blocks that the file has already are written.
+        """
         end = 0
         for place in sorted(self._places.values(), key=lambda p: p.offset):
             if place.offset != end:
                 for at in range(0, place.length, CHUNK):
                     data = os.pread(self._file.fileno(), min(CHUNK, place.length - at), place.offset + at)
-                    os.pwrite(self._file.fileno(), data, end + at)
+                    put(self._file, data, end + at)
                 place.offset = end
             end += place.length
         self._cut(end)
@@ -246,11 +242,3 @@ class Reader:
             if not length:
                 return
             end = at + length
-
-
-def _no_room(error: OSError) -> SandboxError:
-    return OperationError(
-        ErrorCode.host_disk_full,
-        f"The host could not store the files of the sandbox: {error.strerror}.",
-        "Free space in its temporary folder, or set TMPDIR to another one.",
-    )

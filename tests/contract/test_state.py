@@ -107,10 +107,18 @@ def test_what_is_not_there_is_said(env: GuestEnvironment) -> None:
 
 def test_a_mark_is_no_checkpoint_and_that_is_said(env: GuestEnvironment) -> None:
     mark = done(env.mark()).id
-    for call in (env.rollback, env.delete_checkpoint):
-        method: Callable[..., Any] = call
-        refused(method(mark), "checkpoint_not_found", f"{mark!r} is a mark: it has no contents")
+    refused(env.rollback(mark), "checkpoint_not_found", f"{mark!r} is a mark: it has no contents")
     refused(env.changes("nope"), "checkpoint_not_found", "no checkpoint or mark 'nope'", mark)
+
+
+def test_a_mark_is_forgotten_when_it_is_deleted(env: GuestEnvironment) -> None:
+    mark = done(env.mark("for-a-while")).id
+    assert done(env.delete_checkpoint(mark)).freed_bytes == 0
+    for call in (env.changes, env.delete_checkpoint):
+        method: Callable[..., Any] = call
+        refused(method(mark), "checkpoint_not_found", mark)
+    done(env.mark("for-a-while"))
+    done(env.delete_checkpoint("for-a-while"))
 
 
 def test_a_patch_since_a_checkpoint(env: GuestEnvironment, folder: str) -> None:

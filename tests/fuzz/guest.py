@@ -38,6 +38,9 @@ ALLOWED = ("the pipe is broken: ", "the host speaks protocol ", "the host's gree
 _LOADED = (
     "dispatch",
     "requests",
+    "proxy",
+    "refusals",
+    "tunnels",
     "disk",
     "workers",
     "pressure",

@@ -89,21 +89,21 @@ def test_the_first_line_that_matches() -> None:
     assert first_match(re.compile("(.*)"), "x" * 999) == {"index": 0, "groups": ["x" * GROUP_CHARS]}
 
 
-def ask(pattern: str, *blocks: bytes) -> list[dict[str, object]]:
-    """What the program answers."""
-    asked = b"".join(LENGTH.pack(len(block)) + block for block in blocks)
-    argv = [sys.executable, "-m", "sandbox.guest.matching", pattern]
+def ask(*questions: tuple[bytes, bytes]) -> list[dict[str, object]]:
+    """What the program answers to patterns and lines."""
+    asked = b"".join(LENGTH.pack(len(part)) + part for question in questions for part in question)
+    argv = [sys.executable, "-m", "sandbox.guest.matching"]
     done = subprocess.run(argv, input=asked, capture_output=True, timeout=30, check=True, cwd=MODULES)
     assert done.stderr == b""
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_the_program_answers_block_by_block() -> None:
-    assert ask("^b+$", b"a\nbb", b"", b"\xffb\nb") == [
-        {"error": None}, {"index": 1, "groups": []}, {"index": None}, {"index": 1, "groups": []},
-    ]  # fmt: skip
-    assert "unterminated" in str(ask("(")[0]["error"])
-    assert ask("a{99999999999}")[0]["error"]
+def test_the_program_answers_question_by_question() -> None:
+    said = ask((b"^b+$", b"a\nbb"), (b"^b+$", b""), (b"(", b""), (b"a{99999999999}", b"a"), (b"(b)", b"\xffb\nb"))
+    assert said[:3] == [{"ready": True}, {"index": 1, "groups": []}, {"index": None}]
+    assert "unterminated" in str(said[3]["error"])
+    assert said[4]["error"]
+    assert said[5:] == [{"index": 0, "groups": ["b"]}]
 
 
 # --- the end of an output --------------------------------------------------------------------------------------------------

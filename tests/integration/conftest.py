@@ -1,4 +1,4 @@
-"""The engine's client for a module's tests."""
+"""The engine's client for a module's tests, and an engine of the tests' own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 from sandbox.docker.engine import connect
 
+from .own_engine import OwnEngine, in_use, need_loop_devices, started
+
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[docker.DockerClient]:
@@ -16,3 +18,27 @@ def client() -> Iterator[docker.DockerClient]:
     made = connect()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def _shared_engine() -> Iterator[OwnEngine]:
+    """One for all modules: a start and an end cost 4 s."""
+    with started() as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def engine(_shared_engine: OwnEngine) -> Iterator[OwnEngine]:
+    """An engine of the tests' own, which DOCKER_HOST names for the module. Its containers may be hurt, itself must not be.
+
+    Nothing may be left on it. Ask for it in the whole module (``pytest.mark.usefixtures``).
+    """
+    with in_use(_shared_engine):
+        yield _shared_engine
+        assert _shared_engine.nothing_is_left()
+
+
+@pytest.fixture
+def loop_devices() -> None:
+    """See ``need_loop_devices``."""
+    need_loop_devices()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import docker
 import docker.errors
+
+from sandbox.docker import locks
 
 BARE_FOLDERS = ("bin", "etc", "tmp")
 
@@ -67,3 +70,50 @@ def remove_image(client: docker.DockerClient, name: str) -> None:
         client.api.remove_image(name, force=True)
     except docker.errors.APIError:
         pass
+
+
+POSTGRES = """
+FROM gamebox/base
+RUN apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \\
+    postgresql python3-psycopg2 && rm -rf /var/lib/apt/lists/*
+USER postgres
+WORKDIR /var/lib/postgresql
+ENV PGDATA=/var/lib/postgresql/data
+RUN echo secret >/tmp/password && cd /usr/lib/postgresql/*/bin && ln -s $PWD /var/lib/postgresql/bin && \\
+    ./initdb --auth-host=scram-sha-256 --pwfile=/tmp/password && rm /tmp/password
+CMD ["/var/lib/postgresql/bin/postgres", "-c", "fsync=off"]
+"""
+
+
+def postgres_image(client: docker.DockerClient) -> str:
+    """An image with Debian's PostgreSQL and its driver for Python; its server trusts its own user, all others by "secret".
+
+    Made once for a gamebox/base (a minute; from the package mirror of its sources), whichever process needs it first.
+    """
+    base = str(client.api.inspect_image("gamebox/base")["Id"])
+    tag = hashlib.sha256(f"{base}{POSTGRES}".encode()).hexdigest()[:12]
+    name = f"gamebox-test/postgres:{tag}"
+    with locks.exclusive("test-images"):
+        if client.api.images(name=name):
+            return name
+        for older in client.api.images(name="gamebox-test/postgres"):
+            remove_image(client, str(older["Id"]))
+        build_image(client, POSTGRES, name)
+    return name
+
+
+def build_image(client: docker.DockerClient, dockerfile: str, name: str) -> None:
+    """Build an image from the text of a Dockerfile alone."""
+    target, content = io.BytesIO(), dockerfile.encode()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        member = tarfile.TarInfo("Dockerfile")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    target.seek(0)
+    built = client.api.build(
+        fileobj=target, custom_context=True, tag=name, rm=True, forcerm=True, decode=True, timeout=600
+    )
+    said = list(built)
+    if wrong := [event["error"] for event in said if "error" in event]:
+        lines = "".join(str(event.get("stream", "")) for event in said)[-3000:]
+        raise AssertionError(f"{name} could not be built: {wrong[0]}\n{lines}")

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -15,14 +16,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import docker
 import docker.errors
 import pytest
 
 from sandbox.docker import engine as engines
-from sandbox.docker import runtime
+from sandbox.docker import loop, runtime
 from sandbox.docker.engine import connect
 
 from .made_images import busybox_image, static_busybox
@@ -30,6 +31,16 @@ from .observing import eventually
 
 MACHINE_ENGINE = "/var/run/docker.sock"
 IMAGE = "gamebox-test-own"
+ROOT = Path(__file__).parents[2]
+# Major and minor number, from linux/miscdevice.h.
+LOOP_CONTROL = (10, 237)
+# What an orchestrator of the test's begins with, as a process of its own that is started in ROOT: see ``as_it_is``.
+IN_A_PROCESS = """
+from sandbox import DockerEnvironment, Limits
+from sandbox.docker import loop, runtime
+from tests.integration.own_engine import IMAGE, as_it_is
+runtime.ensure_image = as_it_is
+"""
 APPLETS = [
     "sh",
     "sleep",
@@ -47,7 +58,9 @@ APPLETS = [
     "df",
     "ps",
     "true",
+    "truncate",
     "sync",
+    "yes",
 ]
 
 
@@ -190,39 +203,91 @@ def as_it_is(client: docker.DockerClient, name: str, **_: object) -> str:
     return str(client.api.inspect_image(name)["Id"])
 
 
+def lacking(what: str) -> NoReturn:
+    """Skip the test for want of it; with GAMEBOX_REQUIRE_ENGINE=1, as in CI, fail it: there nothing is left out."""
+    if os.environ.get("GAMEBOX_REQUIRE_ENGINE") == "1":
+        pytest.fail(f"GAMEBOX_REQUIRE_ENGINE=1, but: {what}", pytrace=False)
+    pytest.skip(what)
+
+
+def need_loop_devices() -> None:
+    """Skip the test where no loop devices can be made.
+
+    In CI it fails for it, unless this very kernel or container has none to give: /dev/loop-control cannot be opened, not even
+    a node of it that is made here.
+    """
+    why = loop.problem()
+    if not why:
+        return
+    if why.startswith(loop.CONTROL) and not _loop_control_can_be_made():
+        pytest.skip(f"{why}, nor can a node of it that is made here (mknod c 10 237): this kernel has no loop devices for us")
+    lacking(why)
+
+
+def _loop_control_can_be_made() -> bool:
+    with tempfile.TemporaryDirectory(prefix="gamebox-") as folder:
+        node = Path(folder, "loop-control")
+        try:
+            os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(*LOOP_CONTROL))
+            os.close(os.open(node, os.O_RDWR))
+        except OSError:
+            return False
+    return True
+
+
 @contextmanager
 def running(*, live_restore: bool = False, disk_bytes: int | None = None) -> Iterator[OwnEngine]:
     """An engine with a busybox image and the guest's runtime; DOCKER_HOST names it meanwhile.
 
     ``disk_bytes`` is the size of a disk of its own for its data.
     """
+    with started(live_restore=live_restore, disk_bytes=disk_bytes) as own, in_use(own):
+        yield own
+
+
+@contextmanager
+def started(*, live_restore: bool = False, disk_bytes: int | None = None) -> Iterator[OwnEngine]:
+    """The same, of which nobody knows: for ``in_use``."""
     busybox = static_busybox()
     if os.geteuid() != 0 or shutil.which("dockerd") is None or busybox is None:
-        lacking = pytest.fail if os.environ.get("GAMEBOX_REQUIRE_ENGINE") else pytest.skip  # in CI nothing is left out
         lacking("needs root, dockerd and a static busybox")
-    main = docker.DockerClient(base_url=f"unix://{MACHINE_ENGINE}")
-    known = set(engines._clients)
     own = OwnEngine(Path(tempfile.mkdtemp(prefix="gamebox-engine-")), live_restore)
-    with pytest.MonkeyPatch.context() as patched:
+    try:
+        if disk_bytes is not None:
+            (own.base / "data").mkdir()
+            mount = ["mount", "-t", "tmpfs", "-o", f"size={disk_bytes}", "none", str(own.base / "data")]
+            subprocess.run(mount, check=True)
+        own.start()
+        main = docker.DockerClient(base_url=f"unix://{MACHINE_ENGINE}")
+        client = docker.DockerClient(base_url=own.address)
         try:
-            if disk_bytes is not None:
-                (own.base / "data").mkdir()
-                mount = ["mount", "-t", "tmpfs", "-o", f"size={disk_bytes}", "none", str(own.base / "data")]
-                subprocess.run(mount, check=True)
-            own.start()
-            patched.setenv("DOCKER_HOST", own.address)
-            patched.setattr(runtime, "ensure_image", as_it_is)
-            api = connect().api
-            list(api.load_image(b"".join(main.api.get_image("gamebox/runtime:latest"))))
-            busybox_image(connect(), busybox, APPLETS, name=IMAGE)
-            collect_sockets()
-            yield own
+            list(client.api.load_image(b"".join(main.api.get_image("gamebox/runtime:latest"))))
+            busybox_image(client, busybox, APPLETS, name=IMAGE)
         finally:
             main.close()
+            client.close()
+        yield own
+    finally:
+        own.end()
+        collect_sockets()
+
+
+@contextmanager
+def in_use(own: OwnEngine) -> Iterator[None]:
+    """DOCKER_HOST names the engine meanwhile; clients that were made of it are closed in the end."""
+    known = set(engines._clients)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("DOCKER_HOST", own.address)
+        patched.setattr(runtime, "ensure_image", as_it_is)
+        try:
+            connect()
+            collect_sockets()
+            yield
+        finally:
             for lost in set(engines._clients) - known:
                 engines._clients.pop(lost).close()
-            own.end()
             collect_sockets()
+            _close_lost_sockets()
 
 
 def collect_sockets() -> None:
@@ -230,6 +295,18 @@ def collect_sockets() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+
+
+def _close_lost_sockets() -> None:
+    """Close the sockets to such engines, and to their proxies, which clients still hold that the session keeps alive to its end."""
+    for held in gc.get_objects():
+        if isinstance(held, socket.socket) and held.family == socket.AF_UNIX and held.fileno() >= 0:
+            try:
+                peer = str(held.getpeername())
+            except OSError:  # nobody there any more
+                peer = "gamebox-"
+            if "gamebox-" in peer or not peer:
+                held.close()
 
 
 def _command_line(pid: int) -> bytes:

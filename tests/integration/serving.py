@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import socketserver
+import functools
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+# A loopback address of the host that programs in a sandbox do not take for their own.
+ELSEWHERE = "127.0.0.2"
 BLOCK = b"x" * (1 << 20)
 
 
@@ -62,7 +67,29 @@ def serving() -> Iterator[Server]:
         server.shutdown()
 
 
-class Echo(socketserver.BaseRequestHandler):
-    def handle(self) -> None:
-        while data := self.request.recv(65536):
-            self.request.sendall(data)
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A test CA that is a server's certificate as well, for ``ELSEWHERE``: (key, certificate)."""
+    key, made = folder / "key.pem", folder / "ca.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-keyout", key, "-out", made, "-subj", "/CN=gamebox test", "-addext", f"subjectAltName=IP:{ELSEWHERE}"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return key, made
+
+
+class Files(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Not to stderr."""
+
+
+@contextmanager
+def serving_files(folder: Path, key: Path, made: Path) -> Iterator[int]:
+    """The files of a folder over TLS at ``ELSEWHERE``; the port."""
+    with ThreadingHTTPServer((ELSEWHERE, 0), functools.partial(Files, directory=str(folder))) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(made, key)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield int(server.server_address[1])
+        server.shutdown()

@@ -10,12 +10,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .own_engine import OwnEngine, running
+from .own_engine import IN_A_PROCESS, ROOT, OwnEngine
 
 LIBRARY = next(iter(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), None)
 pytestmark = [
@@ -23,25 +22,16 @@ pytestmark = [
     pytest.mark.timeout(90),
     pytest.mark.skipif(LIBRARY is None, reason="no libfaketime here (Debian: faketime)"),
 ]
-ROOT = Path(__file__).parents[2]
 YEAR_SECONDS = 365 * 86400
 JUMPS = ("+365d", "-365d", "+0")
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[OwnEngine]:
-    with running() as own:
-        yield own
-
-
-ORCHESTRATOR = """
+ORCHESTRATOR = (
+    IN_A_PROCESS
+    + """
 import sys, time
-from sandbox import DockerEnvironment, Limits
-from sandbox.docker import runtime
-from tests.integration.own_engine import as_it_is
-runtime.ensure_image = as_it_is
 def say(*words): print(*words, flush=True)
-with DockerEnvironment("gamebox-test-own", limits=Limits(memory_bytes=256 << 20, lease_seconds=4.0)) as env:
+with DockerEnvironment(IMAGE, limits=Limits(memory_bytes=256 << 20, lease_seconds=4.0)) as env:
     say("ready")
     for line in sys.stdin:
         if line == "clock\\n":
@@ -51,6 +41,7 @@ with DockerEnvironment("gamebox-test-own", limits=Limits(memory_bytes=256 << 20,
         elif line == "long\\n":
             say(env.run("sleep 30", timeout_seconds=1.5).code)
 """
+)
 
 
 def test_of_the_orchestrator(engine: OwnEngine, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,12 @@ from sandbox.docker.runtime import ARGV
 from sandbox.errors import ErrorCode
 
 from .observing import eventually, guest_pid, within
-from .own_engine import IMAGE, OwnEngine, running
+from .own_engine import IMAGE, OwnEngine
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(60)]
 
 SMALL = Limits(memory_bytes=128 << 20)
 ON_DISK = Limits(memory_bytes=128 << 20, disk_bytes=160 << 20)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[OwnEngine]:
-    with running() as own:
-        yield own
 
 
 HOARD = """
@@ -94,6 +88,53 @@ def test_a_container_that_ends(engine: OwnEngine, fault: str, limits: Limits, tm
     within(2.0, env.close)
     assert engine.nothing_is_left()
     assert (tmp_path / "file").read_text() == "acknowledged"
+
+
+def upload(env: DockerEnvironment, folder: Path) -> Any:
+    """An upload that takes a while: 900 MiB."""
+    source = folder / "large"
+    with source.open("wb") as file:
+        file.truncate(900 << 20)
+    return env.upload(source, "large")
+
+
+MOMENTS: dict[str, Callable[[DockerEnvironment, Path], Any]] = {
+    "a run": lambda env, _: env.run("echo begun; sleep 100", session="other"),
+    "an upload": upload,
+    "a download": lambda env, _: env.download("/workspace/large"),
+    "a run in the queue": lambda env, _: env.run("echo never"),
+}
+
+
+@pytest.mark.parametrize(
+    ("ending", "moment"), [*[("killed", m) for m in MOMENTS], ("removed", "a run"), ("guest killed", "a run")]
+)
+def test_death_in_the_middle(engine: OwnEngine, tmp_path: Path, ending: str, moment: str) -> None:
+    env = DockerEnvironment(IMAGE, limits=Limits(memory_bytes=2 << 30, cpus=0.3)).start()  # slow, so that there is a middle
+    env.run("truncate -s 600M large; echo > small").unwrap()
+    answers: list[tuple[Any, float]] = []
+    waiting = [
+        threading.Thread(target=lambda: env.run("sleep 100")),
+        threading.Thread(target=lambda: answers.append((MOMENTS[moment](env, tmp_path), time.monotonic()))),
+        threading.Thread(target=lambda: answers.append((env.run("sleep 100", session=None), time.monotonic()))),
+    ]
+    for thread in waiting:
+        thread.start()
+        time.sleep(0.05)
+    inflict, words = FAULTS[ending]
+    died = time.monotonic()
+    inflict(env)
+    for thread in waiting:
+        thread.join(10)
+    assert len(answers) == 2, "somebody waits for ever"
+    for answer, at in answers:
+        assert not answer.ok
+        assert answer.code is ErrorCode.sandbox_unavailable, answer
+        assert words in answer.error
+        assert at - died < 2.0
+        assert answer.effects == "unknown"
+    env.close()
+    assert engine.nothing_is_left()
 
 
 def test_a_command_that_runs_out_of_memory(engine: OwnEngine) -> None:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import docker.errors
 import pytest
@@ -45,22 +44,6 @@ def exists(container_id: str) -> bool:
     return True
 
 
-def upload(env: DockerEnvironment, folder: Path) -> Any:
-    """An upload that takes a while: 900 MiB."""
-    source = folder / "large"
-    with source.open("wb") as file:
-        file.truncate(900 << 20)
-    return env.upload(source, "large")
-
-
-MOMENTS: dict[str, Callable[[DockerEnvironment, Path], Any]] = {
-    "a run": lambda env, _: env.run("echo begun; sleep 100", session="other"),
-    "an upload": upload,
-    "a download": lambda env, _: env.download("/workspace/large"),
-    "a run in the queue": lambda env, _: env.run("echo never"),
-}
-
-
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_death_at_rest(docker_env: MAKE, ending: str) -> None:
     env = docker_env(limits=SMALL)
@@ -79,35 +62,6 @@ def test_death_at_rest(docker_env: MAKE, ending: str) -> None:
         assert (repeated.code, repeated.error) == (answer.code, answer.error)
     within(2.0, env.close)
     assert not exists(container)
-
-
-@pytest.mark.parametrize(
-    ("ending", "moment"), [*[("killed", m) for m in MOMENTS], ("removed", "a run"), ("guest killed", "a run")]
-)
-def test_death_in_the_middle(docker_env: MAKE, tmp_path: Path, ending: str, moment: str) -> None:
-    env = docker_env(limits=Limits(memory_bytes=2 << 30, cpus=0.3))  # slow, so that there is a middle
-    env.run("truncate -s 600M large; echo > small").unwrap()
-    answers: list[tuple[Any, float]] = []
-    waiting = [
-        threading.Thread(target=lambda: env.run("sleep 100")),
-        threading.Thread(target=lambda: answers.append((MOMENTS[moment](env, tmp_path), time.monotonic()))),
-        threading.Thread(target=lambda: answers.append((env.run("sleep 100", session=None), time.monotonic()))),
-    ]
-    for thread in waiting:
-        thread.start()
-        time.sleep(0.05)
-    died = time.monotonic()
-    ENDINGS[ending](env)
-    for thread in waiting:
-        thread.join(10)
-    assert len(answers) == 2, "somebody waits for ever"
-    for answer, at in answers:
-        assert not answer.ok
-        assert answer.code is ErrorCode.sandbox_unavailable, answer
-        assert REASONS[ending] in answer.error
-        assert at - died < 2.0
-        assert answer.effects == "unknown"
-    env.close()
 
 
 HOARD = """

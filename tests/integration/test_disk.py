@@ -24,7 +24,7 @@ Make = Callable[..., DockerEnvironment]
 MIB = 1 << 20
 BIG = Limits(memory_bytes=192 * MIB, disk_bytes=400 * MIB, pids=128)
 HARD = Limits(memory_bytes=192 * MIB, disk_bytes=400 * MIB, pids=128, disk="hard")
-needs_loop = pytest.mark.skipif(loop.problem() != "", reason=f"no loop devices: {loop.problem()}")
+needs_loop = pytest.mark.usefixtures("loop_devices")
 
 
 def devices_of(env: DockerEnvironment) -> set[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,17 +19,11 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.testing import EngineProxy, Faults
 
 from .observing import eventually, within
-from .own_engine import IMAGE, OwnEngine, collect_sockets, running
+from .own_engine import IMAGE, OwnEngine, collect_sockets
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
 
 SMALL = Limits(memory_bytes=256 << 20)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[OwnEngine]:
-    with running() as own:
-        yield own
 
 
 @pytest.fixture(autouse=True)
@@ -42,20 +34,6 @@ def _sockets_of_lost_engines() -> Iterator[None]:
     for lost in set(engines._clients) - before:
         engines._clients.pop(lost).close()
     collect_sockets()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _sockets_that_outlive_their_test() -> Iterator[None]:
-    """Close the sockets to engines that are gone, which clients still hold that the session keeps alive to its end."""
-    yield
-    for held in gc.get_objects():
-        if isinstance(held, socket.socket) and held.family == socket.AF_UNIX and held.fileno() >= 0:
-            try:
-                peer = str(held.getpeername())
-            except OSError:  # nobody there any more
-                peer = "gamebox-"
-            if "gamebox-" in peer or not peer:
-                held.close()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from sandbox.docker.recipes import Recipe
 from sandbox.errors import ErrorCode, SandboxError
 
 from .observing import guest_pid, within
-from .own_engine import IMAGE, OwnEngine, running
+from .own_engine import IMAGE, OwnEngine, need_loop_devices, running
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(120)]
 
@@ -96,8 +96,7 @@ def test_while_a_sandbox_runs_in_memory(own: OwnEngine) -> None:
 
 def test_while_a_sandbox_runs_on_a_file_system_of_its_own(own: OwnEngine) -> None:
     """Its blocks are sparse: writes fail inside. The answer is a failure, never a success with bytes that are not there."""
-    if why := loop.problem():
-        pytest.skip(why)
+    need_loop_devices()
     with DockerEnvironment(IMAGE, limits=ON_DISK) as env:
         assert "enforced" in env.describe()["limits"]
         env.run("dd if=/dev/zero of=before bs=1M count=4; sync").unwrap()
@@ -128,8 +127,7 @@ def test_while_a_sandbox_runs_on_a_disk_that_is_only_measured(own: OwnEngine, mo
 
 
 def test_a_disk_of_its_own_that_does_not_fit(own: OwnEngine) -> None:
-    if why := loop.problem():
-        pytest.skip(why)
+    need_loop_devices()
     own.fill_disk()
     with pytest.raises(SandboxError) as caught:
         DockerEnvironment(IMAGE, limits=ON_DISK).start()

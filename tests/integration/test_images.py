@@ -67,7 +67,7 @@ def test_a_foreign_image_that_is_there_is_used(client: docker.DockerClient, base
 
 
 def test_base_has_what_an_agent_works_with(client: docker.DockerClient, base: str) -> None:
-    programs = "bash git rg ps curl python3 pip gcc make"
+    programs = "bash git rg ps curl python3 pip gcc make less vi"
     assert len(shell(client, base, f"command -v {programs}").splitlines()) == len(programs.split())
     assert shell(client, base, "id -un; id -u; id -g; echo $HOME; pwd; stat -c %U:%G . /home/agent").split() == [
         "agent", "1000", "1000", "/home/agent", "/workspace", "agent:agent", "agent:agent",

@@ -1,4 +1,4 @@
-"""Kept sandboxes on a real engine: they outlive their orchestrator, and a cut is not seen by callers."""
+"""Kept sandboxes, on an engine of the test's own: they outlive their orchestrator, and a cut is not seen by callers."""
 
 from __future__ import annotations
 
@@ -19,28 +19,35 @@ import pytest
 from sandbox import DockerEnvironment, Limits
 from sandbox.docker import inventory, marks, orphans, owners, reaching
 from sandbox.docker.engine import connect
+from sandbox.docker.runtime import ARGV
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.testing import EngineProxy, Faults
 
 from .observing import eventually, within
-from .own_engine import MACHINE_ENGINE
-from .test_engine_faults import _sockets_of_lost_engines, _sockets_that_outlive_their_test, in_a_run
+from .own_engine import IMAGE, IN_A_PROCESS, ROOT, OwnEngine
+from .test_engine_faults import _sockets_of_lost_engines, in_a_run
 
-__all__ = ["_sockets_of_lost_engines", "_sockets_that_outlive_their_test"]
+__all__ = ["_sockets_of_lost_engines"]
 
-pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.usefixtures("engine"),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 
 SMALL = Limits(memory_bytes=256 << 20)
-ORCHESTRATOR = """
+ORCHESTRATOR = (
+    IN_A_PROCESS
+    + """
 import sys, time
-from sandbox import DockerEnvironment, Limits
-env = DockerEnvironment(limits=Limits(memory_bytes=256 << 20), keep=True, keep_seconds=float(sys.argv[1])).start()
+env = DockerEnvironment(IMAGE, limits=Limits(memory_bytes=256 << 20), keep=True, keep_seconds=float(sys.argv[1])).start()
 env.run("export MARK=left; cd /tmp").unwrap()
 late = env.run("for i in 1 2 3 4 5 6; do echo line $i; sleep 0.5; done", background=True).unwrap().id
 print(env.container_id, late, flush=True)
-print("answered", env.run("sleep 1; echo fore; sleep 1; echo done > /workspace/done", timeout_seconds=60).ok, flush=True)
+print("answered", env.run(f"sleep {sys.argv[2]}; echo done > /workspace/done", timeout_seconds=120).ok, flush=True)
 time.sleep(60)
 """
+)
 
 
 @pytest.fixture(autouse=True)
@@ -49,33 +56,35 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProxy]:
-    with EngineProxy(f"unix://{MACHINE_ENGINE}") as made:
+def proxy(engine: OwnEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProxy]:
+    with EngineProxy(engine.address) as made:
         monkeypatch.setenv("DOCKER_HOST", made.address)
         yield made
 
 
 @pytest.fixture
-def kept() -> Iterator[Callable[..., DockerEnvironment]]:
+def kept(engine: OwnEngine) -> Iterator[Callable[..., DockerEnvironment]]:
     """Makes kept sandboxes, all of which are gone at the end."""
     made: list[DockerEnvironment] = []
 
     def make(**options: Any) -> DockerEnvironment:
-        made.append(DockerEnvironment(**{"limits": SMALL, "keep": True, "keep_seconds": 120.0, **options}).start())
+        made.append(
+            DockerEnvironment(IMAGE, **{"limits": SMALL, "keep": True, "keep_seconds": 120.0, **options}).start()
+        )
         return made[-1]
 
     yield make
-    for env in made:
-        env.close()
-        for each in inventory.sandboxes(docker_here(), every=True):
-            if each.id == env._container_id:
-                inventory.remove(each, force=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("DOCKER_HOST", engine.address)  # a test's proxy is closed by now
+        for env in made:
+            env.close()
+            for each in inventory.sandboxes(docker_here(), every=True):
+                if each.id == env._container_id:
+                    inventory.remove(each, force=True)
 
 
 def docker_here() -> docker.DockerClient:
     """The engine itself, whatever proxy the test stands behind."""
-    if not made_clients:
-        made_clients.append(docker.DockerClient(base_url=f"unix://{MACHINE_ENGINE}"))
     return made_clients[0]
 
 
@@ -83,10 +92,10 @@ made_clients: list[docker.DockerClient] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _close_client() -> Iterator[None]:
+def _client(engine: OwnEngine) -> Iterator[None]:
+    made_clients.append(docker.DockerClient(base_url=engine.address))
     yield
-    while made_clients:
-        made_clients.pop().close()
+    made_clients.pop().close()
 
 
 def gone(ident: str) -> bool:
@@ -97,11 +106,13 @@ def gone(ident: str) -> bool:
     return False
 
 
-def orchestrator(keep_seconds: float = 120.0) -> tuple[subprocess.Popen[str], str, str]:
+def in_a_process(source: str, *args: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", source, *args], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def orchestrator(keep_seconds: float = 120.0, run_seconds: float = 2.0) -> tuple[subprocess.Popen[str], str, str]:
     """Another process with a kept sandbox in the middle of a run: (process, container, id of a background command)."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", ORCHESTRATOR, str(keep_seconds)], stdout=subprocess.PIPE, text=True
-    )
+    process = in_a_process(ORCHESTRATOR, str(keep_seconds), str(run_seconds))
     assert process.stdout is not None
     ident, late = process.stdout.readline().split()
     return process, ident, late
@@ -119,7 +130,7 @@ def test_a_killed_orchestrator_leaves_everything_to_the_next() -> None:
     env = DockerEnvironment.attach(ident[:12])
     try:
         assert env.limits == SMALL
-        assert env.image == "gamebox/base"
+        assert env.image == IMAGE
         told: set[str] = set()
 
         def run(command: str, session: str | None) -> str:
@@ -139,16 +150,18 @@ def test_a_killed_orchestrator_leaves_everything_to_the_next() -> None:
 
 
 def test_an_owner_is_respected_and_can_be_replaced(kept: Callable[..., DockerEnvironment]) -> None:
-    process, ident, _ = orchestrator()
+    process, ident, _ = orchestrator(run_seconds=100)  # it is still under way at the take-over, however late that is
     try:
         with pytest.raises(SandboxError) as refused:
             DockerEnvironment.attach(ident)
         assert refused.value.code is ErrorCode.sandbox_owned
         assert f"process {process.pid}" in refused.value.message
+        at = time.monotonic()
         mine = DockerEnvironment.attach(ident, take_over=True)
         assert mine.run("echo mine", session=None).unwrap().output == "mine\n"
         assert process.stdout is not None
         assert process.stdout.readline() == "answered False\n"
+        print(f"seconds: {time.monotonic() - at:.2f}")  # from the take-over to the end of the first owner's run
         with pytest.raises(SandboxError) as refused:
             DockerEnvironment.attach(ident)
         assert f"process {os.getpid()}" in refused.value.message
@@ -186,7 +199,7 @@ def test_an_owner_of_another_user_is_respected_by_the_guest(
 
 
 def test_a_stopped_orchestrator_finds_its_sandbox_taken_over_or_its_own(kept: Callable[..., DockerEnvironment]) -> None:
-    process, ident, _ = orchestrator()
+    process, ident, _ = orchestrator(run_seconds=100)
     os.kill(process.pid, signal.SIGSTOP)
     try:
         time.sleep(1)
@@ -219,6 +232,7 @@ def test_the_guest_ends_it_when_nobody_comes() -> None:
     end(process)
     ended = time.monotonic()
     assert eventually(lambda: gone(ident), 12.0)
+    print(f"seconds: {time.monotonic() - ended:.2f} of 3")
     assert time.monotonic() - ended > 2.0
     known = {v["Name"] for v in docker_here().api.volumes()["Volumes"] or []}
     assert not known & set(volumes)
@@ -239,7 +253,8 @@ def test_a_cut_is_not_seen_by_callers(kept: Callable[..., DockerEnvironment], pr
             healed.start()
 
     healed = threading.Timer(2.0, proxy.heal)
-    answer, _ = in_a_run(env, fault, "echo x >> ran; sleep 0.6; seq 100000", 30)
+    answer, took = in_a_run(env, fault, "echo x >> ran; sleep 0.6; seq 100000", 30)
+    print(f"seconds: {took:.2f}, of which the command needs 0.3 and the cut takes {2.0 if count else 0.0}")
     assert answer.ok, answer
     assert answer.result.output.endswith("100000\n")
     assert "reconnected" in [n.code for n in answer.notices]
@@ -293,13 +308,11 @@ def test_a_stopped_orchestrator_that_holds_up_the_output_can_be_replaced(
 ) -> None:
     """The engine waits for it with all that the sandbox says; the taker comes in by the door."""
     source = """
-import sys
-from sandbox import DockerEnvironment, Limits
-env = DockerEnvironment(limits=Limits(memory_bytes=256 << 20), keep=True).start()
+env = DockerEnvironment(IMAGE, limits=Limits(memory_bytes=256 << 20), keep=True).start()
 print(env.container_id, flush=True)
 print(env.run("yes", timeout_seconds=60, on_output=lambda stream, text: None).error, flush=True)
 """
-    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+    process = in_a_process(IN_A_PROCESS + source)
     try:
         assert process.stdout is not None
         ident = process.stdout.readline().strip()
@@ -334,7 +347,7 @@ def test_nobody_inside_gets_through_the_door(kept: Callable[..., DockerEnvironme
         "except OSError as error:\n    print('closed', type(error).__name__)\n"
     )
     for _ in range(6):
-        answer = env.run(argv=["python3", "-c", probe]).unwrap()
+        answer = env.run(argv=[*ARGV, "-c", probe]).unwrap()
         assert answer.output in ("answer b''\n", "closed BrokenPipeError\n", "closed ConnectionResetError\n"), (
             answer.output
         )
@@ -346,7 +359,7 @@ def test_nobody_inside_gets_through_the_door(kept: Callable[..., DockerEnvironme
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_pause_does_not_count(keep: bool) -> None:
-    env = DockerEnvironment(limits=SMALL, keep=keep).start()
+    env = DockerEnvironment(IMAGE, limits=SMALL, keep=keep).start()
     try:
         answers: list[Any] = []
         thread = threading.Thread(target=lambda: answers.append(env.run("sleep 1.5; echo done", timeout_seconds=2.0)))
@@ -371,7 +384,7 @@ def test_a_pause_does_not_count(keep: bool) -> None:
 
 
 def test_a_paused_sandbox_can_be_closed_and_a_kept_one_then_runs_on(kept: Callable[..., DockerEnvironment]) -> None:
-    env = DockerEnvironment(limits=SMALL).start()
+    env = DockerEnvironment(IMAGE, limits=SMALL).start()
     env.pause()
     env.close()
     assert gone(env.container_id)
@@ -398,10 +411,8 @@ def test_a_long_pause_is_not_taken_for_the_end_of_a_host(kept: Callable[..., Doc
 def test_the_sweep_takes_paused_ones_of_the_dead_and_no_others(kept: Callable[..., DockerEnvironment]) -> None:
     mine = kept()
     mine.pause()
-    source = "from sandbox import DockerEnvironment; e = DockerEnvironment().start(); e.pause(); print(e.container_id, flush=True)"
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{source}; import time; time.sleep(60)"], stdout=subprocess.PIPE, text=True
-    )
+    source = "e = DockerEnvironment(IMAGE).start(); e.pause(); print(e.container_id, flush=True)"
+    process = in_a_process(f"{IN_A_PROCESS}{source}; import time; time.sleep(60)")
     assert process.stdout is not None
     ident = process.stdout.readline().strip()
 
@@ -445,10 +456,10 @@ def test_names_are_unique_and_wrong_ones_refused(kept: Callable[..., DockerEnvir
         kept(name="twice")
     assert env.run("true").ok
     with pytest.raises(SandboxError, match="no name"):
-        DockerEnvironment(keep=True, name="a b")
+        DockerEnvironment(IMAGE, keep=True, name="a b")
     with pytest.raises(SandboxError, match="keep_seconds"):
-        DockerEnvironment(keep=True, keep_seconds=0)
-    with DockerEnvironment(limits=SMALL) as ordinary, pytest.raises(SandboxError, match="not kept"):
+        DockerEnvironment(IMAGE, keep=True, keep_seconds=0)
+    with DockerEnvironment(IMAGE, limits=SMALL) as ordinary, pytest.raises(SandboxError, match="not kept"):
         DockerEnvironment.attach(ordinary.container_id)
 
 

@@ -16,9 +16,9 @@ from sandbox.errors import ErrorCode
 
 from .observing import eventually
 from .own_engine import IMAGE, OwnEngine, running
-from .test_engine_faults import _sockets_of_lost_engines, _sockets_that_outlive_their_test, in_a_run
+from .test_engine_faults import _sockets_of_lost_engines, in_a_run
 
-__all__ = ["_sockets_of_lost_engines", "_sockets_that_outlive_their_test"]
+__all__ = ["_sockets_of_lost_engines"]
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
 

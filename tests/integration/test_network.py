@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -168,3 +169,47 @@ def test_a_local_environment_says_that_it_cannot_restrict() -> None:
             with pytest.raises(SandboxError) as refused:
                 change("example.com")
             assert refused.value.code is ErrorCode.operation_not_supported
+
+
+def limited(**fields: float) -> Limits:
+    return dataclasses.replace(SMALL, **fields)  # type: ignore[arg-type]
+
+
+def test_what_connections_may_carry_in_all_is_bounded_and_counted(docker_env: Make, server: Server) -> None:
+    heard: list[Connection] = []
+    env = docker_env(limits=limited(network_bytes=1 << 20), network=Network.allow(server.rule))
+    env.on_connection = heard.append
+    assert env.run(curl(server.url(300_000)) + " | wc -c").unwrap().output.strip() == "300000"
+    assert env.run(curl(server.url(5 << 20), "-o /dev/null")).unwrap().exit_code in (18, 56)
+    usage = env.usage().unwrap()
+    assert 1 << 20 <= usage.network_sent_bytes + usage.network_received_bytes < (1 << 20) + (512 << 10)
+    assert "network: 0 bytes of 1.0 MiB left" in usage.to_text()
+    refused = env.run(curl(server.url(5), "-i"))
+    assert "the 1.0 MiB that this sandbox may send and receive are used up" in refused.unwrap().output
+    assert [notice.code for notice in refused.notices] == ["network_denied"]
+    eventually(lambda: [one.outcome for one in heard] == ["allowed", "allowed", "denied"])
+    assert env.usage().unwrap().connections == 3
+
+
+def test_how_many_connections_there_may_be_at_once_is_bounded(docker_env: Make, server: Server) -> None:
+    env = docker_env(limits=limited(network_connections=1), network=Network.allow(server.rule))
+    slow = env.run(curl(server.url(1 << 30), "--limit-rate 1M -o /dev/null"), background=True, session=None).unwrap().id
+    eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{1 << 30}")
+    assert "there are 1 connections already" in env.run(curl(server.url(5), "-i")).unwrap().output
+    env.kill(slow).unwrap()
+    eventually(lambda: env.run(curl(server.url(5))).unwrap().output == "xxxxx")
+
+
+def test_a_silent_connection_is_cut(docker_env: Make, server: Server) -> None:
+    env = docker_env(limits=limited(network_silent_seconds=1.0), network=Network.allow(server.rule))
+    program = f"""
+import socket
+s = socket.create_connection(("127.0.0.1", 24128))
+s.sendall(b"CONNECT {server.rule} HTTP/1.1\\r\\n\\r\\n")
+s.recv(999)
+try: print(s.recv(9))
+except ConnectionError: print("cut")
+"""
+    env.write("silent.py", program).unwrap()
+    assert env.run("python3 silent.py", timeout_seconds=20).unwrap().output.strip() == "cut"
+    eventually(lambda: [one.why for one in ended(env)] == ["nothing came or went for 1 seconds"])

@@ -8,30 +8,27 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from .observing import eventually
-from .own_engine import OwnEngine, running
+from .own_engine import IN_A_PROCESS, ROOT, OwnEngine
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(90)]
 
-ROOT = Path(__file__).parents[2]
-BEGIN = """
+BEGIN = (
+    IN_A_PROCESS
+    + """
 import sys, time, json
-from sandbox import DockerEnvironment, Limits
-from sandbox.docker import runtime
-from tests.integration.own_engine import as_it_is
-runtime.ensure_image = as_it_is
 limits = Limits(memory_bytes=256 << 20, lease_seconds=2.0)
 def say(answer):
     print(json.dumps(answer.to_dict()["result"]["output"] if answer.ok else [answer.code.value, answer.error]), flush=True)
-env = DockerEnvironment("gamebox-test-own", limits=limits).start()
+env = DockerEnvironment(IMAGE, limits=limits).start()
 env.write("written", "acknowledged").unwrap()
 env.run("sleep 1000 & true").unwrap()
 print("ready", flush=True)
 """
+)
 RUNS = (
     BEGIN
     + """
@@ -48,12 +45,6 @@ say(env.run("cat written"))
 env.close()
 """
 )
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[OwnEngine]:
-    with running() as own:
-        yield own
 
 
 @contextmanager

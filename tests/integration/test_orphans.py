@@ -18,17 +18,20 @@ from sandbox.docker.engine import connect
 from sandbox.docker.runtime import ensure_runtime, forget_runtime
 
 from .observing import eventually
+from .own_engine import IMAGE, IN_A_PROCESS, ROOT
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("runtime")]
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
 SMALL = Limits(memory_bytes=128 << 20)
-DIE_BEFORE_START = """
+DIE_BEFORE_START = (
+    IN_A_PROCESS
+    + """
 import os, signal, sys
 from docker.api.container import ContainerApiMixin
-from sandbox import DockerEnvironment
 ContainerApiMixin.start = lambda *_: (print("created", flush=True), os.kill(os.getpid(), signal.SIGKILL))
-DockerEnvironment().start()
+DockerEnvironment(IMAGE).start()
 """
+)
 
 
 def unstarted(pid: int) -> list[str]:
@@ -38,12 +41,12 @@ def unstarted(pid: int) -> list[str]:
 
 
 def test_a_container_that_a_killed_orchestrator_never_started_is_swept() -> None:
-    dying = subprocess.Popen([sys.executable, "-c", DIE_BEFORE_START], stdout=subprocess.PIPE, text=True)
+    dying = subprocess.Popen([sys.executable, "-c", DIE_BEFORE_START], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert dying.communicate(timeout=60)[0] == "created\n"
     assert dying.returncode == -signal.SIGKILL
     assert unstarted(dying.pid)
     orphans._swept.clear()
-    with DockerEnvironment(limits=SMALL):
+    with DockerEnvironment(IMAGE, limits=SMALL):
         assert unstarted(dying.pid) == []
 
 
@@ -51,10 +54,10 @@ def test_the_unstarted_container_of_a_living_orchestrator_stays() -> None:
     client = connect()
     name = f"gamebox-{uuid.uuid4().hex[:16]}"
     labels = container.labels(name) | {marks.PID_LABEL: "1"}
-    made = client.api.create_container("gamebox/base", ["true"], name=name, labels=labels)
+    made = client.api.create_container(IMAGE, ["true"], name=name, labels=labels)
     try:
         orphans._swept.clear()
-        with DockerEnvironment(limits=SMALL):
+        with DockerEnvironment(IMAGE, limits=SMALL):
             assert client.api.inspect_container(made["Id"])["State"]["Status"] == "created"
     finally:
         client.api.remove_container(made["Id"], force=True)
@@ -72,7 +75,7 @@ def test_a_create_that_was_interrupted_and_is_carried_out_later_is_removed(monke
             name,
             "--label",
             f"{marks.PID_LABEL}={os.getpid()}",
-            "gamebox/base",
+            IMAGE,
             "true",
         ]
         later.append(subprocess.Popen(["sh", "-c", 'sleep 0.3; exec "$@"', "sh", *create], stdout=subprocess.DEVNULL))
@@ -80,23 +83,19 @@ def test_a_create_that_was_interrupted_and_is_carried_out_later_is_removed(monke
 
     monkeypatch.setattr(container, "create", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        DockerEnvironment(limits=SMALL).start()
+        DockerEnvironment(IMAGE, limits=SMALL).start()
     assert later[0].wait(10) == 0
     assert eventually(lambda: unstarted(os.getpid()) == [], 3.0)
 
 
-@pytest.mark.alone
 def test_a_runtime_volume_removed_behind_our_back_is_made_again() -> None:
     client = connect()
     name = ensure_runtime(client, report=print).name
-    in_use = client.api.containers(all=True, filters={"volume": name})
-    if in_use:
-        pytest.skip("other sandboxes use the runtime volume right now")
     client.api.remove_volume(name)
     client.api.remove_volume(f"{name}-verified")
     started = time.monotonic()
     try:
-        with DockerEnvironment(limits=SMALL) as env:
+        with DockerEnvironment(IMAGE, limits=SMALL) as env:
             assert env.run("echo back").unwrap().output == "back\n"
     finally:
         forget_runtime(client)

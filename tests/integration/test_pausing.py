@@ -15,20 +15,24 @@ import pytest
 
 from sandbox import DockerEnvironment, Limits
 from sandbox.aio import AsyncEnvironment
+from sandbox.errors import ErrorCode
 
 from .observing import within
+from .own_engine import IMAGE, IN_A_PROCESS, ROOT
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
 SMALL = Limits(memory_bytes=256 << 20)
-STOPPED = """
-from sandbox import DockerEnvironment, Limits
-with DockerEnvironment(limits=Limits(memory_bytes=256 << 20), keep=True, keep_seconds=2.0) as env:
+STOPPED = (
+    IN_A_PROCESS
+    + """
+with DockerEnvironment(IMAGE, limits=Limits(memory_bytes=256 << 20), keep=True, keep_seconds=2.0) as env:
     print("there", flush=True)
     input()
     answer = env.run("true")
     print(answer.error, answer.hint, flush=True)
 """
+)
 
 
 def resumed_after(env: DockerEnvironment, seconds: float) -> threading.Timer:
@@ -40,7 +44,7 @@ def resumed_after(env: DockerEnvironment, seconds: float) -> threading.Timer:
 
 
 def test_a_paused_sandbox_is_described_at_once() -> None:
-    with DockerEnvironment(limits=SMALL) as env:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
         env.pause()
         sections, _ = within(0.5, env.describe)
         assert sections["left"] == "paused"
@@ -49,7 +53,7 @@ def test_a_paused_sandbox_is_described_at_once() -> None:
 
 
 def test_who_follows_a_command_waits_through_a_pause() -> None:
-    with DockerEnvironment(limits=SMALL) as env:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
         command = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.3; done"
         ident = env.run(command, background=True).unwrap().id
         said, resuming = "", None
@@ -70,13 +74,13 @@ def test_coroutines_wait_through_a_pause_as_well() -> None:
             resuming = resuming or resumed_after(env, 1.5)
         return said
 
-    with DockerEnvironment(limits=SMALL) as env:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
         assert asyncio.run(use(env)).split() == ["1", "2", "3", "4"]
 
 
 def test_a_pause_does_not_count_for_what_was_typed() -> None:
     program = "read line; for i in 1 2 3; do sleep 1.2; echo part; done; echo answered $line; read more"
-    with DockerEnvironment(limits=SMALL) as env:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
         ident = env.run(program, background=True, wait_seconds=5).unwrap().id
         assert ident is not None
         pausing = threading.Timer(0.5, lambda: resumed_after(env, 5.0))
@@ -85,12 +89,41 @@ def test_a_pause_does_not_count_for_what_was_typed() -> None:
         assert answer.output.endswith("answered hello\n")
 
 
+def test_a_pause_does_not_count_for_a_page() -> None:
+    program = """
+import http.server, time
+class Slow(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        time.sleep(1.0)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"first ")
+        for _ in range(5):
+            time.sleep(0.3)
+        self.wfile.write(b"last")
+http.server.HTTPServer(("127.0.0.1", 8017), Slow).serve_forever()
+"""
+    with DockerEnvironment(limits=SMALL) as env:
+        env.run(argv=["python3", "-c", program], background=True).unwrap()
+        env.wait_for(port=8017).unwrap()
+        for begun in (0.5, 2.0):  # nothing came yet; in the middle
+            pausing = threading.Timer(begun, lambda: resumed_after(env, 7.0))
+            pausing.start()
+            answer = env.browse("http://127.0.0.1:8017/", timeout_seconds=5.0)
+            assert answer.unwrap().text == "first last"
+            assert answer.duration_ms > 7000
+        late, took = within(6.0, lambda: env.browse("http://127.0.0.1:8017/", timeout_seconds=2.0))
+        assert not late.ok
+        assert late.code is ErrorCode.timeout
+        assert took >= 2.0
+
+
 def test_a_kept_one_names_its_own_patience_when_its_orchestrator_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", STOPPED], stdin=pipe, stdout=pipe, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", STOPPED], stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
         os.kill(process.pid, signal.SIGSTOP)

@@ -1,3 +1,3 @@
-"""tested_tool is a suite of its own, as a user of the pytest plugin has one; test_pytest_plugin.py runs it."""
+"""tested_tool and tested_client are suites of their own, as users of the pytest plugin have them; tests here run them."""
 
-collect_ignore = ["tested_tool"]
+collect_ignore = ["tested_tool", "tested_client"]

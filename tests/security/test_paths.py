@@ -221,3 +221,23 @@ def test_downloads_of_hostile_trees(env: DockerEnvironment, tmp_path: Path) -> N
                 assert path.is_file() or path.is_dir(), path
     assert sorted(p.name for p in tmp_path.iterdir()) == ["target"]
     assert answer.unwrap().skipped
+
+
+def test_a_tree_too_deep_to_be_copied_is_left_alone(env: DockerEnvironment) -> None:
+    """Threat: a tree deeper than descriptors go is moved by half, or taken for one that may not be read."""
+    made = "import os\nos.makedirs('deep'); os.chdir('deep')\nfor _ in range(600): os.mkdir('d'); os.chdir('d')\nopen('last', 'w')"
+    env.run(argv=["python3", "-c", made]).unwrap()
+    answer = env.move("deep/d", "/tmp/there")
+    assert not answer.ok
+    assert answer.code is ErrorCode.path_invalid, answer.to_text()
+    assert (answer.effects, answer.next_tool) == ("none", "run")
+    assert "500" in answer.error
+    left = "find deep/d | wc -l; find deep -name last | wc -l; find /tmp -name there -o -name '.gamebox*' | wc -l"
+    assert env.run(left).unwrap().output.split() == ["601", "1", "0"]
+    env.move("deep/d", "deep/e").unwrap()  # a rename
+    env.delete("deep", recursive=True).unwrap()
+    env.run(argv=["python3", "-c", made.replace("600", "400")]).unwrap()
+    env.move("deep/d", "/tmp/there").unwrap()
+    assert env.run("find /tmp/there -name last | wc -l; ls deep").unwrap().output.split() == ["1"]
+    env.delete("/tmp/there", recursive=True).unwrap()
+    env.delete("deep").unwrap()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from sandbox import DockerEnvironment, Limits
+from sandbox.docker import inventory
+from sandbox.docker.engine import connect
+from sandbox.errors import SandboxUnavailableError
 from tests.integration.observing import eventually, processes
 
 from .probing import probe
@@ -119,3 +125,82 @@ def test_host_settings_stay_read_only(root: DockerEnvironment) -> None:
     assert (
         root.run("mount -o remount,rw /.gamebox; umount /proc/sys; mount -t proc none /mnt; true").unwrap().stdout == ""
     )
+
+
+PRELOADED = r"""
+#include <stdio.h>
+#include <string.h>
+__attribute__((constructor)) static void loaded(void) {
+    char line[4096]; size_t n;
+    FILE *said = fopen("/proc/self/cmdline", "r"), *log = fopen("/tmp/loaded", "a");
+    if (!said || !log) return;
+    n = fread(line, 1, sizeof line, said);
+    for (size_t i = 0; i < n; i++) if (!line[i]) line[i] = ' ';
+    fprintf(log, "%.*s\n", (int)n, line);
+    fclose(log); fclose(said);
+}
+"""
+HUNTER = """
+import os, signal
+while True:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if b"gamebox_guest.relay" in open(f"/proc/{pid}/cmdline", "rb").read():
+                os.kill(int(pid), signal.SIGKILL)
+        except OSError:
+            pass
+"""
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerEnvironment]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    limits = Limits(memory_bytes=512 << 20)
+    env = DockerEnvironment(profile="root", limits=limits, keep=True, keep_seconds=60.0).start()
+    yield env
+    (listed,) = [each for each in inventory.sandboxes(connect(), every=True) if each.id == env.container_id]
+    inventory.remove(listed, force=True)
+
+
+def test_nothing_of_ours_loads_what_root_preloads(kept: DockerEnvironment) -> None:
+    """Threat: root has a library loaded into every new program, and so into the relay by which an orchestrator comes back."""
+    kept.write("/tmp/loaded.c", PRELOADED).unwrap()
+    made = "gcc -shared -fPIC -o /usr/lib/loaded.so /tmp/loaded.c && echo /usr/lib/loaded.so > /etc/ld.so.preload"
+    assert kept.run(made).unwrap().exit_code == 0
+    kept.run("/bin/true probe; echo /tmp > /etc/ld.so.conf; ldconfig").unwrap()
+    talker = kept.run("python3 -m http.server 8031", background=True).unwrap().id
+    kept.wait_for(port=8031).unwrap()
+    kept.browse("http://127.0.0.1:8031/").unwrap()
+    kept.wait_for(id=talker, log="GET .* 200").unwrap()
+    kept.search("x", ".").unwrap()
+    with DockerEnvironment.attach(kept.container_id, take_over=True) as again:  # by the relay
+        loaded = again.run("cat /tmp/loaded").unwrap().output
+    assert "/bin/true probe" in loaded
+    assert "gamebox_guest" not in loaded
+
+
+def problem_of_attaching(ident: str) -> SandboxUnavailableError | None:
+    """Why the sandbox could not be taken over; None where it could, and works."""
+    try:
+        with DockerEnvironment.attach(ident, take_over=True) as again:
+            again.run("true").unwrap()
+    except SandboxUnavailableError as error:
+        return error
+    return None
+
+
+def test_who_kills_the_relay_keeps_only_its_own_sandbox_from_coming_back(kept: DockerEnvironment) -> None:
+    """Threat: root kills what an orchestrator comes back by, which then waits for ever or takes it for something else."""
+    hunter = kept.run(argv=["python3", "-c", HUNTER], background=True).unwrap().id
+    for _ in range(3):
+        began = time.monotonic()
+        refused = problem_of_attaching(kept.container_id)
+        assert refused is None or (refused.reason in ("pipe_broken", "no_answer") and refused.hint)
+        assert time.monotonic() - began < 30
+    with contextlib.suppress(SandboxUnavailableError):
+        kept.close()
+    connect().api.exec_start(
+        connect().api.exec_create(kept.container_id, ["pkill", "-9", "-f", "os.listdir"], user="0:0")["Id"]
+    )
+    with DockerEnvironment.attach(kept.container_id, take_over=True) as again:
+        assert again.logs(hunter).unwrap().running is False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -85,6 +86,34 @@ def test_what_is_waited_for_does_not_hold_up_the_guest(env: DockerEnvironment) -
     assert before is not None
     assert now is not None
     assert now < before + 20  # threads of the guest among them
+    env.kill(talker).unwrap()
+
+
+def test_many_expressions_share_few_processes(env: DockerEnvironment) -> None:
+    """Threat: a wait for an expression is a process, so that hundreds of waits take the sandbox's processes and memory."""
+    program = f"echo {'a' * 40}; until [ -e go ]; do sleep 0.1; done; echo line 7; sleep 600"
+    talker = env.run(program, background=True).unwrap().id
+    with ThreadPoolExecutor(122) as threads:
+        bombs = [threads.submit(env.wait_for, id=talker, log="(a+a+)+b", timeout_seconds=100) for _ in range(20)]
+        waits = [threads.submit(env.wait_for, id=talker, log=r"line (\d)", timeout_seconds=100) for _ in range(100)]
+        deadline, seen = time.monotonic() + 60, 0
+        while not all(bomb.done() for bomb in bombs):
+            assert time.monotonic() < deadline
+            # The runner of each is another process, with another command line.
+            seen = max(seen, env.run("cat /proc/[0-9]*/cmdline", session=None).unwrap().output.count("guest.matching"))
+            time.sleep(0.3)
+        assert 0 < seen <= 16
+        for bomb in bombs:
+            answer = bomb.result()
+            assert not answer.ok
+            assert answer.code is ErrorCode.invalid_pattern, answer.to_text()
+        env.write("go", "").unwrap()
+        for wait in waits:
+            assert wait.result().unwrap().groups == ("7",)
+    deadline = time.monotonic() + 20
+    while "guest.matching" in env.run("cat /proc/[0-9]*/cmdline", session=None).unwrap().output:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
     env.kill(talker).unwrap()
 
 

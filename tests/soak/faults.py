@@ -8,14 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import docker.errors
 
 from sandbox.docker.engine import connect
-from sandbox.errors import ErrorCode
+from sandbox.envelope import Envelope
+from sandbox.errors import ErrorCode, SandboxError
 from tests.integration.observing import eventually
 
-from .subject import Subject, check
+from .subject import Subject, check, in_thread, on_engine
 
 # The end of the pipe is worded within this (docs/sandbox.md).
 WORDED_SECONDS = 2.0
@@ -31,11 +33,7 @@ Fault = Callable[[Subject], bool]
 
 
 def _engine(s: Subject, call: str, **options: object) -> None:
-    client = connect()
-    try:
-        getattr(client.api, call)(s.env.container_id, **options)
-    finally:
-        client.close()
+    getattr(connect().api, call)(s.env.container_id, **options)
 
 
 def _pause(s: Subject) -> bool:
@@ -50,13 +48,13 @@ def _pause(s: Subject) -> bool:
     return True
 
 
-def _back(s: Subject) -> None:
+def back(s: Subject) -> None:
     answer = s.env.run("echo back", session=None, timeout_seconds=10)
     s.heard(answer)
     check(answer.unwrap().output == "back\n", answer)
 
 
-def _ended(s: Subject, *reasons: str) -> bool:
+def ended(s: Subject, *reasons: str) -> bool:
     """The sandbox says that it is gone, in time and again; answers that it cannot be used any more."""
     answer = s.timely(WORDED_SECONDS, lambda: s.env.run("echo there", session=None))
     check(answer.code is ErrorCode.sandbox_unavailable, answer)  # type: ignore[union-attr]
@@ -68,18 +66,18 @@ def _ended(s: Subject, *reasons: str) -> bool:
 
 def container_killed(s: Subject) -> bool:
     _engine(s, "kill")
-    return _ended(s, "killed from outside")
+    return ended(s, "killed from outside")
 
 
 def container_removed(s: Subject) -> bool:
     _engine(s, "remove_container", force=True, v=True)
-    return _ended(s, "killed from outside", "removed")
+    return ended(s, "killed from outside", "removed")
 
 
 def pipe_cut(s: Subject) -> bool:
     assert s.env._stream is not None
     s.env._stream.close()
-    return _ended(s, "pipe", "connection")
+    return ended(s, "pipe", "connection")
 
 
 def paused(s: Subject) -> bool:
@@ -91,7 +89,7 @@ def paused(s: Subject) -> bool:
         check(answer.code is ErrorCode.sandbox_unavailable and "paused" in answer.error, answer)  # type: ignore[union-attr]
     finally:
         _engine(s, "unpause")
-    _back(s)
+    back(s)
     return False
 
 
@@ -101,7 +99,47 @@ def paused_shortly(s: Subject) -> bool:
         return False
     time.sleep(0.3)
     _engine(s, "unpause")
-    _back(s)
+    back(s)
+    return False
+
+
+def paused_while_a_command_runs(s: Subject) -> bool:
+    """The caller of the command gets its answer when it can have ended."""
+    word, answers = f"w{s.rng.randrange(10**6)}", list[Envelope[Any]]()
+    command = f"sleep 0.4; echo {word}"
+    thread = in_thread(lambda: answers.append(s.env.run(command, session=None, timeout_seconds=20)))
+    time.sleep(0.1)
+    if _pause(s):
+        time.sleep(s.rng.choice((0.2, 1.0)))
+        _engine(s, "unpause")
+    thread.join(30)
+    check(len(answers) == 1 and answers[0].unwrap().output == f"{word}\n", answers)
+    back(s)
+    return False
+
+
+def paused_by_the_host(s: Subject) -> bool:
+    """env.pause() for longer than the command under way may take: it is refused to do more meanwhile, and nothing was lost."""
+    answers: list[Envelope[Any]] = []
+    thread = in_thread(lambda: answers.append(s.env.run("sleep 0.4; echo over", session=None, timeout_seconds=1.5)))
+    time.sleep(0.1)
+    try:
+        s.env.pause()
+    except SandboxError as error:
+        if "unable to freeze" not in str(error):
+            raise
+        s.counts.injected("pause failed in the engine")
+    else:
+        try:
+            refused = s.timely(0.0, lambda: s.env.read("x"))
+            check(refused.code is ErrorCode.sandbox_paused, refused)  # type: ignore[union-attr]
+            time.sleep(2.0)
+        finally:
+            s.env.resume()
+    thread.join(30)
+    check(len(answers) == 1 and answers[0].unwrap().output == "over\n", answers)
+    back(s)
+    s.census()
     return False
 
 
@@ -118,14 +156,7 @@ def orchestrator_killed(s: Subject) -> bool:
         if child.stdout is not None:
             child.stdout.close()
 
-    def gone() -> bool:
-        client = connect()
-        try:
-            return ident not in {c["Id"] for c in client.api.containers(all=True)}
-        finally:
-            client.close()
-
-    if not eventually(gone, 10.0):
+    if not eventually(lambda: ident not in on_engine()[0], 10.0):
         s.counts.add("orphans", note=f"the container {ident[:12]} outlives its orchestrator")
     check(
         s.env.run("echo there", session=None).unwrap().output == "there\n", "the other orchestrator's sandbox suffered"
@@ -133,6 +164,9 @@ def orchestrator_killed(s: Subject) -> bool:
     return False
 
 
+# Of any sandbox, and of one that is not kept.
 FAULTS: dict[Fault, int] = {
-    container_killed: 3, container_removed: 3, pipe_cut: 3, paused: 2, paused_shortly: 2, orchestrator_killed: 2,
+    container_killed: 1, container_removed: 1, paused: 2, paused_shortly: 2, orchestrator_killed: 2,
+    paused_while_a_command_runs: 3, paused_by_the_host: 3,
 }  # fmt: skip
+OF_OTHERS: dict[Fault, int] = {pipe_cut: 1}

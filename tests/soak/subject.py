@@ -6,13 +6,18 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from sandbox import DockerEnvironment, Limits
+from sandbox.docker import owners
 from sandbox.docker.engine import connect
+from sandbox.docker.stream import AttachStream
 from sandbox.envelope import Envelope
+from sandbox.testing import FaultyStream
+from sandbox.transport import Transport
 from tests.integration.observing import Heartbeat, eventually, guest_pid, of_commands, resident_bytes
 
 from .counts import Counts
@@ -23,7 +28,7 @@ PROMISED_SECONDS = 0.25
 # Several sandboxes at once, in one interpreter, on few processors: what a thread may wait for its turn beyond a machine's lateness.
 TURN_SECONDS = 0.25
 # The guest loads what it needs when it is first needed.
-WARM_ACTIONS = 60
+WARM_ACTIONS = 150
 
 
 class Wrong(Exception):  # noqa: N818
@@ -35,8 +40,29 @@ def check(what: bool, message: object) -> None:
         raise Wrong(str(message))
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What a checkpoint has to bring back."""
+
+    files: dict[str, bytes]
+    variables: dict[str, str]
+
+
+class FaultyEnvironment(DockerEnvironment):
+    """One whose pipe passes through ``faulty`` until that is cut."""
+
+    faulty: FaultyStream | None = None
+
+    def _transport_on(self, stream: AttachStream, **options: Any) -> Transport:
+        self.faulty = FaultyStream(stream)
+        return super()._transport_on(cast("AttachStream", self.faulty), **options)
+
+
 class Subject:
-    """A sandbox, the model of its files and of what runs in it. Used by one thread."""
+    """A sandbox, the model of its files and of what runs in it. Used by one thread.
+
+    Of three one is kept, and of two one has its pipe behind a ``FaultyStream``.
+    """
 
     def __init__(self, rng: Random, counts: Counts, everything: set[Remains]) -> None:
         self.rng = rng
@@ -44,18 +70,37 @@ class Subject:
         self.files: dict[str, bytes] = {}
         self.variables: dict[str, str] = {}
         self.sleeping: list[str] = []
+        self.checkpoints: dict[str, Kept] = {}
         self.number = 0
         self.actions = 0
-        self._everything = everything
+        self.everything = everything
         self._guest_bytes = 0
+        self.keep = rng.random() < 0.34
+        self.kind = FaultyEnvironment if rng.random() < 0.5 else DockerEnvironment
         disk = 1024 * MIB if rng.random() < 0.3 else None
-        self.env = DockerEnvironment(limits=Limits(memory_bytes=384 * MIB, pids=192, disk_bytes=disk))
+        limits = Limits(memory_bytes=384 * MIB, pids=192, disk_bytes=disk)
+        self.env = self.kind(limits=limits, keep=self.keep, keep_seconds=300.0)
         before = time.monotonic()
         self.env.start()
         counts.slowest("slowest_start_ms", (time.monotonic() - before) * 1000)
         counts.add("sandboxes")
         self.pid = guest_pid(self.env)
         everything.add(Remains(self.env))
+
+    @property
+    def faulty(self) -> FaultyStream | None:
+        """The faults of its pipe; None where it has none, or not any more."""
+        return self.env.faulty if isinstance(self.env, FaultyEnvironment) else None
+
+    def uncut(self) -> None:
+        """The pipe was cut and another one stands."""
+        if isinstance(self.env, FaultyEnvironment):
+            self.env.faulty = None
+
+    def becomes(self, env: DockerEnvironment) -> None:
+        """Another orchestrator has the sandbox; what its environment object knew is lost with it."""
+        self.env = env
+        self.checkpoints = {}
 
     def new_name(self) -> str:
         self.number += 1
@@ -107,39 +152,49 @@ class Subject:
             self.counts.highest("leaked_guest_bytes", resident_bytes(self.pid) - self._guest_bytes)
 
     def close(self) -> None:
-        self.env.close()
+        self.env.remove()  # ends a kept one, too
+
+
+def on_engine() -> tuple[set[str], set[str]]:
+    """The containers and volumes of the engine."""
+    api = connect().api
+    return {c["Id"] for c in api.containers(all=True)}, {v["Name"] for v in api.volumes()["Volumes"] or []}
 
 
 class Remains:
-    """What a sandbox must leave nothing of: its container, its volumes, its loop devices, its first process."""
+    """What a sandbox must leave nothing of: its container, its volumes, its loop devices, its first process, its owner's file."""
 
     def __init__(self, env: DockerEnvironment) -> None:
-        client = connect()
-        try:
-            found = client.api.inspect_container(env.container_id)
-            mounts = [m["Name"] for m in found["Mounts"] if m.get("Type") == "volume" and m.get("RW")]
-            self.container = env.container_id
-            self.volumes = tuple(mounts)
-            options = [client.api.inspect_volume(name).get("Options") or {} for name in mounts]
-        finally:
-            client.close()
-        self.devices = tuple(str(o["device"]) for o in options if str(o.get("device", "")).startswith("/dev/loop"))
+        api = connect().api
+        found = api.inspect_container(env.container_id)
+        mounts = [m["Name"] for m in found["Mounts"] if m.get("Type") == "volume" and m.get("RW")]
+        options = [api.inspect_volume(name).get("Options") or {} for name in mounts]
+        self.container = env.container_id
+        self.name = env._name
+        self.volumes = tuple(mounts)
+        devices = [str(o["device"]) for o in options if str(o.get("device", "")).startswith("/dev/loop")]
+        self.devices = {device: _backing(device) for device in devices}
         self.pid = int(found["State"]["Pid"])
         self.started = _start_of(self.pid)
 
-    def left(self) -> list[str]:
-        """What of it is still there."""
-        client = connect()
-        try:
-            containers = {c["Id"] for c in client.api.containers(all=True)}
-            volumes = {v["Name"] for v in client.api.volumes()["Volumes"] or []}
-        finally:
-            client.close()
+    def left(self, containers: set[str], volumes: set[str]) -> list[str]:
+        """What of it is still there, when the engine has these containers and volumes."""
         found = [f"container {self.container[:12]}"] if self.container in containers else []
         found += [f"volume {name[:12]}" for name in self.volumes if name in volumes]
+        found += [f"device {name}" for name, backing in self.devices.items() if backing and _backing(name) == backing]
         if self.started and _start_of(self.pid) == self.started:
             found.append(f"process {self.pid}")
+        if owners.owner_of(self.name) is not None:
+            found.append(f"the file of the owner of {self.name}")
         return found
+
+
+def _backing(device: str) -> str:
+    """The file behind a loop device, which has the number of its inode for a name."""
+    try:
+        return Path("/sys/block", Path(device).name, "loop/backing_file").read_text()
+    except OSError:
+        return ""
 
 
 def _start_of(pid: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,15 +36,46 @@ def test_help_names_the_commands() -> None:
     assert "gamebox doctor --runtime runsc" in gamebox("doctor", "--help").stdout
 
 
+COMMANDS = ("run", "ls", "rm", "agent", "demo", "check", "setup", "doctor", "version")
+
+
+def test_the_help_of_all_commands_is_looked_at() -> None:
+    shown = gamebox("--help").stdout
+    listed = shown[shown.index("Commands:") :].splitlines()[1:]
+    assert {line.split()[0] for line in listed if re.match("  [a-z]", line)} == set(COMMANDS)
+
+
+HELP = """
+import contextlib, io, sys
+from agent.cli import main
+
+def shown(*args):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        main(list(args))
+    return out.getvalue()
+"""
+
+
 def test_help_imports_nothing_heavy() -> None:
-    code = (
-        "import sys\nfrom agent.cli import main\n"
-        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+    code = HELP + (
+        f"for args in [(), *(({COMMANDS!r})[n : n + 1] for n in range({len(COMMANDS)}))]:\n"
+        "    for flag in ('--help', '-h'):\n"
+        "        assert shown(*args, flag).startswith('Usage: -c ' + ' '.join(args)), args\n"
         "print(sorted({m.split('.')[0] for m in sys.modules}"
-        " & {'rich', 'pydantic', 'litellm', 'docker', 'jsonschema', 'tenacity', 'requests'}))"
+        " & {'rich', 'pydantic', 'litellm', 'docker', 'jsonschema', 'tenacity', 'requests', 'asyncio', 'email'}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_is_the_same_however_it_is_asked_for() -> None:
+    code = HELP + (
+        f"for name in {COMMANDS!r}:\n"
+        "    assert shown(name, '--help') == shown('--debug', name, '--help'), name\n"
+        "print('the same')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "the same"
 
 
 @pytest.fixture
@@ -66,7 +98,10 @@ FINISH = {"tool": "finish", "args": {"summary": "changed\x1b[31m"}}
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("run", "--network", "host", "--", "true"), "none or bridge"),
+        (("run", "--network", "host", "--", "true"), "none, open or bridge"),
+        (("run", "--network", "bridge", "--allow", "example.com", "--", "true"), "Leave one of them out"),
+        (("run", "--allow", "https://example.com/x", "--", "true"), "Write 'example.com' instead"),
+        (("run", "--local", "--allow", "example.com", "--", "true"), "means nothing with --local"),
         (("run", "--memory", "lots", "--", "true"), "512m"),
         (("run", "--memory", "0", "--", "true"), "memory_bytes=0"),
         (("run", "--cpus", "-1", "--", "true"), "cpus=-1"),

@@ -11,7 +11,7 @@ import pytest
 
 from sandbox import hints
 from sandbox.errors import ErrorCode
-from sandbox.notices import NOTICES
+from sandbox.notices import HOST_NOTICES, NOTICES
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("sandbox", "agent")
@@ -111,7 +111,7 @@ def test_every_code_is_used(code: ErrorCode) -> None:
 def test_every_code_and_notice_is_explained() -> None:
     page = (ROOT / "docs/sandbox.md").read_text(encoding="utf-8")
     rows = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
-    assert {code.value for code in ErrorCode} | set(NOTICES) <= rows
+    assert {code.value for code in ErrorCode} | set(NOTICES) | set(HOST_NOTICES) <= rows
 
 
 def test_no_path_of_a_machine_is_in_the_sources() -> None:

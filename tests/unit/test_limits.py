@@ -16,9 +16,12 @@ from sandbox.limits import MIB, WRITABLE_SHARE_OF_MEMORY, Limits
 FIELDS = [f.name for f in dataclasses.fields(Limits) if f.name != "disk"]
 FRACTIONS = (
     "cpus", "timeout_seconds", "max_timeout_seconds", "cpu_seconds_per_command", "lifetime_seconds", "idle_seconds",
-    "lease_seconds",
+    "lease_seconds", "network_silent_seconds",
 )  # fmt: skip
-OPTIONAL = ("disk_bytes", "tmp_bytes", "shm_bytes", "cpu_seconds_per_command", "lifetime_seconds", "idle_seconds")
+OPTIONAL = (
+    "disk_bytes", "tmp_bytes", "shm_bytes", "cpu_seconds_per_command", "lifetime_seconds", "idle_seconds", "network_bytes",
+    "network_silent_seconds",
+)  # fmt: skip
 
 
 def made(name: str, value: Any) -> Limits:

@@ -14,7 +14,7 @@ import pytest
 
 from sandbox import Limits, Network
 from sandbox.pytest_plugin import inspection, options
-from sandbox.pytest_plugin.inspection import Changes, Process, Snapshot, changes
+from sandbox.pytest_plugin.inspection import Changes, Snapshot, changes
 from sandbox.pytest_plugin.options import OptionsError, checked, of_marks, put_together, reason_to_skip
 from sandbox.pytest_plugin.postmortem import collect, save
 from sandbox.pytest_plugin.recorded import ENTRIES, OUTPUT_CHARS, RecordedLocal, cut
@@ -109,7 +109,7 @@ def test_c(): print("it ran")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--sandbox-network", "host"], "network='host' is not possible: give 'none', 'bridge' or a Network."),
+        (["--sandbox-network", "host"], "network='host' is not possible: give 'none', 'open', 'bridge' or a Network."),
         (["--sandbox-local", "--sandbox-image", "x"], "--sandbox-local and --sandbox-image contradict each other"),
         (["--sandbox-image", ""], "image='' is not possible"),
     ],
@@ -303,35 +303,39 @@ def test_changes_of_files_are_seen(local: RecordedLocal) -> None:
 def test_without_the_programs_it_says_so() -> None:
     with RecordedLocal(env={"PATH": "/nonexistent"}) as env:
         assert "lacks the programs" in str(inspection.snapshot(env).problem)
-        env.run("read x < /dev/zero", background=True)
-        found, problem = inspection.processes(env)
-        assert problem is None
-        assert found
 
 
 def test_a_snapshot_that_failed_makes_no_changes_up() -> None:
     assert changes(Snapshot({}, {}, "why"), Snapshot({"a": "1"}, {"a": 1})) == Changes(problem="why")
 
 
-def test_a_listing_in_circles_comes_to_an_end() -> None:
-    listed = [Process(n, n + 1, "S", 0, "x") for n in range(1, 3000)] + [Process(3000, 1, "S", 0, "y")]
-    shown = inspection._tree(listed, 3000, own=0)
-    assert len(shown) == 2999
-    assert max(p.depth for p in shown) == 2998
+def test_processes_are_those_of_commands_and_need_no_program() -> None:
+    with RecordedLocal(env={"PATH": "/nonexistent"}) as env:
+        assert collect("t", "call", "sandbox", env, None, 0).to_text().count("processes: none") == 1
+        ident = env.run("{ read x; } < /dev/zero & read x < /dev/zero", background=True).unwrap().id
+        ended = env.run("read x < /dev/zero & echo over").unwrap()
+        found = collect("t", "call", "sandbox", env, None, 0)
+        assert [(command.id, command.running) for command in found.processes] == [(ident, True), (ended.id, False)]
+        assert found.processes_problem is None
+        assert "1 process(es) left behind" in found.to_text()
+        told = json.loads(json.dumps(found.to_dict()))["processes"]
+        assert [len(command["processes"]) for command in told] == [2, 1]
+        count = sum(command["process_count"] for command in told)
+        assert f"processes ({count}):\n  {ident} $ " in found.to_text()
 
 
-def test_guest_and_look_are_not_shown_and_the_wrapping_is_taken_off() -> None:
-    listed = [
-        Process(1, 0, "S", 0, "guest"),
-        Process(5, 1, "S", 0, "guest"),
-        Process(6, 5, "S", 0, "bash -c save; exit $__gamebox_status bash make all"),
-        Process(7, 6, "R", 10, "cc x.c"),
-        Process(8, 5, "S", 0, "bash look"),
-        Process(9, 8, "R", 0, "ps"),
-        Process(10, 99, "S", 0, "of another tree"),
-    ]
-    shown = inspection._tree(listed, 1, own=8)
-    assert [(p.pid, p.depth, p.args) for p in shown] == [(6, 0, "sh: make all"), (7, 1, "cc x.c")]
+def test_processes_of_a_sandbox_that_ended_are_not_known() -> None:
+    env = RecordedLocal()
+    env.start()
+    assert env._process is not None
+    env._process.kill()
+    found = collect("t", "call", "sandbox", env, None, 0)
+    assert found.gone
+    assert (found.processes, found.processes_problem) == ((), found.gone)
+    assert "processes" not in found.to_text().split("THE SANDBOX IS GONE")[1].partition("\n")[2]
+    listed, problem = inspection.processes(env)
+    assert (listed, bool(problem)) == ((), True)
+    env.close()
 
 
 def test_every_option_is_described() -> None:

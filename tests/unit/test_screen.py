@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox.screen import DRAWN_OF_BACKLOG_BYTES, MOST_COLS, MOST_ROWS, MOST_TITLE_CHARS, Drawing, Screens
+from sandbox.sequences import MOST_BYTES, Sequences
 from sandbox.waits import WaitingFor, checked, still_running
 
 SOON = 30.0
@@ -35,6 +36,19 @@ def drawn(data: bytes, rows: int = 5, cols: int = 20) -> dict[str, Any]:
         (b"\x1b[?3hwide\x1b[?3l", "wide"),
         (b"x" * 25, "x" * 20 + "\n" + "x" * 5),
         (b"\xff\xfeok", "\ufffd\ufffdok"),
+        (b"\x1b]2;never ended\x1b[2;3Hhere", "\n  here"),
+        (b"\x1b]2;cancelled\x18here", "here"),
+        (b"\x1b]8;;https://example.com\x1b\\a link\x1b]8;;\x07", "a link"),
+        (b"\x1bP+q544e\x07\x1b\\\x1b_app\x1b\\\x1b^private\xc2\x9cshown", "shown"),
+        (b"\x1b[4:3mcurly\x1b[!p\x1b[>4;2m\x1b[=1u\x1b[?1$p\x1b[2 q", "curly"),
+        (b"\x1b(0lqk\x1b(Bq\x1b(0x\x1bcq", "q"),
+        (b"\x1b(0lqk\x1b[2;1Hx A \x1b(Bq", "┌─┐\n│ A q"),
+        (b"a-\x1b[3b|\x1b[99999b\x1b[b\r\n\x1b[2b\x1b(0q\x1b[2b", "a----|\n───"),
+        (b"\x1b[12\x1b[2;3Hhere", "\n  here"),
+        (b"\x1b[2\r\n;3Hhere", "\n  here"),
+        (b"\x1b\x1b[2;3Hhere\x1b F\x1b*0\x1b%@\x1b(B", "\n  here"),
+        (b"\x1b[" + b"9" * 5000 + b"mtext", "text"),
+        ("\x9b2;3Hh\x9d2;title\x9ce\xc2re".encode(), "\n  heÂre"),
     ],
 )
 def test_text(data: bytes, text: str) -> None:
@@ -67,6 +81,28 @@ def test_no_bytes_break_it(data: bytes) -> None:
     assert 0 <= shown["cursor_row"] < 3
     assert 0 <= shown["cursor_col"] < 9
     assert len(shown["text"].splitlines()) <= 3
+
+
+@given(
+    st.binary(max_size=300) | st.text("\x1b[]P^_?;:0129hmHJ()#%! \x07\x18\x9b\x9d\x9cx", max_size=60).map(str.encode),
+    st.integers(1, 40),
+)
+@settings(max_examples=500, deadline=None)
+def test_whatever_came_before_a_reset_and_what_comes_after_are_two_things(data: bytes, step: int) -> None:
+    data += "\x1bc\x1b[2;3Hlast wörds".encode()
+    drawing = Drawing()
+    drawing.resize(5, 20)
+    for at in range(0, len(data), step):
+        drawing.feed(data[at : at + step], time.monotonic() + SOON)
+    assert drawing.shown()["text"] == "\n  last wörds"
+
+
+def test_a_title_without_end_takes_no_memory() -> None:
+    sequences = Sequences()
+    for _ in range(100):
+        assert sequences.feed(b"\x1b]2;" + b"x" * 5000) == b""
+    assert len(sequences._body) <= MOST_BYTES
+    assert sequences.feed(b"\x1b" + b" " * 5000 + b"Ftext") == b"text"
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_a_store_that_fails_keeps_no_checkpoint(env: LocalEnvironment, monkeypat
             ErrorCode.host_disk_full, "The host could not store the files: No space left.", "Free space."
         )
 
-    monkeypatch.setattr("sandbox.state.store.Store._write", full)
+    monkeypatch.setattr("sandbox.state.store.Store._taken", full)
     refused(env.checkpoint("a"), "host_disk_full")
     monkeypatch.undo()
     assert done(env.checkpoints()).checkpoints == ()
@@ -216,8 +216,8 @@ def test_states_that_are_none_do_not_end_the_guest(env: LocalEnvironment) -> Non
 
 
 def test_a_guest_that_tells_without_end_is_stopped(env: LocalEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandbox.state.history.MOST_RECORDS", 0)
-    monkeypatch.setattr("sandbox.state.history.MOST_PATH_BYTES", 10)
+    monkeypatch.setattr("sandbox.state.asking.MOST_RECORDS", 0)
+    monkeypatch.setattr("sandbox.state.asking.MOST_PATH_BYTES", 10)
     refused(env.changes(), "too_many_files")
     monkeypatch.undo()
     assert done(env.changes()).created == 0

@@ -7,6 +7,8 @@ import os
 import random
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -103,6 +105,39 @@ def test_room_is_given_back_and_nothing_is_lost(sizes: list[tuple[int, bool]], c
                 assert store.read(digest, 5000) == held
     finally:
         store.release()
+
+
+def test_whoever_sends_slowly_holds_up_nobody() -> None:
+    store = Store(10_000)
+    with store.writing() as stalled:
+        stalled.write(content(b"s" * 5000))
+        other = store.share()
+        with ThreadPoolExecutor(1) as thread:  # another environment's
+            digest, _ = thread.submit(other.add, [content(b"quick")]).result(timeout=10)
+            assert thread.submit(other.read, digest, 10).result(timeout=10) == b"quick"
+            with pytest.raises(SandboxError) as failure:  # what is on its way counts
+                thread.submit(other.add, [content(b"x" * 5000)]).result(timeout=10)
+        assert failure.value.code == "store_full"
+        assert plain([b"".join(store.pieces(stalled.finish()[0]))], 9000) == b"s" * 5000
+    used = store.used_bytes
+    with store.writing() as given_up:
+        given_up.write(b"g" * (10_000 - used))
+    assert (store.used_bytes, store.add([content(b"x" * 4000)])[1] > 4000) == (used, True)
+    store.release()
+    other.release()
+
+
+def test_two_that_send_the_same_keep_it_once() -> None:
+    store = Store(8 * MIB)
+    data = content(os.urandom(3 * MIB))  # more than is held in memory
+    with store.writing() as one, store.writing() as two:
+        for at in range(0, len(data), 100_000):
+            one.write(data[at : at + 100_000])
+            two.write(data[at : at + 100_000])
+        assert (one.finish()[1], two.finish()[1]) == (len(data), 0)
+    (digest,) = store.claimed({(0, b"f"): hashlib.sha256(data).digest()}).values()
+    assert b"".join(store.pieces(digest)) == data
+    store.release()
 
 
 # --- the stream of fetch ------------------------------------------------------------------
@@ -248,3 +283,21 @@ def test_room_of_the_last_content_is_given_back() -> None:
     assert store.read(again, 10) == b"z"
     store.release()
     store.drop([again])
+
+
+def test_a_guest_that_sends_in_drops_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("sandbox.state.contents.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    store = Store(MIB)
+    contents = Contents(store, [entry("f", size=1000)])
+    drops = [bytes([byte]) for byte in fetched(0, b"x" * 1000)]
+    for drop in drops[:10]:
+        clock[0] += 1000.0  # a gap, of which 30 s count
+        contents.take(drop)
+    clock[0] += 1000.0
+    with pytest.raises(SandboxError) as failure:
+        contents.take(drops[10])
+    contents.close()
+    assert (failure.value.code, failure.value.retryable) == ("transfer_incomplete", True)
+    assert store.used_bytes == 0
+    store.release()

@@ -1,0 +1,125 @@
+"""Side services as values: what they may be called, which ports they have, what image files say of users."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sandbox import DockerEnvironment, Ready, SideService
+from sandbox.docker import image_users
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.hints import word_notice
+from sandbox.network.names import named, without_proxy
+from sandbox.notices import host_notice
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"port": None}, "A service has no port"),
+        ({"command": ""}, "The command of a service is empty"),
+        ({"command": ()}, "The command of a service is empty"),
+    ],
+)
+def test_a_service_that_cannot_be(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SandboxError, match=said) as caught:
+        SideService(**{"image": "x", "port": 1, **options})
+    assert caught.value.code is ErrorCode.invalid_configuration
+    assert caught.value.hint
+
+
+def test_ports_are_told_once_and_in_order() -> None:
+    assert SideService(image="x", port=2, ports=(1, 2, 3)).all_ports == (2, 1, 3)
+    assert SideService(image="x", ports=[7]).all_ports == (7,)
+
+
+@pytest.mark.parametrize(
+    "options", [{"log": "a", "http": "/"}, {"timeout_seconds": 0}, {"http": "health"}, {"command": "x", "log": "y"}]
+)
+def test_ready_is_one_thing(options: dict[str, Any]) -> None:
+    with pytest.raises(SandboxError) as caught:
+        Ready(**options)
+    assert caught.value.code is ErrorCode.invalid_configuration
+
+
+@pytest.mark.parametrize(
+    "name", ["", "DB", "a b", "localhost", "x.localhost", "127.0.0.1", "a\nb", "-", "a" * 64, "2130706433"]
+)
+def test_what_is_no_name(name: str) -> None:
+    with pytest.raises(SandboxError) as caught:
+        DockerEnvironment(services={name: SideService(image="x", port=1)})
+    assert caught.value.code is ErrorCode.invalid_configuration
+    assert repr(name) in caught.value.message
+
+
+@pytest.mark.parametrize("ports", [(0,), (65536,), tuple(range(1, 40)), (-1, 5)])
+def test_what_are_no_ports(ports: tuple[int, ...]) -> None:
+    with pytest.raises(SandboxError, match="'db' has the ports"):
+        DockerEnvironment(services={"db": SideService(image="x", ports=ports)})
+
+
+def test_every_name_has_an_address_of_its_own() -> None:
+    names = named({"db": (5432,), "llm.internal": (80,), "cache": (6379, 6379)})
+    assert [(n.name, n.address, n.ports) for n in names] == [
+        ("db", "127.24.0.2", (5432,)), ("llm.internal", "127.24.0.3", (80,)), ("cache", "127.24.0.4", (6379,)),
+    ]  # fmt: skip
+    assert without_proxy(names, "") == "localhost,127.0.0.1,::1,db,llm.internal,cache"
+    assert without_proxy(names, "near.example.com,db") == "near.example.com,db,llm.internal,cache"
+    with pytest.raises(SandboxError, match="There are 65 services"):
+        named({f"s{number}": (1,) for number in range(65)})
+
+
+def test_a_kept_sandbox_has_none() -> None:
+    with pytest.raises(SandboxError, match="A kept sandbox cannot have the side services db"):
+        DockerEnvironment(keep=True, services={"db": SideService(image="x", port=1)})
+
+
+def test_the_end_of_a_service_is_told_by_the_host_alone() -> None:
+    notice = host_notice("service_ended", {"name": "db", "how": "exit code 3", "lines": "one\n\x1b[31mtwo\n"})
+    assert notice.message == "The service db has ended (exit code 3): it cannot be reached any more."
+    assert notice.hint == "Its last lines: one | ?[31mtwo"
+    assert word_notice("service_ended", {"name": "db", "how": "never"}) is None
+
+
+PASSWD = """root:x:0:0:root:/root:/bin/bash
+broken
+postgres:x:101:103:PostgreSQL:/var/lib/postgresql:/bin/bash
+strange:x:-5:103::/:
+other:x:102:99999999999::/:
+homeless:x:33:33:::
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("root", ("root", 0, 0, "/root")),
+        ("0:0", ("root", 0, 0, "/root")),
+        ("postgres", ("postgres", 101, 103, "/var/lib/postgresql")),
+        ("101", ("postgres", 101, 103, "/var/lib/postgresql")),
+        ("postgres:ssl", ("postgres", 101, 112, "/var/lib/postgresql")),
+        ("postgres:7", ("postgres", 101, 7, "/var/lib/postgresql")),
+        ("4711", ("4711", 4711, 0, "/")),
+        ("homeless", ("homeless", 33, 33, "/")),
+        ("strange", None),
+        ("other", None),
+        ("nobody-here", None),
+        ("postgres:nogroup", None),
+        ("broken", None),
+        ("-5", None),
+        ("99999999999", None),
+    ],
+)
+def test_users_as_images_name_them(
+    monkeypatch: pytest.MonkeyPatch, text: str, expected: tuple[str, int, int, str] | None
+) -> None:
+    files = {"/etc/passwd": PASSWD, "/etc/group": "broken\nssl:x:112:\nstrange:x:many:\n"}
+    monkeypatch.setattr(image_users, "_file", lambda _image, path: files[path])
+    if expected is None:
+        with pytest.raises(SandboxError, match=r"The image 'img' has no (user|group)") as caught:
+            image_users._user("img", "sha256:0", text)
+        assert caught.value.code is ErrorCode.invalid_configuration
+        return
+    found = image_users._user("img", "sha256:0", text)
+    assert (found.name, found.uid, found.gid, found.home) == expected
