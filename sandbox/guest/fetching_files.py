@@ -53,10 +53,13 @@ def _wanted(call: StateCall) -> Iterator[tuple[int, bytes]]:
             raise Fault("invalid_arguments", problem="too many files are asked for at once")
     at = 0
     while at < len(asked):
-        root, length = WANTED.unpack_from(asked, at)
-        at += WANTED.size
-        yield root, bytes(asked[at : at + length])
-        at += length
+        start = at + WANTED.size
+        root, length = WANTED.unpack_from(asked, at) if start <= len(asked) else (0, len(asked))
+        at = start + length
+        path = bytes(asked[start:at])
+        if at > len(asked) or b"\0" in path:
+            raise Fault("invalid_arguments", problem="the list of files that are asked for is none")
+        yield root, path
 
 
 class _Sender:

@@ -63,14 +63,17 @@ class Table:
         return {entry.key: entry for entry in parsed(zlib.decompress(self.packed))}
 
 
-def table_of(data: bytes, clock: int, quiet: bool) -> tuple[Table, dict[Key, Entry]]:
+def table_of(data: bytes, clock: int, quiet: bool, roots: Iterable[int] = ()) -> tuple[Table, dict[Key, Entry]]:
     """The table in what the guest streamed, and its entries, for reading them again costs as much as looking.
 
-    Raises SandboxUnavailableError for what no guest of ours would send.
+    Raises SandboxUnavailableError for what no guest of ours would send; so is a table without an entry for each of ``roots``.
     """
     entries = list(parsed(data))
     checked(entries)
-    return Table(zlib.compress(data, 1), clock, quiet), {entry.key: entry for entry in entries}
+    by_key = {entry.key: entry for entry in entries}
+    if not all((root, b"") in by_key for root in roots):
+        raise violation("scan")
+    return Table(zlib.compress(data, 1), clock, quiet), by_key
 
 
 def packed(entries: Iterable[Entry]) -> bytes:

@@ -1,6 +1,7 @@
 """Fuzzing both ends of the pipe with mutations of recorded conversations.
 
     python -m tests.fuzz run [--target host|guest|both] [--frames N] [--seconds S] [--seed S] [--only NUMBER] [--json]
+    python -m tests.fuzz coverage [--target …] [--frames N] [--seed S]      the branches of the parsers that such a run reaches
     python -m tests.fuzz replay FILE      a conversation that was kept because something went wrong
     python -m tests.fuzz record           renew the record from a real sandbox (needs an engine)
 
@@ -104,7 +105,7 @@ class Run:
 def main() -> int:
     """The program; its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "replay", "record"))
+    parser.add_argument("what", choices=("run", "coverage", "replay", "record"))
     parser.add_argument("file", nargs="?", type=Path)
     parser.add_argument("--target", choices=(*TARGETS, "both"), default="both")
     parser.add_argument("--frames", type=int, default=100_000)
@@ -120,7 +121,14 @@ def main() -> int:
         return 0
     if options.what == "replay":
         return replay(options.file)
-    runs = [Run(name, options.seed) for name in (TARGETS if options.target == "both" else [options.target])]
+    targets = list(TARGETS) if options.target == "both" else [options.target]
+    if options.what == "coverage":
+        from .reached import measure
+
+        for name in targets:
+            print(measure(name, options.frames, options.seed))
+        return 0
+    runs = [Run(name, options.seed) for name in targets]
     for run in runs:
         if options.only:
             run.one(options.only)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from sandbox.guest.wire import Kind
 
 RECORD = Path(__file__).with_name("conversations.jsonl")
 NONCE = b"\x5afuzzed\xa5"
+HEAVY_BYTES = 1 << 18
 MESSAGES = frozenset({Kind.HELLO, Kind.REQUEST, Kind.REPLY, Kind.NOTICE})
 
 
@@ -37,14 +39,14 @@ class Frame:
         return [(kind, self.channel, bytes(part)) for kind, part in wire.split_message(self.kind, message)]
 
     def to_json(self) -> list[Any]:
-        zeros = self.payload.count(0) == len(self.payload)  # of an upload: their number says it all
-        payload = len(self.payload) if zeros else base64.b85encode(self.payload).decode()
-        return [self.kind, self.channel, payload, self.fields]
+        start = self.payload.rstrip(b"\0")  # of zeros at the end, their number says it all
+        payload = base64.b85encode(start).decode()
+        return [self.kind, self.channel, [payload, len(self.payload) - len(start)], self.fields]
 
     @classmethod
     def from_json(cls, listed: list[Any]) -> Frame:
-        kind, channel, payload, fields = listed
-        return cls(kind, channel, bytes(payload) if isinstance(payload, int) else base64.b85decode(payload), fields)
+        kind, channel, (start, zeros), fields = listed
+        return cls(kind, channel, base64.b85decode(start) + bytes(zeros), fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,18 @@ def load(path: Path = RECORD) -> tuple[Exchange, list[Exchange]]:
         sides = [tuple(Frame.from_json(f) for f in listed[name]) for name in ("sent", "received")]
         found.append(Exchange(listed["method"], listed["args"], listed["ok"], *sides))
     return found[0], found[1:]
+
+
+def pick(
+    rng: random.Random, corpus: list[Exchange], after: Exchange | None = None, *, received: bool = True
+) -> Exchange:
+    """Any of them, or the one that follows; but those that move much seldom: a run is about frames, not about bytes.
+
+    ``received`` says whether what was received is moved as well.
+    """
+    exchange = rng.choice(corpus) if after is None else corpus[(corpus.index(after) + 1) % len(corpus)]
+    moved = sum(len(frame.payload) for frame in (*exchange.sent, *(exchange.received if received else ())))
+    return pick(rng, corpus, received=received) if moved > HEAVY_BYTES and rng.random() < 0.95 else exchange
 
 
 def encode(frames: Iterable[tuple[int, int, bytes]], first: int = 0, nonce: bytes = NONCE) -> list[bytes]:

@@ -1,40 +1,36 @@
 """The guest's end under fuzz: everything from the bytes off the pipe to its handlers, in a process of its own.
 
-The process is the guest as ``LocalEnvironment`` starts it, forked from this one with its modules loaded. Commands are really run,
-so as root it becomes a user who owns nothing but its temporary folder; those of the record do nothing but print.
+Commands of the record do nothing but print.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import random
-import select
-import shutil
-import signal
-import sys
-import tempfile
-import time
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
-from sandbox.errors import ErrorCode
 from sandbox.guest import wire
+from sandbox.guest.calling import CALL_BYTES
 from sandbox.guest.wire import Kind
 
-from .conversations import NONCE, Exchange, Frame, encode
-from .found import Counts, Found, open_descriptors, resident_bytes, threads
+from .conversations import NONCE, Exchange, Frame, encode, pick
+from .found import Counts
+from .guest_process import GuestProcess
 from .mutations import in_pieces, mutated_frames, on_the_wire
 
-NOBODY = 64_321
 # Short conversations end with nothing under way, so that growth shows; long ones come further before their pipe is refused.
 EXCHANGES = (5, 30, 150)
 # The share of exchanges in which nothing is started: a command takes ten times as long.
 QUICK = 0.7
-ANSWER_SECONDS = 10.0
-MOST_DESCRIPTORS_MORE, MOST_THREADS, MOST_BYTES_MORE = 24, 72, 96 << 20
-ALLOWED = ("the pipe is broken: ", "the host speaks protocol ", "the host's greeting is none: ")
+# The shares of conversations with a kept guest, and of sound exchanges with it after which a host calls.
+KEPT, CALLED = 0.2, 0.1
+# Of conversations in which the lease runs out, or whose host stops listening at the end; of exchanges that follow the last one
+# as in the record, of requests to a kept guest that are made twice, and of exchanges that are one endless message.
+LEASES, DEAF, NEXT, TWICE, ENDLESS = 0.02, 0.1, 0.25, 0.1, 0.0003
+# A call that lacks its last byte is whole in 1 of 256 cases, for the next one begins with a byte, too; hosts call again after 2 s.
+MOST_CUT = CALL_BYTES - 5
+# Calls that are accepted whoever is served.
+ACCEPTED = ("same", "again", "over", "dead")
 _LOADED = (
     "dispatch",
     "requests",
@@ -53,6 +49,7 @@ _LOADED = (
     "transfer",
     "browse",
 )
+_SLOW = ("run", "watch", "fed", "cancelled", "paused", "browse", "search", "follow", "changes", "checkpoint", "back")
 
 
 class GuestTarget:
@@ -61,25 +58,35 @@ class GuestTarget:
     def __init__(self, greeting: Exchange, corpus: list[Exchange], wrong: float = 0.35) -> None:
         self._greeting = greeting
         self._corpus = [e for e in corpus if "9" not in str(e.args.get("command", "")) or e.method != "run"]
-        self._quick = [e for e in self._corpus if e.method not in ("run", "watch", "browse", "search")]
+        self._quick = [e for e in self._corpus if e.method not in _SLOW]
         self._wrong = wrong
+        self._last: Exchange | None = None
         for name in _LOADED:
             importlib.import_module(f"sandbox.guest.{name}")
 
     def conversation(self, rng: random.Random, counts: Counts) -> None:
         """One conversation with a guest of its own, until its pipe ends. Raises Found."""
-        guest = GuestProcess()
+        self._last = None
+        kept = rng.random() < KEPT
+        guest = GuestProcess(kept, not kept and rng.random() < LEASES)
         try:
             if not self._greet(rng, guest, counts):
                 return
+            if guest.short_lease:
+                guest.outlive()
+                guest.finish()
+                counts.endings["lease"] += 1
+                return
             before = guest.used()
             wrong = rng.choice((0.1, self._wrong))
-            served = all(self._exchange(rng, guest, counts, wrong) for _ in range(rng.choice(EXCHANGES)))
+            exchange = self._exchange_kept if guest.kept else self._exchange
+            served = all(exchange(rng, guest, counts, wrong) for _ in range(rng.choice(EXCHANGES)))
             if served:
                 guest.settle()
                 guest.check_growth(before)
-            guest.finish()
-            counts.endings["served" if served else "refused"] += 1
+            guest.finish(deaf=rng.random() < DEAF)
+            kind = "kept" if guest.kept else "served"
+            counts.endings[kind if served else "refused"] += 1
         finally:
             counts.frames += guest.sent
             counts.conversations += 1
@@ -98,216 +105,79 @@ class GuestTarget:
 
     def _exchange(self, rng: random.Random, guest: GuestProcess, counts: Counts, wrong: float) -> bool:
         """One exchange and a PING; whether the guest still serves."""
-        exchange = rng.choice(self._quick if rng.random() < QUICK else self._corpus)
-        frames = list(exchange.sent)
         mutated = rng.random() < wrong
-        if mutated:
-            frames = mutated_frames(rng, frames, self._corpus)
-        base = guest.next_channel()
-        parts = [(kind, (base + c) & 0xFFFFFFFF, p) for frame in frames for kind, c, p in frame.frames()]
-        whole = [*parts, (Kind.PING, 0, base.to_bytes(4, "big"))]
-        data = on_the_wire(rng, whole, guest.sequence, NONCE, 0.02 if mutated else 0.0)
+        if not self._say(rng, guest, counts, mutated):
+            return False  # it may wait for the rest of a frame, and has to end with the pipe
+        return guest.answers_ping()
+
+    def _exchange_kept(self, rng: random.Random, guest: GuestProcess, counts: Counts, wrong: float) -> bool:
+        """The same with a kept guest: whatever was said, a host that calls is served."""
+        mutated = rng.random() < wrong
+        sound = self._say(rng, guest, counts, mutated) and not mutated
+        if sound and rng.random() >= CALLED:
+            return guest.answers_ping()
+        data = b""
+        if not sound:
+            how, at = rng.choice(("cut", "garbled", "")), min(rng.randrange(CALL_BYTES), MOST_CUT)
+            data = guest.call(how, at) if how else b""
+        elif rng.random() < 0.3:
+            guest.write(guest.call("refused"), 0)
+            return guest.answers_ping()
+        elif rng.random() < 0.3:
+            leaving = wire.pack_message({"acknowledged": rng.choice((["a1", "a2", 3], 7, None))})
+            guest.write_frames([(int(Kind.DETACH), 0, leaving)])
+            data = guest.call("left")
+        if not data or not guest.is_called:
+            data += guest.call(rng.choice(ACCEPTED))
         for piece in in_pieces(rng, data):
             guest.write(piece, 0)
+        if not guest.wait_for_answer():
+            return False
+        guest.write_frames([(int(Kind.HELLO), 0, b"")])
+        return guest.wait_for(Kind.HELLO, 0) and guest.answers_ping()
+
+    def _say(self, rng: random.Random, guest: GuestProcess, counts: Counts, mutated: bool) -> bool:
+        """The frames of one exchange and a PING; whether they went out whole."""
+        if self._last is not None and rng.random() < NEXT:
+            exchange = pick(rng, self._corpus, self._last, received=False)
+        else:
+            exchange = pick(rng, self._quick if rng.random() < QUICK else self._corpus, received=False)
+        self._last = exchange
+        frames = list(exchange.sent)
+        endless = rng.random() < ENDLESS
+        if endless:
+            frames = [Frame(Kind.PART, 0, bytes(wire.MAX_PAYLOAD))] * (wire.MAX_MESSAGE // wire.MAX_PAYLOAD + 1)
+        else:
+            frames = self._said(rng, frames, guest.kept, mutated)
+        base = guest.next_channel()
+        parts = [(kind, (base + c) & 0xFFFFFFFF, p) for frame in frames for kind, c, p in frame.frames()]
+        whole = [*guest.credits(), *parts, guest.ping()]
+        data = on_the_wire(rng, whole, guest.sequence, guest.nonce, 0.02 if mutated else 0.0)
+        sound = data == b"".join(encode(whole, guest.sequence, guest.nonce))
         guest.sequence += len(whole)
-        guest.sent += len(whole)
         counts.calls += 1
-        if data != b"".join(encode(whole, guest.sequence - len(whole))):
-            return False  # it may wait for the rest of a frame, and has to end with the pipe
-        return guest.wait_for(Kind.PONG, 0, base.to_bytes(4, "big"))
+        pieces = in_pieces(rng, data)
+        for n, piece in enumerate(pieces):
+            guest.write(piece, len(whole) if n == 0 else 0)
+        return sound and not endless
+
+    def _said(self, rng: random.Random, frames: list[Frame], kept: bool, mutated: bool) -> list[Frame]:
+        if kept:
+            frames = [_with_id(rng, frame) for frame in frames]
+            if rng.random() < TWICE:
+                frames.insert(1, replace(frames[0], channel=frames[0].channel + 9))
+        return mutated_frames(rng, frames, self._corpus) if mutated else frames
 
 
-class GuestProcess:
-    """A guest in a child process, the pipe to it, and what it said."""
-
-    def __init__(self) -> None:
-        self.base = Path(tempfile.mkdtemp(prefix="fuzz-guest-"))
-        self.sequence = 1
-        self.sent = 0
-        self.broken = False
-        self.told: list[str] = []
-        self._channel = 0
-        self._ids: set[str] = set()
-        self._decoder = wire.Decoder(NONCE)
-        self._assembler = wire.Assembler()
-        self._frames: list[tuple[int, int, bytes]] = []
-        for name in ("workspace", "home", "spill", "tmp"):
-            (self.base / name).mkdir()
-        self.log = self.base / "log"
-        self.log.touch()
-        to_guest, from_guest = os.pipe(), os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            self._become_guest(to_guest[0], from_guest[1])
-        os.close(to_guest[0])
-        os.close(from_guest[1])
-        self._in, self._out = to_guest[1], from_guest[0]
-        os.set_blocking(self._in, False)
-
-    def _become_guest(self, source: int, sink: int) -> None:
-        try:
-            os.setsid()
-            if os.getuid() == 0:
-                for path in (self.base, *self.base.iterdir()):
-                    os.chown(path, NOBODY, NOBODY)
-                os.setgroups([])
-                os.setresgid(NOBODY, NOBODY, NOBODY)
-                os.setresuid(NOBODY, NOBODY, NOBODY)
-            log = os.open(self.log, os.O_WRONLY | os.O_APPEND)
-            for fd, target in ((source, 0), (sink, 1), (log, 2)):
-                os.dup2(fd, target)
-            sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-            os.closerange(3, 1024)
-            importlib.import_module("sandbox.guest.__main__").main()
-        except BaseException as error:  # noqa: BLE001  what the interpreter would do at the end of a program
-            sys.excepthook(type(error), error, error.__traceback__)
-        finally:
-            os._exit(70)
-
-    def hello(self, greeting: Exchange) -> Frame:
-        """The recorded HELLO, for a guest that lives here and is not PID 1."""
-        fields = dict(greeting.sent[0].fields)
-        uid = NOBODY if os.getuid() == 0 else os.getuid()
-        folders = [str(self.base / name) for name in ("workspace", "home", "spill", "tmp")]
-        here: dict[str, Any] = {"workspace": folders[0], "home": folders[1], "spill": folders[2], "roots": folders}
-        here |= {"uid": uid, "gid": uid, "interpreter": [sys.executable], "ca_bundle": None}
-        here["environ"] = {"PATH": os.environ["PATH"], "HOME": folders[1]}
-        fields |= {"isolated": False, "place": {**fields["place"], **here}, "disk": {}}
-        return Frame(Kind.HELLO, 0, b"", fields)
-
-    # --- the pipe ------------------------------------------------------------------
-    def expect(self, nonce: bytes) -> None:
-        self._decoder.nonce = nonce
-
-    def write(self, data: bytes, frames: int) -> None:
-        self.sent += frames
-        self.told.append(data.hex())
-        view = memoryview(data)
-        deadline = time.monotonic() + ANSWER_SECONDS
-        while view and not self.broken:
-            if time.monotonic() > deadline:
-                self._found("the guest did not take what was sent")
-            readable, writable, _ = select.select([self._out], [self._in], [], 1.0)
-            if readable:
-                self._read()
-            if writable:
-                try:
-                    view = view[os.write(self._in, view) :]
-                except BlockingIOError:
-                    continue
-                except BrokenPipeError:
-                    self.broken = True
-
-    def wait_for(self, kind: int, channel: int, payload: bytes | None = None) -> bool:
-        """Whether such a frame came, rather than the end of the pipe."""
-        deadline = time.monotonic() + ANSWER_SECONDS
-        while True:
-            for frame in self._frames:
-                if frame[:2] == (kind, channel) and (payload is None or frame[2] == payload):
-                    self._frames.clear()
-                    return True
-            if self.broken:
-                return False
-            if time.monotonic() > deadline:
-                self._found(f"no frame of kind {kind} within {ANSWER_SECONDS} s")
-            if select.select([self._out], [], [], 1.0)[0]:
-                self._read()
-
-    def _read(self) -> None:
-        data = os.read(self._out, 1 << 20)
-        if not data:
-            self.broken = True
-        try:
-            for kind, channel, payload in self._decoder.feed(data):
-                self._frames.append((kind, channel, payload))
-                self._judge(kind, channel, payload)
-        except wire.WireError as error:
-            self._found(f"the guest said what the protocol does not allow: {error}")
-
-    def _judge(self, kind: int, channel: int, payload: bytes) -> None:
-        if kind == Kind.PART:
-            self._assembler.add(channel, payload)
-        elif kind in (Kind.REPLY, Kind.NOTICE, Kind.HELLO):
-            fields, _ = wire.unpack_message(self._assembler.finish(channel, payload))
-            if kind == Kind.REPLY:
-                fault, result = fields.get("fault"), fields.get("result")
-                if fault is None and not isinstance(result, dict):
-                    self._found(f"a reply without result or fault: {fields}")
-                if fault is not None and fault["code"] not in set(ErrorCode):
-                    self._found(f"a fault that nobody knows: {fault}")
-                if isinstance(result, dict) and isinstance(result.get("id"), str):
-                    self._ids.add(result["id"])
-
-    def next_channel(self) -> int:
-        self._channel += 10
-        return self._channel
-
-    # --- the end ------------------------------------------------------------------
-    def settle(self) -> None:
-        """Give up everything that was asked, and kill every command."""
-        frames = [(int(Kind.CANCEL), n, b"") for n in range(self._channel + 10)]
-        for ident in sorted(self._ids):
-            message = wire.pack_message({"operation": "kill", "args": {"id": ident, "signal": None}})
-            frames.append((int(Kind.REQUEST), self.next_channel(), message))
-        frames.append((int(Kind.PING), 0, b"settled"))
-        self.write(b"".join(wire.frame(NONCE, self.sequence + n, *frame) for n, frame in enumerate(frames)), 0)
-        self.sequence += len(frames)
-        if not self.wait_for(Kind.PONG, 0, b"settled"):
-            self._found("the guest ended while it was told to give up")
-
-    def used(self) -> tuple[int, int]:
-        return open_descriptors(self.pid), resident_bytes(self.pid)
-
-    def check_growth(self, before: tuple[int, int]) -> None:
-        """Descriptors, threads and memory once nothing is under way any more. Raises Found."""
-        deadline = time.monotonic() + ANSWER_SECONDS
-        while (more := open_descriptors(self.pid) - before[0]) > MOST_DESCRIPTORS_MORE and time.monotonic() < deadline:
-            time.sleep(0.01)
-        if more > MOST_DESCRIPTORS_MORE:
-            open_now = [os.readlink(f"/proc/{self.pid}/fd/{n}") for n in os.listdir(f"/proc/{self.pid}/fd")]
-            self._found(f"{more} descriptors more: {sorted(open_now)}")
-        if (count := threads(self.pid)) > MOST_THREADS:
-            self._found(f"{count} threads")
-        if (grown := resident_bytes(self.pid) - before[1]) > MOST_BYTES_MORE:
-            self._found(f"{grown >> 20} MiB more memory")
-
-    def finish(self, greeted: bool = True) -> None:
-        """End the pipe; the guest has to follow, in one of the ways it may. Raises Found."""
-        with suppress(OSError):
-            os.close(self._in)
-        self._in = -1
-        deadline = time.monotonic() + ANSWER_SECONDS
-        while True:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                break
-            if time.monotonic() > deadline:
-                self._found("the guest did not end with its pipe")
-            if select.select([self._out], [], [], 0.005)[0] and not self.broken:
-                self._read()
-        self.pid = 0
-        said = self.log.read_text(encoding="utf-8", errors="replace")
-        lines = [line for line in said.splitlines() if not line.startswith(ALLOWED)]
-        allowed = (0,) if greeted else (0, 3)
-        if os.waitstatus_to_exitcode(status) not in allowed or lines:
-            self._found(f"ended with {os.waitstatus_to_exitcode(status)} and said {said[-3000:]!r}")
-
-    def destroy(self) -> None:
-        """Leave nothing behind, however it ended."""
-        for fd in (self._in, self._out):
-            if fd >= 0:
-                with suppress(OSError):
-                    os.close(fd)
-        if self.pid:
-            with suppress(OSError):
-                os.kill(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
-        shutil.rmtree(self.base, ignore_errors=True)
-
-    def _found(self, what: str) -> None:
-        with suppress(OSError):
-            what += "; its log: " + self.log.read_text(encoding="utf-8", errors="replace")[-3000:]
-        raise Found(what, self.told)
+def _with_id(rng: random.Random, frame: Frame) -> Frame:
+    """A request as it goes to a kept guest: maybe one that was made before."""
+    if frame.kind != Kind.REQUEST:
+        return frame
+    told = {
+        "ask_id": f"a{rng.randrange(60)}",
+        "acknowledged": [f"a{rng.randrange(60)}" for _ in range(rng.randrange(3))],
+    }
+    return replace(frame, fields={**frame.fields, **told})
 
 
 def replay(conversation: list[str], greeting: Exchange) -> None:

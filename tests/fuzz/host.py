@@ -4,90 +4,36 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from sandbox.envelope import Failure, Success
-from sandbox.errors import ErrorCode, SandboxUnavailableError
-from sandbox.guest import wire
-from sandbox.guest.wire import Kind
+from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
+from sandbox.exchange import CREDIT_STEP
+from sandbox.guest.wire import MAX_PAYLOAD, WINDOW, Kind
 from sandbox.guest_environment import GuestEnvironment
-from sandbox.transport import Transport
+from sandbox.pending import GRACE_SECONDS
+from sandbox.watching import Watch
 
-from .conversations import NONCE, Exchange, Frame, encode
+from .calls import call
+from .conversations import Exchange, Frame, encode, pick
 from .found import Counts, Found
+from .mutants import FuzzedEnvironment, MutantKeep, MutantStream, Piece
 from .mutations import in_pieces, mutated_frames, on_the_wire
-from .recording import call
 
 LATE_SECONDS = 10.0
+# How a request that is not answered may end.
+ENDINGS = ("no_answer", "pipe_broken", "protocol_violation", "taken_over", "closed")
+# What the guest credits at once, in pieces of a body.
+CHUNKS_CREDITED = 2
 # What a model is shown of a fault or a notice is a few sentences, whatever the guest sent.
 MOST_WORDS = 12_000
 EXCHANGES = 40
-
-
-# The bytes that answer the request on that channel, the first frame with that number, and how many frames they are; b"" at the
-# end of the bytes ends the pipe.
-Answer = Callable[[int, int], tuple[list[bytes], int]]
-
-
-class MutantStream:
-    """A pipe to a guest that answers each request with the bytes it is given for it; implements ``transport.ByteStream``."""
-
-    def __init__(self) -> None:
-        self.answers: deque[Answer] = deque()  # for each request to come
-        self.sequence = 0
-        self._decoder = wire.Decoder(None)
-        self._changed = threading.Condition()
-        self._arriving: deque[bytes] = deque()
-        self._closed = False
-
-    def send(self, data: memoryview, timeout_seconds: float) -> int:
-        with self._changed:
-            if self._closed:
-                raise BrokenPipeError
-            for kind, channel, _payload in self._decoder.feed(data):
-                if kind in (Kind.HELLO, Kind.REQUEST):
-                    pieces, count = self.answers.popleft()(channel, self.sequence) if self.answers else ([b""], 0)
-                    self._arriving += pieces
-                    self.sequence += count
-            self._changed.notify_all()
-        return len(data)
-
-    def receive(self, timeout_seconds: float) -> bytes | None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._arriving or self._closed, timeout_seconds):
-                return None
-            return b"" if self._closed else self._arriving.popleft()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-
-class FuzzedEnvironment(GuestEnvironment):
-    """An environment whose guest is a MutantStream."""
-
-    def __init__(self, stream: MutantStream) -> None:
-        super().__init__(None, None, None, track_changes=False)
-        self._stream = stream
-
-    def _connect(self) -> Transport:
-        transport = Transport(
-            self._stream, lambda reason, detail: SandboxUnavailableError(reason, f"Ended: {detail}."), nonce=NONCE
-        )
-        try:
-            transport.open({}, 5.0)
-        finally:
-            self.transport = transport
-        return transport
-
-    def _release(self) -> None:
-        self.transport.close()
+# The shares of conversations with a kept guest, which is called again when its pipe ends, and of exchanges that it leaves
+# without any answer.
+KEPT, SILENT = 0.15, 0.003
 
 
 class HostTarget:
@@ -103,25 +49,31 @@ class HostTarget:
         stream, told = MutantStream(), list[Any]()
         whole = rng.random() > 0.02
         self._load(rng, stream, self._greeting, not whole, told)
-        env = FuzzedEnvironment(stream)
+        stream.resets = rng.random() < 0.2
+        env = FuzzedEnvironment(stream, rng if rng.random() < KEPT else None, rng.choice((120.0, 120.0, 0.1)))
         try:
             try:
                 env.start()
             except SandboxUnavailableError as error:
                 counts.endings[f"hello:{error.reason}"] += 1
-                return
+                return None
             for _ in range(EXCHANGES):
-                exchange = rng.choice(self._corpus)
+                exchange = pick(rng, self._corpus)
                 mutated = rng.random() < self._wrong
                 self._load(rng, stream, exchange, mutated, told)
-                ending = make_call(env, exchange.method, exchange.args, told, None if mutated else exchange.ok)
+                sure = not mutated and (
+                    whole or not env.kept
+                )  # the wrong answer before may still cut a kept one's pipe
+                ending = make_call(env, exchange.method, exchange.args, told, exchange.ok if sure else None)
                 if ending == "lost" and whole and not mutated:
                     raise Found(f"{exchange.method}: what was really said ended the pipe", told)
                 whole = whole and not mutated
                 counts.calls += 1
                 counts.endings[ending] += 1
                 if ending == "lost":
-                    return
+                    return None
+                if rng.random() < SILENT:
+                    return leave_waiting(rng, env, stream, told) if rng.random() < 0.8 else overstay(env, stream, told)
         finally:
             env.close()
             counts.conversations += 1
@@ -133,16 +85,19 @@ class HostTarget:
         """Make the answers to the requests of ``exchange`` ready, one of them wrong."""
         asked = max(frame.channel for frame in exchange.sent) + 1
         wrong = rng.randrange(asked) if mutated else None
-        said: list[list[str]] = []
+        said: list[list[str | None]] = []
         told.append([exchange.method, exchange.args, said])
-        stream.answers.clear()
+        stream.clear()
         for n in range(asked):
             frames = [frame for frame in exchange.received if frame.channel == n]
-            stream.answers.append(partial(self._answer, rng, frames, n == wrong, said))
+            streamed = any(frame.kind == Kind.DATA for frame in exchange.sent if frame.channel == n)
+            for wrong_now, answers in ((n == wrong, stream.answers), (False, stream.again)):
+                answers.append(partial(self._answer, rng, frames, streamed, wrong_now, said))
 
     def _answer(
-        self, rng: random.Random, frames: list[Frame], mutated: bool, said: list[list[str]], channel: int, sequence: int
-    ) -> tuple[list[bytes], int]:
+        self, rng: random.Random, frames: list[Frame], streamed: bool, mutated: bool, said: list[list[str | None]],
+        channel: int, sequence: int, nonce: bytes,
+    ) -> tuple[list[Piece], int]:  # fmt: skip
         first, due = frames[0].channel, frames[-1].kind
         if mutated:
             frames = mutated_frames(rng, frames, self._corpus)
@@ -151,13 +106,78 @@ class HostTarget:
             for frame in frames
             for kind, c, payload in frame.frames()
         ]
-        whole = b"".join(encode(parts, sequence))
-        data = on_the_wire(rng, parts, sequence, NONCE, 0.03 if mutated else 0.0)
-        pieces = in_pieces(rng, data)
-        if data != whole or (due, channel) not in [(kind, c) for kind, c, _ in parts]:
+        each = encode(parts, sequence, nonce)
+        data = on_the_wire(rng, parts, sequence, nonce, 0.03 if mutated else 0.0)
+        pieces: list[Piece] = []
+        if (streamed or len(data) > WINDOW) and data == b"".join(each):
+            pieces += _in_turns(parts, each, streamed)
+        else:
+            pieces += in_pieces(rng, data)
+        if data != b"".join(each) or (due, channel) not in [(kind, c) for kind, c, _ in parts]:
             pieces.append(b"")  # nothing may come that answers the request
-        said.append([piece.hex() for piece in pieces])
+        if mutated and rng.random() < 0.01:  # the answer to another host's call
+            pieces += [MutantKeep.answer_prefix[:9], MutantKeep.answer_prefix[9:] + bytes(8), b""]
+        said.append([None if piece is None else piece.hex() for piece in pieces])
         return pieces, len(parts)
+
+
+def _in_turns(parts: list[tuple[int, int, bytes]], encoded: list[bytes], streamed: bool) -> Iterator[Piece]:
+    """What comes in while a body is ``streamed`` there, or as the host gives credit for it."""
+    room = WINDOW - CREDIT_STEP
+    for (kind, _, payload), piece in zip(parts, encoded, strict=True):
+        if streamed:
+            yield from [None] * (CHUNKS_CREDITED if kind == Kind.CREDIT else 1)
+        elif kind == Kind.DATA and room < len(payload):
+            room += CREDIT_STEP
+            yield None
+        room -= len(payload)
+        yield piece
+
+
+def overstay(env: FuzzedEnvironment, stream: MutantStream, told: list[Any]) -> None:
+    """A command that prints on and on when its deadline has passed, to a caller who takes it slowly. Raises Found."""
+    told.append(["overstay", {}, []])
+    stream.clear()
+    stream.answers.append(_printing)
+    slow = iter((0.02,))
+    watch = Watch(on_bytes=lambda name, data: time.sleep(next(slow, 0.0)))
+    began = time.monotonic()
+    try:
+        env.transport.request("run", {"command": "x"}, timeout_seconds=0.01 - GRACE_SECONDS, watch=watch)
+    except SandboxUnavailableError as error:
+        if error.reason in ENDINGS and time.monotonic() - began < LATE_SECONDS:
+            return
+    raise Found("a command past its deadline was not given up", told)
+
+
+def _printing(channel: int, sequence: int, nonce: bytes) -> tuple[list[Piece], int]:
+    """Twice what may come after a deadline, as the host credits it."""
+    parts = [(int(Kind.DATA), channel, b"\1" * MAX_PAYLOAD)] * (4 * WINDOW // MAX_PAYLOAD)
+    return list(_in_turns(parts, encode(parts, sequence, nonce), streamed=False)), len(parts)
+
+
+def leave_waiting(rng: random.Random, env: FuzzedEnvironment, stream: MutantStream, told: list[Any]) -> None:
+    """A request that gets no answer, or not all of it, within its deadline; what comes of it comes too late. Raises Found."""
+    wait = rng.choice((0.0, 0.02))
+    told.append(["wait", {"seconds": wait}, []])
+    stream.clear()
+    stream.answers.append(lambda channel, sequence, nonce: ([], 0))
+    pipe = env.stream
+    pipe.full = rng.random() < 0.3
+    try:
+        env.transport.request(
+            "read", {"path": "x"}, timeout_seconds=wait - GRACE_SECONDS, body=rng.choice((None, [b"x" * (5 << 20)]))
+        )
+    except SandboxUnavailableError as error:
+        if error.reason not in ENDINGS:
+            raise Found(f"silence ended with {error.reason}", told) from error
+    except OperationError as error:
+        if error.code is not ErrorCode.transfer_incomplete:
+            raise Found(f"silence ended with {error.code}", told) from error
+    else:
+        raise Found("silence was an answer", told)
+    finally:
+        pipe.full = False
 
 
 def make_call(env: GuestEnvironment, method: str, args: dict[str, Any], told: list[Any], expected: bool | None) -> str:
@@ -198,9 +218,15 @@ def replay(conversation: list[Any]) -> None:
         for method, args, answers in conversation:
             stream.answers.clear()
             for answer in answers:
-                stream.answers.append(partial(_again, [bytes.fromhex(piece) for piece in answer]))
+                stream.answers.append(
+                    partial(_again, [None if piece is None else bytes.fromhex(piece) for piece in answer])
+                )
             if method == "hello":
                 env.start()
+            elif method == "overstay":
+                overstay(env, stream, conversation)
+            elif method == "wait":
+                leave_waiting(random.Random(1), env, stream, conversation)
             else:
                 make_call(env, method, args, conversation, None)
     except SandboxUnavailableError:
@@ -209,5 +235,5 @@ def replay(conversation: list[Any]) -> None:
         env.close()
 
 
-def _again(pieces: list[bytes], channel: int, sequence: int) -> tuple[list[bytes], int]:
+def _again(pieces: list[Piece], channel: int, sequence: int, nonce: bytes) -> tuple[list[Piece], int]:
     return pieces, 0

@@ -100,6 +100,20 @@ def _value(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:
     return [replace(frame, fields=mutated_value(rng, frame.fields))]
 
 
+def _arguments(rng: random.Random, frame: Frame, corpus: list[Exchange]) -> list[Frame]:
+    """A request of whose arguments some are missing, null or others."""
+    if frame.fields is None or not isinstance(frame.fields.get("args"), dict) or not frame.fields["args"]:
+        return _value(rng, frame, corpus)
+    args = dict(frame.fields["args"])
+    for name in rng.sample(list(args), min(len(args), rng.choice((1, 1, 2, 3)))):
+        kind = rng.random()
+        if kind < 0.2:
+            del args[name]
+        else:
+            args[name] = None if kind < 0.5 else copy.copy(rng.choice(EVIL))
+    return [replace(frame, fields={**frame.fields, "args": args})]
+
+
 def _blob(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:
     return [replace(frame, payload=mutated_bytes(rng, frame.payload))]
 
@@ -171,7 +185,8 @@ def _flood(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:
 
 # Those that leave the pipe whole come often: what they reach lies deeper.
 MUTATIONS: tuple[tuple[int, Callable[[random.Random, Frame, list[Exchange]], list[Frame]]], ...] = (
-    (600, _value), (60, _blob), (12, _json), (6, _short), (10, _kind), (20, _channel), (10, _drop), (10, _twice), (14, _foreign),
+    (500, _value), (100, _arguments), (60, _blob), (12, _json), (6, _short), (10, _kind),
+    (20, _channel), (10, _drop), (10, _twice), (14, _foreign),
     (50, _parts), (20, _stray), (1, _flood),
 )  # fmt: skip
 _WEIGHTS, _MAKERS = zip(*MUTATIONS, strict=True)

@@ -11,83 +11,8 @@ from sandbox.docker.stream import AttachStream
 from sandbox.guest import wire
 from sandbox.guest.wire import Kind
 
+from .calls import CALLS, call
 from .conversations import MESSAGES, RECORD, Exchange, Frame
-
-LONG = "x" * 3000 + "\n"
-CALLS: list[tuple[str, dict[str, Any]]] = [
-    ("write", {"path": "a.txt", "content": "one\ntwo\nthree\ntwo\n", "request_id": "w1"}),
-    ("write", {"path": "a.txt", "content": "one\ntwo\nthree\ntwo\n", "request_id": "w1"}),
-    ("write", {"path": "deep/er/b.py", "content": "def f():\n    return 'ä €'\n"}),
-    ("write", {"path": "../../etc/passwd", "content": "no"}),
-    ("read", {"path": "a.txt"}),
-    ("read", {"path": "a.txt", "start_line": 2, "end_line": 3, "numbered": True}),
-    ("read", {"path": "a.txt", "offset": 4, "max_bytes": 3}),
-    ("read", {"path": "missing"}),
-    ("read", {"path": "/etc/passwd"}),
-    ("read", {"path": "a.txt", "start_line": 99}),
-    ("edit", {"path": "a.txt", "old_text": "three", "new_text": "four"}),
-    ("edit", {"path": "a.txt", "old_text": "thre", "new_text": "4"}),
-    ("edit", {"path": "a.txt", "old_text": "two", "new_text": "2"}),
-    ("edit", {"path": "a.txt", "old_text": "two", "new_text": "2", "replace_all": True}),
-    ("list", {"path": ".", "depth": 3}),
-    ("list", {"path": ".", "max_entries": 1}),
-    ("search", {"pattern": "o", "context_lines": 1}),
-    ("search", {"pattern": "(", "literal": True, "glob": "*.py"}),
-    ("search", {"pattern": "("}),
-    ("make_dir", {"path": "folder"}),
-    ("move", {"source": "a.txt", "target": "folder/c.txt"}),
-    ("move", {"source": "deep", "target": "folder"}),
-    ("delete", {"path": "folder"}),
-    ("delete", {"path": "folder", "recursive": True}),
-    ("run", {"command": "echo hello"}),
-    ("run", {"command": "echo hello", "request_id": "r1", "env": {"A": "b"}, "cwd": "deep"}),
-    ("run", {"argv": ["printf", "x"], "stdin": "typed", "session": None}),
-    ("run", {"command": "printf out; printf err >&2; exit 3"}),
-    ("run", {"command": "printf '\\377\\303'"}),
-    ("run", {"command": f"printf '{LONG}'", "keep_output_bytes": 100}),
-    ("run", {"command": "export B=c; f() { echo 1; }; cd deep", "session": "other"}),
-    ("run", {"command": "sleep 9", "timeout_seconds": 0.1}),
-    ("run", {"command": "kill -9 $$"}),
-    ("run", {"argv": ["missing-program"]}),
-    ("run", {"command": "echo there", "cwd": "nowhere"}),
-    ("run", {"command": "sleep 30 & echo left", "session": None}),
-    ("watch", {"command": "printf o; printf e >&2; seq 2000"}),
-    ("run", {"command": "cat", "wait_seconds": 0.2, "session": "talk"}),
-    ("logs", {"id": "c1"}),
-    ("logs", {"id": "none"}),
-    ("send", {"id": "TALK", "text": "typed\n", "wait_seconds": 0.3}),
-    ("send", {"id": "c1", "text": "typed\n"}),
-    ("wait_for", {"id": "TALK", "log": "a.*", "timeout_seconds": 0.1}),
-    ("wait_for", {"id": "TALK", "log": "a", "literal": True, "offset": -5, "timeout_seconds": 0.1}),
-    ("wait_for", {"file": "a.txt", "contains": "x", "timeout_seconds": 0.1}),
-    ("wait_for", {"port": 1, "host": "127.0.0.1", "timeout_seconds": 0.1}),
-    ("wait_for", {"id": "TALK", "exit": True, "timeout_seconds": 0.1}),
-    ("wait_for", {"id": "c1", "exit": True}),
-    ("logs", {"id": "TALK", "follow": True, "wait_seconds": 0.1, "tail_lines": 3}),
-    ("processes", {}),
-    ("processes", {"id": "TALK"}),
-    ("usage", {}),
-    ("kill", {"id": "TALK"}),
-    ("run", {"command": "cat", "pty": True, "background": True, "rows": 5, "cols": 20}),
-    ("send", {"id": "TERMINAL", "text": "ab\x1b[31mc", "keys": ["enter", "up"], "wait_seconds": 0.2}),
-    ("resize", {"id": "TERMINAL", "rows": 6, "cols": 30}),
-    ("resize", {"id": "TALK", "rows": 6, "cols": 30}),
-    ("screen", {"id": "TERMINAL"}),
-    ("screen", {"id": "c1"}),
-    ("kill", {"id": "TERMINAL", "signal": "SIGINT"}),
-    ("kill", {"id": "TERMINAL"}),
-    ("kill", {"id": "c999"}),
-    ("end_session", {"session": "other"}),
-    ("upload", {"path": "up.bin", "size": 20}),
-    ("upload", {"path": "up2.bin", "size": 600_000}),
-    ("upload", {"path": "deep", "size": 20}),
-    ("download", {"path": "up.bin"}),
-    ("download", {"path": "deep"}),
-    ("download", {"path": "gone"}),
-    ("browse", {"url": "http://127.0.0.1:1/"}),
-    ("browse", {"url": "http://example.com/"}),
-    ("browse", {"url": "gopher:x"}),
-]
 
 
 class Overheard(AttachStream):
@@ -136,22 +61,11 @@ def record() -> int:
             answer = call(env, method, given)
             if args.get("session") == "talk":
                 ids["TALK"] = answer.result.id
-            if args.get("pty"):
-                ids["TERMINAL"] = answer.result.id
+            if args.get("background"):
+                ids["TERMINAL" if args.get("pty") else "FOLLOWED"] = answer.result.id
             found.append(_exchange(method, given, answer.ok, stream.heard))
     RECORD.write_text("".join(json.dumps(e.to_json(), ensure_ascii=False) + "\n" for e in found), encoding="utf-8")
     return len(found)
-
-
-def call(env: Any, method: str, args: dict[str, Any]) -> Any:
-    """Make the call of an exchange."""
-    if method == "upload":
-        return env.upload(bytes(args["size"]), args["path"])
-    if method == "download":
-        return env.download(args["path"])
-    if method == "watch":
-        return env.run(**args, on_output=lambda stream, text: None)
-    return env.execute(method, args)
 
 
 def _exchange(method: str, args: dict[str, Any], ok: bool, heard: list[tuple[bool, int, int, bytes]]) -> Exchange:

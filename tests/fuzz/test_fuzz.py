@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 
 from sandbox import LocalEnvironment
-from sandbox.errors import ErrorCode, SandboxUnavailableError
+from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.guest import wire
 from sandbox.guest.arguments import check_arguments
 from sandbox.guest.faults import Fault
+from sandbox.guest.records import FOLDER, HOME, WANTED, WORKSPACE
 from sandbox.guest.wire import Kind
+from sandbox.state.history import History
+from sandbox.state.table import Entry, packed
 from sandbox.testing import GuestRequest, ScriptedGuest
 from tests.unit.talking import fails, talk
 
@@ -25,7 +28,8 @@ from . import host
 from .__main__ import replay
 from .conversations import NONCE, load
 from .found import Counts, Found
-from .host import FuzzedEnvironment, MutantStream
+from .mutants import FuzzedEnvironment, MutantStream
+from .reached import PARSERS, measure
 
 SEED = 7
 ROOT = Path(__file__).parents[2]
@@ -69,13 +73,24 @@ def test_what_goes_wrong_is_kept_and_can_be_replayed(tmp_path: Path, monkeypatch
     assert replay(kept) == 0  # a result that is none is refused
 
 
+@pytest.mark.parametrize("target", ["host", "guest"])
+def test_what_a_run_reaches_is_measured(target: str) -> None:
+    """Guests are processes of their own, which end in ways that coverage.py does not see by itself."""
+    table = measure(target, 60, SEED)
+    reached = dict(line.split()[:2] for line in table.splitlines() if line.startswith("sandbox/"))
+    assert set(reached) == set(PARSERS[target])
+    lines = {name: [int(n) for n in counts.split("/")] for name, counts in reached.items()}
+    taken = {"host": "sandbox/transport.py", "guest": "sandbox/guest/dispatch.py"}[target]
+    assert lines[taken][0] > lines[taken][1] // 2
+
+
 # --- what was found ------------------------------------------------------------------------------------------------------------
 def _answer(fields: dict[str, Any], operation: str = "read", blob: bytes = b"") -> Any:
     stream = MutantStream()
     env = FuzzedEnvironment(stream)
     for n, (kind, said) in enumerate([(Kind.HELLO, {"protocol": wire.PROTOCOL}), (Kind.REPLY, fields)]):
         data = wire.frame(NONCE, n, kind, n, wire.pack_message(said, blob, exact=True, any_number=True))
-        stream.answers.append(lambda channel, sequence, data=data: ([data], 0))  # type: ignore[misc]
+        stream.answers.append(lambda channel, sequence, nonce, data=data: ([data], 0))  # type: ignore[misc]
     with env:
         return env.execute(operation, {"path": "x"} if operation == "read" else {"command": "true"})
 
@@ -109,6 +124,28 @@ def test_infinite_results_are_no_answer() -> None:
     for wrong in ({"duration_ms": "1e999"}, {"output_bytes": 1e308}):
         answer = _answer({"result": {**result, **wrong}, "segments": []}, "run")
         assert answer.code is ErrorCode.sandbox_unavailable
+
+
+@pytest.mark.parametrize("roots", [[], [HOME]])
+def test_a_scan_without_the_folders_asked_for_is_no_answer(roots: list[int]) -> None:
+    """Rolling back looked for the workspace's own entry after all was done, and ended with a KeyError."""
+    entries = [Entry(root, FOLDER, 0o755, 0, 0, 0, 0, 0, 1, 1, 1, b"", b"") for root in roots]
+
+    def ask(operation: str, args: Any, *, timeout_seconds: float, sink: Any) -> tuple[dict[str, Any], bytes]:
+        if entries:
+            sink(packed(entries))
+        return {"result": {"clock_ns": 1, "running": [], "unread": [], "sessions": {}}}, b""
+
+    with pytest.raises(SandboxUnavailableError):
+        History(ask, 1 << 20).scan((WORKSPACE, HOME))
+
+
+@pytest.mark.parametrize("asked", [b"\0", WANTED.pack(WORKSPACE, 9) + b"a.txt", WANTED.pack(WORKSPACE, 2) + b"a\0"])
+def test_a_list_of_files_that_is_none_is_refused_by_the_guest(asked: bytes) -> None:
+    """It was a mistake of the guest's own, with a traceback in its log."""
+    with LocalEnvironment() as env, pytest.raises(OperationError) as caught:
+        env.history._asked("fetch", {}, 10.0, body=(asked,), sink=lambda data: None)
+    assert caught.value.code is ErrorCode.invalid_arguments
 
 
 def test_a_second_greeting_ends_the_pipe() -> None:
