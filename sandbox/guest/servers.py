@@ -65,9 +65,12 @@ class Servers:
                 self._seen.discard(inode)  # of a command whose caller waits for it; it may leave it behind
             elif owner is not None or self._processes.isolated:
                 found[now[inode]] = found.get(now[inode]) or (None if owner is None else owner.id)
-        ports = sorted(found)[:MOST_TOLD]
         self._told.update(found)
-        return [{"code": "server_listening", "port": port, "id": found[port]} for port in ports]
+        ports = sorted(found)[:MOST_TOLD]
+        told: list[dict[str, Any]] = [{"code": "server_listening", "port": port, "id": found[port]} for port in ports]
+        if len(found) > MOST_TOLD:
+            told[-1]["more"] = len(found) - MOST_TOLD
+        return told
 
     def _owners(self, inodes: set[str], commands: Iterable[Command]) -> dict[str, Command]:
         """The command whose processes hold a socket, as far as they can be read."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from agent import Action, ActionRegistry, Agent, JsonLanguage, sandbox_tools
 from sandbox import AsyncEnvironment
 from sandbox.errors import SandboxError
 from sandbox.guest_environment import GuestEnvironment
@@ -54,8 +57,7 @@ def test_a_secret_that_is_none_is_refused(env: GuestEnvironment, token: str) -> 
 
 def test_the_prompt_names_it(env: GuestEnvironment, token: str) -> None:
     said = env.describe()
-    if "secrets" in said:  # a LocalEnvironment describes itself
-        assert token in said["secrets"]
+    assert token in said["secrets"]
     assert VALUE not in str(said)
 
 
@@ -118,6 +120,29 @@ def test_logs_screens_and_processes_are_masked(env: GuestEnvironment, token: str
 def test_followed_output_is_masked(env: GuestEnvironment, token: str) -> None:
     ident = done(env.run(f'for i in 1 2 3; do echo "${token}"; sleep 0.05; done', background=True)).id
     assert "".join(chunk.text for chunk in env.follow(ident)) == f"***{token}***\n" * 3
+
+
+def test_what_an_agent_does_leaves_no_trace_of_it(env: GuestEnvironment, folder: str, token: str) -> None:
+    done(env.write(f"{folder}/x", f"a {VALUE} b"))
+    leaking = Action("leak", lambda: {"told": [VALUE]}, "Tells what it knows, in a list.")
+    failing = Action("fail", _fail, "Fails, and says with what.")
+    calls = iter([("read", {"path": f"{folder}/x"}), ("leak", {}), ("fail", {})])
+
+    def brain(prompt: Any) -> str:
+        assert VALUE not in str(prompt)
+        tool, args = next(calls)
+        return json.dumps({"tool": tool, "args": args})
+
+    agent = Agent([], JsonLanguage(), ActionRegistry([*sandbox_tools(), leaking, failing]), brain, env)
+    run = agent.execute("look", max_iterations=3)
+    assert [step.tool for step in run.steps] == ["read", "leak", "fail"]
+    assert json.dumps(run.to_dict()).count(f"***{token}***") == 3
+    assert VALUE not in json.dumps(run.to_dict())
+    assert VALUE not in str(run.memory.get_memories())
+
+
+def _fail() -> None:
+    raise ValueError(f"no {VALUE}")
 
 
 def test_with_asyncio(env: GuestEnvironment) -> None:
