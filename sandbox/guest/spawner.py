@@ -210,7 +210,12 @@ class Spawner:
         kind = packet[:1]
         if kind == b"L":
             self._ready(runner, zygote.READY.unpack(packet)[1])
-            return
+        elif kind != b"D":
+            self._said(runner, kind, packet)
+        elif runner in self._spares:  # till its next leader is ready; that one takes the command where it has one already
+            self._spares.remove(runner)
+
+    def _said(self, runner: Runner, kind: bytes, packet: bytes) -> None:
         runner.done = kind == b"Z" or (kind == b"X" and bool(zygote.STATUS.unpack(packet)[2]))
         on_packet = runner.on_packet
         if runner.done:
@@ -229,7 +234,9 @@ class Spawner:
 
     def _ready(self, runner: Runner, leader: int) -> None:
         runner.leader = leader
-        self._offer_to_kernel(leader, SPARE)
+        self._offer_to_kernel(leader, SPARE if runner.on_packet is None else VICTIM)
+        if runner.on_packet is not None:  # its last leader was killed before it took the command
+            return
         if self._waiting:
             self._waiting.popleft()(runner)
         elif len(self._spares) < MOST_SPARES:

@@ -10,7 +10,8 @@ let go.
 Packets from a runner's socket: ``L pid`` (a leader is ready), ``G`` (about to exec; where the spec asks), ``E json`` (could not
 be started), ``X status alone seconds KiB`` (leader ended; alone is 1 when nothing is left below the runner; processor time and the
 largest resident size of what was reaped), ``Z seconds KiB`` (nothing is left now), ``K pid KiB name`` (a child of the runner was
-killed by SIGKILL).
+killed by SIGKILL), ``D`` (a leader was killed before it had a spec, by the kernel for its memory or with everything else: the next
+one takes its place, and the spec where one was sent).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ import errno
 import fcntl
 import gc
 import json
+import mmap
 import os
+import select
 import signal
 import socket
 import struct
@@ -106,17 +109,39 @@ def _run(guest: socket.socket, setting: dict[str, Any]) -> NoReturn:
     """The runner's life: one command after the other, each only when nothing of the last is left and the guest says so."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    leader = _Leader()
     try:
         while True:
-            leader = os.fork()
-            if leader == 0:
-                _lead(guest, setting)
-            _reap(guest, leader)
-            if not guest.recv(16):
+            if leader.fork() == 0:
+                _lead(guest, leader, setting)
+            if _reap(guest, leader) and not guest.recv(16):
                 break
     except OSError:  # the guest is gone, or let this runner go; or there is no process to be had
         pass
     os._exit(0)
+
+
+class _Leader:
+    """The leader below a runner: ``pid``, and whether it ``has_spec``, which both see. Nothing was asked of one without."""
+
+    __slots__ = ("_shared", "pid")
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self._shared = mmap.mmap(-1, 1)
+
+    def fork(self) -> int:
+        """0 in the new leader. Raises OSError."""
+        self._shared[0] = 0
+        self.pid = os.fork()
+        return self.pid
+
+    @property
+    def has_spec(self) -> bool:
+        return self._shared[0] == 1
+
+    def takes_spec(self) -> None:
+        self._shared[0] = 1
 
 
 class _Spent:
@@ -129,20 +154,24 @@ class _Spent:
         self.kib = 0
 
 
-def _reap(guest: socket.socket, leader: int) -> None:
-    """Reap until there is nothing below this process."""
+def _reap(guest: socket.socket, leader: _Leader) -> bool:
+    """Reap until there is nothing below this process; False where the leader was killed without a spec."""
     spent = _Spent()
     while True:
         try:
-            pid, status = _wait(guest, spent, 0)
+            pid, status = _wait(guest, leader, spent, 0)
         except ChildProcessError:
             guest.send(EMPTY.pack(b"Z", spent.seconds, spent.kib))
-            return
-        if pid == leader and _report(guest, status, spent):
-            return
+            return True
+        if pid == leader.pid:
+            if os.WIFSIGNALED(status) and not leader.has_spec:
+                guest.send(b"D")
+                return False
+            if _report(guest, leader, status, spent):
+                return True
 
 
-def _wait(guest: socket.socket, spent: _Spent, options: int) -> tuple[int, int]:
+def _wait(guest: socket.socket, leader: _Leader, spent: _Spent, options: int) -> tuple[int, int]:
     """Reap one child; (0, 0) where ``options`` say not to wait and none has ended. Raises ChildProcessError."""
     ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | options)
     if ended is None:
@@ -151,7 +180,7 @@ def _wait(guest: socket.socket, spent: _Spent, options: int) -> tuple[int, int]:
     pid, status, usage = os.wait4(ended.si_pid, 0)
     spent.seconds += usage.ru_utime + usage.ru_stime
     spent.kib = max(spent.kib, usage.ru_maxrss)
-    if name is not None:
+    if name is not None and (pid != leader.pid or leader.has_spec):
         try:
             guest.send(KILLED.pack(b"K", pid, usage.ru_maxrss, name), socket.MSG_DONTWAIT)
         except BlockingIOError:  # thousands at once: a detail, for which nothing is to wait
@@ -168,11 +197,11 @@ def _name(pid: int) -> bytes:
         return b""
 
 
-def _report(guest: socket.socket, status: int, spent: _Spent) -> bool:
+def _report(guest: socket.socket, leader: _Leader, status: int, spent: _Spent) -> bool:
     """Tell how the leader ended; whether nothing is left below this process."""
     alone = False
     try:
-        while _wait(guest, spent, os.WNOHANG)[0]:
+        while _wait(guest, leader, spent, os.WNOHANG)[0]:
             pass
     except ChildProcessError:
         alone = True
@@ -180,7 +209,7 @@ def _report(guest: socket.socket, status: int, spent: _Spent) -> bool:
     return alone
 
 
-def _lead(guest: socket.socket, setting: dict[str, Any]) -> NoReturn:
+def _lead(guest: socket.socket, leader: _Leader, setting: dict[str, Any]) -> NoReturn:
     """Wait for the spec, become the command."""
     stage = "start"
     try:
@@ -188,7 +217,7 @@ def _lead(guest: socket.socket, setting: dict[str, Any]) -> NoReturn:
         if setting["isolated"]:
             os.nice(YIELDING)
         guest.send(READY.pack(b"L", os.getpid()))
-        spec, descriptors = _receive(guest)
+        spec, descriptors = _receive(guest, leader)
         for source, target in zip(descriptors, (0, 1, 2, spec["state_fd"]), strict=True):
             if target is not None:
                 os.dup2(source, target)
@@ -245,8 +274,11 @@ def _look_up(program: str, env: dict[str, str]) -> str:
     return program
 
 
-def _receive(guest: socket.socket) -> tuple[dict[str, Any], list[int]]:
+def _receive(guest: socket.socket, leader: _Leader) -> tuple[dict[str, Any], list[int]]:
     size = DESCRIPTORS * array.array("i").itemsize
+    # Not in recvmsg: a process that is killed while it waits there may take the spec with it before it dies.
+    select.select([guest], [], [])
+    leader.takes_spec()
     data, ancillary, _, _ = guest.recvmsg(SPEC_IN_PACKET, socket.CMSG_LEN(size), socket.MSG_CMSG_CLOEXEC)
     if not data:
         os._exit(0)  # the guest is gone

@@ -8,7 +8,8 @@ from typing import Any
 
 from sandbox.envelope import Failure, Success
 from sandbox.errors import SandboxError
-from sandbox.state.history import EMPTY, History
+from sandbox.state.checkpoint import EMPTY
+from sandbox.state.history import History
 from sandbox.watching import CancelToken
 
 # Its output fills a larger pipe than usual, so that some of it is left when it ends.

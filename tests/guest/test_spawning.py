@@ -53,3 +53,31 @@ def test_a_command_that_was_not_started_in_time_is_no_sign_of_too_many_processes
         finally:
             os.kill(zygote, signal.SIGCONT)
         assert env.run("echo on", session=None).unwrap().output == "on\n"
+
+
+def test_a_command_is_not_lost_with_a_process_that_was_kept_ready_for_it() -> None:
+    """The kernel may take a waiting process for its memory just before it gets its command; a second one does it, once."""
+    with LocalEnvironment() as env:
+        env.run("true").unwrap()
+        assert env._process is not None
+        zygote = next(pid for pid, parent in parents().items() if parent == env._process.pid)
+        time.sleep(0.3)  # for the last spare to be there
+        runners = [pid for pid, parent in parents().items() if parent == zygote]
+        leaders = [pid for pid, parent in parents().items() if parent in runners]
+        assert leaders
+        for pid in (zygote, *runners):
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            for pid in leaders:
+                os.kill(pid, signal.SIGKILL)
+            started = env.run("echo on >> said; echo on", wait_seconds=0.2).unwrap()
+            assert started.running
+        finally:
+            for pid in (zygote, *runners):
+                os.kill(pid, signal.SIGCONT)
+        ended = env.wait_for(id=started.id, exit=True, timeout_seconds=10)
+        assert ended.ok
+        shown = env.logs(started.id).unwrap()
+        assert (shown.content, shown.exit_code, shown.signal) == ("on\n", 0, None)
+        assert env.read("said").unwrap().content == "on\n"
+        assert env.run("echo alive").unwrap().output == "alive\n"
