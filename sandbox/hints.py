@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import conditions, waits
+from . import conditions, network_words, waits
 from .envelope import Notice
 from .errors import ErrorCode
 from .notices import NOTICES
@@ -210,14 +210,6 @@ def _no_space(f: Fields) -> Wording:
     )
 
 
-def _denied(f: Fields) -> Wording:
-    why = str(f.get("problem") or "").partition(" is refused by the sandbox: ")[2] or "this sandbox has no network"
-    return Wording(
-        f"{f.get('host') or f.get('url')!r} cannot be reached: {why}.",
-        "Do without, or ask the user to open that host; servers inside the sandbox answer, as http://127.0.0.1:PORT/.",
-    )
-
-
 def _connection(f: Fields) -> Wording:
     return Wording(
         f"{f.get('url', 'The address')!r} could not be reached: {f.get('problem', 'no connection')}.",
@@ -342,7 +334,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         f"{f.get('url')!r} is no address to open: {f.get('problem', 'malformed')}.",
         "Give an http:// or https:// address.",
     ),
-    ErrorCode.network_denied: _denied,
+    ErrorCode.network_denied: network_words.denied,
     ErrorCode.connection_failed: _connection,
     ErrorCode.too_many_redirects: lambda f: Wording(
         f"{f.get('url')!r} redirects without end.", "Open the address it should lead to directly."

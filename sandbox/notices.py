@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import waits
+from . import network_words, waits
 from .envelope import Notice
 from .wording import duration, one_line, size
 
@@ -33,19 +33,6 @@ def _time_left(what: str, hint: str) -> Callable[[Fields], tuple[str, str]]:
         )
 
     return words
-
-
-def _denied(f: Fields) -> tuple[str, str]:
-    host, port = one_line(str(f.get("host")))[:NAME_CHARS], f.get("port")
-    shown = f"[{host}]" if ":" in host else host
-    rule = shown if port in (80, 443) else f"{shown}:{port}"
-    whose = "" if f.get("certain") else f" (asked for by {f.get('id')} or another command that runs)"
-    count = f.get("count")
-    times = f", {count} times" if isinstance(count, int) and count > 1 else ""
-    return (
-        f"A connection to {shown}:{port} was refused{times}{whose}: {one_line(str(f.get('why')))}.",
-        f"Do without it, or ask the user to open it with env.allow({rule!r}); trying again does not help.",
-    )
 
 
 NAME_CHARS = 120
@@ -144,7 +131,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"A process may have {f.get('limit')} files open here, and the command wanted more.",
         "Close files that are done with, or work on fewer at once.",
     ),
-    "network_denied": _denied,
+    "network_denied": network_words.refusal,
     "no_direct_network": lambda _: (
         "The command says that it found no network: nothing leads out of this sandbox directly, and it resolves no names.",
         "Use a program that takes the proxy in http_proxy and https_proxy, or tell this one of it; DNS, UDP and ping do not work.",

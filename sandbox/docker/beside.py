@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Self
 
 from sandbox.envelope import Notice
@@ -18,7 +18,7 @@ from sandbox.notices import host_notice
 
 from .side import RunningService, ServiceEnvironment, started
 
-# Starts and ends at once: an engine gets no faster by more.
+# Sandboxes that are made or ended at once: an engine gets no faster by more.
 TOGETHER = 4
 
 
@@ -53,15 +53,19 @@ class Beside:
         """Start them, each in a thread; answers at once."""
         if not self._asked or self._starts or self._closed:
             return
-        pool = ThreadPoolExecutor(TOGETHER, thread_name_prefix="gamebox-beside")
+        pool = ThreadPoolExecutor(len(self._asked), thread_name_prefix="gamebox-beside")
+        turns = threading.BoundedSemaphore(TOGETHER)
         for name, service in self._asked.items():
-            self._starts[name] = pool.submit(started, name, service, self._report, self._take)
+            self._starts[name] = pool.submit(started, name, service, self._report, self._take, turns)
         pool.shutdown(wait=False)
 
     def finish(self) -> None:
         """Wait until all are ready. Raises SandboxError of the first that is not; ``close`` then."""
-        for name, start in self._starts.items():
-            self._running[name] = start.result()
+        wait(self._starts.values(), return_when=FIRST_EXCEPTION)
+        for start in self._starts.values():
+            if start.done():
+                start.result()
+        self._running.update({name: start.result() for name, start in self._starts.items()})
 
     def close(self) -> None:
         """End all that were started here; may be called more than once."""

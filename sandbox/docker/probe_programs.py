@@ -112,6 +112,18 @@ attempt("name", lambda: socket.getaddrinfo("example.com", 80))
 attempt("raw socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
 {_PRINT}"""
 
+# What the sandbox's proxy answers to who asks for the port PORT of the host's loopback, and what comes through.
+BY_RULE = """
+import json, socket
+with socket.create_connection(("127.0.0.1", 24128), timeout=10) as s:
+    s.sendall(b"CONNECT 127.0.0.1:PORT HTTP/1.1\\r\\n\\r\\n")
+    said = b""
+    while b"\\r\\n\\r\\n" not in said and (more := s.recv(4096)): said += more
+    status = said.split(b" ")[1].decode()
+    through = s.recv(16).decode() if status == "200" else ""
+print(json.dumps({"status": status, "through": through}))
+"""
+
 ROOT = f"""{_ATTEMPT}
 for folder in ("/", "/etc", "/usr/bin", "/var/tmp", "/run", "/run/gamebox", "/dev", "/.gamebox", "/sys/fs/cgroup", "/root"):
     attempt(folder, lambda: open(folder + "/gamebox-probe", "w"))

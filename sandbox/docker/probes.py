@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from typing import Any
 from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import MIB, Limits
+from sandbox.network.policy import Network
 
 from . import probe_programs as programs
 from .engine import connect, translated
@@ -139,6 +142,36 @@ def _refused(program: str, what: str, hint: str) -> Callable[[DockerEnvironment]
     return probe
 
 
+def _rules(env: DockerEnvironment) -> Seen:
+    """A server on this host's loopback, which nothing reaches but by a rule that names it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        threading.Thread(target=_greet_one, args=(server,), daemon=True).start()
+        program = programs.BY_RULE.replace("PORT", str(port))
+        seen = [_said(env, program)["status"]]
+        env.allow(f"127.0.0.1:{port}")
+        try:
+            opened = _said(env, program)
+        finally:
+            env.network = Network.none()
+        seen += [opened["status"], opened["through"], _said(env, program)["status"]]
+    how = (
+        f"one host named by a rule was {'reached' if seen[2] == 'hello' else 'not reached'} through the pipe, and refused before "
+        f"and after ({seen[0]}, {seen[3]}); Network.bridge() gives this up: no rule, count or limit holds there, and services of "
+        "this host and its networks are in reach"
+    )
+    return _verdict(seen == ["403", "200", "hello", "403"], how, "Report this.")
+
+
+def _greet_one(server: socket.socket) -> None:
+    server.settimeout(_SECONDS)
+    try:
+        with server.accept()[0] as connection:
+            connection.sendall(b"hello")
+    except OSError:  # nobody came, and the probe says so
+        pass
+
+
 def _landlock(env: DockerEnvironment) -> Seen:
     said = _said(env, programs.PROC)
     if not said["got"]:
@@ -199,6 +232,7 @@ INSIDE: dict[str, Callable[[DockerEnvironment], Seen]] = {
     "open files and file size": _files,
     "no network": _refused(programs.NETWORK, "interfaces and addresses", "Report this."),
     "no egress": _refused(programs.EGRESS, "names and datagrams", "Report this."),
+    "network by rules": _rules,
     "read-only root": _refused(programs.ROOT, "places of the system to write to", "Report this."),
     "no new privileges": _refused(programs.PRIVILEGES, "ways to privileges", "Report this."),
     "system call filter": _system_calls,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from sandbox.limits import Limits
 from sandbox.network.side_services import SideService
 from sandbox.ready import NotReadyError, wait_for_command, wait_for_http, wait_for_log, wait_for_port
 from sandbox.results import LogsResult
+from sandbox.wording import size
 
 from .engine import connect
 from .environment import DockerEnvironment
@@ -27,6 +29,8 @@ log = logging.getLogger(__name__)
 # The longest that may be waited for at once (see ``operations.WaitFor``); then it is asked again.
 WATCH_SECONDS = 86400.0
 LAST_LINES = 8
+# The engine tells of a kill for memory a moment after it.
+OOM_SECONDS = 0.5
 
 
 class ServiceEnvironment(DockerEnvironment):
@@ -42,6 +46,11 @@ class ServiceEnvironment(DockerEnvironment):
             capabilities=None if user.uid == 0 else GUEST_CAPABILITIES, file_roots=("/",),
             gives=f"Commands run as {user.name} (uid {user.uid}); the whole file system is that of the image.",
         )  # fmt: skip
+
+    def ran_out_of_memory(self) -> bool:
+        """Whether the engine has told that a process in it was killed for memory."""
+        events, ident = self._events, self._container_id
+        return events is not None and ident is not None and events.fate(ident, OOM_SECONDS).oom_at is not None
 
 
 class RunningService:
@@ -105,24 +114,32 @@ class RunningService:
         if not state.ok:
             self._ended = (state.error, "")
         elif not state.result.left_running:
-            how = f"killed by {state.result.signal}" if state.result.signal else f"exit code {state.result.exit_code}"
+            signal, code = state.result.signal, state.result.exit_code
+            how = f"killed by {signal}" if signal else f"exit code {code}"
+            # A shell exits with 128 + 9 where its command was killed.
+            if (signal == "SIGKILL" or code == 137) and self.environment.ran_out_of_memory():
+                how += f", its {size(self.environment.limits.memory_bytes)} of memory were used up"
             self._ended = (how, state.result.content)
 
 
 def started(
-    name: str, service: SideService, report: Callable[[str], None], made: Callable[[ServiceEnvironment], None]
-) -> RunningService:
+    name: str, service: SideService, report: Callable[[str], None], made: Callable[[ServiceEnvironment], None],
+    turns: AbstractContextManager[Any],
+) -> RunningService:  # fmt: skip
     """Start a service and wait until it is ready; ``made`` gets its sandbox when that is started, and may refuse it by raising.
+
+    The sandbox is made within ``turns``: an engine gets no faster by more at once.
 
     Raises SandboxError that names the service; NotReadyError with the end of its output.
     """
     try:
-        client = connect()
-        image_id = ensure_image(client, service.image, report=report)
-        start = start_of(client, service.image, image_id, service.user)
-        environment = ServiceEnvironment(service, start.user, report)
-        environment.start()
-        made(environment)
+        with turns:
+            client = connect()
+            image_id = ensure_image(client, service.image, report=report)
+            start = start_of(client, service.image, image_id, service.user)
+            environment = ServiceEnvironment(service, start.user, report)
+            environment.start()
+            made(environment)
         running = RunningService(name, service, environment, _begun(environment, service, start))
         running.wait_until_ready()
         running.watch()

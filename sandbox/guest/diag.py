@@ -40,5 +40,7 @@ def _of_family(asked: socket.socket, family: int) -> list[tuple[str, str, int]]:
                 raise OSError("the kernel does not tell what listens")
             if kind == _SOCK_DIAG_BY_FAMILY and len(body) >= _MESSAGE_BYTES:
                 host = socket.inet_ntop(family, body[8 : 12 if family == socket.AF_INET else 24])
-                found.append((str(struct.unpack_from("=I", body, _INODE_AT)[0]), host, int.from_bytes(body[4:6], "big")))
+                found.append(
+                    (str(struct.unpack_from("=I", body, _INODE_AT)[0]), host, int.from_bytes(body[4:6], "big"))
+                )
             at += (length + 3) & ~3

@@ -17,11 +17,12 @@ from typing import Any
 from sandbox.guest.egress import GUEST_CHANNELS
 from sandbox.guest.wire import TUNNEL_WINDOW, Kind, WireError, pack_message, unpack_message
 
-from .relay import Frames, Relay
+from .relay import CREDIT_STEP, Frames, Relay
 
 log = logging.getLogger(__name__)
 
 MOST_MESSAGE_BYTES = 4096
+CUT = "it was cut in the sandbox"
 # A direction.
 MOST_CONNECTIONS = 256
 
@@ -31,7 +32,9 @@ class _Account:
     """What the reader's thread knows of a channel: enough to tell frames from nonsense."""
 
     room: int = TUNNEL_WINDOW
+    owed: int = 0  # sent to the guest and not credited
     ended: bool = False
+    cancelled: bool = False
     answered: Callable[[dict[str, Any]], None] | None = None
 
 
@@ -71,7 +74,7 @@ class Streams:
             self._open(channel, payload)
             return
         account = self._accounts.get(channel)
-        if account is None:  # ended here already; the guest's own end is under way
+        if account is None or account.cancelled:  # ended already, here or there; what is left of it is under way
             return
         if kind == Kind.REPLY and account.answered is not None and len(payload) <= MOST_MESSAGE_BYTES:
             answered, account.answered = account.answered, None
@@ -80,19 +83,27 @@ class Streams:
         elif kind == Kind.DATA and payload and not account.ended:
             with self._lock:
                 account.room -= len(payload)
-                if account.room < 0:
-                    raise WireError("a connection's bytes beyond their credit")
+            if account.room < 0:
+                raise WireError("a connection's bytes beyond their credit")
             self._with(channel, lambda relay: relay.take(payload))
         elif kind == Kind.CREDIT and len(payload) == 4:
-            size = int.from_bytes(payload, "big")
-            self._with(channel, lambda relay: relay.credit(size))
-        elif kind == Kind.END:
+            self._take_credit(channel, account, int.from_bytes(payload, "big"))
+        elif kind == Kind.END and not account.ended:
             account.ended = True
             self._with(channel, lambda relay: relay.end())
         elif kind == Kind.CANCEL:
+            account.cancelled = True
             self.in_loop(lambda: self._cancelled(channel))
         else:
             raise WireError(f"frame of kind {kind} on a connection")
+
+    def _take_credit(self, channel: int, account: _Account, size: int) -> None:
+        """The guest took bytes. It says so in steps: a flood of small ones could fill this host's memory."""
+        with self._lock:
+            account.owed -= size
+        if size < CREDIT_STEP or account.owed < 0:
+            raise WireError("credit for what was not sent")
+        self._with(channel, lambda relay: relay.credit(size))
 
     def _open(self, channel: int, payload: bytes) -> None:
         if channel < GUEST_CHANNELS or channel in self._accounts or len(payload) > MOST_MESSAGE_BYTES:
@@ -221,9 +232,13 @@ class Streams:
             self.send(Kind.CANCEL, relay.channel, why.encode("utf-8", "replace")[:300])
             ended(why)
 
+        account = self._accounts.get(relay.channel)
         self._relays[relay.channel] = relay
         relay.when_ended(over)
-        relay.begin()
+        if account is None or account.cancelled:
+            relay.abort(CUT)
+        else:
+            relay.begin()
 
     def forget(self, channel: int) -> None:
         """Nothing more is to come or go on that channel."""
@@ -236,18 +251,22 @@ class Streams:
 
     def send(self, kind: int, channel: int, payload: bytes | memoryview = b"", /) -> None:
         """A frame to the guest; nothing where the pipe is gone, for then everything ends by itself."""
-        if kind == Kind.CREDIT:
+        if kind in (Kind.CREDIT, Kind.DATA):
             with self._lock:
                 account = self._accounts.get(channel)
-                if account is not None:
+                if account is not None and kind == Kind.CREDIT:
                     account.room += int.from_bytes(payload, "big")
+                elif account is not None:
+                    account.owed += len(payload)
         self._flowing.wait()
         with contextlib.suppress(OSError):
             self._to_guest(kind, channel, payload)
 
     def _cancelled(self, channel: int) -> None:
-        relay = self._relays.get(channel)
+        relay, account = self._relays.get(channel), self._accounts.get(channel)
         if relay is not None:
-            relay.abort("it was cut in the sandbox")
-        else:
-            self.forget(channel)
+            relay.abort(CUT)
+        elif account is not None and account.answered is not None:
+            answered, account.answered = account.answered, None
+            answered({"failed": CUT})
+        # Else it is being dialled: its channel is in use until that has come to an end.

@@ -182,6 +182,7 @@ class FuzzedEnvironment(GuestEnvironment):
             self._stream, lambda reason, detail: SandboxUnavailableError(reason, f"Ended: {detail}."), nonce=NONCE,
             keep=self._mended, lease_seconds=self._lease_seconds,
         )  # fmt: skip
+        self._carrying(transport)
         try:
             transport.open({}, 5.0)
         finally:

@@ -146,6 +146,21 @@ def _twice(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:
     return [frame, frame]
 
 
+def _connection(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:
+    """Frames of a connection before this one: mostly one that is asked for, on a channel of the guest's or another."""
+    if frame.kind not in (Kind.REPLY, Kind.NOTICE):  # only guests ask; one that is asked would dial on this machine
+        return [frame]
+    channel = rng.choice((0x80000000, 0x80000001, 0xFFFFFF00, frame.channel, 5))
+    wish = {"host": "203.0.113.1", "port": 80}
+    made = [Frame(Kind.OPEN, channel, fields=wish if rng.random() < 0.6 else mutated_value(rng, wish))]
+    for _i in range(rng.randrange(6)):
+        kind = rng.choice((Kind.DATA, Kind.END, Kind.CREDIT, Kind.CANCEL, Kind.OPEN, Kind.REPLY, Kind.NOTICE))
+        size = rng.choice((0, 1, 4, 300, wire.TUNNEL_WINDOW // 2, wire.MAX_PAYLOAD))
+        credit = rng.choice((0, 1, wire.TUNNEL_WINDOW // 4, 0xFFFFFFFF)).to_bytes(4, "big")
+        made.append(Frame(kind, channel, credit if kind == Kind.CREDIT and size != 1 else bytes(min(size, wire.MAX_PAYLOAD))))
+    return [*made[rng.random() < 0.1 :], frame]
+
+
 def _foreign(rng: random.Random, frame: Frame, corpus: list[Exchange]) -> list[Frame]:
     """A frame of another conversation, of either side, before or instead of this one."""
     other = rng.choice(corpus)
@@ -187,7 +202,7 @@ def _flood(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:
 MUTATIONS: tuple[tuple[int, Callable[[random.Random, Frame, list[Exchange]], list[Frame]]], ...] = (
     (500, _value), (100, _arguments), (60, _blob), (12, _json), (6, _short), (10, _kind),
     (20, _channel), (10, _drop), (10, _twice), (14, _foreign),
-    (50, _parts), (20, _stray), (1, _flood),
+    (50, _parts), (20, _stray), (1, _flood), (40, _connection),
 )  # fmt: skip
 _WEIGHTS, _MAKERS = zip(*MUTATIONS, strict=True)
 

@@ -71,7 +71,10 @@ def test_only_listeners_that_can_be_reached_from_here_count(monkeypatch: pytest.
 
 
 def test_both_ways_to_ask_tell_the_same() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as four, socket.create_server(("::1", 0), family=socket.AF_INET6) as six:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as four,
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as six,
+    ):
         told = {(host, port) for _, host, port in diag.listening()}
         table = {inode: (host, port) for inode, (kind, host, port) in sockets.listeners().items() if kind == "tcp"}
         for server in (four, six):

@@ -11,7 +11,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -296,3 +296,58 @@ def test_a_guest_that_asks_nonsense_breaks_the_protocol(kind: int, channel: int,
     with pytest.raises(wire.WireError):
         egress.streams.take(kind, channel, payload)
     egress.streams.close()
+
+
+def held(answering: threading.Event) -> Callable[[str, int], None]:
+    """Answers no, and only when it is told to."""
+
+    def ask(_host: str, _port: int) -> None:
+        answering.wait(10)
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [(wire.Kind.END, b""), (wire.Kind.END, b"")],
+        [(wire.Kind.CREDIT, (1).to_bytes(4, "big"))],
+        [(wire.Kind.CREDIT, wire.TUNNEL_WINDOW.to_bytes(4, "big"))],
+        [(wire.Kind.CREDIT, b"")],
+        [(wire.Kind.DATA, bytes(wire.MAX_PAYLOAD))] * 3,
+        [(wire.Kind.END, b""), (wire.Kind.DATA, b"x")],
+        [(wire.Kind.REPLY, wire.pack_message({"open": True}))],
+        [(wire.Kind.NOTICE, b"")],
+    ],
+)
+def test_a_guest_that_talks_nonsense_on_a_connection_breaks_the_protocol(frames: list[tuple[int, bytes]]) -> None:
+    answering = threading.Event()
+    egress = Egress(Network.allow(ask=held(answering)), lambda *_: None, ConnectionLog())
+    channel = 1 << 31 | 1
+    try:
+        egress.streams.take(wire.Kind.OPEN, channel, wire.pack_message({"host": "evil.test", "port": 80}))
+        *before, (kind, payload) = frames
+        for each in before:
+            egress.streams.take(each[0], channel, each[1])
+        with pytest.raises(wire.WireError):
+            egress.streams.take(kind, channel, payload)
+    finally:
+        answering.set()
+        egress.streams.close()
+
+
+def test_connections_that_are_asked_for_and_given_up_again_and_again_are_bounded() -> None:
+    answering = threading.Event()
+    egress = Egress(Network.allow(ask=held(answering)), lambda *_: None, ConnectionLog())
+    wish = wire.pack_message({"host": "evil.test", "port": 80})
+    most = 0
+    try:
+        with contextlib.suppress(wire.WireError):  # where the host cannot refuse them as fast as they come
+            for channel in range(1 << 31, (1 << 31) + 20_000):
+                egress.streams.take(wire.Kind.OPEN, channel, wish)
+                egress.streams.take(wire.Kind.CANCEL, channel, b"")
+                most = max(most, len(egress.streams._tasks))
+        assert most <= 1100
+    finally:
+        answering.set()
+        egress.streams.close()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.engine
 
 KEPT_BY_ANY_ENGINE = {
     "memory", "out-of-memory attribution", "processes", "disk in memory", "open files and file size", "no network",
-    "no egress", "read-only root", "no new privileges", "guest out of reach", "kill everything",
+    "no egress", "network by rules", "read-only root", "no new privileges", "guest out of reach", "kill everything",
     "removed with its orchestrator",
 }  # fmt: skip
 

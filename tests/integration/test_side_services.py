@@ -140,8 +140,8 @@ def test_every_way_of_being_ready(docker_env: Make) -> None:
 )
 def test_one_that_is_not_ready_fails_the_start_with_its_log(options: dict[str, object], said: str, log: str) -> None:
     before = sandboxes()
-    other = service("other", 1, command="sleep 600", ready=Ready(command="true"))
-    env = DockerEnvironment(limits=SMALL, services={"db": service("db", 5432, **options), "other": other})
+    other = service("other", 1, command="sleep 600", ready=Ready(command="false"))  # would take a minute
+    env = DockerEnvironment(limits=SMALL, services={"other": other, "db": service("db", 5432, **options)})
 
     def start() -> NotReadyError:
         with pytest.raises(NotReadyError, match="The side service 'db' did not become ready") as caught:
@@ -218,6 +218,14 @@ def test_the_end_of_a_service_is_told_once_with_its_last_lines(docker_env: Make)
     assert not [one for one in env.run("true").notices if one.code == "service_ended"]
     assert db.logs().unwrap().content == "up\nasked hello\n"
     assert env.connections[-1].why == "the service db has ended: killed by SIGKILL"
+
+
+def test_a_service_that_runs_out_of_memory_is_told_as_that(docker_env: Make) -> None:
+    hog = "echo up; python3 -c 'import time; time.sleep(1); x = bytearray(1 << 30)'"
+    env = docker_env(limits=SMALL, services={"db": service("db", 5432, command=hog, ready=Ready(log="up"))})
+    assert eventually(lambda: env.services["db"].ended is not None, 20)
+    [notice] = env.run("true").notices
+    assert "(exit code 137, its 256.0 MiB of memory were used up)" in notice.message
 
 
 def test_a_service_whose_sandbox_dies_is_told(docker_env: Make) -> None:

@@ -75,6 +75,7 @@ HOLDS = {
     "docs/sandbox.md": ("assert ran.running and ran.waiting_for.kind == 'stdin' and int(port)", "\nserved\n"),
     "docs/agents.md": ("assert run.status == 'finished', run", "mended"),
     "docs/isolation.md": ("", ""),
+    "docs/network.md": ("", "GET / HTTP/1.1"),
 }
 
 

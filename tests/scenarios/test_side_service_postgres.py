@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -97,3 +98,13 @@ def test_that_has_no_server(sandbox):
         "The sandbox could not be started: The side service 'second' did not become ready: *ended with exit code *",
         "*could not access directory \"/nowhere\"*",
     ])  # fmt: skip
+
+
+def test_the_page_shows_what_is_tested() -> None:
+    page = (Path(__file__).parents[2] / "docs/testing.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^```py\n# (\w+\.py)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert [name for name, _ in shown] == ["conftest.py", "test_ledger.py"]
+    for name, text in shown:
+        file = (EXAMPLE / name).read_text(encoding="utf-8")
+        for part in text.strip().split("\n\n\n"):
+            assert part in file

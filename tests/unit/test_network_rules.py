@@ -146,3 +146,16 @@ def test_describe_is_two_lines_at_most() -> None:
     for network in (Network.none(), Network.bridge(), Network.open(), Network.allow(*RULES)):
         assert len(network.describe().splitlines()) <= 2
     assert "*.example.org:443" in Network.allow(*RULES).describe()
+
+
+def test_what_is_denied_stays_closed_whatever_opens_it() -> None:
+    network = Network.open("10.0.0.0/8:*").without("10.0.0.1", "*.example.com:443", "203.0.114.0/24")
+    for host, port in (("10.0.0.1", 5432), ("www.example.com", 443), ("203.0.114.9", 80), ("0x0a000001", 80)):
+        verdict = judge_host(network, host, port)
+        assert not verdict.allowed, host
+        assert "closes it" in verdict.why
+    for host, port in (("10.0.0.2", 5432), ("www.example.com", 80), ("example.com", 443)):
+        assert judge_host(network, host, port).allowed, host
+    # A name that resolves to what is denied is closed too.
+    address = ipaddress.ip_address("203.0.114.9")
+    assert not judge_address(network, "example.org", address, 443).allowed
