@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,15 +20,26 @@ port = made[0].getsockname()[1]
 print("port", port)
 while True:
     line = sys.stdin.readline() if len(sys.argv) > 3 else time.sleep(600)
-    for each in made: each.close()
-    print("closed"); time.sleep(0.5)
-    made = [socket.create_server((sys.argv[1], port))]
+    made.pop().close()
+    print("closed")
+    sys.stdin.readline()
+    made.append(socket.create_server((sys.argv[1], port)))
     print("again")
 '"""
 
 
 def listening(answer: Envelope[Any]) -> list[Notice]:
     return [notice for notice in answer.notices if notice.code == "server_listening"]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(env: GuestEnvironment) -> Iterator[None]:
+    """Environments are shared: whatever a test comes to, its servers end."""
+    before = {command.id for command in done(env.processes()).commands}
+    yield
+    for command in done(env.processes()).commands:
+        if command.id not in before:
+            env.kill(command.id)
 
 
 @pytest.mark.needs("shell")
@@ -52,8 +64,9 @@ def test_one_that_comes_back_is_told_again(env: GuestEnvironment) -> None:
     done(env.send(ident, "\n", wait_seconds=0))
     done(env.wait_for(id=ident, log="closed"))
     assert not listening(env.run("true", session=None))
-    answer = env.wait_for(id=ident, log="again")
-    assert len([*listening(answer), *listening(env.run("true", session=None))]) == 1
+    sent = env.send(ident, "\n", wait_seconds=0)
+    answers = [sent, env.wait_for(id=ident, log="again"), env.run("true", session=None)]
+    assert len([notice for answer in answers for notice in listening(answer)]) == 1
     done(env.kill(ident))
 
 
