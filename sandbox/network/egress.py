@@ -159,7 +159,7 @@ class Egress:
 
     def _over(self, relay: Relay, opened: Connection, why: str) -> None:
         self._standing.pop(relay.channel, None)
-        seconds = max(0.0, time.time() - opened.started)
+        seconds = time.monotonic() - relay.began
         self.connections.add(
             replace(
                 opened,

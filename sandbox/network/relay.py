@@ -36,7 +36,7 @@ class Relay(asyncio.Protocol):
         self.channel = channel
         self.received_bytes = 0
         self.sent_bytes = 0
-        self.last_active = time.monotonic()
+        self.began = self.last_active = time.monotonic()
         self._send = send
         self._allowance = allowance
         self._on_end: Callable[[str], None] | None = None

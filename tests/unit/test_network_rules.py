@@ -11,7 +11,14 @@ from sandbox.network.addresses import closed_kind, is_own, literal
 from sandbox.network.policy import Network, judge_address, judge_host
 from sandbox.network.rules import Rule, ascii_name
 
-RULES = ("example.com", "*.example.org:443", "10.1.2.0/24:5432", "[2001:db8::1]:8080", "db.internal:5432", "10.9.9.9:5432")
+RULES = (
+    "example.com",
+    "*.example.org:443",
+    "10.1.2.0/24:5432",
+    "[2001:db8::1]:8080",
+    "db.internal:5432",
+    "10.9.9.9:5432",
+)
 
 
 @pytest.mark.parametrize(
