@@ -241,7 +241,11 @@ def _invalid(action: ActionLike, message: str) -> Failure[Any]:
 
 
 def _unsupported(environment: Environment, operation: str) -> SandboxError:
-    where = "DockerEnvironment" if operation in ("pause", "resume", "service_logs") else "DockerEnvironment or LocalEnvironment"
+    where = (
+        "DockerEnvironment"
+        if operation in ("pause", "resume", "service_logs")
+        else "DockerEnvironment or LocalEnvironment"
+    )
     return SandboxError(
         ErrorCode.operation_not_supported,
         f"{type(environment).__name__} has no sandbox to carry out {operation!r} in.",

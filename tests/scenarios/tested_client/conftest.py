@@ -13,11 +13,8 @@ IMAGE = os.environ["LEDGER_IMAGE"]  # with PostgreSQL, and Python with psycopg2
 
 @pytest.fixture(scope="session")
 def sandbox_options() -> dict[str, Any]:
-    return {
-        "image": IMAGE,
-        "workspace": "tool",
-        "env": {"LEDGER_DSN": "host=db user=postgres password=secret dbname=test"},
-    }
+    dsn = "host=db user=postgres password=secret dbname=test"
+    return {"image": IMAGE, "workspace": "tool", "env": {"LEDGER_DSN": dsn}}
 
 
 @pytest.fixture(scope="session")
