@@ -276,7 +276,10 @@ def test_a_forwarded_port_where_nothing_listens_is_cut() -> None:
         unused.bind(("127.0.0.1", 0))
         forward = Forward(pair.egress.streams, lambda: next(pair.channels), unused.getsockname()[1])
         forward.open()
-        with socket.create_connection((forward.host, forward.port), timeout=10) as sock, pytest.raises(ConnectionResetError):
+        with (
+            socket.create_connection((forward.host, forward.port), timeout=10) as sock,
+            pytest.raises(ConnectionResetError),
+        ):
             sock.recv(1)
 
 

@@ -54,7 +54,11 @@ class Upstream(http.server.BaseHTTPRequestHandler):
             return
         if self.path == "/v1/encoded":
             value = self.headers["Authorization"]
-            forms = [base64.b64encode(f"user:{value}".encode()).decode(), urllib.parse.quote(value), value.encode().hex()]
+            forms = [
+                base64.b64encode(f"user:{value}".encode()).decode(),
+                urllib.parse.quote(value),
+                value.encode().hex(),
+            ]
             told = "\n".join(forms).encode()
             self.send_response(200, value)
             self.send_header("Content-Length", str(len(told)))
@@ -268,7 +272,9 @@ def test_the_host_header_is_never_the_sandboxs(upstream: str, host: str) -> None
     ],
 )
 def test_a_second_request_cannot_hide_in_the_first(upstream: str, framing: bytes) -> None:
-    got = exchange(service(upstream, paths=("/v1/*",)), b"POST /v1/x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n" + framing)
+    got = exchange(
+        service(upstream, paths=("/v1/*",)), b"POST /v1/x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n" + framing
+    )
     assert got.count(b"HTTP/1.1 ") == 1
     assert b'"/admin"' not in got
     assert got.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501", b"HTTP/1.1 200"))
