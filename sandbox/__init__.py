@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .limits import Limits
     from .local import LocalEnvironment
     from .network.policy import Network
+    from .network.services import Service
     from .network.side_services import Ready, SideService
     from .testing import FakeEnvironment
     from .watching import CancelToken
@@ -36,6 +37,7 @@ _HOMES = {
     "LocalEnvironment": ".local",
     "Network": ".network.policy",
     "Ready": ".network.side_services",
+    "Service": ".network.services",
     "SideService": ".network.side_services",
     "FakeEnvironment": ".testing",
 }
@@ -57,6 +59,7 @@ __all__ = [
     "Ready",
     "SandboxError",
     "SandboxUnavailableError",
+    "Service",
     "SideService",
     "Success",
     "ToolError",

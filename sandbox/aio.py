@@ -20,11 +20,12 @@ from .envelope import Envelope
 from .environment import ActionLike, Environment
 from .errors import ErrorCode, SandboxError
 from .following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Tail, rests
+from .forwarding import ForwardingEnvironment
 from .limits import Limits
 from .methods import OperationMethods
 from .network.connections import Connection
+from .network.forward import Forward
 from .network.policy import Network
-from .networked import NetworkedEnvironment
 from .state.methods import StateMethods
 from .watching import CancelToken, OnOutput, StreamName, Watch
 
@@ -88,6 +89,10 @@ class AsyncEnvironment:
         """See ``GuestEnvironment.resume``. Raises SandboxError."""
         await asyncio.to_thread(self.environment.resume)
 
+    async def secret(self, name: str, value: str, *, always: bool = True) -> None:
+        """See ``Environment.secret``. Raises SandboxError."""
+        self.environment.secret(name, value, always=always)
+
     @property
     def network(self) -> Network:
         """See ``NetworkedEnvironment.network``."""
@@ -106,9 +111,17 @@ class AsyncEnvironment:
         """See ``NetworkedEnvironment.connections``."""
         return self._networked.connections
 
+    async def forward(self, port: int, host_port: int = 0) -> Envelope[Forward]:
+        """See ``ForwardingEnvironment.forward``."""
+        return await self._call(self._networked.forward, port, host_port)
+
+    def forwards(self) -> tuple[Forward, ...]:
+        """See ``ForwardingEnvironment.forwards``."""
+        return self._networked.forwards()
+
     @property
-    def _networked(self) -> NetworkedEnvironment:
-        if not isinstance(self.environment, NetworkedEnvironment):
+    def _networked(self) -> ForwardingEnvironment:
+        if not isinstance(self.environment, ForwardingEnvironment):
             raise SandboxError(
                 ErrorCode.operation_not_supported,
                 f"{type(self.environment).__name__} has no network of its own.",
@@ -143,6 +156,12 @@ class AsyncEnvironment:
     async def wait_for(self, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.WaitForResult]:
         """See ``OperationMethods.wait_for``."""
         return await self._stoppable(partial(self.environment.wait_for, **options), cancel, self._waiters)
+
+    async def wait_for_port(
+        self, port: int, *, timeout_seconds: float = 30.0, **options: Any
+    ) -> Envelope[res.WaitForResult]:
+        """See ``OperationMethods.wait_for_port``."""
+        return await self.wait_for(port=port, timeout_seconds=timeout_seconds, **options)
 
     async def follow(
         self, id: str, *, offset: int = 0, cancel: CancelToken | None = None  # noqa: A002

@@ -48,12 +48,14 @@ EPILOG = """Examples:
 
   gamebox run --disk 20g --runtime runsc -- ./build.sh
 
+  gamebox run --forward 8000 --timeout 3600 -- python3 -m http.server 8000
+
   gamebox run --keep --name work -- git init && gamebox run --in work -- git status
 """
 
 
 # What `gamebox run --in` can do with a sandbox that is there; all else was settled when it was made.
-_WITH_IN = frozenset({"allow", "command", "timeout", "env", "stdin", "as_json", "inside", "take_over"})
+_WITH_IN = frozenset({"allow", "command", "timeout", "env", "stdin", "as_json", "inside", "take_over", "forward"})
 
 
 def run(
@@ -77,11 +79,18 @@ def run(
     name: str | None = typer.Option(None, help="Name of the sandbox; keeps it."),
     keep_seconds: float | None = typer.Option(None, help="How long it stays when nobody uses it (3600); keeps it."),
     inside: str | None = typer.Option(None, "--in", metavar="ID", help="Run it in a kept sandbox, by its id or name."),
+    forward: list[str] = typer.Option(
+        [], "--forward", metavar="PORT", help="While it runs, a port of it on this host's loopback, as in 8000 or 9000:8000."
+    ),
     take_over: bool = typer.Option(False, "--take-over", help="With --in: also if a process uses it, which loses it."),
 ) -> None:
     """Run one command in a fresh sandbox, or in a kept one. Shows its output at once and exits as it did: 124 after a timeout,
     128+n after signal n.
     """
+    from .cli_forward import forward as forwarded
+    from .cli_forward import ports_of
+
+    ports = ports_of(forward)
     args = {"argv": command, "env": dict(_variable(text) for text in env), "timeout_seconds": timeout}
     seconds = DEFAULT_KEEP_SECONDS if keep_seconds is None else keep_seconds
     kept = Kept(keep or name is not None or keep_seconds is not None, name, inside, seconds, take_over)
@@ -95,6 +104,7 @@ def run(
             sandbox.upload(_folder(workspace), ".").unwrap()
         if kept.keep:
             sys.stderr.write(f"kept: {sandbox.container_id[:12]}\n")  # type: ignore[attr-defined]
+        forwarded(sandbox, ports)
         args |= {"stdin": sys.stdin.buffer.read() if stdin else None}
         answer = envelope_for_cli(_carried_out(sandbox, args, as_json))
     if as_json:

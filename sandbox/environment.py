@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Protocol, Self, runtime_checkable
 
 from pydantic import ValidationError
@@ -20,6 +21,7 @@ from .errors import ErrorCode, SandboxError
 from .hosted import HostCallTimeoutError, call_with_deadline, checked_result, failure_of_exception
 from .methods import OperationMethods
 from .operations import OPERATIONS, Request, schema_of
+from .secrecy import Secrets
 from .state.methods import StateMethods
 from .watching import Watch
 
@@ -79,7 +81,22 @@ class Environment(OperationMethods, StateMethods):
         if operation is not None and operation in OPERATIONS:
             return self._operate(action, operation, args, metadata)
         answer = self._call(action, args, metadata, started)
-        return answer if isinstance(answer, dict) else answer.to_dict()
+        masked: dict[str, Any] = self.hidden.data(answer if isinstance(answer, dict) else answer.to_dict())
+        return masked
+
+    @cached_property
+    def hidden(self) -> Secrets:
+        """What ``secret`` was given: it is masked in every answer."""
+        return Secrets()
+
+    def secret(self, name: str, value: str, *, always: bool = True) -> None:
+        """Give commands the variable ``name`` with a value that is shown as ``***name***`` wherever it would be answered.
+
+        All commands get it; with ``always=False`` only those run with ``secrets=[name]``. It may be called before the start and
+        again for another value: the earlier one stays masked. Raises SandboxError: ``invalid_configuration`` for a value of fewer
+        than 8 characters, ``operation_not_supported`` where no commands are run.
+        """
+        raise _unsupported(self, "secret")
 
     def _approved(self, name: str, args: Mapping[str, Any]) -> bool:
         """What the approver says; one that fails has not approved."""
@@ -133,6 +150,9 @@ class Environment(OperationMethods, StateMethods):
 
         ``watch`` is told the output of a command as it comes, and can stop it.
         """
+        return self.hidden.envelope(self._executed(operation, args, watch))
+
+    def _executed(self, operation: str, args: Mapping[str, Any], watch: Watch | None) -> Envelope[Any]:
         started = time.monotonic()
         kind = OPERATIONS.get(operation)
         if kind is None:

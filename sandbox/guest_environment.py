@@ -18,9 +18,9 @@ from . import results as res
 from .envelope import Envelope, Failure, Notice, Success
 from .environment import Approver, invalid_arguments
 from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
+from .forwarding import ForwardingEnvironment
 from .limits import Limits
 from .network.policy import Network
-from .networked import NetworkedEnvironment
 from .preparing import FILE_SECONDS, prepared
 from .replies import fault_of, notices_of, result_of, violation, worded
 from .state.history import History
@@ -38,7 +38,7 @@ T = TypeVar("T")
 LOOK_SECONDS = 1.0
 
 
-class GuestEnvironment(NetworkedEnvironment, KeepsState):
+class GuestEnvironment(ForwardingEnvironment, KeepsState):
     """An environment whose operations a guest carries out. Subclasses say how to reach one.
 
     May be used by many threads at once: foreground runs of one session queue, nothing else waits for them.
@@ -129,13 +129,14 @@ class GuestEnvironment(NetworkedEnvironment, KeepsState):
                 f"Call env.{request.operation}(...) from the host's own code.",
             )
         args, call = prepared(request, self.limits)
+        self._give_secrets(request, args)
         if isinstance(request, op.Send) and request.keys:
             args["application_keys"] = self._screens.application_keys(request.id, self._ask_screen)
         if isinstance(request, op.Change):
             call["request_id"] = request.request_id
         if watch is not None:
             _check_watch(request, watch)
-            call["watch"] = watch
+            call["watch"] = watch = watch.masked(self.hidden.mask) if self.hidden else watch
         try:
             if isinstance(request, op.Screen):
                 fields, blob = self._screens.draw(request.id, self._ask_screen), b""
@@ -150,6 +151,10 @@ class GuestEnvironment(NetworkedEnvironment, KeepsState):
         if watch is not None:
             watch.finish()
         return self._envelope(request, fields, blob, started)
+
+    def _give_secrets(self, request: op.Request, args: dict[str, Any]) -> None:
+        if isinstance(request, op.Run) and (self.hidden or request.secrets):
+            args["env"] = {**self.hidden.variables(request.secrets), **(args["env"] or {})}
 
     @cached_property
     def _screens(self) -> Screens:
@@ -195,7 +200,7 @@ class GuestEnvironment(NetworkedEnvironment, KeepsState):
             fields, blob = self._live().request("upload", request.model_dump(), timeout_seconds=FILE_SECONDS, body=body)
             return self._envelope(request, fields, blob, started)
 
-        return _guarded(op.Upload, work)
+        return self.hidden.envelope(_guarded(op.Upload, work))
 
     def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
         """See ``OperationMethods.download``."""
@@ -213,7 +218,11 @@ class GuestEnvironment(NetworkedEnvironment, KeepsState):
                     )
                 return envelope
 
-        return _guarded(op.Download, work)
+        return self.hidden.envelope(_guarded(op.Download, work))
+
+    def secret(self, name: str, value: str, *, always: bool = True) -> None:
+        """See ``Environment.secret``. Programs in the sandbox can read it: it is masked in what comes out, and no more."""
+        self.hidden.add(name, value, always)
 
     # --- description ------------------------------------------------------------------
     def describe(self) -> dict[str, str]:
@@ -222,6 +231,7 @@ class GuestEnvironment(NetworkedEnvironment, KeepsState):
         return {
             "sandbox": f"{self._kind()} Commands run in /bin/bash where the image has it; relative paths start at the workspace.",
             "network": self.network.describe(),
+            **self.hidden.describe(),
             "limits": (
                 f"{limits.memory_bytes >> 20} MiB memory, {limits.cpus:g} cpus, {limits.pids} processes, "
                 f"{limits.workspace_bytes >> 20} MiB workspace; a command may take {limits.timeout_seconds:g} s unless "
@@ -243,7 +253,7 @@ class GuestEnvironment(NetworkedEnvironment, KeepsState):
             return {}
         if not isinstance(result, res.UsageResult):
             return {}
-        return {"left": result.model_copy(update=self._network_usage()).to_text()}
+        return {"left": self.hidden.mask.text(result.model_copy(update=self._network_usage()).to_text())}
 
     def _kind(self) -> str:
         return "A sandbox."

@@ -164,6 +164,7 @@ class LocalEnvironment(GuestEnvironment):
         return {
             "sandbox": self._kind(),
             "network": "The user's own network.",
+            **self.hidden.describe(),
             "limits": (
                 f"None but time: a command may take {self.limits.timeout_seconds:g} s unless timeout_seconds says otherwise."
                 f"{end_words(self.limits)}"

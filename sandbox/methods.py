@@ -82,6 +82,7 @@ class OperationMethods(ABC):
         argv: Sequence[str] | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        secrets: Sequence[str] | None = None,
         stdin: str | bytes | None = None,
         timeout_seconds: float | None = None,
         cpu_seconds: float | None = None,
@@ -97,14 +98,13 @@ class OperationMethods(ABC):
         cancel: CancelToken | None = None,
     ) -> Envelope[res.RunResult]:
         """Run shell text or ``argv``; see ``operations.Run`` and ``results.RunResult`` for what is promised.
-
         ``on_output("stdout" | "stderr", text)`` is called in this thread as output comes; a command that prints faster waits for
         it; what it raises stops the command and is raised here. ``cancel`` stops the command from another thread: the answer is
         the failure ``cancelled`` with the output so far. A ``request_id`` of the caller's choice makes it safe to ask again: of
         requests with the same one only the first is carried out, and all get its answer, as long as it is among the last 64.
         """
         args = {
-            "command": command, "argv": argv, "cwd": cwd, "env": env, "stdin": stdin, "background": background,
+            "command": command, "argv": argv, "cwd": cwd, "env": env, "secrets": secrets, "stdin": stdin, "background": background,
             "timeout_seconds": timeout_seconds, "cpu_seconds": cpu_seconds, "session": session, "request_id": request_id,
             "keep_output_bytes": keep_output_bytes, "wait_seconds": wait_seconds, "pty": pty, "rows": rows, "cols": cols,
         }  # fmt: skip
@@ -137,6 +137,12 @@ class OperationMethods(ABC):
         thread: the answer is the failure ``cancelled``.
         """
         return cast("Envelope[res.WaitForResult]", self.execute("wait_for", options, watch=_stopped_by(cancel)))
+
+    def wait_for_port(
+        self, port: int, *, timeout_seconds: float = 30.0, cancel: CancelToken | None = None, **options: Any
+    ) -> Envelope[res.WaitForResult]:
+        """Wait until something listens at TCP ``port`` in the sandbox: ``wait_for(port=)``; options ``id``, ``host``."""
+        return self.wait_for(port=port, timeout_seconds=timeout_seconds, cancel=cancel, **options)
 
     def processes(self, id: str | None = None) -> Envelope[res.ProcessesResult]:  # noqa: A002
         """The commands of the sandbox with their processes, or one of them."""

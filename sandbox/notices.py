@@ -103,6 +103,10 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         "Keep large values in files; a variable may have 128 KiB, all together 1 MiB.",
     ),
     "command_ended": waits.told_end,
+    "server_listening": lambda f: (
+        f"A server now listens on port {f.get('port')}{', of the command ' + str(f['id']) if f.get('id') else ''}.",
+        f"In this sandbox it is at 127.0.0.1:{f.get('port')}.",
+    ),
     "cpu_limit": lambda f: (
         f"What {f.get('id')} left running used up its processor time of {duration(f.get('limit'))} and was ended.",
         f"See its output with logs(id={f.get('id')!r}); start it anew with more cpu_seconds if it is needed.",

@@ -50,7 +50,7 @@ def _prepared_run(request: op.Run, limits: Limits) -> tuple[dict[str, Any], dict
     if len(stdin) > limits.write_bytes or keep > limits.spill_bytes:
         problem = f"stdin may have {limits.write_bytes} bytes, keep_output_bytes be {limits.spill_bytes} at most"
         raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
-    args = request.model_dump(mode="json", exclude={"stdin", "request_id"})
+    args = request.model_dump(mode="json", exclude={"stdin", "request_id", "secrets"})
     args.update(timeout_seconds=timeout, keep_output_bytes=keep, cpu_seconds=_cpu_seconds(request.cpu_seconds, limits))
     args["stays_open"] = request.wait_seconds is not None and request.stdin is None
     call: dict[str, Any] = {

@@ -6,10 +6,11 @@ import codecs
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .errors import SandboxUnavailableError
+from .masking import Mask, MaskedStream
 
 StreamName = Literal["stdout", "stderr"]
 OnOutput = Callable[[StreamName, str], None]
@@ -65,6 +66,11 @@ class Watch:
     on_bytes: Callable[[StreamName, bytes], None] | None = None
     cancel: CancelToken | None = None
     _decoders: dict[int, codecs.IncrementalDecoder] = field(default_factory=_decoders, repr=False)
+    _masked: dict[int, MaskedStream] | None = field(default=None, repr=False)
+
+    def masked(self, mask: Mask) -> Watch:
+        """The same, told what ``mask`` makes of the output: what may be the beginning of a secret is told later."""
+        return replace(self, _decoders=_decoders(), _masked={stream: MaskedStream(mask) for stream in _NAMES})
 
     @property
     def listens(self) -> bool:
@@ -76,9 +82,12 @@ class Watch:
         stream = chunk[0]
         if stream not in _NAMES:
             raise SandboxUnavailableError("protocol_violation", f"The sandbox sent output of a stream {stream}.")
-        if self.on_bytes is not None:
-            self.on_bytes(_NAMES[stream], chunk[1:])
-        self._tell(stream, self._decoders[stream].decode(chunk[1:]))
+        self._show(stream, chunk[1:] if self._masked is None else self._masked[stream].feed(chunk[1:]))
+
+    def _show(self, stream: int, data: bytes) -> None:
+        if data and self.on_bytes is not None:
+            self.on_bytes(_NAMES[stream], data)
+        self._tell(stream, self._decoders[stream].decode(data))
 
     @contextmanager
     def stopping(self, call: Callable[[], None]) -> Iterator[None]:
@@ -88,6 +97,8 @@ class Watch:
 
     def finish(self) -> None:
         """There is no more: a character that was begun is told as it is."""
+        for stream, masked in (self._masked or {}).items():
+            self._show(stream, masked.finish())
         for stream, decoder in self._decoders.items():
             self._tell(stream, decoder.decode(b"", final=True))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,8 +15,10 @@ from sandbox.envelope import Envelope, Failure
 from sandbox.environment import Approver
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
+from sandbox.network.host_services import HostServices, taken_apart
 from sandbox.network.names import for_guest
 from sandbox.network.policy import Network
+from sandbox.network.services import Service
 from sandbox.network.side_services import SideService
 from sandbox.results import ForkResult
 from sandbox.state.base import StartBase
@@ -54,8 +56,8 @@ class DockerEnvironment(ServedEnvironment):
     line for each slow step of the set-up. ``track_changes`` tells after each command which files changed, and keeps what
     ``changes`` and ``export_patch`` compare with. ``profile`` is default, root or conformance (see docs/isolation.md);
     ``runtime`` names one of the engine's OCI runtimes, as in "runsc". ``services`` run beside it, each in a sandbox of its own, and
-    are reached from it by their names (see ``SideService``); a RunningService of another environment is shared with that. Raises
-    SandboxError.
+    are reached from it by their names (see ``SideService``); a RunningService of another environment is shared with that. A
+    ``Service`` among them stands for one that the host asks with credentials of its own. Raises SandboxError.
 
     With ``keep`` the sandbox survives this process, and a cut of the connection to it: ``close`` leaves it running and ``remove``
     ends it; ``attach`` finds it again, by its id or by ``name``. Without any orchestrator for ``keep_seconds`` it ends by itself.
@@ -78,7 +80,7 @@ class DockerEnvironment(ServedEnvironment):
         keep: bool = False,
         keep_seconds: float = 3600.0,
         name: str | None = None,
-        services: Mapping[str, SideService | RunningService] | None = None,
+        services: Sequence[Service] | Mapping[str, Service | SideService | RunningService] | None = None,
     ) -> None:
         super().__init__(image, profile_named(profile), limits or Limits(), network, approver, track_changes)
         self._workspace = None if workspace is None else Path(workspace)
@@ -91,8 +93,10 @@ class DockerEnvironment(ServedEnvironment):
         if self.profile.warning:
             log.warning(self.profile.warning)
         check_inputs(image, self._workspace, self._bundle, self._env)
-        self._services = dict(services or {})
-        self._stand_beside(self._services, keep, self._report)
+        of_host, beside = taken_apart(services)
+        self._services = {**{service.name: service for service in of_host}, **beside}
+        self._use_of_host(HostServices(of_host))
+        self._stand_beside(beside, keep, self._report)
 
     @classmethod
     def attach(
@@ -101,6 +105,7 @@ class DockerEnvironment(ServedEnvironment):
         *,
         take_over: bool = False,
         network: Network | None = None,
+        services: Sequence[Service] | None = None,
         approver: Approver | None = None,
         report: Callable[[str], None] | None = None,
     ) -> Self:
@@ -108,14 +113,15 @@ class DockerEnvironment(ServedEnvironment):
 
         One orchestrator owns it at a time: where another one does, this is refused unless ``take_over``. A paused sandbox is
         resumed. ``network`` is the policy from now on, none where it is left out: rules are their owner's and do not stay with the
-        sandbox. Raises SandboxError: sandbox_not_found, sandbox_owned, sandbox_unavailable, and as the engine does.
+        sandbox, nor do ``services`` of the host, whose names are those it was made with. Raises SandboxError: sandbox_not_found,
+        sandbox_owned, sandbox_unavailable, and as the engine does.
         """
         client = connect()
         found = kept.find(client, id_or_name)
         env = cls(
             found.image, limits=found.limits, network=kept.network_of(found, network), approver=approver, report=report,
             profile=found.profile, runtime=found.runtime, track_changes=found.track_changes, keep=True, keep_seconds=found.seconds,
-            name=found.name,
+            name=found.name, services=services,
         )  # fmt: skip
         env._kept, env._take_over, env._name, env._disk = found, take_over, found.ident, found.disk
         return env.start()
@@ -241,11 +247,13 @@ class DockerEnvironment(ServedEnvironment):
         return self._with_history(lambda history: forked(self, self._twin, history, count, checkpoint))
 
     def _twin(self) -> DockerEnvironment:
-        return type(self)(
+        twin = type(self)(
             self.image, limits=self.limits, network=self.network, env=self._env, ca_bundle=self._bundle,
             approver=self.approver, report=self._report, profile=self.profile.name, runtime=self._oci_runtime,
             track_changes=self.track_changes, services=self._services,
         )  # fmt: skip
+        self.hidden.copy_to(twin.hidden)
+        return twin
 
     def _fill(self) -> None:
         if self._bundle is not None:

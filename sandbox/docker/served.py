@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sandbox.envelope import Envelope, Failure, Notice
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.network.host_services import HostServices
 from sandbox.network.names import Name, Way
 from sandbox.network.side_services import SideService
 from sandbox.results import LogsResult
@@ -14,6 +15,8 @@ from sandbox.results import LogsResult
 from .contained import ContainedEnvironment
 
 if TYPE_CHECKING:
+    from sandbox.transport import Transport
+
     from .beside import Beside
     from .side import RunningService
 
@@ -22,6 +25,7 @@ class ServedEnvironment(ContainedEnvironment):
     """Starts its side services together with itself, and ends them with itself."""
 
     _beside: Beside | None = None
+    _of_host = HostServices(())
 
     def _stand_beside(
         self, services: Mapping[str, SideService | RunningService], keep: bool, report: Callable[[str], None]
@@ -72,11 +76,23 @@ class ServedEnvironment(ContainedEnvironment):
             if self._beside is not None:
                 self._beside.close()
 
+    def _use_of_host(self, services: HostServices) -> None:
+        """Have these services of the host; what is secret of them is masked wherever it would be shown."""
+        self._of_host = services
+        for name, value in services.secrets():
+            self.hidden.hide(name, value)
+
     def _names(self) -> tuple[Name, ...]:
-        return () if self._beside is None else self._beside.names
+        return (*(() if self._beside is None else self._beside.names), *self._of_host.names)
 
     def _ways(self) -> Mapping[tuple[str, int], Way]:
-        return {} if self._beside is None else self._beside.ways()
+        return {**({} if self._beside is None else self._beside.ways()), **self._of_host.ways()}
+
+    def _carrying(self, transport: Transport) -> Transport:
+        carrying = super()._carrying(transport)
+        if self._egress is not None:
+            self._of_host.ended_with(self._egress.streams)
+        return carrying
 
     def _host_notices(self) -> tuple[Notice, ...]:
         return () if self._beside is None else self._beside.notices()
@@ -84,6 +100,7 @@ class ServedEnvironment(ContainedEnvironment):
     def describe(self) -> dict[str, str]:
         """See ``ContainedEnvironment.describe``; with the names of the side services."""
         sections = super().describe()
+        sections["network"] += self._of_host.describe()
         if self._beside is not None:
             sections["network"] += self._beside.describe()
         return sections

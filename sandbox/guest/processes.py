@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .disk import DiskWatch
     from .jobs import Reply
     from .lifetime import Lifetime
+    from .servers import Servers
 
     Look = Callable[[Command, Callable[[dict[str, Any] | None], None]], None]
 
@@ -65,6 +66,7 @@ class Processes:
         self.commands: dict[str, Command] = {}
         self._count = 0
         self.endings = Endings()
+        self._servers: Servers | None = None
         self.changes = Tracker(place, bool(place.limits.get("tell_changes")))
 
     # --- run ------------------------------------------------------------------
@@ -183,7 +185,18 @@ class Processes:
     def news(self, known: Any) -> list[dict[str, Any]]:
         """Notices for whatever is answered next, but of the command ``known``, of which the answer itself tells."""
         of_time = self.lifetime.notices() if self.lifetime is not None else []
-        return [*self.endings.take(known), *of_time]
+        return [*self.endings.take(known), *self._new_servers(), *of_time]
+
+    def _new_servers(self) -> list[dict[str, Any]]:
+        """Notices of ports that what runs by itself has begun to listen on."""
+        live = [c for c in tuple(self.commands.values()) if not c.tree_empty]
+        if not any(c.stays or not c.running for c in live):
+            return []
+        if self._servers is None:
+            from .servers import Servers
+
+            self._servers = Servers(self)
+        return self._servers.notices(live)
 
     def touch(self, operation: str) -> None:
         """An operation is asked for: the sandbox is not idle."""

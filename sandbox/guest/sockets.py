@@ -46,10 +46,20 @@ def listeners() -> dict[str, tuple[str, str, int]]:
     return found
 
 
+def tcp_listeners() -> list[tuple[str, str, int]]:
+    """Of these only the TCP ones: (inode, host, port)."""
+    from . import diag
+
+    try:
+        return diag.listening()
+    except OSError:  # not every kernel has it
+        return [(inode, host, port) for inode, (kind, host, port) in listeners().items() if kind == "tcp"]
+
+
 def open_at(port: int, host: str | None) -> str | None:
     """The address at which TCP ``port`` is open to ``host`` (None: this sandbox itself); None where it is not."""
-    for protocol, address, number in listeners().values():
-        if protocol == "tcp" and number == port and _reaches(address, host):
+    for _, address, number in tcp_listeners():
+        if number == port and _reaches(address, host):
             return address
     return None
 

@@ -146,6 +146,7 @@ class Tunnels:
         self._reactor.watch(sock.fileno(), select.EPOLLOUT, ready)
 
     def _joined(self, channel: int, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # In one queue with the bytes that follow, so that none comes before it.
         self._link.flow(Kind.REPLY, self._link.key(channel), wire.pack_message({"open": True}))
         self.join(channel, sock, b"")

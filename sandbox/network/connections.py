@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Outcome = Literal["allowed", "denied", "failed"]
@@ -33,9 +33,15 @@ class Connection:
 
 
 class ConnectionLog:
-    """The last connections of a sandbox, and their sums; for any thread. ``listener`` hears of each one as it ends."""
+    """The last connections of a sandbox, and their sums; for any thread. ``listener`` hears of each one as it ends.
 
-    def __init__(self, listener: Callable[[Connection], None] | None = None) -> None:
+    ``shown`` is what a text is shown as, where secrets are masked.
+    """
+
+    def __init__(
+        self, listener: Callable[[Connection], None] | None = None, shown: Callable[[str], str] | None = None
+    ) -> None:
+        self._shown = shown
         self._lock = threading.Lock()
         self._last: deque[Connection] = deque(maxlen=KEPT)
         self._listener = listener
@@ -45,6 +51,8 @@ class ConnectionLog:
 
     def add(self, connection: Connection) -> None:
         """Note a connection that has ended, or was refused."""
+        if self._shown is not None:
+            connection = replace(connection, host=self._shown(connection.host), why=self._shown(connection.why))
         with self._lock:
             self._last.append(connection)
             self.count += 1

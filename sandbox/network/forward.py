@@ -17,21 +17,51 @@ from .streams import MOST_CONNECTIONS, Streams
 
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 10.0
+# The guest gives a server 10 seconds to take a connection; a pipe that is cut answers never.
+ANSWER_SECONDS = 15.0
 
 
 class Forward:
-    """One forwarded port; ``open`` it before use. ``allocate`` answers a free channel of the host's."""
+    """A port of the sandbox that can be reached at ``host`` and ``port``, or ``url``, until it or the sandbox is closed.
 
-    def __init__(self, streams: Streams, allocate: Callable[[], int], port: int) -> None:
-        self.port = port
-        self.host_port = 0
+    A connection to a port at which nothing listens inside is reset. May be used by any thread.
+    """
+
+    host = LOOPBACK
+
+    def __init__(self, streams: Streams, allocate: Callable[[], int], sandbox_port: int) -> None:
+        """``allocate`` answers a free channel of the host's. To be opened before use."""
+        self.sandbox_port = sandbox_port
+        self.port = 0
         self._streams = streams
         self._allocate = allocate
         self._server: asyncio.Server | None = None
-        self._arrived = 0
+        self._relays: set[Relay] = set()
+        self._closed = False
 
-    def open(self, host_port: int = 0) -> int:
-        """Listen on the host's loopback, on a free port for 0; answers the port. Raises SandboxError."""
+    @property
+    def url(self) -> str:
+        """As in "http://127.0.0.1:40123", for servers of HTTP."""
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be reached by it any more."""
+        return self._closed or self._streams.closed
+
+    def model_dump(self) -> dict[str, Any]:
+        """What an envelope says of it."""
+        return {"url": self.url, "host": self.host, "port": self.port, "sandbox_port": self.sandbox_port}
+
+    def to_text(self) -> str:
+        """One line about it."""
+        return f"Port {self.sandbox_port} of the sandbox is at {self.url}{' (closed)' if self.closed else ''}."
+
+    def __repr__(self) -> str:
+        return f"<Forward {self.url} to port {self.sandbox_port}{', closed' if self.closed else ''}>"
+
+    def open(self, host_port: int = 0) -> None:
+        """Listen on the host's loopback, at any free port for 0. Raises SandboxError."""
         made: concurrent.futures.Future[int] = concurrent.futures.Future()
 
         async def listen() -> None:
@@ -45,25 +75,27 @@ class Forward:
 
         self._streams.spawn(listen)
         try:
-            self.host_port = made.result(START_SECONDS)
-        except OSError as error:
-            why = "is in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or errno.EIO)
-            raise SandboxError(
-                ErrorCode.invalid_configuration,
-                f"Port {host_port} of the host cannot be listened on: it {why}.",
-                "Leave host_port out for a free one.",
-            ) from error
+            self.port = made.result(START_SECONDS)
         except TimeoutError as error:
             raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is closed.", "Start another one.") from error
-        return self.host_port
+        except OSError as error:
+            why = "it is in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or errno.EIO)
+            raise SandboxError(
+                ErrorCode.invalid_configuration,
+                f"Port {host_port} of the host cannot be listened on: {why}.",
+                "Leave host_port out for a free one.",
+            ) from error
 
     def close(self) -> None:
-        """Listen no more; connections that stand go on until the sandbox is closed."""
+        """Listen no more and cut the connections; may be called more than once."""
+        self._closed = True
 
         def end() -> None:
             if self._server is not None:
                 self._server.close()
                 self._streams.servers.discard(self._server)
+            for relay in list(self._relays):
+                relay.abort("the forwarded port was closed")
 
         self._streams.in_loop(end)
 
@@ -73,24 +105,34 @@ class Forward:
 
     def ask(self, relay: Relay) -> None:
         """Someone connected: have the guest dial."""
-        if self._arrived >= MOST_CONNECTIONS:
+        if len(self._relays) >= MOST_CONNECTIONS:
             relay.abort("too many connections")
             return
-        self._arrived += 1
-
-        def over(_: str) -> None:
-            self._arrived -= 1
+        self._relays.add(relay)
+        self._streams.waiting.add(relay)
+        late = asyncio.get_running_loop().call_later(ANSWER_SECONDS, lambda: self._given_up(relay, "no answer"))
 
         def answered(fields: dict[str, Any]) -> None:
-            if fields.get("open") is True:
-                self._streams.join(relay, over)
+            late.cancel()
+            if relay not in self._relays:  # whoever connected is gone
+                self._streams.message(Kind.CANCEL, relay.channel, {})
+            elif fields.get("open") is True:
+                self._streams.waiting.discard(relay)
+                self._streams.join(relay, lambda _: self._relays.discard(relay))
             else:
-                over("")
-                relay.abort(str(fields.get("failed"))[:200])
-                self._streams.forget(relay.channel)
+                self._given_up(relay, str(fields.get("failed"))[:200])
 
+        relay.when_ended(lambda _: self._forget(relay))
         self._streams.expect(relay.channel, answered)
-        self._streams.message(Kind.OPEN, relay.channel, {"port": self.port})
+        self._streams.message(Kind.OPEN, relay.channel, {"port": self.sandbox_port})
+
+    def _given_up(self, relay: Relay, why: str) -> None:
+        self._streams.forget(relay.channel)
+        relay.abort(why)
+
+    def _forget(self, relay: Relay) -> None:
+        self._relays.discard(relay)
+        self._streams.waiting.discard(relay)
 
     def send(self, kind: int, channel: int, payload: bytes | memoryview = b"", /) -> None:
         """See ``Streams.send``."""

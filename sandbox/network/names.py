@@ -28,8 +28,11 @@ class Name:
     ports: tuple[int, ...]
 
 
-def named(ports: Mapping[str, tuple[int, ...]]) -> tuple[Name, ...]:
-    """The names with an address each. Raises SandboxError ``invalid_configuration`` for what cannot be one."""
+def named(ports: Mapping[str, tuple[int, ...]], first: int = 2) -> tuple[Name, ...]:
+    """The names with an address each, from the number ``first`` on.
+
+    Raises SandboxError ``invalid_configuration`` for what cannot be one.
+    """
     if len(ports) > MOST_NAMES:
         raise _refused(f"There are {len(ports)} services, and a sandbox can have {MOST_NAMES}.", "Leave some out.")
     for name, numbers in ports.items():
@@ -44,7 +47,7 @@ def named(ports: Mapping[str, tuple[int, ...]]) -> tuple[Name, ...]:
             )
     return tuple(
         Name(name, f"{_FIRST}{number}", tuple(dict.fromkeys(numbers)))
-        for number, (name, numbers) in enumerate(ports.items(), 2)
+        for number, (name, numbers) in enumerate(ports.items(), first)
     )
 
 

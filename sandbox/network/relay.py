@@ -126,8 +126,10 @@ class Relay(asyncio.Protocol):
         """Cut it: reset, so that the far end does not take it for an orderly end of what was sent."""
         transport, self._transport = self._transport, None
         if transport is not None:
-            with contextlib.suppress(OSError):  # gone already
-                transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            sock = transport.get_extra_info("socket")
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             transport.abort()
         self._end(why)
 

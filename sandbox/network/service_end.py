@@ -1,20 +1,24 @@
 """The host's end of a service: plain HTTP from the sandbox, asked of the upstream with what the sandbox does not know.
 
 Requests are parsed by h11 and sent by httpx, as the values they are: nothing of the sandbox's framing reaches the upstream, so no
-second request can hide in the first. Bodies are streamed both ways.
+second request can hide in the first. Bodies are streamed both ways. No value of a header is logged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .secrets import Mask, MaskedStream
-from .services import Service
+from sandbox.masking import Mask, MaskedStream
+
+from .relay import Relay
+from .services import PORT, Service
 
 if TYPE_CHECKING:
     import h11
@@ -35,14 +39,17 @@ _NOT_PASSED_ON = {
     b"upgrade", b"content-length", b"accept-encoding", b"expect",
 }  # fmt: skip
 _NOT_PASSED_BACK = {
-    b"connection",
-    b"keep-alive",
-    b"transfer-encoding",
-    b"content-encoding",
-    b"upgrade",
-    b"alt-svc",
-    b"proxy-authenticate",
-}
+    b"connection", b"keep-alive", b"transfer-encoding", b"content-encoding", b"upgrade", b"alt-svc", b"proxy-authenticate",
+    b"strict-transport-security", b"trailer",
+}  # fmt: skip
+
+
+# What a header echoes, these tell at level DEBUG.
+_TELLING = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy")
+
+
+class _SandboxGoneError(ConnectionError):
+    """The sandbox ended its connection within a request."""
 
 
 class ServiceEnd:
@@ -50,23 +57,49 @@ class ServiceEnd:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self._mask = Mask(service.secrets())
+        self._mask = Mask.of_stars(service.secrets())
         self._client: httpx.AsyncClient | None = None
+        self._serving: set[asyncio.Task[None]] = set()
 
     def _upstream(self) -> httpx.AsyncClient:
+        """Through the host's own proxy, where its environment names one. Raises OSError for a bundle that cannot be read."""
         import httpx  # takes 100 ms to import
 
         if self._client is None:
             bundle = self.service.ca_bundle
             verify: ssl.SSLContext | bool = True if bundle is None else ssl.create_default_context(cafile=bundle)
             timeout = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
-            self._client = httpx.AsyncClient(verify=verify, timeout=timeout, follow_redirects=False)
+            # What one answer sets is the sandbox's to send again, and nothing for other requests.
+            none = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+            self._client = httpx.AsyncClient(verify=verify, timeout=timeout, follow_redirects=False, cookies=none)
+            for name in _TELLING:
+                logging.getLogger(name).addFilter(self._untold)
         return self._client
 
     async def close(self) -> None:
-        """Close the connections to the upstream."""
+        """Close all connections."""
+        for task in list(self._serving):
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
         if self._client is not None:
             await self._client.aclose()
+            for name in _TELLING:
+                logging.getLogger(name).removeFilter(self._untold)
+
+    def _untold(self, record: logging.LogRecord) -> bool:
+        """A filter of logs: lets every record pass, masked."""
+        record.msg, record.args = self._mask.text(record.getMessage()), ()
+        return True
+
+    async def dial(self, protocol: Callable[[], Relay]) -> tuple[Relay, str]:
+        """A ``names.Way``: a connection of the sandbox, served here."""
+        near, far = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=far)
+        task = asyncio.create_task(self.serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        _, relay = await asyncio.get_running_loop().create_connection(protocol, sock=near)
+        return relay, urlsplit(self.service.upstream).netloc
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection until it ends."""
@@ -108,11 +141,8 @@ class ServiceEnd:
         import h11
         import httpx
 
-        method, target = request.method.decode(), request.target.decode("latin-1")
-        if target.startswith("http://"):  # as it is asked of a proxy
-            parts = urlsplit(target)
-            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        problem = self._problem(request, method, target)
+        method = request.method.decode()
+        target, problem = self._asked(request, method)
         if problem is not None:
             await self._say(connection, writer, 403, f"{self.service.host} refuses this: {problem}")
             return
@@ -125,8 +155,8 @@ class ServiceEnd:
             body = self._body(connection, reader) if has_body else None
             async with self._upstream().stream(method, url, headers=headers, content=body) as answer:
                 await self._pass_back(connection, answer, writer)
-        except httpx.HTTPError as error:
-            if connection.our_state is not h11.SEND_RESPONSE:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            if connection.our_state is not h11.SEND_RESPONSE or isinstance(error, _SandboxGoneError):
                 raise ConnectionError("the answer broke off") from error
             why = self._mask.whole(f"{type(error).__name__}: {error}".encode()).decode("utf-8", "replace")[:300]
             await self._say(connection, writer, 502, f"{self.service.host} could not be asked: {why}")
@@ -141,20 +171,36 @@ class ServiceEnd:
             elif isinstance(event, h11.EndOfMessage):
                 return
             else:
-                raise ConnectionError("the request ended too soon")
+                raise _SandboxGoneError("the request ended too soon")
 
-    def _problem(self, request: h11.Request, method: str, target: str) -> str | None:
+    def _asked(self, request: h11.Request, method: str) -> tuple[str, str | None]:
+        """Path and query of what is asked for, and why it is refused, or None."""
+        target = request.target.decode("latin-1")
+        if target.lower().startswith("http://"):  # as it is asked of a proxy
+            authority, slash, rest = target[7:].partition("/")
+            if authority.lower() not in (self.service.host, f"{self.service.host}:{PORT}"):
+                return target, f"{target[:200]!r} is at another host"
+            target = slash + rest if slash else "/"
         if sum(len(name) + len(value) for name, value in request.headers) > HEAD_BYTES:
-            return f"its headers are longer than {HEAD_BYTES} bytes"
-        return self.service.problem(method, target)
+            return target, f"its headers are longer than {HEAD_BYTES} bytes"
+        framing = [name for name, _ in request.headers if name in (b"content-length", b"transfer-encoding")]
+        if len(framing) > 1:
+            return target, "the length of its body is said twice"
+        return target, self.service.problem(method, target)
 
     def _headers(self, request: h11.Request) -> list[tuple[bytes, bytes]]:
-        """What the upstream gets: the sandbox's own headers but those that the host sets."""
-        own = {name.lower().encode() for name in self.service.headers}
+        """What the upstream gets: the sandbox's own headers but those that the host sets.
+
+        Some servers read "_" in a name as "-": a name that they take for one of the host's is left out as well.
+        """
+        given = {**self.service.plain_headers, **self.service.headers}
+        own = {name.lower().replace("_", "-").encode() for name in given}
         passed = [
-            (n, v) for n, v in request.headers if n not in own and (n not in _NOT_PASSED_ON or n == b"content-length")
+            (n, v)
+            for n, v in request.headers
+            if n.replace(b"_", b"-") not in own | _NOT_PASSED_ON or n == b"content-length"
         ]
-        passed += [(name.encode(), value.encode()) for name, value in self.service.headers.items()]
+        passed += [(name.encode(), value.encode()) for name, value in given.items()]
         # What is compressed could not be searched for secrets.
         return [*passed, (b"accept-encoding", b"identity")]
 
@@ -163,19 +209,15 @@ class ServiceEnd:
     ) -> None:
         import h11
 
-        headers = [(n, self._mask.whole(v)) for n, v in answer.headers.raw if n.lower() not in _NOT_PASSED_BACK]
-        writer.write(
-            connection.send(
-                h11.Response(
-                    status_code=answer.status_code,
-                    headers=headers,
-                    reason=answer.reason_phrase.encode("ascii", "replace"),
-                )
-            )
-            or b""
-        )
+        # Compressed all the same: only the plain text can be searched, and its length is another one.
+        packed = answer.headers.get("content-encoding", "identity").lower() != "identity"
+        left_out = _NOT_PASSED_BACK | ({b"content-length"} if packed else set())
+        headers = [(n, self._shown(n.lower(), v)) for n, v in answer.headers.raw if n.lower() not in left_out]
+        reason = self._mask.whole(answer.reason_phrase.encode("ascii", "replace"))
+        head = h11.Response(status_code=answer.status_code, headers=headers, reason=reason)
+        writer.write(connection.send(head) or b"")
         masked = MaskedStream(self._mask)
-        async for piece in answer.aiter_raw():
+        async for piece in answer.aiter_bytes() if packed else answer.aiter_raw():
             shown = masked.feed(piece)
             if shown:
                 writer.write(connection.send(h11.Data(data=shown)) or b"")
@@ -185,6 +227,13 @@ class ServiceEnd:
             writer.write(connection.send(h11.Data(data=rest)) or b"")
         writer.write(connection.send(h11.EndOfMessage()) or b"")
         await writer.drain()
+
+    def _shown(self, name: bytes, value: bytes) -> bytes:
+        """The value of an upstream's header as the sandbox gets it; a redirect within the upstream leads to the service."""
+        upstream = self.service.upstream.rstrip("/").encode()
+        if name == b"location" and value.startswith(upstream + b"/"):
+            value = self.service.url.rstrip("/").encode() + value[len(upstream) :]
+        return self._mask.whole(value)
 
     async def _say(self, connection: h11.Connection, writer: asyncio.StreamWriter, status: int, words: str) -> None:
         import h11

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import fnmatch
-import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.masking import LEAST_CHARS, credentials_of
 
 from .rules import ascii_name
 
 DOMAIN = "internal"
+PORT = 80
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """In the sandbox a plain ``http://NAME.internal/``; the host adds ``headers`` and asks ``upstream``.
 
-    The values of the headers never enter the sandbox: where an answer echoes one, it is masked. ``methods`` and ``paths`` (patterns
-    as in "/v1/*", of the path after the upstream's own) narrow what may be asked; empty means any. ``upstream`` may be any
-    address the host reaches: it is the caller's choice, not the sandbox's. Raises SandboxError ``invalid_configuration``.
+    The values of ``headers`` never enter the sandbox: where an answer echoes one, it is masked. ``plain_headers`` are added too and
+    are no secret. ``methods`` and ``paths`` (patterns as in "/v1/*", of the path behind the upstream's own; ``*`` matches slashes)
+    narrow what may be asked; empty means any. ``upstream`` may be any address the host reaches: it is the caller's choice, not
+    the sandbox's. ``ca_bundle`` is a file of certificates to trust in place of the usual ones. Raises SandboxError
+    ``invalid_configuration``.
     """
 
     name: str
@@ -30,45 +36,72 @@ class Service:
     methods: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     ca_bundle: str | None = None
+    plain_headers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.upstream)
         if ascii_name(self.name) != self.name or "." in self.name:
             raise _refused(f"{self.name!r} is no name for a service", "Use lower-case letters, digits and hyphens.")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise _refused(f"{self.upstream!r} is no upstream", "Give it as https://api.example.com, or with a path.")
         if parts.username or parts.password:
             raise _refused("An upstream may hold no user name or password", "Give them as a header.")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise _refused(f"{self.upstream!r} is no upstream", "Give it as https://api.example.com, or with a path.")
+        for name, value in (*self.headers.items(), *self.plain_headers.items()):
+            if not _TOKEN.fullmatch(name) or not value or any(c in value for c in "\r\n\0") or not value.isascii():
+                raise _refused(f"The header {name!r} cannot be sent", "Give a name and one line of ASCII.")
         for name, value in self.headers.items():
-            if not value or any(c in name + value for c in "\r\n\0") or not value.isascii():
-                raise _refused(f"The value of the header {name!r} cannot be sent", "Give one line of ASCII.")
+            if len(value) < LEAST_CHARS:
+                raise _refused(
+                    f"The value of the header {name!r} has fewer than {LEAST_CHARS} characters: masking it would garble answers",
+                    "Give what is no secret in plain_headers.",
+                )
 
     @property
     def host(self) -> str:
         """Its host name in the sandbox."""
         return f"{self.name}.{DOMAIN}"
 
+    @property
+    def url(self) -> str:
+        """Where the sandbox finds it."""
+        return f"http://{self.host}/"
+
     def problem(self, method: str, target: str) -> str | None:
         """Why a request is not allowed; None where it is. ``target`` is path and query as the sandbox sent them."""
         path = unquote(target.partition("?")[0])
-        plain = path == "/" or posixpath.normpath(path) == path.rstrip("/")
-        if not target.startswith("/") or ".." in path.split("/") or "\\" in path or not plain:
+        if not target.startswith("/") or not _is_plain(path):
             return f"{target[:200]!r} is no plain path"
+        if method.upper() in ("TRACE", "CONNECT"):
+            return f"{method[:40]} is never open"
         if self.methods and method.upper() not in {one.upper() for one in self.methods}:
-            return f"{method} is not among the methods that are open: {', '.join(self.methods)}"
+            return f"{method[:40]} is not among the methods that are open: {', '.join(self.methods)}"
         if self.paths and not any(fnmatch.fnmatchcase(path, pattern) for pattern in self.paths):
             return f"{path[:200]} is not among the paths that are open: {', '.join(self.paths)}"
         return None
 
-    def secrets(self) -> tuple[bytes, ...]:
+    def secrets(self) -> tuple[str, ...]:
         """What must not be seen in the sandbox: the values, and the credentials within them."""
-        found = []
-        for value in self.headers.values():
-            found.append(value.encode())
-            scheme, _, credentials = value.partition(" ")
-            if credentials and scheme.lower() in ("bearer", "basic", "token", "digest", "apikey"):
-                found.append(credentials.strip().encode())
-        return tuple(found)
+        return tuple(part for value in self.headers.values() for part in credentials_of(value))
+
+    def describe(self) -> str:
+        """A clause for the model: where it is and what may be asked."""
+        narrowed = [
+            *([f"methods {', '.join(self.methods)}"] if self.methods else []),
+            *([f"paths {', '.join(self.paths)}"] if self.paths else []),
+        ]
+        return f"{self.url} ({'; '.join(narrowed)})" if narrowed else self.url
+
+
+def _is_plain(path: str) -> bool:
+    """Whether every server reads the same path in it: no dot segments (";" hides them from some), no "//", no backslash."""
+    segments = [segment.partition(";")[0] for segment in path.split("/")]
+    return (
+        "//" not in path
+        and "\\" not in path
+        and "%" not in path  # encoded twice
+        and not any(segment in (".", "..") for segment in segments)
+        and not _CONTROL.search(path)
+    )
 
 
 def _refused(why: str, hint: str) -> SandboxError:

@@ -57,6 +57,10 @@ class Streams:
         self._tasks: set[asyncio.Task[Any]] = set()
         # Closed with the sandbox; used in the loop only.
         self.servers: set[asyncio.Server] = set()
+        # Cut with the pipe: connections that wait for the guest's answer.
+        self.waiting: set[Relay] = set()
+        # Awaited in the loop when it ends.
+        self.at_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._closed = False
         self._flowing = threading.Event()
         self._flowing.set()
@@ -133,7 +137,7 @@ class Streams:
         def end() -> None:
             for task in list(self._tasks):
                 task.cancel()
-            for relay in list(self._relays.values()):
+            for relay in [*self.waiting, *self._relays.values()]:
                 relay.abort(why)
 
         if begun:
@@ -200,11 +204,12 @@ class Streams:
             loop.run_forever()
             for server in self.servers:
                 server.close()
-            for relay in list(self._relays.values()):
+            for relay in [*self.waiting, *self._relays.values()]:
                 relay.abort("the sandbox was closed")
             for task in list(self._tasks):
                 task.cancel()
-            loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+            ends = [end() for end in self.at_end]
+            loop.run_until_complete(asyncio.gather(*self._tasks, *ends, return_exceptions=True))
             loop.run_until_complete(asyncio.sleep(0))  # transports close in the next round
         finally:
             loop.close()

@@ -29,6 +29,7 @@ class Run(Change):
     argv: tuple[str, ...] | None = Field(None, min_length=1, description="Program and arguments, run without a shell.")
     cwd: str | None = Field(None, min_length=1, max_length=4096, description="Folder to run in, for this run.")
     env: dict[str, str] | None = Field(None, description="Further environment variables, for this run.")
+    secrets: tuple[str, ...] | None = Field(None, description="Names of secrets to give to this run as variables.")
     stdin: str | bytes | None = Field(None, description="What the command reads on standard input.")
     timeout_seconds: float | None = Field(None, gt=0, description="Kill the command after this many seconds.")
     cpu_seconds: float | None = Field(

@@ -56,6 +56,9 @@ class KeepsState(Environment):
             log.info("the start of the workspace is not known: %s", error)
 
     def _with_history(self, work: Callable[[History], Success[T]]) -> Envelope[T]:
+        return self.hidden.envelope(self._of_history(work))
+
+    def _of_history(self, work: Callable[[History], Success[T]]) -> Envelope[T]:
         started = time.monotonic()
         try:
             self._live()

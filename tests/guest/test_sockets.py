@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from sandbox.guest import sockets
+from sandbox.guest import diag, sockets
 
 
 def test_listeners_by_their_inode() -> None:
@@ -63,7 +63,41 @@ nonsense
 
 def test_only_listeners_that_can_be_reached_from_here_count(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = TABLE.splitlines()[1:]
+    monkeypatch.setattr(diag, "NETLINK_SOCK_DIAG", 31)  # no such protocol: the tables are read
     monkeypatch.setattr(sockets, "_lines", lambda path: lines if path == "/proc/net/tcp" else [])
     assert [port for port in range(8000, 8010) if sockets.open_at(port, None)] == [8000, 8001, 8004, 8005, 8006]
     assert [port for port in range(8000, 8010) if sockets.open_at(port, "172.17.0.2")] == [8000, 8003, 8004]
     assert [port for port in range(8000, 8010) if sockets.open_at(port, "2001:db8::1")] == [8000, 8004, 8007]
+
+
+def test_both_ways_to_ask_tell_the_same() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as four,
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as six,
+    ):
+        told = {(host, port) for _, host, port in diag.listening()}
+        table = {inode: (host, port) for inode, (kind, host, port) in sockets.listeners().items() if kind == "tcp"}
+        for server in (four, six):
+            assert table[str(os.fstat(server.fileno()).st_ino)] == server.getsockname()[:2]
+            assert (str(os.fstat(server.fileno()).st_ino), *server.getsockname()[:2]) in diag.listening()
+            assert server.getsockname()[:2] in told
+        with socket.create_connection(four.getsockname()) as connected:
+            assert str(os.fstat(connected.fileno()).st_ino) not in {inode for inode, _, _ in diag.listening()}
+
+
+def test_many_listeners_are_told_whole() -> None:
+    many = [socket.create_server(("127.0.0.1", 0)) for _ in range(600)]
+    try:
+        inodes = {inode for inode, _, _ in diag.listening()}
+        assert {str(os.fstat(one.fileno()).st_ino) for one in many} <= inodes
+    finally:
+        for one in many:
+            one.close()
+
+
+def test_where_the_kernel_does_not_tell_the_tables_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diag, "NETLINK_SOCK_DIAG", 31)  # no such protocol
+    with pytest.raises(OSError, match="rotocol"):
+        diag.listening()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert (str(os.fstat(server.fileno()).st_ino), *server.getsockname()) in sockets.tcp_listeners()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import gzip
 import http.server
 import json
 import socket
 import threading
 import time
+import urllib.parse
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from sandbox.errors import SandboxError
-from sandbox.network.secrets import Mask, MaskedStream
+from sandbox.network.host_services import taken_apart
 from sandbox.network.service_end import ServiceEnd
 from sandbox.network.services import Service
 
@@ -33,6 +37,34 @@ class Upstream(http.server.BaseHTTPRequestHandler):
                 body += self.rfile.read(length).decode()
                 self.rfile.readline()
             self.rfile.readline()
+        if self.path == "/v1/packed":
+            told = gzip.compress(json.dumps(dict(self.headers)).encode())
+            self.send_response(200)
+            self.send_header("Content-Encoding", "gzip")
+            self.send_header("Content-Length", str(len(told)))
+            self.end_headers()
+            self.wfile.write(told)
+            return
+        if self.path == "/v1/moved":
+            self.send_response(302)
+            self.send_header("Location", f"http://{self.headers['Host']}/v1/x")
+            self.send_header("Set-Cookie", "session=of-another")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        if self.path == "/v1/encoded":
+            value = self.headers["Authorization"]
+            forms = [
+                base64.b64encode(f"user:{value}".encode()).decode(),
+                urllib.parse.quote(value),
+                value.encode().hex(),
+            ]
+            told = "\n".join(forms).encode()
+            self.send_response(200, value)
+            self.send_header("Content-Length", str(len(told)))
+            self.end_headers()
+            self.wfile.write(told)
+            return
         if self.path == "/v1/stream":
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
@@ -137,6 +169,15 @@ def test_several_requests_on_one_connection(upstream: str) -> None:
         (b"DELETE /v1/x", b"DELETE is not among the methods"), (b"GET /admin", b"not among the paths"),
         (b"GET /v1/../admin", b"no plain path"), (b"GET /v1/%2e%2e/admin", b"no plain path"), (b"GET /v1//admin", b"no plain path"),
         (b"GET /v1/..\\admin", b"no plain path"), (b"GET http://llm.internal/admin", b"not among the paths"),
+        (b"GET //v1/x", b"no plain path"), (b"GET //evil.example.com/v1/x", b"no plain path"),
+        (b"GET /v1/..;/admin", b"no plain path"),
+        (b"GET /v1/..%2fadmin", b"no plain path"), (b"GET /v1/%2e%2e%2fadmin", b"no plain path"),
+        (b"GET /v1/%252e%252e/admin", b"no plain path"), (b"GET /v1/./x", b"no plain path"), (b"GET /v1/x%00y", b"no plain path"),
+        (b"GET /v1/x%0d%0aHost:%20evil", b"no plain path"), (b"GET /v1/%5c..%5cadmin", b"no plain path"),
+        (b"GET http://evil.example.com/v1/x", b"another host"), (b"GET http://llm.internal@evil.example.com/v1/x", b"another host"),
+        (b"GET http://llm.internal:8080/v1/x", b"another host"), (b"GET http://evil.example.com#llm.internal/v1", b"another host"),
+        (b"GET v1/x", b"no plain path"), (b"OPTIONS *", b"no plain path"), (b"TRACE /v1/x", b"never open"),
+        (b"get /admin", b"not among the paths"), (b"CONNECT evil.example.com:443", b"no plain path"),
     ],
 )  # fmt: skip
 def test_what_is_not_open_is_refused_and_never_asked(upstream: str, line: bytes, said: bytes) -> None:
@@ -177,6 +218,8 @@ def test_an_upstream_that_is_not_there_is_said(upstream: str) -> None:
 @pytest.mark.parametrize(
     ("name", "address", "headers"),
     [
+        ("llm", "https://a", {"X": "short"}), ("llm", "https://a", {"X Y": "long enough"}),
+        ("llm", "https://a", {"X:": "long enough"}),
         ("LLM", "https://a", {}), ("a.b", "https://a", {}), ("", "https://a", {}), ("llm", "ftp://a", {}), ("llm", "https://", {}),
         ("llm", "https://u:p@a", {}), ("llm", "https://a?b=c", {}),
         ("llm", "https://a", {"X": "a\r\nb"}), ("llm", "https://a", {"X": ""}),
@@ -192,14 +235,89 @@ def test_its_secrets_are_not_in_its_words() -> None:
     assert SECRET not in repr(service("https://a"))
 
 
-@pytest.mark.parametrize("size", range(1, 12))
-def test_a_secret_is_masked_however_it_is_cut(size: int) -> None:
-    data = b"a--" + b"topsecret" * 2 + b"topsec" + b"xtopsecre"
-    stream = MaskedStream(Mask([b"topsecret", b"other"]))
-    shown = b"".join(stream.feed(data[at : at + size]) for at in range(0, len(data), size)) + stream.finish()
-    assert shown == b"a--" + b"*" * 18 + b"topsecxtopsecre"
+def told_by(answer: bytes) -> dict[str, str]:
+    return dict(json.loads(answer.partition(b"\r\n\r\n")[2])["headers"])
 
 
-def test_nothing_is_held_back_that_begins_no_secret() -> None:
-    stream = MaskedStream(Mask([b"topsecret"]))
-    assert stream.feed(b"data: 2\n\n") == b"data: 2\n\n"
+@pytest.mark.parametrize("name", ["Authorization", "AUTHORIZATION", "authorization", "X-Api_Version", "x_api_version"])
+def test_a_header_of_the_hosts_cannot_be_set_or_doubled(upstream: str, name: str) -> None:
+    asked = Service("llm", upstream, {"Authorization": f"Bearer {SECRET}"}, plain_headers={"X-Api-Version": "7"})
+    sent = f"GET /v1/x HTTP/1.1\r\nHost: llm.internal\r\n{name}: mine\r\n{name}: again\r\nConnection: close\r\n\r\n"
+    got = exchange(asked, sent.encode())
+    assert b"mine" not in got
+    assert b"again" not in got
+    headers = told_by(got)
+    assert headers["X-Api-Version"] == "7"
+    assert headers["Authorization"] == "*" * len(f"Bearer {SECRET}")
+
+
+@pytest.mark.parametrize("host", ["evil.example.com", "127.0.0.1:1", "llm.internal, evil.example.com", ""])
+def test_the_host_header_is_never_the_sandboxs(upstream: str, host: str) -> None:
+    sent = f"GET /v1/x HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-For: a\r\nConnection: close\r\n\r\n"
+    assert told_by(exchange(service(upstream), sent.encode()))["Host"] == upstream.removeprefix("http://")
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /admin HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\nGET /admin HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"Content-Length: 1\r\nContent-Length: 30\r\n\r\nxGET /admin HTTP/1.1\r\n\r\n",
+        b"Content-Length: -1\r\n\r\n",
+        b"Content-Length: 3, 3\r\nContent-Length: 5\r\n\r\nabcde",
+        b"A: b\nC: d\r\n\r\n" + b"\0",
+        b"A : b\r\n\r\n",
+    ],
+)
+def test_a_second_request_cannot_hide_in_the_first(upstream: str, framing: bytes) -> None:
+    got = exchange(
+        service(upstream, paths=("/v1/*",)), b"POST /v1/x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n" + framing
+    )
+    assert got.count(b"HTTP/1.1 ") == 1
+    assert b'"/admin"' not in got
+    assert got.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501", b"HTTP/1.1 200"))
+    assert not got.startswith(b"HTTP/1.1 200") or b"chunked" not in framing
+
+
+def test_what_an_upstream_packs_all_the_same_is_masked(upstream: str) -> None:
+    got = exchange(service(upstream), b"GET /v1/packed HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    assert b"*****" in got
+    assert b"gzip" not in got.lower().partition(b"\r\n\r\n")[0]
+
+
+def test_every_form_of_the_secret_is_masked_and_the_words_of_the_status(upstream: str) -> None:
+    got = exchange(service(upstream), b"GET /v1/encoded HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    assert SECRET.encode() not in got
+    assert SECRET.encode().hex().encode() not in got
+    assert base64.b64encode(SECRET[3:].encode())[:-4] not in got
+    assert got.split(b"\r\n")[0] == b"HTTP/1.1 200 " + b"*" * len(f"Bearer {SECRET}")
+
+
+def test_a_redirect_within_the_upstream_leads_to_the_service_and_its_cookies_to_nobody_else(upstream: str) -> None:
+    moved = b"GET /v1/moved HTTP/1.1\r\nHost: h\r\n\r\n"
+    last = b"GET /v1/x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    got = exchange(service(upstream), moved + last)
+    assert b"http://llm.internal/v1/x\r\n" in got
+    assert b"session=of-another" in got.partition(b"\r\n\r\n")[0]
+    assert b"session" not in got.partition(b"\r\n\r\n")[2]
+
+
+def test_nothing_of_it_is_logged(upstream: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    exchange(service(upstream), b"GET /v1/models HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    assert "X-Echo" in caplog.text
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize("given", [["x"], {"other": Service("llm", "https://a")}, [Service("a", "https://a")] * 2])
+def test_services_that_do_not_fit_are_refused(given: Any) -> None:
+    with pytest.raises(SandboxError) as caught:
+        taken_apart(given)
+    assert caught.value.code == "invalid_configuration"
+
+
+def test_a_bundle_that_is_not_there_is_refused() -> None:
+    with pytest.raises(SandboxError, match="nowhere"):
+        taken_apart([Service("llm", "https://a", ca_bundle="nowhere.pem")])

@@ -1,0 +1,167 @@
+"""Masking of what must not be shown: secrets, and the forms in which programs print them, also where they come in pieces.
+
+A mask keeps a secret from being shown by accident. It is no wall: a program that has a secret can print it letter by letter.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote, quote_plus
+
+# Shorter values are in every text by chance, and masking would garble it.
+LEAST_CHARS = 8
+# Of a secret that a border cuts in two, a part of so many characters is masked as well.
+LEAST_PART = 4
+STAR = b"*"
+_BASE64_LINES = (76, 64)
+
+
+def forms_of(value: str) -> frozenset[bytes]:
+    """The bytes by which ``value`` may be printed: as it is, in base64, hexadecimal, URLs and JSON, on a terminal, line by line.
+
+    Base64 is found at any place of a longer text, with the letters of URLs too, and in lines of 76 or 64. Only forms of
+    at least 8 bytes are among them.
+    """
+    plain = value.encode("utf-8", "surrogateescape")
+    core = value.strip()
+    inner = forms_of(core) if core != value else frozenset()
+    found = {plain, plain.replace(b"\n", b"\r\n"), plain.hex().encode(), plain.hex().upper().encode()}
+    percent = quote(plain, safe="")
+    found |= {form.encode() for form in (percent, quote(plain), quote_plus(plain), _lower_percent(percent))}
+    for ascii_only in (True, False):
+        found.add(json.dumps(value, ensure_ascii=ascii_only)[1:-1].encode("utf-8", "surrogateescape"))
+    found |= _in_base64(plain)
+    lines = [line.strip() for line in plain.splitlines()]
+    if len(lines) > 1:  # of a key in lines, each is worth hiding, but for those that frame every key
+        found |= {line for line in lines if not line.startswith(b"-----")}
+    return inner | {form for form in found if len(form) >= LEAST_CHARS}
+
+
+def _lower_percent(text: str) -> str:
+    return re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), text)
+
+
+def _in_base64(plain: bytes) -> set[bytes]:
+    found = {base64.b64encode(plain), base64.b64encode(plain + b"\n")}
+    for before in range(3):  # at each place of a longer text: the letters that follow from the value alone
+        letters = base64.b64encode(bytes(before) + plain)
+        found.add(letters[(0, 2, 3)[before] : (before + len(plain)) * 8 // 6])
+    found |= {form.translate(bytes.maketrans(b"+/", b"-_")) for form in found}
+    for width in _BASE64_LINES:
+        found |= {_in_lines(form, width) for form in tuple(found) if len(form) > width}
+    return found
+
+
+def _in_lines(form: bytes, width: int) -> bytes:
+    return b"\n".join(form[at : at + width] for at in range(0, len(form), width))
+
+
+class Mask:
+    """Replaces secrets in bytes and texts. ``secrets`` maps each form to what is shown for it.
+
+    None stands for stars, as many as it had bytes.
+    """
+
+    def __init__(self, secrets: Mapping[bytes, bytes | None]) -> None:
+        longest_first = sorted((form for form in secrets if form), key=len, reverse=True)
+        self._shown = {form: STAR * len(form) if (shown := secrets[form]) is None else shown for form in longest_first}
+        self._texts = {_text(form): _text(shown) for form, shown in self._shown.items()}
+
+    @classmethod
+    def of_stars(cls, values: Iterable[str]) -> Mask:
+        """One that hides every form of these values and leaves every length as it is."""
+        return cls({form: None for value in values for form in (*forms_of(value), value.encode("utf-8", "replace"))})
+
+    def __bool__(self) -> bool:
+        return bool(self._shown)
+
+    def whole(self, data: bytes) -> bytes:
+        """``data`` with every secret in it masked."""
+        for form, shown in self._shown.items():
+            if form in data:
+                data = data.replace(form, shown)
+        return data
+
+    def text(self, text: str) -> str:
+        """``text`` with every secret in it masked."""
+        for form, shown in self._texts.items():
+            if form in text:
+                text = text.replace(form, shown)
+        return text
+
+    def part(self, text: str) -> str:
+        """The same for what was cut out of a longer text: at its borders also where only a part of a secret is there."""
+        text = self.text(text)
+        for form, shown in self._texts.items():
+            most = min(len(form) - 1, len(text))
+            for size in range(most, LEAST_PART - 1, -1):
+                if text.endswith(form[:size]):
+                    text = text[:-size] + shown
+                    break
+            for size in range(most, LEAST_PART - 1, -1):
+                if text.startswith(form[-size:]):
+                    text = shown + text[size:]
+                    break
+        return text
+
+    def drawn(self, text: str) -> str:
+        """The same for a screen, whose lines break a secret where they end; there are as many lines as before."""
+        for form, shown in self._texts.items():
+            broken = "\n?".join(map(re.escape, form.replace("\n", "")))
+            text = re.sub(broken, lambda match, shown=shown: shown + "\n" * match[0].count("\n"), text)  # type: ignore[misc]
+        return text
+
+    def begun(self, data: bytes) -> int:
+        """How many of the last bytes of ``data`` may be the beginning of a secret."""
+        longest = 0
+        for form in self._shown:
+            at = data.find(form[:1], max(0, len(data) - len(form) + 1))
+            while at >= 0 and len(data) - at > longest:
+                if form.startswith(data[at:]):
+                    longest = len(data) - at
+                    break
+                at = data.find(form[:1], at + 1)
+        return longest
+
+
+class MaskedStream:
+    """Masks bytes that come in pieces: holds back what may be the beginning of a secret until more is known."""
+
+    def __init__(self, mask: Mask) -> None:
+        self._mask = mask
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be shown of ``data`` and of what was held back."""
+        masked = self._mask.whole(self._held + data)
+        shown = len(masked) - self._mask.begun(masked)
+        self._held = masked[shown:]
+        return masked[:shown]
+
+    def finish(self) -> bytes:
+        """What was held back at the end."""
+        held, self._held = self._held, b""
+        return held
+
+
+def credentials_of(header: str) -> tuple[str, ...]:
+    """What of the value of a header is to be hidden: all of it, what follows its scheme, and the parts of a Basic one."""
+    scheme, _, rest = header.partition(" ")
+    if not rest or scheme.lower() not in ("bearer", "basic", "token", "digest", "apikey"):
+        return (header,)
+    found = [header, rest.strip()]
+    if scheme.lower() == "basic":
+        try:
+            user, _, password = base64.b64decode(rest.strip(), validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return tuple(found)
+        found += [f"{user}:{password}", *([password] if len(password) >= LEAST_CHARS else [])]
+    return tuple(found)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
