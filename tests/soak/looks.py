@@ -24,6 +24,8 @@ def _all_sleep(listed: ProcessesResult) -> ProcessesResult | None:
 
 
 def usage(s: Subject) -> None:
+    # A command whose last line was waited for may still be on its way out.
+    eventually(lambda: set(s.env.usage().unwrap().running) == set(s.sleeping), 3.0)
     used = s.env.usage().unwrap()
     check(set(used.running) == set(s.sleeping), f"{used.running} run, not {s.sleeping}")
     check((used.memory_limit_bytes, used.process_limit) == (384 * MIB, 192), used)
