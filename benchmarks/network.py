@@ -107,9 +107,7 @@ class Side:
     def connect(self, rounds: int) -> float:
         """Median ms until a connection stands."""
         proxied = "yes" if self.proxied else "no"
-        return float(
-            self.ask(f"python3 - {proxied} {self.host} {self.http} {rounds} <<'PROGRAM'\n{CONNECTS}\nPROGRAM")
-        )
+        return float(self.ask(f"python3 - {proxied} {self.host} {self.http} {rounds} <<'PROGRAM'\n{CONNECTS}\nPROGRAM"))
 
     @contextmanager
     def going(self, command: str) -> Iterator[None]:
@@ -121,14 +119,23 @@ class Side:
         finally:
             self.env.kill(ident).unwrap()
 
-    def answers(self, rounds: int) -> list[float]:
-        """ms of each of so many run("true")."""
-        taken = []
-        for _ in range(rounds):
-            began = time.perf_counter()
-            self.env.run("true", session=None).unwrap()
-            taken.append((time.perf_counter() - began) * 1000)
-        return taken
+    def run(self) -> None:
+        """One run("true")."""
+        self.env.run("true", session=None).unwrap()
+
+    def usage(self) -> None:
+        """A request that starts no process."""
+        self.env.usage().unwrap()
+
+
+def times(call: Callable[[], None], rounds: int) -> list[float]:
+    """ms of each of so many calls."""
+    taken = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        call()
+        taken.append((time.perf_counter() - began) * 1000)
+    return taken
 
 
 def in_turns(pipe: Callable[[], float], bridge: Callable[[], float], rounds: int, unit: str) -> Row:
@@ -157,15 +164,25 @@ def stalled(pipe: Side, size: int, rounds: int) -> Row:
 
 
 def beside(side: Side, rounds: int) -> Row:
-    """run("true") of a sandbox that downloads as fast as it can, beside its quiet value; ms."""
-    quiet, busy = [], []
+    """Answers of a sandbox that downloads as fast as it can, in ms; quiet ones, and those beside a command that merely computes.
+
+    ``request`` is one that starts no process: what the pipe adds. What a command that computes costs is no matter of the network.
+    """
+    found: dict[str, list[float]] = {}
     for _ in range(3):
-        quiet += side.answers(rounds)
-        with side.going(f"{side.curl} -o /dev/null {side.url(1 << 40)}"):
-            busy += side.answers(rounds)
+        for state, command in (
+            ("quiet", "sleep 600"),
+            ("computing", "head -c 1T /dev/zero > /dev/null"),
+            ("busy", f"{side.curl} -o /dev/null {side.url(1 << 40)}"),
+        ):
+            with side.going(command):
+                found.setdefault(state, []).extend(times(side.run, rounds))
+                found.setdefault(f"{state}_request", []).extend(times(side.usage, rounds))
+    busy, median = found["busy"], {name: statistics.median(taken) for name, taken in found.items()}
     return {
-        "unit": "ms", "p50": statistics.median(busy), "p90": sorted(busy)[int(len(busy) * 0.9)], "max": max(busy),
-        "quiet_p50": statistics.median(quiet), "ratio": statistics.median(busy) / statistics.median(quiet),
+        "unit": "ms", "p50": median["busy"], "p90": sorted(busy)[int(len(busy) * 0.9)], "quiet_p50": median["quiet"],
+        "computing_p50": median["computing"], "ratio": median["busy"] / median["quiet"],
+        "request_p50": median["busy_request"], "quiet_request_p50": median["quiet_request"],
     }  # fmt: skip
 
 
@@ -220,7 +237,9 @@ def server(addresses: list[str]) -> Iterator[tuple[int, int]]:
 
 def show(name: str, row: Row) -> None:
     """One line."""
-    figures = "  ".join(f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+    figures = "  ".join(
+        f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+    )
     print(f"{name:32}{figures}", flush=True)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 SEND_SECONDS = 30.0
-CHUNK = 1 << 18
+CHUNK = 1 << 17
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2
 
