@@ -20,7 +20,7 @@ CONNECT_SECONDS = 10.0
 # Of the addresses of a name, so many are tried.
 MOST_ADDRESSES = 4
 
-P = TypeVar("P", bound=asyncio.BaseProtocol)
+P = TypeVar("P", bound=asyncio.Protocol)
 
 
 class RefusedError(Exception):

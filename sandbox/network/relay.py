@@ -34,10 +34,11 @@ def _buffer() -> memoryview:
     return made
 
 
-class Relay(asyncio.BufferedProtocol):
+class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
     """Lives in the loop of its ``Egress``. Reads no more than the guest has credit for, so that nothing waits here.
 
-    What is read goes through one buffer of the thread's: ``send`` has to be done with it when it returns.
+    What is read goes through one buffer of the thread's: ``send`` has to be done with it when it returns. ``data_received`` is
+    for what another protocol read before this one took the connection over.
     """
 
     def __init__(self, channel: int, send: Frames, allowance: Allowance | None = None) -> None:
@@ -51,6 +52,7 @@ class Relay(asyncio.BufferedProtocol):
         self._why: str | None = None
         self._transport: asyncio.Transport | None = None
         self._window = TUNNEL_WINDOW
+        self._early = b""
         self._owed = 0
         self._writable = True
         self._told_end = False
@@ -65,6 +67,9 @@ class Relay(asyncio.BufferedProtocol):
 
     def begin(self) -> None:
         """The sandbox knows that the connection stands, and has credit: let bytes flow."""
+        early, self._early = self._early, b""
+        for at in range(0, len(early), FLOW_CHUNK):
+            self._pass_on(memoryview(early)[at : at + FLOW_CHUNK])
         if self._window and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -74,15 +79,22 @@ class Relay(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """See ``asyncio.BufferedProtocol``."""
-        self.last_active = time.monotonic()
-        self.received_bytes += nbytes
-        if self._allowance is not None and (why := self._allowance.received(nbytes)) is not None:
-            self.abort(why)
-            return
-        self._window -= nbytes
-        self._send(Kind.DATA, self.channel, _buffer()[:nbytes])
+        self._pass_on(_buffer()[:nbytes])
         if not self._window and self._transport is not None:
             self._transport.pause_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """What came before ``begin``; less than the credit of a connection."""
+        self._early += data
+
+    def _pass_on(self, data: memoryview) -> None:
+        self.last_active = time.monotonic()
+        self.received_bytes += len(data)
+        if self._allowance is not None and (why := self._allowance.received(len(data))) is not None:
+            self.abort(why)
+            return
+        self._window -= len(data)
+        self._send(Kind.DATA, self.channel, data)
 
     def eof_received(self) -> bool:
         """See ``asyncio.BufferedProtocol``; the other direction stays open."""
