@@ -71,7 +71,7 @@ class Side:
         """What a command prints, which has to work."""
         ran = self.env.run(command, session=None, timeout_seconds=seconds).unwrap()
         assert ran.exit_code == 0, ran.output
-        return ran.output
+        return ran.stdout
 
     def download(self, size: int, scheme: str = "http") -> float:
         """MB a second."""

@@ -27,7 +27,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """N bytes."""
-        left = size = int(self.path.strip("/") or 0)
+        left = size = int(self.path.strip("/").partition("?")[0] or 0)
         self.send_response(200)
         self.send_header("Content-Length", str(size))
         self.end_headers()
