@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +18,8 @@ from .allowance import Allowance
 # Of what the far end has not taken yet; the sandbox gets no further credit while there is more.
 WRITE_BUFFER = 256 * 1024
 CREDIT_STEP = TUNNEL_WINDOW // 4
+# SO_LINGER with no time.
+RESET = struct.pack("ii", 1, 0)
 
 
 class Frames(Protocol):
@@ -147,9 +152,11 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         self._close_when_done()
 
     def abort(self, why: str) -> None:
-        """Cut it."""
+        """Cut it: reset, so that the far end does not take it for an orderly end of what was sent."""
         transport, self._transport = self._transport, None
         if transport is not None:
+            with contextlib.suppress(OSError):  # gone already
+                transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             transport.abort()
         self._end(why)
 

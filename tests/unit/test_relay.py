@@ -90,3 +90,19 @@ def test_what_came_before_it_began_comes_first_and_counts() -> None:
         far.close()
 
     asyncio.run(go())
+
+
+def test_a_cut_is_no_orderly_end() -> None:
+    async def go() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            loop = asyncio.get_running_loop()
+            _, relay = await loop.create_connection(lambda: Relay(1, Told()), *server.getsockname())
+            far, _ = server.accept()
+            relay.begin()
+            relay.abort("the rules were changed")
+            await asyncio.sleep(0)  # transports close in the next round
+            far.settimeout(5)
+            with far, pytest.raises(ConnectionResetError):
+                far.recv(1)
+
+    asyncio.run(go())
