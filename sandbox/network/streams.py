@@ -26,6 +26,8 @@ MOST_MESSAGE_BYTES = 4096
 CUT = "it was cut in the sandbox"
 # A direction.
 MOST_CONNECTIONS = 256
+# Of what the reader hands over, so much is done before what it began gets its turn.
+MOST_CALLS = 32
 
 
 @dataclass(slots=True)
@@ -172,7 +174,7 @@ class Streams:
 
     def _do_calls(self) -> None:
         try:
-            for _ in range(len(self._calls)):
+            for _ in range(min(len(self._calls), MOST_CALLS)):
                 self._calls.popleft()()
         finally:
             if self._calls and self._loop is not None:  # one raised, or more came meanwhile
