@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import select
 import socket
+import ssl
 import struct
 import threading
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 SEND_SECONDS = 30.0
-CHUNK = 1 << 20
+CHUNK = 1 << 17
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2
 
@@ -26,7 +27,10 @@ class AttachStream:
     def __init__(self, attached: Any) -> None:
         self._attached = attached  # holds the HTTP response, which would close the socket when it goes
         self._socket: socket.socket = getattr(attached, "_sock", attached)
-        self._socket.settimeout(SEND_SECONDS)
+        # Python looks before each call on a socket with a timeout; this class does so itself, and only where it has to wait.
+        self._encrypted = isinstance(self._socket, ssl.SSLSocket)
+        self._socket.settimeout(SEND_SECONDS if self._encrypted else 0)
+        self._buffer = memoryview(bytearray(CHUNK))
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._room = select.poll()
@@ -40,7 +44,12 @@ class AttachStream:
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
         """See ``ByteStream``."""
-        return self._socket.send(data) if self._room.poll(timeout_seconds * 1000) else 0
+        if not self._room.poll(timeout_seconds * 1000):
+            return 0
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:  # another process holds the socket too, and was faster
+            return 0
 
     def receive(self, timeout_seconds: float) -> bytes | None:
         """See ``ByteStream``."""
@@ -48,10 +57,10 @@ class AttachStream:
             buffered = getattr(self._socket, "pending", lambda: 0)()  # of a TLS connection
             if not buffered and not self._poll.poll(timeout_seconds * 1000):
                 return None
-            data = self._socket.recv(CHUNK)
-            if not data:
+            size = self._socket.recv_into(self._buffer)
+            if not size:
                 return b""
-            if output := self._unwrap(data):
+            if output := self._unwrap(self._buffer[:size]):
                 return output
 
     def close(self) -> None:
@@ -78,9 +87,8 @@ class AttachStream:
         """The last the guest wrote to its stderr."""
         return self._stderr.decode("utf-8", "replace")
 
-    def _unwrap(self, data: bytes) -> bytes:
-        """What is stdout in ``data``; a header may be cut anywhere."""
-        view = memoryview(data)
+    def _unwrap(self, view: memoryview) -> bytes:
+        """What is stdout in ``view``; a header may be cut anywhere."""
         output: list[memoryview] = []
         while view:
             if not self._left:

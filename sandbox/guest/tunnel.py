@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .reactor import Reactor
 
 CREDIT_STEP = wire.TUNNEL_WINDOW // 4
-# Short enough that a frame of something else between two of them is not late.
-CHUNK = 64 * 1024
 # SO_LINGER with no time: closing resets the connection, so that a cut is not taken for an end.
 RESET = struct.pack("ii", 1, 0)
 
@@ -128,7 +126,7 @@ class Tunnel:
             self._watch()
             return
         try:
-            data = self._socket.recv(min(CHUNK, self._window)) if self._window > 0 else None
+            data = self._socket.recv(min(wire.FLOW_CHUNK, self._window)) if self._window > 0 else None
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

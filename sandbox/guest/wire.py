@@ -27,6 +27,9 @@ MAX_PAYLOAD = 256 * 1024
 WINDOW = 2 * 1024 * 1024
 # Of one connection through the pipe: there may be hundreds, and a guest holds what a stalled program does not take.
 TUNNEL_WINDOW = 512 * 1024
+# Of a connection's frames: short enough that a frame of something else between two of them is not late, and with its header as
+# much as a pipe takes at once.
+FLOW_CHUNK = 64 * 1024 - HEADER.size
 NONCE_BYTES = 8
 # Requests carry at most one written text (8 MiB, six times that in the worst JSON escapes) and some fields.
 MAX_MESSAGE = 64 * 1024 * 1024

@@ -6,18 +6,17 @@ import asyncio
 import contextlib
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from sandbox.guest.wire import TUNNEL_WINDOW, Kind
+from sandbox.guest.wire import FLOW_CHUNK, TUNNEL_WINDOW, Kind
 
 from .allowance import Allowance
 
 # Of what the far end has not taken yet; the sandbox gets no further credit while there is more.
 WRITE_BUFFER = 256 * 1024
-# Short enough that a request between two of them is not late.
-CHUNK = 64 * 1024
 CREDIT_STEP = TUNNEL_WINDOW // 4
 # SO_LINGER with no time.
 RESET = struct.pack("ii", 1, 0)
@@ -29,8 +28,23 @@ class Frames(Protocol):
     def __call__(self, kind: int, channel: int, payload: bytes | memoryview = b"", /) -> None: ...
 
 
-class Relay(asyncio.Protocol):
-    """Lives in the loop of its ``Egress``."""
+_threads = threading.local()
+
+
+def _buffer() -> memoryview:
+    """Where this thread reads into: one for all its connections."""
+    made: memoryview | None = getattr(_threads, "buffer", None)
+    if made is None:
+        made = _threads.buffer = memoryview(bytearray(FLOW_CHUNK))
+    return made
+
+
+class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
+    """Lives in the loop of its ``Egress``. Reads no more than the guest has credit for, so that nothing waits here.
+
+    What is read goes through one buffer of the thread's: ``send`` has to be done with it when it returns. ``data_received`` is
+    for what another protocol read before this one took the connection over.
+    """
 
     def __init__(self, channel: int, send: Frames, allowance: Allowance | None = None) -> None:
         self.channel = channel
@@ -43,52 +57,67 @@ class Relay(asyncio.Protocol):
         self._why: str | None = None
         self._transport: asyncio.Transport | None = None
         self._window = TUNNEL_WINDOW
-        self._held = bytearray()
+        self._early = b""
         self._owed = 0
         self._writable = True
-        self._far_ended = False
         self._told_end = False
         self._near_ended = False
-        self._begun = False
 
     # --- the far end ------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See ``asyncio.Protocol``."""
+        """See ``asyncio.BufferedProtocol``."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
         self._transport.pause_reading()  # until the sandbox was told that it is open
 
     def begin(self) -> None:
-        """The sandbox knows that the connection stands: let bytes flow."""
-        self._begun = True
-        self._pass_on()
+        """The sandbox knows that the connection stands, and has credit: let bytes flow."""
+        early, self._early = self._early, b""
+        for at in range(0, len(early), FLOW_CHUNK):
+            self._pass_on(memoryview(early)[at : at + FLOW_CHUNK])
+        if self._window and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  credit decides
+        """See ``asyncio.BufferedProtocol``."""
+        return _buffer()[: self._window]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See ``asyncio.BufferedProtocol``."""
+        self._pass_on(_buffer()[:nbytes])
+        if not self._window and self._transport is not None:
+            self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``."""
+        """What came before ``begin``; less than the credit of a connection."""
+        self._early += data
+
+    def _pass_on(self, data: memoryview) -> None:
         self.last_active = time.monotonic()
         self.received_bytes += len(data)
         if self._allowance is not None and (why := self._allowance.received(len(data))) is not None:
             self.abort(why)
             return
-        self._held += data
-        self._pass_on()
+        self._window -= len(data)
+        self._send(Kind.DATA, self.channel, data)
 
     def eof_received(self) -> bool:
-        """See ``asyncio.Protocol``; the other direction stays open."""
-        self._far_ended = True
-        self._pass_on()
+        """See ``asyncio.BufferedProtocol``; the other direction stays open."""
+        self._told_end = True
+        self._send(Kind.END, self.channel)
+        self._close_when_done()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See ``asyncio.Protocol``."""
+        """See ``asyncio.BufferedProtocol``."""
         self._end("" if exc is None else str(exc) or type(exc).__name__)
 
     def pause_writing(self) -> None:
-        """See ``asyncio.Protocol``."""
+        """See ``asyncio.BufferedProtocol``."""
         self._writable = False
 
     def resume_writing(self) -> None:
-        """See ``asyncio.Protocol``."""
+        """See ``asyncio.BufferedProtocol``."""
         self._writable = True
         self._give_credit()
 
@@ -109,7 +138,7 @@ class Relay(asyncio.Protocol):
     def credit(self, size: int) -> None:
         """The sandbox took ``size`` bytes."""
         self._window = min(self._window + size, TUNNEL_WINDOW)
-        self._pass_on()
+        self.begin()
 
     def end(self) -> None:
         """The sandbox has no more to send."""
@@ -138,23 +167,6 @@ class Relay(asyncio.Protocol):
         if self._writable and (self._owed >= CREDIT_STEP):
             owed, self._owed = self._owed, 0
             self._send(Kind.CREDIT, self.channel, owed.to_bytes(4, "big"))
-
-    def _pass_on(self) -> None:
-        if not self._begun:
-            return
-        while self._held and self._window:
-            size = min(len(self._held), self._window, CHUNK)
-            piece = bytes(memoryview(self._held)[:size])
-            del self._held[:size]
-            self._window -= size
-            self._send(Kind.DATA, self.channel, piece)
-        if self._far_ended:
-            if not self._held and not self._told_end:
-                self._told_end = True
-                self._send(Kind.END, self.channel)
-                self._close_when_done()
-        elif self._transport is not None and not self._transport.is_closing():
-            (self._transport.pause_reading if self._held else self._transport.resume_reading)()
 
     def _close_when_done(self) -> None:
         if self._told_end and self._near_ended and self._transport is not None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ MOST_MESSAGE_BYTES = 4096
 CUT = "it was cut in the sandbox"
 # A direction.
 MOST_CONNECTIONS = 256
+# Of what the reader hands over, so much is done before what it began gets its turn.
+MOST_CALLS = 32
 
 
 @dataclass(slots=True)
@@ -55,6 +58,7 @@ class Streams:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._calls: deque[Callable[[], None]] = deque()
         # Closed with the sandbox; used in the loop only.
         self.servers: set[asyncio.Server] = set()
         # Cut with the pipe: connections that wait for the guest's answer.
@@ -168,7 +172,17 @@ class Streams:
                     target=self._run, args=(self._loop,), name="gamebox-streams", daemon=True
                 )
                 self._thread.start()
-            self._loop.call_soon_threadsafe(call)
+            self._calls.append(call)
+            if len(self._calls) == 1:  # else it is awake already: to wake it costs as much as what it is to do
+                self._loop.call_soon_threadsafe(self._do_calls)
+
+    def _do_calls(self) -> None:
+        try:
+            for _ in range(min(len(self._calls), MOST_CALLS)):
+                self._calls.popleft()()
+        finally:
+            if self._calls and self._loop is not None:  # one raised, or more came meanwhile
+                self._loop.call_soon_threadsafe(self._do_calls)
 
     @property
     def closed(self) -> bool:
