@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .network.policy import Network
     from .network.services import Service
     from .network.side_services import Ready, SideService
+    from .packages.cache import PackageCache
     from .testing import FakeEnvironment
     from .watching import CancelToken
 
@@ -39,6 +40,7 @@ _HOMES = {
     "Ready": ".network.side_services",
     "Service": ".network.services",
     "SideService": ".network.side_services",
+    "PackageCache": ".packages.cache",
     "FakeEnvironment": ".testing",
 }
 
@@ -56,6 +58,7 @@ __all__ = [
     "Network",
     "Notice",
     "OperationError",
+    "PackageCache",
     "Ready",
     "SandboxError",
     "SandboxUnavailableError",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import typer
 
-from .cli_network import ALLOW_HELP, NETWORK_HELP, policy_of
+from .cli_network import ALLOW_HELP, CACHE_HELP, NETWORK_HELP, cache_in, kept_one, policy_of
 from .cli_words import envelope_for_cli, hint_for_cli, message_for_cli
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ EPILOG = """Examples:
 
 
 # What `gamebox run --in` can do with a sandbox that is there; all else was settled when it was made.
-_WITH_IN = frozenset({"allow", "command", "timeout", "env", "stdin", "as_json", "inside", "take_over", "forward"})
+_WITH_IN = frozenset({"allow", "cache", "command", "timeout", "env", "stdin", "as_json", "inside", "take_over", "forward"})
 
 
 def run(
@@ -66,6 +66,7 @@ def run(
     timeout: float = typer.Option(120.0, help="Seconds after which the command and all it started are killed."),
     network: str = typer.Option("none", help=NETWORK_HELP),
     allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
+    cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
     memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit, as in 512m or 2g."),
     cpus: float = typer.Option(DEFAULT_CPUS, help="How many processors at most."),
     disk: str | None = typer.Option(None, help="Workspace and home together, as in 20g; else half of the memory."),
@@ -97,7 +98,8 @@ def run(
     _refuse_with_in(ctx, kept)
     folder = None if local else workspace
     asked = sandbox_of(
-        image, folder, network, memory, cpus, local, allow=allow, disk=disk, profile=profile, runtime=runtime, kept=kept
+        image, folder, network, memory, cpus, local, allow=allow, cache=cache, disk=disk, profile=profile, runtime=runtime,
+        kept=kept,
     )  # fmt: skip
     with _opened(asked, timeout) as sandbox:
         if local and workspace is not None:  # LocalEnvironment would work in the folder itself
@@ -178,12 +180,12 @@ class Kept(NamedTuple):
 
 def sandbox_of(
     image: str, workspace: Path | None, network: str, memory: str, cpus: float, local: bool, *,
-    allow: Sequence[str] = (), disk: str | None = None, profile: str = DEFAULT_PROFILE, runtime: str | None = None,
-    kept: Kept = Kept(),
+    allow: Sequence[str] = (), cache: Path | None = None, disk: str | None = None, profile: str = DEFAULT_PROFILE,
+    runtime: str | None = None, kept: Kept = Kept(),
 ) -> GuestEnvironment:  # fmt: skip
     """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good."""
     if kept.inside is not None:
-        return _kept_one(kept.inside, kept.take_over, allow)
+        return kept_one(kept.inside, kept.take_over, allow, cache, _report)
     from dataclasses import replace
 
     from .limits import Limits
@@ -191,7 +193,7 @@ def sandbox_of(
     policy = policy_of(network, allow)
     if local:
         asked_for = {"disk": disk, "runtime": runtime, "profile": None if profile == DEFAULT_PROFILE else profile}
-        asked_for["allow"] = allow[0] if allow else None
+        asked_for |= {"allow": allow[0] if allow else None, "cache": None if cache is None else str(cache)}
         _refuse_with_local(asked_for, kept)
     disk_bytes = None if disk is None else size_of(disk, "a disk")
     limits = Limits(memory_bytes=size_of(memory), cpus=cpus, disk_bytes=disk_bytes)
@@ -203,7 +205,7 @@ def sandbox_of(
 
     return DockerEnvironment(
         image=image, workspace=workspace, limits=limits, network=policy, report=_report, profile=profile, runtime=runtime,
-        keep=kept.keep, name=kept.name, keep_seconds=kept.seconds,
+        keep=kept.keep, name=kept.name, keep_seconds=kept.seconds, cache=cache_in(cache, network),
     )  # fmt: skip
 
 
@@ -218,13 +220,6 @@ def _refuse_with_in(ctx: typer.Context, kept: Kept) -> None:
         source = ctx.get_parameter_source(name)
         if name not in _WITH_IN and source is not None and source.name == "COMMANDLINE":
             raise bad_input(f"{option.opts[-1]} means nothing with --in: that sandbox is there.", f"Leave out {option.opts[-1]}.")
-
-
-def _kept_one(known: str, take_over: bool, allow: Sequence[str]) -> GuestEnvironment:
-    from .docker.environment import DockerEnvironment
-
-    rules = policy_of("none", allow) if allow else None
-    return DockerEnvironment.attach(known, take_over=take_over, network=rules, report=_report)
 
 
 def _local(workspace: Path | None, limits: Limits) -> GuestEnvironment:

@@ -20,12 +20,14 @@ from sandbox.network.names import for_guest
 from sandbox.network.policy import Network
 from sandbox.network.services import Service
 from sandbox.network.side_services import SideService
+from sandbox.packages.cache import PackageCache
 from sandbox.results import ForkResult
 from sandbox.state.base import StartBase
 from sandbox.state.forking import forked
 from sandbox.transport import Transport
 
 from . import container, enforcement, fitting, kept, owners, reaching, trust
+from .caching import CachingEnvironment
 from .disk import Disk, prepare
 from .engine import connect, translated
 from .events import watch
@@ -36,7 +38,6 @@ from .orphans import sweep
 from .profiles import profile_named
 from .removal import remove
 from .runtime import RuntimeVolume, ensure_runtime, forget_runtime
-from .served import ServedEnvironment
 from .stream import AttachStream
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ log = logging.getLogger(__name__)
 START_SECONDS = 30.0
 
 
-class DockerEnvironment(ServedEnvironment):
+class DockerEnvironment(CachingEnvironment):
     """A sandbox on a Docker Engine; use it as a context manager, or ``start()`` and ``close()``.
 
     ``image`` must be on the engine (``gamebox/*`` images are built when they are missing; nothing is pulled). ``workspace`` is a
@@ -57,7 +58,8 @@ class DockerEnvironment(ServedEnvironment):
     ``changes`` and ``export_patch`` compare with. ``profile`` is default, root or conformance (see docs/isolation.md);
     ``runtime`` names one of the engine's OCI runtimes, as in "runsc". ``services`` run beside it, each in a sandbox of its own, and
     are reached from it by their names (see ``SideService``); a RunningService of another environment is shared with that. A
-    ``Service`` among them stands for one that the host asks with credentials of its own. Raises SandboxError.
+    ``Service`` among them stands for one that the host asks with credentials of its own. ``cache`` is where pip, uv and npm find
+    packages with no network. Raises SandboxError.
 
     With ``keep`` the sandbox survives this process, and a cut of the connection to it: ``close`` leaves it running and ``remove``
     ends it; ``attach`` finds it again, by its id or by ``name``. Without any orchestrator for ``keep_seconds`` it ends by itself.
@@ -81,17 +83,18 @@ class DockerEnvironment(ServedEnvironment):
         keep_seconds: float = 3600.0,
         name: str | None = None,
         services: Sequence[Service] | Mapping[str, Service | SideService | RunningService] | None = None,
+        cache: PackageCache | None = None,
     ) -> None:
         super().__init__(image, profile_named(profile), limits or Limits(), network, approver, track_changes)
         self._workspace = None if workspace is None else Path(workspace)
         self._env = dict(env or {})
         self._bundle = None if ca_bundle is None else Path(ca_bundle)
-        self._report = report or log.info
-        self._oci_runtime = runtime
+        self._report, self._oci_runtime = report or log.info, runtime
         self._keep, self._keep_seconds, self._given_name = keep, keep_seconds, name
         kept.check(keep_seconds, name)
         if self.profile.warning:
             log.warning(self.profile.warning)
+        self._use_cache(cache)
         check_inputs(image, self._workspace, self._bundle, self._env)
         of_host, beside = taken_apart(services)
         self._services = {**{service.name: service for service in of_host}, **beside}
@@ -106,6 +109,7 @@ class DockerEnvironment(ServedEnvironment):
         take_over: bool = False,
         network: Network | None = None,
         services: Sequence[Service] | None = None,
+        cache: PackageCache | None = None,
         approver: Approver | None = None,
         report: Callable[[str], None] | None = None,
     ) -> Self:
@@ -113,15 +117,15 @@ class DockerEnvironment(ServedEnvironment):
 
         One orchestrator owns it at a time: where another one does, this is refused unless ``take_over``. A paused sandbox is
         resumed. ``network`` is the policy from now on, none where it is left out: rules are their owner's and do not stay with the
-        sandbox, nor do ``services`` of the host, whose names are those it was made with. Raises SandboxError: sandbox_not_found,
-        sandbox_owned, sandbox_unavailable, and as the engine does.
+        sandbox, nor do its ``cache`` and ``services`` of the host, whose names are those it was made with. Raises SandboxError:
+        sandbox_not_found, sandbox_owned, sandbox_unavailable, and as the engine does.
         """
         client = connect()
         found = kept.find(client, id_or_name)
         env = cls(
             found.image, limits=found.limits, network=kept.network_of(found, network), approver=approver, report=report,
             profile=found.profile, runtime=found.runtime, track_changes=found.track_changes, keep=True, keep_seconds=found.seconds,
-            name=found.name, services=services,
+            name=found.name, services=services, cache=cache,
         )  # fmt: skip
         env._kept, env._take_over, env._name, env._disk = found, take_over, found.ident, found.disk
         return env.start()
@@ -142,8 +146,9 @@ class DockerEnvironment(ServedEnvironment):
             runtime, stream, hello_keep = self._create(client, image_id, runtime, disk)
         finally:
             disk.release()
+        environ = self._cache_variables() | self._env
         place = container.place_of(
-            runtime, self.profile, self.network, image_env, self._env, self._bundle is not None, self._names()
+            runtime, self.profile, self.network, image_env, environ, self._bundle is not None, self._names()
         )
         hello = {
             **self._hello(place, isolated=True),
@@ -167,7 +172,7 @@ class DockerEnvironment(ServedEnvironment):
             self._kept = Kept(
                 self._name, kept.new_token(), self._keep_seconds, self._given_name, self.image, self.profile.name, self.network,
                 self.limits, disk, self._oci_runtime, self.track_changes,
-                (*(["env"] if self._env else []), *(["ca_bundle"] if self._bundle else [])),
+                (*(["env"] if self._env else []), *(["ca_bundle"] if self._bundle else []), *(["cache"] if self._cache else [])),
             )  # fmt: skip
             self._ownership = owners.claim(self._name)
         try:
@@ -250,7 +255,7 @@ class DockerEnvironment(ServedEnvironment):
         twin = type(self)(
             self.image, limits=self.limits, network=self.network, env=self._env, ca_bundle=self._bundle,
             approver=self.approver, report=self._report, profile=self.profile.name, runtime=self._oci_runtime,
-            track_changes=self.track_changes, services=self._services,
+            track_changes=self.track_changes, services=self._services, cache=self._cache,
         )  # fmt: skip
         self.hidden.copy_to(twin.hidden)
         return twin

@@ -38,7 +38,7 @@ class Kept:
     """What is needed to serve a sandbox that another process made. The token is what a guest knows its hosts by.
 
     ``ident`` is the name of its container, ``container_id`` the engine's id ("" before it is created). ``given`` names what it was
-    made with that labels do not hold, for it may be secret: "env", "ca_bundle".
+    made with that labels do not hold, for it may be secret: "env", "ca_bundle", "cache".
     """
 
     ident: str

@@ -102,6 +102,8 @@ FINISH = {"tool": "finish", "args": {"summary": "changed\x1b[31m"}}
         (("run", "--network", "bridge", "--allow", "example.com", "--", "true"), "Leave one of them out"),
         (("run", "--allow", "https://example.com/x", "--", "true"), "Write 'example.com' instead"),
         (("run", "--local", "--allow", "example.com", "--", "true"), "means nothing with --local"),
+        (("run", "--local", "--cache", "packages", "--", "true"), "--cache packages means nothing with --local"),
+        (("run", "--network", "bridge", "--cache", "packages", "--", "true"), "Leave one of them out"),
         (("run", "--memory", "lots", "--", "true"), "512m"),
         (("run", "--memory", "0", "--", "true"), "memory_bytes=0"),
         (("run", "--cpus", "-1", "--", "true"), "cpus=-1"),

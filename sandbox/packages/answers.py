@@ -1,0 +1,126 @@
+"""What a sandbox asks of the cache, and the answer: a page of an index, or a file that such a page names."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import BinaryIO
+from urllib.parse import unquote
+
+from . import npm, simple
+from .cache import URL, Upstreams
+from .fetching import Fetcher, UpstreamError
+
+log = logging.getLogger(__name__)
+
+_STALE = "The index could not be asked; this is what it said last."
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is told; the body is ``text``, or the whole of ``file``, which whoever tells it closes."""
+
+    status: int
+    kind: str
+    text: bytes = b""
+    file: BinaryIO | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def said(status: int, words: str) -> Answer:
+    """An error in words."""
+    return Answer(status, "text/plain; charset=utf-8", words.encode("utf-8", "replace") + b"\n")
+
+
+class Answers:
+    """Of one sandbox. Nothing of a request goes upstream but a name that could be one of a package."""
+
+    def __init__(self, upstreams: Upstreams, fetcher: Fetcher) -> None:
+        self._upstreams = upstreams
+        self._fetcher = fetcher
+
+    async def to(self, path: str, accept: str) -> Answer:
+        """The answer to a GET of ``path`` (percent-encoded, with no query)."""
+        plain = unquote(path)
+        try:
+            if match := re.fullmatch(r"/pypi/simple/([^/]+)/?", plain):
+                return await self._simple(match.group(1), accept)
+            if match := re.fullmatch(r"/pypi/files/([^/]+)/([^/]+)", plain):
+                return await self._python_file(match.group(1), match.group(2))
+            if match := re.fullmatch(r"/npm/((?:@[^/]+/)?[^/]+)/-/([^/]+)", plain):
+                return await self._tarball(match.group(1), match.group(2))
+            if match := re.fullmatch(r"/npm/((?:@[^/]+/)?[^/]+)", plain):
+                return await self._document(match.group(1), accept)
+        except UpstreamError as error:
+            return said(error.status, error.words)
+        except OSError as error:
+            log.warning("the package cache fails", exc_info=True)
+            return said(507, f"the package cache cannot use its folder on the host: {error.strerror or error}")
+        return said(404, f"{path[:200]!r} is nothing the package cache has: it serves /pypi/simple/NAME/ and /npm/NAME")
+
+    # --- Python ------------------------------------------------------------------
+    async def _files(self, name: str) -> tuple[str, simple.Files, str]:
+        project = simple.normal(name)
+        if self._upstreams.pypi is None or project is None:
+            raise UpstreamError(404, _nothing("Python index", self._upstreams.pypi, "project", name))
+        url = f"{self._upstreams.pypi}{project}/"
+        page, stale = await self._fetcher.page(url, simple.ACCEPT)
+        try:
+            return project, await asyncio.to_thread(simple.files_of, page.body, page.kind, url), stale
+        except (ValueError, RecursionError) as error:
+            raise UpstreamError(502, f"the upstream's page of {project} cannot be read: {error}") from error
+
+    async def _simple(self, name: str, accept: str) -> Answer:
+        project, files, stale = await self._files(name)
+        folder = f"/pypi/files/{project}"
+        if simple.JSON_TYPE in accept:
+            return Answer(200, simple.JSON_TYPE, simple.as_json(project, files, folder), headers=_staleness(stale))
+        kind = simple.HTML_TYPE if simple.HTML_TYPE in accept else "text/html; charset=utf-8"
+        return Answer(200, kind, simple.as_html(project, files, folder), headers=_staleness(stale))
+
+    async def _python_file(self, name: str, file_name: str) -> Answer:
+        project, files, _ = await self._files(name)
+        link = simple.link_of(files, file_name)
+        if link is None:
+            raise UpstreamError(404, f"the index names no file {file_name[:200]!r} of {project}")
+        return Answer(200, "application/octet-stream", file=await self._fetcher.file(link))
+
+    # --- npm ------------------------------------------------------------------
+    async def _document(self, name: str, accept: str) -> Answer:
+        kind = npm.SHORT_TYPE if npm.SHORT_TYPE in accept else npm.FULL_TYPE
+        document, stale = await self._known(name, kind)
+        body = await asyncio.to_thread(npm.for_sandbox, document, f"{URL}/npm/{name}/-")
+        notice = {"npm-notice": _STALE} if stale else {}
+        return Answer(200, kind, body, headers=_staleness(stale) | notice)
+
+    async def _known(self, name: str, kind: str) -> tuple[dict[str, object], str]:
+        if self._upstreams.npm is None or npm.named(name) is None:
+            raise UpstreamError(404, _nothing("npm registry", self._upstreams.npm, "package", name))
+        url = f"{self._upstreams.npm}{npm.path_of(name)}"
+        accept = kind if kind == npm.FULL_TYPE else f"{npm.SHORT_TYPE}, {npm.FULL_TYPE};q=0.8"
+        page, stale = await self._fetcher.page(url, accept)
+        try:
+            return await asyncio.to_thread(npm.document_of, page.body, url), stale
+        except (ValueError, RecursionError) as error:
+            raise UpstreamError(502, f"the upstream's document of {name} cannot be read: {error}") from error
+
+    async def _tarball(self, name: str, file_name: str) -> Answer:
+        document, _ = await self._known(name, npm.SHORT_TYPE)
+        link = npm.link_of(document, file_name)
+        if link is None:
+            raise UpstreamError(404, f"the registry names no file {file_name[:200]!r} of {name}")
+        return Answer(200, "application/octet-stream", file=await self._fetcher.file(link))
+
+
+def _nothing(what: str, base: str | None, kind: str, name: str) -> str:
+    if base is None:
+        return f"the package cache has no {what}: the owner of this sandbox can name one"
+    return f"{name[:200]!r} is no name of a {kind}"
+
+
+def _staleness(why: str) -> dict[str, str]:
+    """RFC 9111 has no better place any more; clients that know neither ignore them."""
+    return {"Warning": '110 - "Response is Stale"', "X-Gamebox-Cache": f"stale: {_STALE}"} if why else {}

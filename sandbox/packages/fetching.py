@@ -1,0 +1,231 @@
+"""Asking upstream: pages while they are not fresh, files once, each checked against what its index says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from .cache import PackageCache
+from .links import WEAK, Link
+from .store import Page, Store
+
+if TYPE_CHECKING:
+    import httpx
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 10.0
+# An upstream that says nothing for so long is given up.
+SILENCE_SECONDS = 60.0
+# Decompressed; the documents of the largest packages have about a third of that.
+MOST_PAGE_BYTES = 96 << 20
+MOST_REDIRECTS = 5
+# At a time, of one sandbox.
+MOST_REQUESTS = 8
+
+
+class UpstreamError(Exception):
+    """There is no answer to give; ``status`` and ``words`` are for the sandbox."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+        self.words = words
+
+
+class Fetcher:
+    """Reads through ``store``; lives in one loop. ``bases`` are the upstreams, whose credentials no other host gets."""
+
+    def __init__(self, cache: PackageCache, store: Store, bases: tuple[str, ...]) -> None:
+        self._cache = cache
+        self._store = store
+        self._credentials = {_origin(base): user for base in bases if (user := _user_of(base)) is not None}
+        self._room = asyncio.Semaphore(MOST_REQUESTS)
+        self._client: httpx.AsyncClient | None = None
+
+    async def close(self) -> None:
+        """Close the connections to the upstreams."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    # --- pages ------------------------------------------------------------------
+    async def page(self, url: str, accept: str) -> tuple[Page, str]:
+        """The page at ``url``, and why it may not be current ("" where it is). Raises UpstreamError."""
+        url, key = _bare(url), f"{_bare(url)} {accept}"
+        known = await asyncio.to_thread(self._store.page, key)
+        if known is not None and known.is_fresh(self._cache.fresh_seconds):
+            return known, ""
+        async with self._store.locked(key):
+            known = await asyncio.to_thread(self._store.page, key)
+            if known is not None and known.is_fresh(self._cache.fresh_seconds):
+                return known, ""
+            try:
+                page = await self._asked_page(url, accept, known)
+            except UpstreamError as error:
+                if known is None or error.status == 404:
+                    raise
+                log.warning("the package cache gives the last known page of %s: %s", url, error.words)
+                return known, error.words
+            await asyncio.to_thread(self._store.keep_page, key, page)
+            return page, ""
+
+    async def _asked_page(self, url: str, accept: str, known: Page | None) -> Page:
+        headers = {"accept": accept, **_conditions(known)}
+        async with self._asked(url, headers) as answer:
+            if answer.status_code == 304 and known is not None:
+                return Page(known.body, known.kind, known.etag, known.modified, time.time())
+            body = bytearray()
+            async for piece in answer.aiter_bytes():
+                body += piece
+                if len(body) > MOST_PAGE_BYTES:
+                    raise UpstreamError(502, f"the page at {url} is larger than {MOST_PAGE_BYTES >> 20} MiB")
+            return _page(bytes(body), answer)
+
+    # --- files ------------------------------------------------------------------
+    async def file(self, link: Link) -> BinaryIO:
+        """The file, opened, whole and checked. Raises UpstreamError."""
+        key = f"file {link.strong or _bare(link.url)}"
+        file = await self._kept(link, key)
+        if file is not None:
+            return file
+        async with self._store.locked(key):
+            return await self._kept(link, key) or await self._fetched(link, key)
+
+    async def _kept(self, link: Link, key: str) -> BinaryIO | None:
+        if link.strong is not None:
+            return await asyncio.to_thread(self._store.open, link.strong)
+        known = await asyncio.to_thread(self._store.page, key)
+        if known is None or not known.is_fresh(self._cache.fresh_seconds):
+            return None
+        return await asyncio.to_thread(self._store.open, known.body.decode())
+
+    async def _fetched(self, link: Link, key: str) -> BinaryIO:
+        # The index names no strong hash: what is kept is current only as long as the upstream says so.
+        known = None if link.strong else await asyncio.to_thread(self._store.page, key)
+        file = None if known is None else await asyncio.to_thread(self._store.open, known.body.decode())
+        given: BinaryIO | None = None
+        try:
+            given = await self._asked_file(link, key, None if file is None else known, file)
+        except UpstreamError as error:
+            if file is None or error.status == 404:
+                raise
+            log.warning("the package cache gives the last known %s: %s", link.name, error.words)
+            given = file
+        finally:
+            if file is not None and given is not file:
+                file.close()
+        return given
+
+    async def _asked_file(self, link: Link, key: str, known: Page | None, file: BinaryIO | None) -> BinaryIO:
+        headers = {"accept-encoding": "identity", **_conditions(known)}
+        async with self._asked(_bare(link.url), headers) as answer:
+            if answer.status_code == 304 and known is not None and file is not None:
+                page = Page(known.body, known.kind, known.etag, known.modified, time.time())
+                await asyncio.to_thread(self._store.keep_page, key, page)
+                return file
+            with self._store.incoming() as part:
+                digest = await self._written(link, answer, part)
+                part.flush()
+                await asyncio.to_thread(self._store.keep_file, Path(part.name), digest)
+            if link.strong is None:
+                await asyncio.to_thread(self._store.keep_page, key, _page(digest.encode(), answer))
+        made = await asyncio.to_thread(self._store.open, digest)
+        if made is None:
+            raise UpstreamError(502, f"{link.name} did not stay in the package cache: its disk fails")
+        return made
+
+    async def _written(self, link: Link, answer: httpx.Response, part: BinaryIO) -> str:
+        """Write the file; answers the digest to keep it by. Raises UpstreamError where it is not what the index says."""
+        kinds = [link.strong.partition("-")[0]] if link.strong else ["sha256", *(w for w in WEAK if w in link.digests)]
+        digests = {kind: hashlib.new(kind, usedforsecurity=False) for kind in kinds}
+        size, most = 0, self._store.max_bytes
+        async for piece in answer.aiter_raw():
+            size += len(piece)
+            if size > most:
+                raise UpstreamError(507, f"{link.name} does not fit the package cache: max_bytes is {most}")
+            part.write(piece)
+            for digest in digests.values():
+                digest.update(piece)
+        for kind, digest in digests.items():
+            named, found = link.digests.get(kind), digest.hexdigest()
+            if named is not None and named != found:
+                log.warning("%s is not what its index says: %s %s, named %s", link.name, kind, found, named)
+                raise UpstreamError(502, f"{link.name} is refused: its {kind} is {found}, and the index says {named}")
+        return f"{kinds[0]}-{digests[kinds[0]].hexdigest()}"
+
+    # --- requests ------------------------------------------------------------------
+    @asynccontextmanager
+    async def _asked(self, url: str, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
+        """An answer 200, or 304 to a condition. Raises UpstreamError."""
+        import httpx  # takes 100 ms to import
+
+        if self._client is None:
+            timeout = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
+            self._client = httpx.AsyncClient(
+                verify=_trust(self._cache.ca_bundle),
+                timeout=timeout,
+                follow_redirects=True,
+                max_redirects=MOST_REDIRECTS,
+            )
+        user = self._credentials.get(_origin(url))
+        auth = httpx.BasicAuth(*user) if user is not None else None
+        try:
+            async with self._room, self._client.stream("GET", url, headers=headers, auth=auth) as answer:
+                conditional = "if-none-match" in headers or "if-modified-since" in headers
+                if answer.status_code != 200 and not (answer.status_code == 304 and conditional):
+                    status = answer.status_code if answer.status_code in (404, 410) else 502
+                    raise UpstreamError(
+                        404 if status == 410 else status, f"the upstream answered {answer.status_code} for {url}"
+                    )
+                yield answer
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UpstreamError(
+                502, f"the upstream could not be asked for {url}: {str(error) or type(error).__name__}"
+            ) from error
+        except OSError as error:  # of the directory
+            raise UpstreamError(507, f"the package cache cannot write: {error.strerror or error}") from error
+
+
+def _page(body: bytes, answer: httpx.Response) -> Page:
+    headers = answer.headers
+    return Page(
+        body, headers.get("content-type", ""), headers.get("etag", ""), headers.get("last-modified", ""), time.time()
+    )
+
+
+def _conditions(known: Page | None) -> dict[str, str]:
+    if known is None:
+        return {}
+    conditions = {"if-none-match": known.etag, "if-modified-since": known.modified}
+    return {name: value for name, value in conditions.items() if value}
+
+
+def _trust(bundle: object) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if bundle is not None:
+        context.load_verify_locations(cafile=str(bundle))
+    return context
+
+
+def _bare(url: str) -> str:
+    """Without the user's name and password, which are shown to nobody."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _user_of(url: str) -> tuple[str, str] | None:
+    parts = urlsplit(url)
+    return None if not parts.username else (unquote(parts.username), unquote(parts.password or ""))
