@@ -69,6 +69,7 @@ def signal_tree(command: Command, name: str) -> int:
     if command.runner is None or command.tree_empty:
         return 0
     reached = 0
+    command.runner.unwanted = True
     for pid in descendants(command.runner.pid):
         try:
             os.kill(pid, signal.Signals[name])

@@ -161,6 +161,7 @@ class Processes:
             return
 
         runner = command.runner
+        runner.unwanted = True
         self.spawner.hold(runner)
 
         def killed(count: int, survivors: int, hit: tuple[str, ...]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import time
 from collections import deque
@@ -32,16 +33,17 @@ class Runner:
     """One runner process: ``pid`` is the root of its command's tree. ``on_packet(b"")`` says that it is gone.
 
     ``held`` counts those who still look at that tree: until then it gets no other command. ``past_seconds`` is the processor
-    time of the commands it had before.
+    time of the commands it had before. ``unwanted`` says that the command is being stopped: if it has not begun, it must not.
     """
 
-    __slots__ = ("done", "held", "leader", "on_packet", "past_seconds", "pid", "socket")
+    __slots__ = ("done", "held", "leader", "on_packet", "past_seconds", "pid", "socket", "unwanted")
 
     def __init__(self, pid: int, sock: socket.socket) -> None:
         self.pid = pid
         self.leader = 0
         self.held = 0
         self.done = False
+        self.unwanted = False
         self.past_seconds = 0.0
         self.socket = sock
         self.on_packet: OnPacket | None = None
@@ -83,6 +85,7 @@ class Spawner:
 
         def hand_over(runner: Runner) -> None:
             runner.on_packet = on_packet
+            runner.unwanted = False
             self._offer_to_kernel(runner.leader, VICTIM)
             try:
                 socket.send_fds(runner.socket, [packet], descriptors)
@@ -210,10 +213,29 @@ class Spawner:
         kind = packet[:1]
         if kind == b"L":
             self._ready(runner, zygote.READY.unpack(packet)[1])
-        elif kind != b"D":
+        elif kind == b"D":
+            self._unused(runner, zygote.UNUSED.unpack(packet)[1])
+        else:
             self._said(runner, kind, packet)
-        elif runner in self._spares:  # till its next leader is ready; that one takes the command where it has one already
+
+    def _unused(self, runner: Runner, status: int) -> None:
+        """Its leader was killed before it took a command: have another one, which takes the command where there is one."""
+        if runner in self._spares:
             self._spares.remove(runner)
+        if runner.unwanted and runner.on_packet is not None:
+            self._never_began(runner, status)
+            return
+        try:
+            runner.socket.send(zygote.NEXT)
+        except OSError:  # its end is noticed by the reactor
+            pass
+
+    def _never_began(self, runner: Runner, status: int) -> None:
+        """A command that was stopped before it began: its runner goes with it, and with that the command."""
+        on_packet, runner.on_packet = runner.on_packet, None
+        self._forget(runner)
+        if on_packet is not None:
+            on_packet(zygote.STATUS.pack(b"X", status, 1, 0.0, 0))
 
     def _said(self, runner: Runner, kind: bytes, packet: bytes) -> None:
         runner.done = kind == b"Z" or (kind == b"X" and bool(zygote.STATUS.unpack(packet)[2]))
@@ -236,6 +258,7 @@ class Spawner:
         runner.leader = leader
         self._offer_to_kernel(leader, SPARE if runner.on_packet is None else VICTIM)
         if runner.on_packet is not None:  # its last leader was killed before it took the command
+            self._go_on(runner)
             return
         if self._waiting:
             self._waiting.popleft()(runner)
@@ -243,6 +266,15 @@ class Spawner:
             self._spares.append(runner)
         else:  # of many commands that ended at once
             self._forget(runner)
+
+    def _go_on(self, runner: Runner) -> None:
+        if runner.unwanted:
+            self._never_began(runner, signal.SIGKILL)
+            return
+        try:
+            runner.socket.send(zygote.GO)
+        except OSError:  # its end is noticed by the reactor
+            pass
 
     def hold(self, runner: Runner) -> None:
         """Keep ``runner`` from its next command until ``release``."""

@@ -10,8 +10,10 @@ let go.
 Packets from a runner's socket: ``L pid`` (a leader is ready), ``G`` (about to exec; where the spec asks), ``E json`` (could not
 be started), ``X status alone seconds KiB`` (leader ended; alone is 1 when nothing is left below the runner; processor time and the
 largest resident size of what was reaped), ``Z seconds KiB`` (nothing is left now), ``K pid KiB name`` (a child of the runner was
-killed by SIGKILL), ``D`` (a leader was killed before it had a spec, by the kernel for its memory or with everything else: the next
-one takes its place, and the spec where one was sent).
+killed by SIGKILL), ``D status`` (the leader was killed before it took a spec, by the kernel for its memory or with everything else).
+
+After D the runner waits for NEXT, too. A spec that had been sent is held for the next leader, which says L and waits for GO: between
+the two the command may have been stopped, and then it must not begin.
 """
 
 from __future__ import annotations
@@ -40,12 +42,14 @@ STATUS = struct.Struct(">cIBdQ")
 EMPTY = struct.Struct(">cdQ")
 KILLED = struct.Struct(">cIQ16s")
 READY = struct.Struct(">cI")
+UNUSED = struct.Struct(">cI")
 # stdin, stdout, stderr; where the shell leaves its state, or the folder to start in; a spec that is too long for a packet
 DESCRIPTORS = 5
 SPEC_IN_PACKET = 32768
 SPEC_IN_FILE = b"F"
 REFILL = b"R"
 NEXT = b"N"
+GO = b"C"
 # Commands give way to the guest, else 500 processes that fork or spin starve it (seen: its deadlines 3 s late, 0.2 s with this).
 # It changes nothing between sandboxes: the engine gives each a share of its own.
 YIELDING = 19
@@ -114,20 +118,25 @@ def _run(guest: socket.socket, setting: dict[str, Any]) -> NoReturn:
         while True:
             if leader.fork() == 0:
                 _lead(guest, leader, setting)
-            if _reap(guest, leader) and not guest.recv(16):
-                break
+            _reap(guest, leader)
+            leader.drop()
+            leader.held = _next(guest)
     except OSError:  # the guest is gone, or let this runner go; or there is no process to be had
         pass
     os._exit(0)
 
 
 class _Leader:
-    """The leader below a runner: ``pid``, and whether it ``has_spec``, which both see. Nothing was asked of one without."""
+    """The leader below a runner: ``pid``, and whether it ``has_spec``, which both see. Nothing was asked of one without.
 
-    __slots__ = ("_shared", "pid")
+    ``held`` is a spec with its descriptors that the last leader left untaken.
+    """
+
+    __slots__ = ("_shared", "held", "pid")
 
     def __init__(self) -> None:
         self.pid = 0
+        self.held: tuple[bytes, list[int]] | None = None
         self._shared = mmap.mmap(-1, 1)
 
     def fork(self) -> int:
@@ -143,6 +152,12 @@ class _Leader:
     def takes_spec(self) -> None:
         self._shared[0] = 1
 
+    def drop(self) -> None:
+        """In the runner, once its leader has what was held, or is gone."""
+        held, self.held = self.held, None
+        for fd in held[1] if held is not None else ():
+            os.close(fd)
+
 
 class _Spent:
     """What the processes that were reaped had used, with all that they had waited for."""
@@ -154,21 +169,43 @@ class _Spent:
         self.kib = 0
 
 
-def _reap(guest: socket.socket, leader: _Leader) -> bool:
-    """Reap until there is nothing below this process; False where the leader was killed without a spec."""
+def _next(guest: socket.socket) -> tuple[bytes, list[int]] | None:
+    """Wait for NEXT; a spec that came before it. Raises OSError when the guest lets this runner go."""
+    held = None
+    while True:
+        data, descriptors = _packet(guest)
+        if data == NEXT:
+            return held
+        if data != GO:  # to a leader that did not live to hear it
+            held = data, descriptors
+
+
+def _packet(guest: socket.socket) -> tuple[bytes, list[int]]:
+    size = DESCRIPTORS * array.array("i").itemsize
+    data, ancillary, _, _ = guest.recvmsg(SPEC_IN_PACKET, socket.CMSG_LEN(size), socket.MSG_CMSG_CLOEXEC)
+    if not data:
+        raise OSError(errno.EPIPE, "the guest is gone")
+    descriptors = array.array("i")
+    for _, _, payload in ancillary:
+        descriptors.frombytes(payload)
+    return data, list(descriptors)
+
+
+def _reap(guest: socket.socket, leader: _Leader) -> None:
+    """Reap until there is nothing below this process."""
     spent = _Spent()
     while True:
         try:
             pid, status = _wait(guest, leader, spent, 0)
         except ChildProcessError:
             guest.send(EMPTY.pack(b"Z", spent.seconds, spent.kib))
-            return True
+            return
         if pid == leader.pid:
             if os.WIFSIGNALED(status) and not leader.has_spec:
-                guest.send(b"D")
-                return False
+                guest.send(UNUSED.pack(b"D", status))
+                return
             if _report(guest, leader, status, spent):
-                return True
+                return
 
 
 def _wait(guest: socket.socket, leader: _Leader, spent: _Spent, options: int) -> tuple[int, int]:
@@ -275,21 +312,24 @@ def _look_up(program: str, env: dict[str, str]) -> str:
 
 
 def _receive(guest: socket.socket, leader: _Leader) -> tuple[dict[str, Any], list[int]]:
-    size = DESCRIPTORS * array.array("i").itemsize
-    # Not in recvmsg: a process that is killed while it waits there may take the spec with it before it dies.
-    select.select([guest], [], [])
-    leader.takes_spec()
-    data, ancillary, _, _ = guest.recvmsg(SPEC_IN_PACKET, socket.CMSG_LEN(size), socket.MSG_CMSG_CLOEXEC)
-    if not data:
-        os._exit(0)  # the guest is gone
-    descriptors = array.array("i")
-    for _, _, payload in ancillary:
-        descriptors.frombytes(payload)
+    while True:
+        # Not in recvmsg: a process that is killed while it waits there may take the spec with it before it dies.
+        select.select([guest], [], [])
+        leader.takes_spec()
+        try:
+            data, descriptors = _packet(guest)
+        except OSError:  # the guest is gone, or does not want the command any more
+            os._exit(0)
+        if leader.held is None:
+            break
+        if data == GO:
+            data, descriptors = leader.held
+            break
     if data == SPEC_IN_FILE:
         file = descriptors.pop()
         data = os.pread(file, os.fstat(file).st_size, 0)
     spec: dict[str, Any] = json.loads(data)
-    return spec, list(descriptors)
+    return spec, descriptors
 
 
 if __name__ == "__main__":  # started anew by exec where a kill of everything took the first one

@@ -6,6 +6,10 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
 
 from sandbox import CancelToken, LocalEnvironment
 from sandbox.errors import ErrorCode
@@ -55,29 +59,52 @@ def test_a_command_that_was_not_started_in_time_is_no_sign_of_too_many_processes
         assert env.run("echo on", session=None).unwrap().output == "on\n"
 
 
+@contextmanager
+def taken(env: LocalEnvironment) -> Iterator[None]:
+    """All processes that wait for a command are killed, and nobody has noticed yet: until the end of the block."""
+    assert env._process is not None
+    zygote = next(pid for pid, parent in parents().items() if parent == env._process.pid)
+    time.sleep(0.3)  # for the last spare to be there
+    runners = [pid for pid, parent in parents().items() if parent == zygote]
+    leaders = [pid for pid, parent in parents().items() if parent in runners]
+    assert leaders
+    for pid in (zygote, *runners):
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        for pid in leaders:
+            os.kill(pid, signal.SIGKILL)
+        yield
+    finally:
+        for pid in (zygote, *runners):
+            os.kill(pid, signal.SIGCONT)
+
+
 def test_a_command_is_not_lost_with_a_process_that_was_kept_ready_for_it() -> None:
     """The kernel may take a waiting process for its memory just before it gets its command; a second one does it, once."""
     with LocalEnvironment() as env:
         env.run("true").unwrap()
-        assert env._process is not None
-        zygote = next(pid for pid, parent in parents().items() if parent == env._process.pid)
-        time.sleep(0.3)  # for the last spare to be there
-        runners = [pid for pid, parent in parents().items() if parent == zygote]
-        leaders = [pid for pid, parent in parents().items() if parent in runners]
-        assert leaders
-        for pid in (zygote, *runners):
-            os.kill(pid, signal.SIGSTOP)
-        try:
-            for pid in leaders:
-                os.kill(pid, signal.SIGKILL)
-            started = env.run("echo on >> said; echo on", wait_seconds=0.2).unwrap()
+        with taken(env):
+            started = env.run("read x; echo $x >> said; echo on", wait_seconds=0.2).unwrap()
             assert started.running
-        finally:
-            for pid in (zygote, *runners):
-                os.kill(pid, signal.SIGCONT)
-        ended = env.wait_for(id=started.id, exit=True, timeout_seconds=10)
-        assert ended.ok
+        assert env.send(started.id, "in\n", wait_seconds=10).unwrap().exit_code == 0
         shown = env.logs(started.id).unwrap()
         assert (shown.content, shown.exit_code, shown.signal) == ("on\n", 0, None)
-        assert env.read("said").unwrap().content == "on\n"
+        assert env.read("said").unwrap().content == "in\n"
         assert env.run("echo alive").unwrap().output == "alive\n"
+
+
+@pytest.mark.parametrize("way", ["timeout", "kill", "signal"])
+def test_a_command_that_was_stopped_before_it_began_never_begins(way: str) -> None:
+    with LocalEnvironment() as env:
+        env.run("true").unwrap()
+        with taken(env):
+            if way == "timeout":
+                assert env.run("echo on >> said; sleep 100", timeout_seconds=0.2).code is ErrorCode.timeout  # type: ignore[union-attr]
+            else:
+                started = env.run("echo on >> said; sleep 100", wait_seconds=0.2).unwrap()
+                assert env.kill(started.id, **({} if way == "kill" else {"signal": "SIGTERM"})).ok
+        time.sleep(0.5)
+        assert env.processes().unwrap().commands == () or not any(c.running for c in env.processes().unwrap().commands)
+        assert env.read("said").code is ErrorCode.path_not_found  # type: ignore[union-attr]
+        for _ in range(MOST_SPARES + 2):
+            assert env.run("echo alive").unwrap().output == "alive\n"
