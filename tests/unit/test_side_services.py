@@ -115,6 +115,12 @@ def test_a_kept_sandbox_has_none() -> None:
         DockerEnvironment(keep=True, services={"db": SideService(image="x", port=1)})
 
 
+def test_who_attaches_with_side_services_is_told_what_can_be_given() -> None:
+    with pytest.raises(SandboxError, match="A kept sandbox cannot have the side services db") as caught:
+        DockerEnvironment.attach("any", services={"db": SideService(image="x", port=1)})  # type: ignore[arg-type]
+    assert "Give attach only the Services" in caught.value.hint
+
+
 def test_the_end_of_a_service_is_told_by_the_host_alone() -> None:
     notice = host_notice("service_ended", {"name": "db", "how": "exit code 3", "lines": "one\n\x1b[31mtwo\n"})
     assert notice.message == "The service db has ended (exit code 3): it cannot be reached any more."
