@@ -231,6 +231,21 @@ def test_a_service_that_cannot_be_is_refused(name: str, address: str, headers: d
     assert caught.value.code == "invalid_configuration"
 
 
+@pytest.mark.parametrize(
+    ("methods", "paths", "said"),
+    [
+        ("GET", (), 'methods=("GET",)'), ((), "/v1/*", 'paths=("/v1/*",)'), ((), "*", 'paths=("/v1/*",)'), ((), b"/v1/*", "tuple"),
+        (("GET POST",), (), "no method"), (("",), (), "no method"), ((), ("v1/*",), "begins with neither"), ((), ("",), "neither"),
+        ((), (7,), "no text"), ((None,), (), "no text"), ((), None, "no tuple"),
+    ],
+)  # fmt: skip
+def test_what_narrows_otherwise_than_it_reads_is_refused(methods: Any, paths: Any, said: str) -> None:
+    with pytest.raises(SandboxError) as caught:
+        Service("llm", "https://a", methods=methods, paths=paths)
+    assert caught.value.code == "invalid_configuration"
+    assert said in str(caught.value)
+
+
 def test_its_secrets_are_not_in_its_words() -> None:
     assert SECRET not in repr(service("https://a"))
 
