@@ -67,6 +67,8 @@ def test_a_name_is_no_address(host: str) -> None:
         ("fd00:ec2::254", "private"), ("169.254.1.1", "link-local"), ("fe80::1", "link-local"), ("10.0.0.1", "private"),
         ("192.168.1.1", "private"), ("172.16.0.1", "private"), ("2002:0a00:0001::", "private"), ("100.100.100.200", "not public"),
         ("192.0.0.192", ""), ("224.0.0.1", "multicast"), ("ff02::1", "multicast"), ("255.255.255.255", ""), ("198.18.0.1", ""),
+        ("fec0::1", ""), ("feff::1", ""), ("3fff::1", ""), ("5f00::1", ""), ("::ffff:0:7f00:1", "loopback"),
+        ("::ffff:0:a9fe:a9fe", "metadata"), ("::ffff:0:a00:1", "private"),
     ],
 )  # fmt: skip
 def test_what_is_not_public_is_closed_even_under_open(address: str, kind: str) -> None:
@@ -79,7 +81,7 @@ def test_what_is_not_public_is_closed_even_under_open(address: str, kind: str) -
     assert not judge_address(Network.allow("rebound.test", "*"), "rebound.test", one, 80).allowed
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808", "::ffff:0:808:808"])
 def test_public_addresses_are_open(address: str) -> None:
     assert closed_kind(ipaddress.ip_address(address)) is None
     assert judge_address(Network.open(), None, ipaddress.ip_address(address), 53).allowed
