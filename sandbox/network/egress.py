@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -29,7 +30,8 @@ class Egress:
     """The connections of one sandbox under a policy, which may be changed at any time; for any thread.
 
     ``connections`` is told of each one as it ends. ``streams`` are theirs and those of forwarded ports. ``services`` are reached
-    under every policy, by their names and ports; what else has such a name is not.
+    under every policy, by their names and ports; what else has such a name is not. ``changing`` is held by whoever reads the policy
+    to write another one.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Egress:
         connections: ConnectionLog,
         allowance: Allowance | None = None,
         services: Mapping[tuple[str, int], Way] | None = None,
+        changing: threading.RLock | None = None,
     ) -> None:
         self._network = network
+        self._changing = changing or threading.RLock()
         self._services = services or {}
         self.connections = connections
         self.streams = Streams(send, self._serve)
@@ -59,14 +63,19 @@ class Egress:
 
     def change(self, network: Network) -> None:
         """Another policy from now on; connections that it refuses are cut."""
-        self._network = network
-        self.streams.in_loop(self._cut_refused)
+        with self._changing:
+            self._network = network
+            self.streams.in_loop(self._cut_refused)
 
     def _cut_refused(self) -> None:
         for relay, opened, granted in list(self._standing.values()):
-            why = _refusal(self._network.with_rules(granted) if granted else self._network, opened)
+            why = self._refusal_now(opened, granted)
             if why is not None:
                 relay.abort(f"the rules were changed: {why}")
+
+    def _refusal_now(self, opened: Connection, granted: str) -> str | None:
+        """Why a connection is refused by the policy of now; ``granted`` opens it beside that, and lifts no denial."""
+        return _refusal(self._network.granted(granted) if granted else self._network, opened)
 
     def _cut_silent(self, most: float) -> None:
         """Cut what nothing came or went on, and look again when the next one may be due."""
@@ -115,6 +124,9 @@ class Egress:
         way = await route(network, host, port)
         relay, address = await dial(way, host, port, lambda: Relay(channel, self.streams.send, self.allowance))
         opened = Connection(host, port, "allowed", address, way.rule, started=started)
+        if (why := self._refusal_now(opened, granted)) is not None:  # the rules were changed while it was dialled
+            relay.abort(why)
+            raise RefusedError(why)
         self._standing[channel] = (relay, opened, granted)
         if not self._watching and self.allowance.silent_seconds is not None:
             self._cut_silent(self.allowance.silent_seconds)
@@ -161,9 +173,10 @@ class Egress:
         if answer not in ("once", "session"):
             return self._network, ""
         rule = f"{f'[{host}]' if ':' in host else host}:{port}"
-        granted = self._network.with_rules(rule)
-        if answer == "session":
-            self._network, rule = granted, ""
+        with self._changing:  # the policy of now: what was denied while the question was open stays so
+            granted = self._network.granted(rule)
+            if answer == "session":
+                self._network, rule = granted, ""
         return granted, rule
 
     def _decline(self, channel: int, connection: Connection) -> None:

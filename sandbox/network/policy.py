@@ -59,14 +59,22 @@ class Network:
         return cls("bridge")
 
     def with_rules(self, *rules: str) -> Network:
-        """The same with these rules added; ``none`` becomes ``allow``, and what was denied by the same words is so no more.
+        """The same with these rules added; ``none`` becomes ``allow``, and denials of the same hosts are lifted for these ports.
 
-        Raises SandboxError ``invalid_configuration``.
+        However both are written; a denial without ports is lifted whole by a rule without. One of other or more hosts stays, as
+        ``*.example.com`` beside ``www.example.com``. Raises SandboxError ``invalid_configuration``.
         """
+        denied = self.denied
+        for text in rules:
+            denied = _lifted(denied, text)
+        return replace(self.granted(*rules), denied=denied)
+
+    def granted(self, *rules: str) -> Network:
+        """The same with these rules added; what is denied stays so. Raises SandboxError ``invalid_configuration``."""
         self._check_rules("opened")
         mode: Mode = "allow" if self.mode == "none" else self.mode
-        added = tuple(rule for rule in map(Rule.parse, rules) if rule not in self.rules)
-        return replace(self, mode=mode, rules=(*self.rules, *added), denied=_without(self.denied, rules))
+        added = tuple(rule for rule in map(Rule.parse, rules) if not any(known.covers(rule) for known in self.rules))
+        return replace(self, mode=mode, rules=(*self.rules, *added))
 
     def without(self, *rules: str) -> Network:
         """The same with all that these rules name closed, whatever opens it. Without ports a rule closes all ports.
@@ -74,8 +82,10 @@ class Network:
         Raises SandboxError ``invalid_configuration``.
         """
         self._check_rules("closed")
-        added = tuple(rule for rule in (Rule.parse(text, ALL_PORTS) for text in rules) if rule not in self.denied)
-        return replace(self, rules=_without(self.rules, rules), denied=(*self.denied, *added))
+        closed = tuple(Rule.parse(text, ALL_PORTS) for text in rules)
+        added = tuple(rule for rule in closed if not any(known.covers(rule) for known in self.denied))
+        left = tuple(rule for rule in self.rules if not any(one.covers(rule) for one in closed))
+        return replace(self, rules=left, denied=(*self.denied, *added))
 
     def _check_rules(self, what: str) -> None:
         if self.mode == "bridge":
@@ -155,8 +165,16 @@ def judge_address(network: Network, name: str | None, address: Address, port: in
     return Verdict(False, why=_no_rule(network, str(address), port))
 
 
-def _without(rules: tuple[Rule, ...], texts: tuple[str, ...]) -> tuple[Rule, ...]:
-    return tuple(rule for rule in rules if rule.text not in texts)
+def _lifted(denied: tuple[Rule, ...], text: str) -> tuple[Rule, ...]:
+    """What stays denied where the rule ``text`` is allowed."""
+    opened, every = Rule.parse(text), Rule.parse(text, ALL_PORTS)
+    left: list[Rule] = []
+    for rule in denied:
+        if not rule.same_hosts(opened):
+            left.append(rule)
+        elif rule.ports != every.ports:  # else it is the same, in whatever words
+            left += rule.less(opened.ports)
+    return tuple(left)
 
 
 def _denied(network: Network, name: str | None, address: Address | None, port: int) -> Verdict | None:

@@ -12,6 +12,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import pytest
 
@@ -21,6 +22,7 @@ from sandbox.guest.link import Link
 from sandbox.guest.proxy import Proxy
 from sandbox.guest.reactor import Reactor
 from sandbox.guest.tunnels import Tunnels
+from sandbox.network import dialling
 from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.egress import Egress
 from sandbox.network.forward import Forward
@@ -188,6 +190,49 @@ def test_a_refusal_is_told_to_the_client_with_its_reason(echo: int) -> None:
             assert everything(sock)[:2] == b"\x05\x02"
         assert pair.denied == [("evil.test", 443, "no rule opens it"), ("127.0.0.1", echo, "no rule opens it")]
         assert [one.outcome for one in pair.log] == ["denied", "denied"]
+
+
+@pytest.mark.parametrize("answer", ["once", "session"])
+def test_an_answer_lifts_no_denial_that_came_while_the_question_was_open(
+    echo: int, answer: Literal["once", "session"]
+) -> None:
+    def ask(host: str, port: int) -> Literal["once", "session"]:
+        pair.egress.change(pair.egress.network.without(f"{host}:{port}"))
+        return answer
+
+    with ends(Network.allow(ask=ask)) as pair, pair.connect() as sock:
+        sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
+        assert b" 403 " in head(sock).split(b"\r\n")[0]
+        assert [rule.text for rule in pair.egress.network.denied] == [f"127.0.0.1:{echo}"]
+
+
+def test_a_denial_cuts_what_was_granted_once_by_the_same_words(echo: int) -> None:
+    with ends(Network.allow(ask=lambda *_: "once")) as pair, pair.connect() as sock:
+        sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
+        assert b" 200 " in head(sock).split(b"\r\n")[0]
+        pair.egress.change(pair.egress.network.without("example.com"))  # of another host: it stands
+        sock.sendall(b"hello")
+        assert sock.recv(5) == b"hello"
+        pair.egress.change(pair.egress.network.without(f"127.0.0.1:{echo}"))
+        sock.settimeout(10)
+        with pytest.raises(ConnectionResetError):
+            sock.recv(1)
+        assert "the rules were changed" in pair.log[0].why
+
+
+def test_a_denial_holds_for_what_is_just_being_dialled(echo: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sandbox.network import egress
+
+    async def dial(*args: Any) -> Any:
+        found = await dialling.dial(*args)
+        pair.egress.change(pair.egress.network.without("127.0.0.1"))
+        return found
+
+    monkeypatch.setattr(egress, "dial", dial)
+    with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
+        sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
+        assert b" 403 " in head(sock).split(b"\r\n")[0]
+        assert [one.outcome for one in pair.log] == ["denied"]
 
 
 def test_a_host_that_is_allowed_and_not_there_is_another_answer() -> None:
