@@ -12,9 +12,14 @@ from .addresses import Address, closed_kind, literal, plain
 from .rules import ALL_PORTS, Rule, ascii_name, pinned_name
 
 Mode = Literal["none", "allow", "open", "bridge"]
+RefusalKind = Literal["no_rule", "no_host", "closed_by", "closed_address", "limit", "service_port"]
 Answer = Literal["once", "session"] | None
 # Asked about a host that no rule opens: "once" lets this connection through, "session" all to that host and port from now on.
 Ask = Callable[[str, int], Answer]
+
+# What a model is told of: so many rules, and so much of each.
+MOST_LISTED = 20
+MOST_RULE_CHARS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +110,8 @@ class Network:
             return "No network: only servers inside this sandbox (127.0.0.1) can be reached; downloads and DNS fail."
         if self.mode == "bridge":
             return "Network through the engine's bridge: the internet and services of the host network can be reached."
-        named = ", ".join(rule.text for rule in self.rules)
-        closed = f" Not {', '.join(rule.text for rule in self.denied)}." if self.denied else ""
+        named = _listed(self.rules)
+        closed = f" Not {_listed(self.denied)}." if self.denied else ""
         how = "Through a proxy that the environment variables name (HTTP, HTTPS, SOCKS5); no DNS, UDP or ping." + closed
         if self.mode == "open":
             return f"Every public host can be reached{f', and {named}' if named else ''}. {how}"
@@ -115,11 +120,17 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a connection is allowed; ``rule`` is the one that opens it, ``why`` the reason of a refusal in words."""
+    """Whether a connection is allowed; ``rule`` is the one that opens or closes it, ``why`` the reason of a refusal in words.
+
+    ``kind`` is that of a refusal, ``about`` what it is about: of ``closed_by`` the rule that lifts the
+    denial for this port, of ``closed_address`` the address.
+    """
 
     allowed: bool
     rule: str = ""
     why: str = ""
+    kind: RefusalKind = "no_rule"
+    about: str = ""
 
 
 def judge_host(network: Network, host: str, port: int) -> Verdict:
@@ -129,7 +140,7 @@ def judge_host(network: Network, host: str, port: int) -> Verdict:
         return judge_address(network, None, address, port)
     name = ascii_name(host)
     if name is None:
-        return Verdict(False, why=f"{host[:253]!r} is no host name")
+        return Verdict(False, why=f"{host[:253]!r} is no host name", kind="no_host")
     if (denied := _denied(network, name, None, port)) is not None:
         return denied
     if network.mode in ("open", "bridge"):
@@ -161,8 +172,14 @@ def judge_address(network: Network, name: str | None, address: Address, port: in
         return Verdict(True, by_name.text if by_name is not None else network.mode if not everything else "*")
     if closed is not None and (opened or everything):
         what = f"{name} resolves to {address}, {closed}" if name is not None else f"{address} is {closed}"
-        return Verdict(False, why=f"{what}, which only a rule that names the address opens")
+        why = f"{what}, which only a rule that names the address opens"
+        return Verdict(False, why=why, kind="closed_address", about=str(address))
     return Verdict(False, why=_no_rule(network, str(address), port))
+
+
+def _listed(rules: tuple[Rule, ...]) -> str:
+    more = f" and {len(rules) - MOST_LISTED} more" if len(rules) > MOST_LISTED else ""
+    return ", ".join(rule.text[:MOST_RULE_CHARS] for rule in rules[:MOST_LISTED]) + more
 
 
 def _lifted(denied: tuple[Rule, ...], text: str) -> tuple[Rule, ...]:
@@ -182,7 +199,7 @@ def _denied(network: Network, name: str | None, address: Address | None, port: i
         named = (name is not None and rule.opens_name(name)) or (address is not None and rule.opens_address(address))
         everything = not rule.name and rule.network is None
         if rule.opens_port(port) and (named or everything):
-            return Verdict(False, rule.text, f"the rule {rule.text} closes it")
+            return Verdict(False, rule.text, f"the rule {rule.text} closes it", "closed_by", rule.at(port))
     return None
 
 

@@ -77,6 +77,10 @@ class Rule:
             return (self,)
         return tuple(replace(self, text=self._written((one,)), ports=(one,)) for one in left)
 
+    def at(self, port: int) -> str:
+        """A rule of the same hosts for that port alone."""
+        return self._written(((port, port),))
+
     def _written(self, ports: tuple[tuple[int, int]]) -> str:
         host = f"{'*.' if self.below else ''}{self.name}" or "*"
         if self.network is not None:

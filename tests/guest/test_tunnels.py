@@ -22,7 +22,9 @@ from sandbox.guest.link import Link
 from sandbox.guest.proxy import Proxy
 from sandbox.guest.reactor import Reactor
 from sandbox.guest.tunnels import Tunnels
+from sandbox.limits import Limits
 from sandbox.network import dialling
+from sandbox.network.allowance import Allowance
 from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.egress import Egress
 from sandbox.network.forward import Forward
@@ -45,6 +47,7 @@ class Ends:
         link = Link(self.reactor, out, NONCE)
         self.tunnels = Tunnels(self.reactor, link)
         self.denied: list[tuple[str, int, str]] = []
+        self.refusals: list[dict[str, Any]] = []
         listener = guest_egress.listening(0)
         assert listener is not None
         self.port = listener.getsockname()[1]
@@ -68,8 +71,9 @@ class Ends:
         for thread in self.threads:
             thread.start()
 
-    def _note(self, _port: int, host: str, port: int, why: str, then: object) -> None:
-        self.denied.append((host, port, why))
+    def _note(self, _port: int, refusal: dict[str, Any], then: object) -> None:
+        self.denied.append((refusal["host"], refusal["port"], refusal["why"]))
+        self.refusals.append(refusal)
         assert callable(then)
         then()
 
@@ -190,6 +194,28 @@ def test_a_refusal_is_told_to_the_client_with_its_reason(echo: int) -> None:
             assert everything(sock)[:2] == b"\x05\x02"
         assert pair.denied == [("evil.test", 443, "no rule opens it"), ("127.0.0.1", echo, "no rule opens it")]
         assert [one.outcome for one in pair.log] == ["denied", "denied"]
+
+
+def test_the_kind_of_a_refusal_goes_with_it() -> None:
+    rules = Network.allow("a.test", "b.test").without("b.test")
+    asked = [("evil.test", rules), ("10.0.0.5", rules.with_rules("*")), ("b.test", rules), ("db", rules)]
+    with ends(rules) as pair:
+        pair.egress._services = {("db", 5432): None}  # type: ignore[dict-item]
+        for host, network in asked:
+            pair.egress.change(network)
+            with pair.connect() as sock:
+                sock.sendall(f"CONNECT {host}:443 HTTP/1.1\r\n\r\n".encode())
+                everything(sock)
+        assert [(one["host"], one["kind"], one["about"]) for one in pair.refusals] == [
+            ("evil.test", "no_rule", ""), ("10.0.0.5", "closed_address", "10.0.0.5"), ("b.test", "closed_by", "b.test:443"),
+            ("db", "service_port", "5432"),
+        ]  # fmt: skip
+        pair.egress.allowance = Allowance(Limits(network_bytes=1))
+        pair.egress.allowance.sent(1)
+        with pair.connect() as sock:
+            sock.sendall(b"CONNECT evil.test:443 HTTP/1.1\r\n\r\n")
+            everything(sock)
+        assert (pair.refusals[-1]["kind"], pair.refusals[-1]["about"]) == ("limit", "network_bytes")
 
 
 @pytest.mark.parametrize("answer", ["once", "session"])
