@@ -191,6 +191,10 @@ class Egress:
     def _over(self, relay: Relay, opened: Connection, why: str) -> None:
         self._standing.pop(relay.channel, None)
         seconds = time.monotonic() - relay.began
+        if relay.refused:  # by the service, which read the request
+            why = relay.refused
+        if not relay.asked:
+            opened = replace(opened, outcome="denied", address="")
         self.connections.add(
             replace(
                 opened,

@@ -17,7 +17,11 @@ from typing import Any
 import pytest
 
 from sandbox.errors import SandboxError
+from sandbox.guest.wire import Kind, pack_message
+from sandbox.network.connections import Connection, ConnectionLog
+from sandbox.network.egress import Egress
 from sandbox.network.host_services import taken_apart
+from sandbox.network.policy import Network
 from sandbox.network.service_end import ServiceEnd
 from sandbox.network.services import Service
 
@@ -336,3 +340,40 @@ def test_services_that_do_not_fit_are_refused(given: Any) -> None:
 def test_a_bundle_that_is_not_there_is_refused() -> None:
     with pytest.raises(SandboxError, match="nowhere"):
         taken_apart([Service("llm", "https://a", ca_bundle="nowhere.pem")])
+
+
+@pytest.mark.parametrize(
+    ("lines", "outcome", "said"),
+    [
+        (["GET /v1/x"], "allowed", ""),
+        (["GET /admin"], "denied", "/admin is not among the paths"),
+        (["GET /v1/x", "DELETE /v1/x"], "allowed", "DELETE is not among the methods"),
+    ],
+)
+def test_what_a_service_refuses_is_in_the_log_of_connections(
+    upstream: str, lines: list[str], outcome: str, said: str
+) -> None:
+    ended: list[Connection] = []
+    opened = threading.Event()  # set by the first frame, which says so
+    end = ServiceEnd(service(upstream, methods=("GET",), paths=("/v1/*",)))
+    egress = Egress(
+        Network.none(), lambda *_: opened.set(), ConnectionLog(ended.append), services={("llm.internal", 80): end.dial}
+    )
+    egress.streams.at_end.append(end.close)
+    channel = 1 << 31 | 1
+    try:
+        egress.streams.take(Kind.OPEN, channel, pack_message({"host": "llm.internal", "port": 80}))
+        assert opened.wait(20)
+        for number, line in enumerate(lines):
+            close = "Connection: close\r\n" if number == len(lines) - 1 else ""
+            egress.streams.take(Kind.DATA, channel, f"{line} HTTP/1.1\r\nHost: h\r\n{close}\r\n".encode())
+        egress.streams.take(Kind.END, channel, b"")
+        deadline = time.monotonic() + 20
+        while not ended and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        egress.streams.close()
+    (one,) = ended
+    assert (one.outcome, bool(one.address), one.rule) == (outcome, outcome == "allowed", "service")
+    assert one.why.startswith(said)
+    assert bool(one.why) is bool(said)
