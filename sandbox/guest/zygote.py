@@ -10,10 +10,10 @@ let go.
 Packets from a runner's socket: ``L pid`` (a leader is ready), ``G`` (about to exec; where the spec asks), ``E json`` (could not
 be started), ``X status alone seconds KiB`` (leader ended; alone is 1 when nothing is left below the runner; processor time and the
 largest resident size of what was reaped), ``Z seconds KiB`` (nothing is left now), ``K pid KiB name`` (a child of the runner was
-killed by SIGKILL), ``D status`` (the leader was killed before it took a spec, by the kernel for its memory or with everything else).
+killed by SIGKILL), ``D status`` (the leader was killed before it took a spec, by the kernel for its memory or with everything).
 
-After D the runner waits for NEXT, too. A spec that had been sent is held for the next leader, which says L and waits for GO: between
-the two the command may have been stopped, and then it must not begin.
+After D the runner waits for NEXT, too. A spec that had been sent is held for the next leader, which says L and waits for GO:
+between the two the command may have been stopped, and then it must not begin.
 """
 
 from __future__ import annotations
