@@ -17,6 +17,9 @@ Answer = Literal["once", "session"] | None
 # Asked about a host that no rule opens: "once" lets this connection through, "session" all to that host and port from now on.
 Ask = Callable[[str, int], Answer]
 
+# What a model is told where nothing is open, and what in its place where there are services.
+ALONE = "No network: only servers inside this sandbox (127.0.0.1)"
+BUT_SERVICES = "No network beyond servers inside this sandbox (127.0.0.1) and the services named here: nothing else"
 # What a model is told of: so many rules, and so much of each.
 MOST_LISTED = 20
 MOST_RULE_CHARS = 120
@@ -107,7 +110,7 @@ class Network:
     def describe(self) -> str:
         """Two lines at most for the model."""
         if self.mode == "none":
-            return "No network: only servers inside this sandbox (127.0.0.1) can be reached; downloads and DNS fail."
+            return f"{ALONE} can be reached; downloads and DNS fail."
         if self.mode == "bridge":
             return "Network through the engine's bridge: the internet and services of the host network can be reached."
         named = _listed(self.rules)

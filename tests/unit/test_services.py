@@ -377,3 +377,13 @@ def test_what_a_service_refuses_is_in_the_log_of_connections(
     assert (one.outcome, bool(one.address), one.rule) == (outcome, outcome == "allowed", "service")
     assert one.why.startswith(said)
     assert bool(one.why) is bool(said)
+
+
+def test_a_model_is_not_told_that_only_the_sandbox_can_be_reached_where_services_can() -> None:
+    from sandbox import DockerEnvironment
+
+    told = DockerEnvironment(services=[service("https://api.example.com")]).describe()["network"]
+    assert told.startswith("No network beyond servers inside this sandbox (127.0.0.1) and the services named here")
+    assert "http://llm.internal/" in told
+    assert "only" not in told
+    assert DockerEnvironment().describe()["network"] == Network.none().describe()
