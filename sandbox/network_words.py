@@ -24,7 +24,6 @@ def refusal(f: Fields) -> tuple[str, str]:
     """The notice of a refused connection: (message, hint)."""
     host, port = one_line(str(f.get("host")))[:NAME_CHARS], f.get("port")
     shown = f"[{host}]" if ":" in host else host
-    rule = shown if port in (80, 443) else f"{shown}:{port}"
     whose = f" to {f.get('id')}, which runs by itself" if f.get("elsewhere") else ""
     if not f.get("certain"):
         whose = f" (asked for by {f.get('id')} or another command that runs)"
@@ -32,5 +31,28 @@ def refusal(f: Fields) -> tuple[str, str]:
     times = f", {count} times" if isinstance(count, int) and count > 1 else ""
     return (
         f"A connection to {shown}:{port} was refused{times}{whose}: {one_line(str(f.get('why')))}.",
-        f"Do without it, or ask the user to open it with env.allow({rule!r}); trying again does not help.",
+        _what_helps(f, shown, port),
     )
+
+
+def _what_helps(f: Fields, host: str, port: Any) -> str:
+    about = one_line(str(f.get("about") or ""))[: 2 * NAME_CHARS]
+    kind = f.get("kind")
+    if kind == "limit" and about == "network_bytes":
+        return "Do without it, or ask the user for a sandbox with more in Limits(network_bytes=...); trying again does not help."
+    if kind == "limit":
+        more = f", or ask the user for a sandbox with more in Limits({about}=...)" if about else ""
+        return f"Open fewer connections at once, and try again when others have ended{more}; no rule changes that."
+    if kind == "service_port":
+        return f"Use port {about} of it; no rule opens another one."
+    if kind == "no_host":
+        return "Give the name of a host or an address."
+    if kind == "closed_by":
+        return (
+            f"The user has closed it. Do without it, or ask the user to lift that with env.allow({about!r}); "
+            "trying again does not help."
+        )
+    rule = host if port in (80, 443) else f"{host}:{port}"
+    if kind == "closed_address" and about:
+        rule = f"[{about}]:{port}" if ":" in about else f"{about}:{port}"
+    return f"Do without it, or ask the user to open it with env.allow({rule!r}); trying again does not help."

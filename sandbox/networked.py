@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,7 +30,9 @@ class NetworkedEnvironment(PausableEnvironment):
         self.limits = limits
         # Told of each connection as it ends or is refused, in a thread of the network's own; it must not block.
         self.on_connection: Callable[[Connection], None] | None = None
-        self._network = network
+        self._network = _checked(network)
+        # Held by who reads the policy to write another one, so that no change is lost: the egress has the same one.
+        self._changing = threading.RLock()
         self._allowance = Allowance(limits)
         self._connection_log = ConnectionLog(self._connected, lambda text: self.hidden.mask.text(text))
         self._egress: Egress | None = None
@@ -41,21 +44,24 @@ class NetworkedEnvironment(PausableEnvironment):
         Connections that a new policy refuses are cut. Setting raises SandboxError: ``operation_not_supported`` where no rule
         holds, ``invalid_configuration`` for a change from or to ``Network.bridge()`` of a sandbox that was started.
         """
-        return self._network if self._egress is None or self._network.mode == "bridge" else self._egress.network
+        egress = self._egress
+        return self._network if egress is None or self._network.mode == "bridge" else egress.network
 
     @network.setter
     def network(self, network: Network) -> None:
         self._check_rules()
-        if self._egress is not None and "bridge" in (network.mode, self._network.mode) and network != self._network:
-            raise SandboxError(
-                ErrorCode.invalid_configuration,
-                f"The network cannot become {network.mode!r} while the sandbox runs: its interfaces are those of "
-                f"{self._network.mode!r}.",
-                "Start another sandbox with it.",
-            )
-        self._network = network
-        if self._egress is not None and network.mode != "bridge":
-            self._egress.change(network)
+        _checked(network)
+        with self._changing:
+            if self._egress is not None and "bridge" in (network.mode, self._network.mode) and network != self._network:
+                raise SandboxError(
+                    ErrorCode.invalid_configuration,
+                    f"The network cannot become {network.mode!r} while the sandbox runs: its interfaces are those of "
+                    f"{self._network.mode!r}.",
+                    "Start another sandbox with it.",
+                )
+            self._network = network
+            if self._egress is not None and network.mode != "bridge":
+                self._egress.change(network)
 
     def allow(self, *rules: str) -> Network:
         """Open what the rules name from now on; answers the policy. See ``Network.allow`` for how they are written.
@@ -63,8 +69,9 @@ class NetworkedEnvironment(PausableEnvironment):
         Raises SandboxError: ``invalid_configuration`` for what is no rule, ``operation_not_supported`` where none holds.
         """
         self._check_rules()
-        self.network = self.network.with_rules(*rules)
-        return self.network
+        with self._changing:
+            self.network = changed = self.network.with_rules(*rules)
+        return changed
 
     def deny(self, *rules: str) -> Network:
         """Close what the rules name from now on, whatever opens it, and cut the connections to it; answers the policy.
@@ -72,8 +79,9 @@ class NetworkedEnvironment(PausableEnvironment):
         Without ports a rule closes all of them. Raises as ``allow`` does.
         """
         self._check_rules()
-        self.network = self.network.without(*rules)
-        return self.network
+        with self._changing:
+            self.network = changed = self.network.without(*rules)
+        return changed
 
     @property
     def connections(self) -> tuple[Connection, ...]:
@@ -112,14 +120,27 @@ class NetworkedEnvironment(PausableEnvironment):
     def _carrying(self, transport: Transport) -> Transport:
         """``transport`` with the sandbox's connections on it; before it is opened."""
         # On a bridge the guest asks for none; one that does all the same gets none.
-        network = Network.none() if self._network.mode == "bridge" else self._network
-        self._egress = Egress(network, transport.flow, self._connection_log, self._allowance, self._ways())
+        ways = self._ways()
+        with self._changing:
+            network = Network.none() if self._network.mode == "bridge" else self._network
+            self._egress = Egress(network, transport.flow, self._connection_log, self._allowance, ways, self._changing)
         transport.carry(self._egress.streams)
         return transport
 
     def _end_network(self) -> None:
         """Cut every connection; may be called more than once."""
-        if self._egress is not None:
-            self._network = self.network
-            self._egress.streams.close()
-            self._egress = None
+        with self._changing:
+            ended, self._network, self._egress = self._egress, self.network, None
+        if ended is not None:
+            ended.streams.close()
+
+
+def _checked(network: Network) -> Network:
+    """``network``. Raises SandboxError ``invalid_configuration`` for what is none."""
+    if not isinstance(network, Network):
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"{network!r:.100} is no network.",
+            'Give Network.none(), Network.open() or Network.allow("example.com").',
+        )
+    return network

@@ -9,6 +9,7 @@ from sandbox.envelope import Envelope, Failure, Notice
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.host_services import HostServices, taken_apart
 from sandbox.network.names import Name, Way
+from sandbox.network.policy import ALONE, BUT_SERVICES
 from sandbox.network.services import Service
 from sandbox.network.side_services import SideService
 from sandbox.results import LogsResult
@@ -111,7 +112,7 @@ class ServedEnvironment(ContainedEnvironment):
     def describe(self) -> dict[str, str]:
         """See ``ContainedEnvironment.describe``; with the names of the side services."""
         sections = super().describe()
-        sections["network"] += self._of_host.describe()
-        if self._beside is not None:
-            sections["network"] += self._beside.describe()
+        named = self._of_host.describe() + ("" if self._beside is None else self._beside.describe())
+        if named:
+            sections["network"] = sections["network"].replace(ALONE, BUT_SERVICES) + named
         return sections

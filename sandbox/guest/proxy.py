@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from .reactor import Reactor
 
-    # Told of a refusal before the client is: (port of the client, host, port, why, then).
-    Denied = Callable[[int, str, int, str, Callable[[], None]], None]
+    # Told of a refusal before the client is: (port of the client, {host, port, why, kind, about}, then).
+    Denied = Callable[[int, dict[str, object], Callable[[], None]], None]
 
 MOST_CLIENTS = 512
 # A client that has not said what it wants by then is cut: it holds a descriptor of the guest.
@@ -124,7 +124,9 @@ class Client:
             return
         why = str(fields.get("denied") or fields.get("failed") or "the host did not say why")[:400]
         if "denied" in fields:
-            self._proxy.denied(self._port, wish.host, wish.port, why, lambda: self._turn_down(wish, why, denied=True))
+            refusal: dict[str, object] = {"host": wish.host, "port": wish.port, "why": why}
+            refusal |= {name: str(fields.get(name) or "")[:300] for name in ("kind", "about")}
+            self._proxy.denied(self._port, refusal, lambda: self._turn_down(wish, why, denied=True))
         else:
             self._turn_down(wish, why, denied=False)
 

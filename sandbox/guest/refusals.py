@@ -32,8 +32,11 @@ class Refusals:
         self._processes = processes
         self._workers = workers
 
-    def note(self, client_port: int, host: str, port: int, why: str, then: Callable[[], None]) -> None:
-        """A connection was refused; ``then`` is called when the commands it concerns know, and before any of them can end by it."""
+    def note(self, client_port: int, refusal: dict[str, Any], then: Callable[[], None]) -> None:
+        """A connection was refused: its ``host``, ``port`` and ``why``, and the ``kind`` of that.
+
+        ``then`` is called when the commands it concerns know, and before any of them can end by it.
+        """
 
         def look() -> None:  # as the sandbox's user, who may see what its processes hold
             try:
@@ -44,7 +47,7 @@ class Refusals:
 
         def found(owner: int | None) -> None:
             for command, certain in self._concerned(owner):
-                self._tell(command, {"host": host, "port": port, "why": why, "certain": certain})
+                self._tell(command, {**refusal, "certain": certain})
             then()
 
         self._workers.submit(look, watching=True)

@@ -84,8 +84,7 @@ class Spawner:
             packet = zygote.SPEC_IN_FILE
 
         def hand_over(runner: Runner) -> None:
-            runner.on_packet = on_packet
-            runner.unwanted = False
+            runner.on_packet, runner.unwanted = on_packet, False
             self._offer_to_kernel(runner.leader, VICTIM)
             try:
                 socket.send_fds(runner.socket, [packet], descriptors)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .link import Link
     from .reactor import Reactor
 
-    # Called with {} where the way is open, else with {"denied": why} or {"failed": why}.
+    # Called with {"open": True} where the way is open, else with {"failed": why} or {"denied": why, "kind": ..., "about": ...}.
     Answered = Callable[[dict[str, object]], None]
 
 CONNECT_SECONDS = 10.0
@@ -43,7 +43,7 @@ class Tunnels:
         self._next = (self._next + 1) % GUEST_CHANNELS
         channel = GUEST_CHANNELS | self._next
         if len(self._asked) + len(self._open) >= MOST:
-            answered({"denied": f"there are {MOST} connections already, the most there may be"})
+            answered({"denied": f"there are {MOST} connections already, the most there may be", "kind": "limit"})
             return channel
         if self._alone or self._link.lost:
             answered({"failed": NO_HOST})

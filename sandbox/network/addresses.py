@@ -1,7 +1,7 @@
 """Where an address lies: what only a rule that names it may open. Pure but for ``is_own``.
 
 Spellings that C libraries take for an IPv4 address (``127.1``, ``2130706433``, ``0x7f000001``, ``0177.0.0.1``) are read as they
-read them; IPv6 forms that carry an IPv4 address (mapped, 6to4, NAT64, Teredo) are judged by what they carry as well.
+read them; IPv6 forms that carry an IPv4 address (mapped, translated, 6to4, NAT64, Teredo) are judged by what they carry as well.
 """
 
 from __future__ import annotations
@@ -15,8 +15,14 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 # Public by its number, yet answered by the hypervisor of one cloud (Azure's wire server), as 169.254.169.254 is elsewhere.
 _METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
 # Not public, which older Pythons know in part (192.0.0.192 and 100.100.100.200 are the metadata of clouds).
-_RESERVED = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "100.64.0.0/10", "198.18.0.0/15", "240.0.0.0/4")))
-_NAT64 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
+_RESERVED = tuple(
+    map(
+        ipaddress.ip_network,
+        ("192.0.0.0/24", "100.64.0.0/10", "198.18.0.0/15", "240.0.0.0/4", "fec0::/10", "3fff::/20", "5f00::/16"),
+    )
+)
+# With the IPv4 address in their last 32 bits: NAT64, and IPv4-translated (RFC 2765).
+_EMBEDDING = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96")))
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+")
 
 
@@ -46,7 +52,7 @@ def carried(address: Address) -> tuple[Address, ...]:
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     inner: list[Address | None] = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-    if any(address in network for network in _NAT64) or (int(address) >> 32 == 0 and int(address) > 1):  # ::a.b.c.d
+    if any(address in network for network in _EMBEDDING) or (int(address) >> 32 == 0 and int(address) > 1):  # ::a.b.c.d
         inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     return (address, *(one for one in inner if one is not None))
 

@@ -20,11 +20,12 @@ class Allowance:
         self.sent_bytes = 0
         self.received_bytes = 0
 
-    def problem(self, standing: int) -> str | None:
-        """Why there may be no further connection beside those ``standing``; None where there may."""
+    def problem(self, standing: int) -> tuple[str, str] | None:
+        """Why there may be no further connection beside those ``standing``, and the limit that says so; None where there may."""
         if standing >= self.connections:
-            return f"there are {standing} connections already, the most there may be at once"
-        return self._spent()
+            return f"there are {standing} connections already, the most there may be at once", "network_connections"
+        why = self._spent()
+        return None if why is None else (why, "network_bytes")
 
     def sent(self, count: int) -> str | None:
         """So many bytes went out; why there may be no more, None where there may."""

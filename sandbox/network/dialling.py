@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from .addresses import Address, is_own, literal, plain
 from .company import CompanyProxy, NoWayError, company_proxy, through
-from .policy import Network, Verdict, judge_address, judge_host
+from .policy import Network, RefusalKind, Verdict, judge_address, judge_host
 from .rules import ascii_name
 
 RESOLVE_SECONDS = 10.0
@@ -24,11 +24,18 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 
 class RefusedError(Exception):
-    """The policy does not let this connection out."""
+    """The policy does not let this connection out; see ``Verdict`` for its fields."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, kind: RefusalKind = "no_rule", about: str = "") -> None:
         super().__init__(why)
         self.why = why
+        self.kind = kind
+        self.about = about
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> RefusedError:
+        """The error of a verdict that refuses."""
+        return cls(verdict.why, verdict.kind, verdict.about)
 
 
 class UnreachableError(Exception):
@@ -54,7 +61,7 @@ async def route(network: Network, host: str, port: int) -> Route:
     """Where ``host`` may be dialled. Raises RefusedError, UnreachableError."""
     verdict = judge_host(network, host, port)
     if not verdict.allowed:
-        raise RefusedError(verdict.why)
+        raise RefusedError.of(verdict)
     address = literal(host)
     if address is not None:
         address = plain(address)
@@ -71,7 +78,7 @@ async def route(network: Network, host: str, port: int) -> Route:
     judged = [(one, judge_address(network, name, one, port, own=is_own(one))) for one in found]
     allowed = tuple(one for one, given in judged if given.allowed)
     if not allowed:
-        raise RefusedError(judged[0][1].why)
+        raise RefusedError.of(judged[0][1])
     return _way(verdict.rule, allowed[:MOST_ADDRESSES], proxy)
 
 
@@ -91,7 +98,7 @@ def _company_proxy(name: str, port: int) -> CompanyProxy | None:
 def _opened(network: Network, name: str | None, address: Address, port: int) -> Verdict:
     verdict = judge_address(network, name, address, port, own=is_own(address))
     if not verdict.allowed:
-        raise RefusedError(verdict.why)
+        raise RefusedError.of(verdict)
     return verdict
 
 

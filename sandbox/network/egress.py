@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from .allowance import Allowance
 from .connections import Connection, ConnectionLog
 from .dialling import RefusedError, UnreachableError, dial, route
 from .names import Way
-from .policy import Network, judge_address, judge_host
+from .policy import Network, Verdict, judge_address, judge_host
 from .relay import Frames, Relay
 from .rules import ascii_name, is_host
 from .streams import MOST_CONNECTIONS, Streams
@@ -29,7 +30,8 @@ class Egress:
     """The connections of one sandbox under a policy, which may be changed at any time; for any thread.
 
     ``connections`` is told of each one as it ends. ``streams`` are theirs and those of forwarded ports. ``services`` are reached
-    under every policy, by their names and ports; what else has such a name is not.
+    under every policy, by their names and ports; what else has such a name is not. ``changing`` is held by whoever reads the policy
+    to write another one.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Egress:
         connections: ConnectionLog,
         allowance: Allowance | None = None,
         services: Mapping[tuple[str, int], Way] | None = None,
+        changing: threading.RLock | None = None,
     ) -> None:
         self._network = network
+        self._changing = changing or threading.RLock()
         self._services = services or {}
         self.connections = connections
         self.streams = Streams(send, self._serve)
@@ -59,14 +63,19 @@ class Egress:
 
     def change(self, network: Network) -> None:
         """Another policy from now on; connections that it refuses are cut."""
-        self._network = network
-        self.streams.in_loop(self._cut_refused)
+        with self._changing:
+            self._network = network
+            self.streams.in_loop(self._cut_refused)
 
     def _cut_refused(self) -> None:
         for relay, opened, granted in list(self._standing.values()):
-            why = _refusal(self._network.with_rules(granted) if granted else self._network, opened)
-            if why is not None:
-                relay.abort(f"the rules were changed: {why}")
+            refused = self._refusal_now(opened, granted)
+            if refused is not None:
+                relay.abort(f"the rules were changed: {refused.why}")
+
+    def _refusal_now(self, opened: Connection, granted: str) -> Verdict | None:
+        """That a connection is refused by the policy of now; ``granted`` opens it beside that, and lifts no denial."""
+        return _refusal(self._network.granted(granted) if granted else self._network, opened)
 
     def _cut_silent(self, most: float) -> None:
         """Cut what nothing came or went on, and look again when the next one may be due."""
@@ -87,7 +96,8 @@ class Egress:
         try:
             await self._open(channel, host, port, started, full)
         except RefusedError as error:
-            self._decline(channel, Connection(host, port, "denied", why=error.why, started=started))
+            denied = Connection(host, port, "denied", why=error.why, started=started)
+            self._decline(channel, denied, kind=error.kind, about=error.about)
         except UnreachableError as error:
             failed = Connection(host, port, "failed", error.address, error.rule, error.why, started=started)
             self._decline(channel, failed)
@@ -109,12 +119,17 @@ class Egress:
             relay, address = await service(lambda: Relay(channel, self.streams.send))
             self._begin(relay, Connection(host, port, "allowed", address, "service", started=started))
             return
-        if full or problem is not None:
-            raise RefusedError(problem or f"there are {MOST_CONNECTIONS} connections already, the most there may be")
+        if problem is not None:
+            raise RefusedError(problem[0], "limit", problem[1])
+        if full:
+            raise RefusedError(f"there are {MOST_CONNECTIONS} connections already, the most there may be", "limit")
         network, granted = await self._approved(host, port)
         way = await route(network, host, port)
         relay, address = await dial(way, host, port, lambda: Relay(channel, self.streams.send, self.allowance))
         opened = Connection(host, port, "allowed", address, way.rule, started=started)
+        if (refused := self._refusal_now(opened, granted)) is not None:  # the rules were changed while it was dialled
+            relay.abort(refused.why)
+            raise RefusedError.of(refused)
         self._standing[channel] = (relay, opened, granted)
         if not self._watching and self.allowance.silent_seconds is not None:
             self._cut_silent(self.allowance.silent_seconds)
@@ -128,7 +143,8 @@ class Egress:
             return None
         if port not in ports:
             served = ", ".join(map(str, sorted(ports)))
-            raise RefusedError(f"{name} is a service of this sandbox, and serves port {served} only")
+            why = f"{name} is a service of this sandbox, and serves port {served} only"
+            raise RefusedError(why, "service_port", served)
         return self._services[name, port]
 
     def _begin(self, relay: Relay, opened: Connection) -> None:
@@ -161,19 +177,24 @@ class Egress:
         if answer not in ("once", "session"):
             return self._network, ""
         rule = f"{f'[{host}]' if ':' in host else host}:{port}"
-        granted = self._network.with_rules(rule)
-        if answer == "session":
-            self._network, rule = granted, ""
+        with self._changing:  # the policy of now: what was denied while the question was open stays so
+            granted = self._network.granted(rule)
+            if answer == "session":
+                self._network, rule = granted, ""
         return granted, rule
 
-    def _decline(self, channel: int, connection: Connection) -> None:
+    def _decline(self, channel: int, connection: Connection, **more: str) -> None:
         self.connections.add(connection)  # first: who hears of the refusal finds it in the log
         self.streams.forget(channel)
-        self.streams.message(Kind.REPLY, channel, {connection.outcome: connection.why})
+        self.streams.message(Kind.REPLY, channel, {connection.outcome: connection.why, **more})
 
     def _over(self, relay: Relay, opened: Connection, why: str) -> None:
         self._standing.pop(relay.channel, None)
         seconds = time.monotonic() - relay.began
+        if relay.refused:  # by the service, which read the request
+            why = relay.refused
+        if not relay.asked:
+            opened = replace(opened, outcome="denied", address="")
         self.connections.add(
             replace(
                 opened,
@@ -185,11 +206,11 @@ class Egress:
         )
 
 
-def _refusal(network: Network, opened: Connection) -> str | None:
-    """Why ``network`` refuses a connection that stands; None where it does not."""
+def _refusal(network: Network, opened: Connection) -> Verdict | None:
+    """That ``network`` refuses a connection that stands; None where it does not."""
     verdict = judge_host(network, opened.host, opened.port)
     address = literal(opened.address)
     if verdict.allowed and address is not None:  # None: a company's proxy dialled
         name = None if literal(opened.host) is not None else ascii_name(opened.host)
         verdict = judge_address(network, name, address, opened.port, own=is_own(address))
-    return None if verdict.allowed else verdict.why
+    return None if verdict.allowed else verdict

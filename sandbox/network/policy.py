@@ -12,9 +12,17 @@ from .addresses import Address, closed_kind, literal, plain
 from .rules import ALL_PORTS, Rule, ascii_name, pinned_name
 
 Mode = Literal["none", "allow", "open", "bridge"]
+RefusalKind = Literal["no_rule", "no_host", "closed_by", "closed_address", "limit", "service_port"]
 Answer = Literal["once", "session"] | None
 # Asked about a host that no rule opens: "once" lets this connection through, "session" all to that host and port from now on.
 Ask = Callable[[str, int], Answer]
+
+# What a model is told where nothing is open, and what in its place where there are services.
+ALONE = "No network: only servers inside this sandbox (127.0.0.1)"
+BUT_SERVICES = "No network beyond servers inside this sandbox (127.0.0.1) and the services named here: nothing else"
+# What a model is told of: so many rules, and so much of each.
+MOST_LISTED = 20
+MOST_RULE_CHARS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +67,22 @@ class Network:
         return cls("bridge")
 
     def with_rules(self, *rules: str) -> Network:
-        """The same with these rules added; ``none`` becomes ``allow``, and what was denied by the same words is so no more.
+        """The same with these rules added; ``none`` becomes ``allow``, and denials of the same hosts are lifted for these ports.
 
-        Raises SandboxError ``invalid_configuration``.
+        However both are written; a denial without ports is lifted whole by a rule without. One of other or more hosts stays, as
+        ``*.example.com`` beside ``www.example.com``. Raises SandboxError ``invalid_configuration``.
         """
+        denied = self.denied
+        for text in rules:
+            denied = _lifted(denied, text)
+        return replace(self.granted(*rules), denied=denied)
+
+    def granted(self, *rules: str) -> Network:
+        """The same with these rules added; what is denied stays so. Raises SandboxError ``invalid_configuration``."""
         self._check_rules("opened")
         mode: Mode = "allow" if self.mode == "none" else self.mode
-        added = tuple(rule for rule in map(Rule.parse, rules) if rule not in self.rules)
-        return replace(self, mode=mode, rules=(*self.rules, *added), denied=_without(self.denied, rules))
+        added = tuple(rule for rule in map(Rule.parse, rules) if not any(known.covers(rule) for known in self.rules))
+        return replace(self, mode=mode, rules=(*self.rules, *added))
 
     def without(self, *rules: str) -> Network:
         """The same with all that these rules name closed, whatever opens it. Without ports a rule closes all ports.
@@ -74,8 +90,10 @@ class Network:
         Raises SandboxError ``invalid_configuration``.
         """
         self._check_rules("closed")
-        added = tuple(rule for rule in (Rule.parse(text, ALL_PORTS) for text in rules) if rule not in self.denied)
-        return replace(self, rules=_without(self.rules, rules), denied=(*self.denied, *added))
+        closed = tuple(Rule.parse(text, ALL_PORTS) for text in rules)
+        added = tuple(rule for rule in closed if not any(known.covers(rule) for known in self.denied))
+        left = tuple(rule for rule in self.rules if not any(one.covers(rule) for one in closed))
+        return replace(self, rules=left, denied=(*self.denied, *added))
 
     def _check_rules(self, what: str) -> None:
         if self.mode == "bridge":
@@ -92,11 +110,11 @@ class Network:
     def describe(self) -> str:
         """Two lines at most for the model."""
         if self.mode == "none":
-            return "No network: only servers inside this sandbox (127.0.0.1) can be reached; downloads and DNS fail."
+            return f"{ALONE} can be reached; downloads and DNS fail."
         if self.mode == "bridge":
             return "Network through the engine's bridge: the internet and services of the host network can be reached."
-        named = ", ".join(rule.text for rule in self.rules)
-        closed = f" Not {', '.join(rule.text for rule in self.denied)}." if self.denied else ""
+        named = _listed(self.rules)
+        closed = f" Not {_listed(self.denied)}." if self.denied else ""
         how = "Through a proxy that the environment variables name (HTTP, HTTPS, SOCKS5); no DNS, UDP or ping." + closed
         if self.mode == "open":
             return f"Every public host can be reached{f', and {named}' if named else ''}. {how}"
@@ -105,11 +123,17 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a connection is allowed; ``rule`` is the one that opens it, ``why`` the reason of a refusal in words."""
+    """Whether a connection is allowed; ``rule`` is the one that opens or closes it, ``why`` the reason of a refusal in words.
+
+    ``kind`` is that of a refusal, ``about`` what it is about: of ``closed_by`` the rule that lifts the
+    denial for this port, of ``closed_address`` the address.
+    """
 
     allowed: bool
     rule: str = ""
     why: str = ""
+    kind: RefusalKind = "no_rule"
+    about: str = ""
 
 
 def judge_host(network: Network, host: str, port: int) -> Verdict:
@@ -119,7 +143,7 @@ def judge_host(network: Network, host: str, port: int) -> Verdict:
         return judge_address(network, None, address, port)
     name = ascii_name(host)
     if name is None:
-        return Verdict(False, why=f"{host[:253]!r} is no host name")
+        return Verdict(False, why=f"{host[:253]!r} is no host name", kind="no_host")
     if (denied := _denied(network, name, None, port)) is not None:
         return denied
     if network.mode in ("open", "bridge"):
@@ -151,12 +175,26 @@ def judge_address(network: Network, name: str | None, address: Address, port: in
         return Verdict(True, by_name.text if by_name is not None else network.mode if not everything else "*")
     if closed is not None and (opened or everything):
         what = f"{name} resolves to {address}, {closed}" if name is not None else f"{address} is {closed}"
-        return Verdict(False, why=f"{what}, which only a rule that names the address opens")
+        why = f"{what}, which only a rule that names the address opens"
+        return Verdict(False, why=why, kind="closed_address", about=str(address))
     return Verdict(False, why=_no_rule(network, str(address), port))
 
 
-def _without(rules: tuple[Rule, ...], texts: tuple[str, ...]) -> tuple[Rule, ...]:
-    return tuple(rule for rule in rules if rule.text not in texts)
+def _listed(rules: tuple[Rule, ...]) -> str:
+    more = f" and {len(rules) - MOST_LISTED} more" if len(rules) > MOST_LISTED else ""
+    return ", ".join(rule.text[:MOST_RULE_CHARS] for rule in rules[:MOST_LISTED]) + more
+
+
+def _lifted(denied: tuple[Rule, ...], text: str) -> tuple[Rule, ...]:
+    """What stays denied where the rule ``text`` is allowed."""
+    opened, every = Rule.parse(text), Rule.parse(text, ALL_PORTS)
+    left: list[Rule] = []
+    for rule in denied:
+        if not rule.same_hosts(opened):
+            left.append(rule)
+        elif rule.ports != every.ports:  # else it is the same, in whatever words
+            left += rule.less(opened.ports)
+    return tuple(left)
 
 
 def _denied(network: Network, name: str | None, address: Address | None, port: int) -> Verdict | None:
@@ -164,7 +202,7 @@ def _denied(network: Network, name: str | None, address: Address | None, port: i
         named = (name is not None and rule.opens_name(name)) or (address is not None and rule.opens_address(address))
         everything = not rule.name and rule.network is None
         if rule.opens_port(port) and (named or everything):
-            return Verdict(False, rule.text, f"the rule {rule.text} closes it")
+            return Verdict(False, rule.text, f"the rule {rule.text} closes it", "closed_by", rule.at(port))
     return None
 
 

@@ -50,6 +50,8 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         self.channel = channel
         self.received_bytes = 0
         self.sent_bytes = 0
+        # Set by who serves it for the host: whether anything was asked of the upstream, and why the last request was not.
+        self.asked, self.refused = True, ""
         self.began = self.last_active = time.monotonic()
         self._send = send
         self._allowance = allowance

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -42,6 +42,8 @@ class Rule:
 
         Raises SandboxError ``invalid_configuration`` that says what is wrong with it.
         """
+        if not isinstance(text, str):
+            raise _refused(text, "it is no text", 'Give each rule by itself: "example.com", "*.example.org:443".')
         host, ports = _split(text, default)
         if host == "*":
             return cls(text, ports=ports)
@@ -54,6 +56,39 @@ class Rule:
         if name is None or "*" in bare:
             raise _refused(text, f"{host!r} is no host name, address or network")
         return cls(text, name, below, ports=ports)
+
+    def same_hosts(self, other: Rule) -> bool:
+        """Whether both name the same hosts, however they are written; their ports may differ."""
+        return (self.name, self.below, self.network) == (other.name, other.below, other.network)
+
+    def covers(self, other: Rule) -> bool:
+        """Whether it names the hosts of ``other`` and all its ports."""
+        return self.same_hosts(other) and not other.less(self.ports)
+
+    def less(self, ports: tuple[tuple[int, int], ...]) -> tuple[Rule, ...]:
+        """What is left of it without ``ports``: itself where it has none of them, else a rule for each range that is left."""
+        left = self.ports
+        for low, high in ports:
+            parts = [
+                (a, b) for first, last in left for a, b in ((first, min(last, low - 1)), (max(first, high + 1), last))
+            ]
+            left = tuple(dict.fromkeys((a, b) for a, b in parts if a <= b))
+        if set(left) == set(self.ports):
+            return (self,)
+        return tuple(replace(self, text=self._written((one,)), ports=(one,)) for one in left)
+
+    def at(self, port: int) -> str:
+        """A rule of the same hosts for that port alone."""
+        return self._written(((port, port),))
+
+    def _written(self, ports: tuple[tuple[int, int]]) -> str:
+        host = f"{'*.' if self.below else ''}{self.name}" or "*"
+        if self.network is not None:
+            one = self.network.num_addresses == 1
+            host = str(self.network.network_address if one else self.network)
+            host = f"[{host}]" if ":" in host else host
+        ((low, high),) = ports
+        return f"{host}:{low}" if low == high else f"{host}:{low}-{high}"
 
     def opens_port(self, port: int) -> bool:
         """Whether ``port`` is among its ports."""
@@ -134,6 +169,6 @@ def _network(host: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
         raise _refused(host, str(error)) from error
 
 
-def _refused(text: str, why: str, hint: str = "") -> SandboxError:
+def _refused(text: object, why: str, hint: str = "") -> SandboxError:
     hint = hint or "Write them as example.com, *.example.org:443, 10.1.2.0/24:5432 or [2001:db8::1]:8080."
     return SandboxError(ErrorCode.invalid_configuration, f"{text!r} is no rule of a network: {why}.", hint)

@@ -95,15 +95,19 @@ class ServiceEnd:
         """A ``names.Way``: a connection of the sandbox, served here."""
         near, far = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=far)
-        task = asyncio.create_task(self.serve(reader, writer))
+        _, relay = await asyncio.get_running_loop().create_connection(protocol, sock=near)
+        task = asyncio.create_task(self.serve(reader, writer, relay))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
-        _, relay = await asyncio.get_running_loop().create_connection(protocol, sock=near)
         return relay, urlsplit(self.service.upstream).netloc
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the requests of one connection until it ends."""
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, relay: Relay | None = None
+    ) -> None:
+        """Answer the requests of one connection until it ends; ``relay`` is told of what is refused."""
         import h11
+
+        asked = False
 
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         try:
@@ -111,7 +115,10 @@ class ServiceEnd:
                 request = await self._next(connection, reader)
                 if not isinstance(request, h11.Request):
                     return
-                await self._answer(connection, request, reader, writer)
+                problem = await self._answer(connection, request, reader, writer)
+                asked = asked or problem is None
+                if relay is not None:
+                    relay.asked, relay.refused = asked, problem or ""
                 while connection.our_state is h11.DONE and connection.their_state is h11.SEND_BODY:
                     await self._next(connection, reader)  # what the answer did not wait for
                 if connection.our_state is h11.MUST_CLOSE or connection.their_state is not h11.DONE:
@@ -137,7 +144,8 @@ class ServiceEnd:
 
     async def _answer(
         self, connection: h11.Connection, request: h11.Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:  # fmt: skip
+    ) -> str | None:  # fmt: skip
+        """Ask it of the upstream, or refuse it: why."""
         import h11
         import httpx
 
@@ -145,7 +153,7 @@ class ServiceEnd:
         target, problem = self._asked(request, method)
         if problem is not None:
             await self._say(connection, writer, 403, f"{self.service.host} refuses this: {problem}")
-            return
+            return problem
         if connection.they_are_waiting_for_100_continue:
             writer.write(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
         headers = self._headers(request)
@@ -160,6 +168,7 @@ class ServiceEnd:
                 raise ConnectionError("the answer broke off") from error
             why = self._mask.whole(f"{type(error).__name__}: {error}".encode()).decode("utf-8", "replace")[:300]
             await self._say(connection, writer, 502, f"{self.service.host} could not be asked: {why}")
+        return None
 
     async def _body(self, connection: h11.Connection, reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         import h11

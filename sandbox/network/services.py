@@ -39,6 +39,7 @@ class Service:
     plain_headers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _check_narrowed(self.methods, self.paths)
         parts = urlsplit(self.upstream)
         if ascii_name(self.name) != self.name or "." in self.name:
             raise _refused(f"{self.name!r} is no name for a service", "Use lower-case letters, digits and hyphens.")
@@ -90,6 +91,21 @@ class Service:
             *([f"paths {', '.join(self.paths)}"] if self.paths else []),
         ]
         return f"{self.url} ({'; '.join(narrowed)})" if narrowed else self.url
+
+
+def _check_narrowed(methods: object, paths: object) -> None:
+    """Refuse what narrows nothing, or not as it reads: a string for a tuple would be taken for its letters, "*" among them."""
+    for field_name, given, example in (("methods", methods, "GET"), ("paths", paths, "/v1/*")):
+        hint = f'Give a tuple: {field_name}=("{example}",).'
+        if not isinstance(given, tuple | list):
+            raise _refused(f"{given!r:.200} is no tuple of {field_name}", hint)
+        for one in given:
+            if not isinstance(one, str):
+                raise _refused(f"{one!r:.200} among the {field_name} is no text", hint)
+            if field_name == "methods" and not _TOKEN.fullmatch(one):
+                raise _refused(f"{one!r:.200} is no method", hint)
+            if field_name == "paths" and not one.startswith(("/", "*")):
+                raise _refused(f"The path {one!r:.200} begins with neither '/' nor '*': no request has it", hint)
 
 
 def _is_plain(path: str) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
+from typing import Any
 
 import pytest
 
@@ -51,3 +54,47 @@ def test_where_nothing_can_be_restricted_that_is_said() -> None:
     with pytest.raises(SandboxError) as refused:
         env.network = Network.none()
     assert refused.value.code is ErrorCode.operation_not_supported
+
+
+def test_changes_at_the_same_time_lose_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = Network.without
+
+    def slow(network: Network, *rules: str) -> Network:
+        time.sleep(0.002)  # between what was read and what is written
+        return without(network, *rules)
+
+    monkeypatch.setattr(Network, "without", slow)
+    env = FakeEnvironment(network=Network.open())
+
+    def change(first: int) -> None:
+        for number in range(first, first + 10):
+            env.deny(f"{number}.example.com")
+            env.allow(f"{number}.example.org")
+
+    threads = [threading.Thread(target=change, args=(first,)) for first in range(0, 40, 10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {rule.text for rule in env.network.denied} == {f"{number}.example.com" for number in range(40)}
+    assert {rule.text for rule in env.network.rules} == {f"{number}.example.org" for number in range(40)}
+
+
+@pytest.mark.parametrize("network", ["none", "open", ("example.com",), 7])
+def test_what_is_no_network_is_refused_with_words(network: Any) -> None:
+    env = FakeEnvironment()
+    for change in (lambda: FakeEnvironment(network=network), lambda: setattr(env, "network", network)):
+        with pytest.raises(SandboxError) as refused:
+            change()
+        assert refused.value.code is ErrorCode.invalid_configuration
+        assert "Network.open()" in str(refused.value)
+    assert env.network == Network.none()
+
+
+def test_rules_in_a_list_are_refused_with_words() -> None:
+    env = FakeEnvironment()
+    for change in (env.allow, env.deny, Network.allow):
+        with pytest.raises(SandboxError) as refused:
+            change(["example.com"])  # type: ignore[arg-type]
+        assert refused.value.code is ErrorCode.invalid_configuration
+        assert "Give each rule by itself" in str(refused.value)

@@ -12,6 +12,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import pytest
 
@@ -21,6 +22,9 @@ from sandbox.guest.link import Link
 from sandbox.guest.proxy import Proxy
 from sandbox.guest.reactor import Reactor
 from sandbox.guest.tunnels import Tunnels
+from sandbox.limits import Limits
+from sandbox.network import dialling
+from sandbox.network.allowance import Allowance
 from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.egress import Egress
 from sandbox.network.forward import Forward
@@ -43,6 +47,7 @@ class Ends:
         link = Link(self.reactor, out, NONCE)
         self.tunnels = Tunnels(self.reactor, link)
         self.denied: list[tuple[str, int, str]] = []
+        self.refusals: list[dict[str, Any]] = []
         listener = guest_egress.listening(0)
         assert listener is not None
         self.port = listener.getsockname()[1]
@@ -66,8 +71,9 @@ class Ends:
         for thread in self.threads:
             thread.start()
 
-    def _note(self, _port: int, host: str, port: int, why: str, then: object) -> None:
-        self.denied.append((host, port, why))
+    def _note(self, _port: int, refusal: dict[str, Any], then: object) -> None:
+        self.denied.append((refusal["host"], refusal["port"], refusal["why"]))
+        self.refusals.append(refusal)
         assert callable(then)
         then()
 
@@ -188,6 +194,71 @@ def test_a_refusal_is_told_to_the_client_with_its_reason(echo: int) -> None:
             assert everything(sock)[:2] == b"\x05\x02"
         assert pair.denied == [("evil.test", 443, "no rule opens it"), ("127.0.0.1", echo, "no rule opens it")]
         assert [one.outcome for one in pair.log] == ["denied", "denied"]
+
+
+def test_the_kind_of_a_refusal_goes_with_it() -> None:
+    rules = Network.allow("a.test", "b.test").without("b.test")
+    asked = [("evil.test", rules), ("10.0.0.5", rules.with_rules("*")), ("b.test", rules), ("db", rules)]
+    with ends(rules) as pair:
+        pair.egress._services = {("db", 5432): None}  # type: ignore[dict-item]
+        for host, network in asked:
+            pair.egress.change(network)
+            with pair.connect() as sock:
+                sock.sendall(f"CONNECT {host}:443 HTTP/1.1\r\n\r\n".encode())
+                everything(sock)
+        assert [(one["host"], one["kind"], one["about"]) for one in pair.refusals] == [
+            ("evil.test", "no_rule", ""), ("10.0.0.5", "closed_address", "10.0.0.5"), ("b.test", "closed_by", "b.test:443"),
+            ("db", "service_port", "5432"),
+        ]  # fmt: skip
+        pair.egress.allowance = Allowance(Limits(network_bytes=1))
+        pair.egress.allowance.sent(1)
+        with pair.connect() as sock:
+            sock.sendall(b"CONNECT evil.test:443 HTTP/1.1\r\n\r\n")
+            everything(sock)
+        assert (pair.refusals[-1]["kind"], pair.refusals[-1]["about"]) == ("limit", "network_bytes")
+
+
+@pytest.mark.parametrize("answer", ["once", "session"])
+def test_an_answer_lifts_no_denial_that_came_while_the_question_was_open(
+    echo: int, answer: Literal["once", "session"]
+) -> None:
+    def ask(host: str, port: int) -> Literal["once", "session"]:
+        pair.egress.change(pair.egress.network.without(f"{host}:{port}"))
+        return answer
+
+    with ends(Network.allow(ask=ask)) as pair, pair.connect() as sock:
+        sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
+        assert b" 403 " in head(sock).split(b"\r\n")[0]
+        assert [rule.text for rule in pair.egress.network.denied] == [f"127.0.0.1:{echo}"]
+
+
+def test_a_denial_cuts_what_was_granted_once_by_the_same_words(echo: int) -> None:
+    with ends(Network.allow(ask=lambda *_: "once")) as pair, pair.connect() as sock:
+        sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
+        assert b" 200 " in head(sock).split(b"\r\n")[0]
+        pair.egress.change(pair.egress.network.without("example.com"))  # of another host: it stands
+        sock.sendall(b"hello")
+        assert sock.recv(5) == b"hello"
+        pair.egress.change(pair.egress.network.without(f"127.0.0.1:{echo}"))
+        sock.settimeout(10)
+        with pytest.raises(ConnectionResetError):
+            sock.recv(1)
+        assert "the rules were changed" in pair.log[0].why
+
+
+def test_a_denial_holds_for_what_is_just_being_dialled(echo: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sandbox.network import egress
+
+    async def dial(*args: Any) -> Any:
+        found = await dialling.dial(*args)
+        pair.egress.change(pair.egress.network.without("127.0.0.1"))
+        return found
+
+    monkeypatch.setattr(egress, "dial", dial)
+    with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
+        sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
+        assert b" 403 " in head(sock).split(b"\r\n")[0]
+        assert [one.outcome for one in pair.log] == ["denied"]
 
 
 def test_a_host_that_is_allowed_and_not_there_is_another_answer() -> None:

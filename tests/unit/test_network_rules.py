@@ -67,6 +67,8 @@ def test_a_name_is_no_address(host: str) -> None:
         ("fd00:ec2::254", "private"), ("169.254.1.1", "link-local"), ("fe80::1", "link-local"), ("10.0.0.1", "private"),
         ("192.168.1.1", "private"), ("172.16.0.1", "private"), ("2002:0a00:0001::", "private"), ("100.100.100.200", "not public"),
         ("192.0.0.192", ""), ("224.0.0.1", "multicast"), ("ff02::1", "multicast"), ("255.255.255.255", ""), ("198.18.0.1", ""),
+        ("fec0::1", ""), ("feff::1", ""), ("3fff::1", ""), ("5f00::1", ""), ("::ffff:0:7f00:1", "loopback"),
+        ("::ffff:0:a9fe:a9fe", "metadata"), ("::ffff:0:a00:1", "private"),
     ],
 )  # fmt: skip
 def test_what_is_not_public_is_closed_even_under_open(address: str, kind: str) -> None:
@@ -79,7 +81,9 @@ def test_what_is_not_public_is_closed_even_under_open(address: str, kind: str) -
     assert not judge_address(Network.allow("rebound.test", "*"), "rebound.test", one, 80).allowed
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+@pytest.mark.parametrize(
+    "address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808", "::ffff:0:808:808"]
+)
 def test_public_addresses_are_open(address: str) -> None:
     assert closed_kind(ipaddress.ip_address(address)) is None
     assert judge_address(Network.open(), None, ipaddress.ip_address(address), 53).allowed
@@ -190,3 +194,42 @@ def test_what_is_denied_stays_closed_whatever_opens_it() -> None:
     # A name that resolves to what is denied is closed too.
     address = ipaddress.ip_address("203.0.114.9")
     assert not judge_address(network, "example.org", address, 443).allowed
+
+
+@pytest.mark.parametrize(
+    ("denied", "allowed", "host", "open_ports", "closed_ports"),
+    [
+        ("example.com", "Example.com", "example.com", (80, 443), (22,)),
+        ("example.com", "example.com:443", "example.com", (443,), (80, 22, 444)),
+        ("example.com:8000-8100", "example.com:8050", "example.com", (8050,), (8049, 8051)),
+        ("example.com:22", "example.com", "example.com", (80, 443), (22,)),
+        ("127.0.0.1", "127.1:8000", "127.0.0.1", (8000,), (80, 8001)),
+        ("[2001:db8::/32]", "[2001:db8::/32]:443", "2001:db8::7", (443,), (80,)),
+        ("*", "*:443", "example.org", (443,), (80, 22)),
+        ("*.example.com", "www.example.com", "www.example.com", (), (80, 443)),
+        ("www.example.com", "*.example.com", "www.example.com", (), (80, 443)),
+    ],
+)
+def test_what_is_allowed_after_it_was_denied_is_open_however_it_is_written(
+    denied: str, allowed: str, host: str, open_ports: tuple[int, ...], closed_ports: tuple[int, ...]
+) -> None:
+    network = Network.none().without(denied).with_rules(allowed)
+    assert [port for port in (*open_ports, *closed_ports) if judge_host(network, host, port).allowed] == [*open_ports]
+    # What is left of a denial is written as rules that say the same.
+    for rule in network.denied:
+        assert rule.covers(Rule.parse(rule.text, ((1, 65535),)))
+    # In an open network nothing but what was named is open again.
+    opened = Network.open().without(denied).with_rules(allowed)
+    if denied != "example.com" or allowed != "Example.com":  # the same words lift the whole denial
+        assert not any(judge_host(opened, host, port).allowed for port in closed_ports)
+
+
+def test_what_is_denied_takes_the_rules_of_the_same_host_away_however_they_are_written() -> None:
+    network = Network.allow("Example.com", "example.com:8080", "example.org").without("example.com")
+    assert [rule.text for rule in network.rules] == ["example.org"]
+    assert [rule.text for rule in network.without("EXAMPLE.com:22").denied] == ["example.com"]
+
+
+def test_what_is_granted_lifts_no_denial() -> None:
+    network = Network.none().without("example.com:443").granted("example.com:443")
+    assert not judge_host(network, "example.com", 443).allowed

@@ -17,7 +17,11 @@ from typing import Any
 import pytest
 
 from sandbox.errors import SandboxError
+from sandbox.guest.wire import Kind, pack_message
+from sandbox.network.connections import Connection, ConnectionLog
+from sandbox.network.egress import Egress
 from sandbox.network.host_services import taken_apart
+from sandbox.network.policy import Network
 from sandbox.network.service_end import ServiceEnd
 from sandbox.network.services import Service
 
@@ -231,6 +235,21 @@ def test_a_service_that_cannot_be_is_refused(name: str, address: str, headers: d
     assert caught.value.code == "invalid_configuration"
 
 
+@pytest.mark.parametrize(
+    ("methods", "paths", "said"),
+    [
+        ("GET", (), 'methods=("GET",)'), ((), "/v1/*", 'paths=("/v1/*",)'), ((), "*", 'paths=("/v1/*",)'), ((), b"/v1/*", "tuple"),
+        (("GET POST",), (), "no method"), (("",), (), "no method"), ((), ("v1/*",), "begins with neither"), ((), ("",), "neither"),
+        ((), (7,), "no text"), ((None,), (), "no text"), ((), None, "no tuple"),
+    ],
+)  # fmt: skip
+def test_what_narrows_otherwise_than_it_reads_is_refused(methods: Any, paths: Any, said: str) -> None:
+    with pytest.raises(SandboxError) as caught:
+        Service("llm", "https://a", methods=methods, paths=paths)
+    assert caught.value.code == "invalid_configuration"
+    assert said in str(caught.value)
+
+
 def test_its_secrets_are_not_in_its_words() -> None:
     assert SECRET not in repr(service("https://a"))
 
@@ -321,3 +340,50 @@ def test_services_that_do_not_fit_are_refused(given: Any) -> None:
 def test_a_bundle_that_is_not_there_is_refused() -> None:
     with pytest.raises(SandboxError, match="nowhere"):
         taken_apart([Service("llm", "https://a", ca_bundle="nowhere.pem")])
+
+
+@pytest.mark.parametrize(
+    ("lines", "outcome", "said"),
+    [
+        (["GET /v1/x"], "allowed", ""),
+        (["GET /admin"], "denied", "/admin is not among the paths"),
+        (["GET /v1/x", "DELETE /v1/x"], "allowed", "DELETE is not among the methods"),
+    ],
+)
+def test_what_a_service_refuses_is_in_the_log_of_connections(
+    upstream: str, lines: list[str], outcome: str, said: str
+) -> None:
+    ended: list[Connection] = []
+    opened = threading.Event()  # set by the first frame, which says so
+    end = ServiceEnd(service(upstream, methods=("GET",), paths=("/v1/*",)))
+    egress = Egress(
+        Network.none(), lambda *_: opened.set(), ConnectionLog(ended.append), services={("llm.internal", 80): end.dial}
+    )
+    egress.streams.at_end.append(end.close)
+    channel = 1 << 31 | 1
+    try:
+        egress.streams.take(Kind.OPEN, channel, pack_message({"host": "llm.internal", "port": 80}))
+        assert opened.wait(20)
+        for number, line in enumerate(lines):
+            close = "Connection: close\r\n" if number == len(lines) - 1 else ""
+            egress.streams.take(Kind.DATA, channel, f"{line} HTTP/1.1\r\nHost: h\r\n{close}\r\n".encode())
+        egress.streams.take(Kind.END, channel, b"")
+        deadline = time.monotonic() + 20
+        while not ended and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        egress.streams.close()
+    (one,) = ended
+    assert (one.outcome, bool(one.address), one.rule) == (outcome, outcome == "allowed", "service")
+    assert one.why.startswith(said)
+    assert bool(one.why) is bool(said)
+
+
+def test_a_model_is_not_told_that_only_the_sandbox_can_be_reached_where_services_can() -> None:
+    from sandbox import DockerEnvironment
+
+    told = DockerEnvironment(services=[service("https://api.example.com")]).describe()["network"]
+    assert told.startswith("No network beyond servers inside this sandbox (127.0.0.1) and the services named here")
+    assert "http://llm.internal/" in told
+    assert "only" not in told
+    assert DockerEnvironment().describe()["network"] == Network.none().describe()
