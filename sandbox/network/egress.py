@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from sandbox.errors import SandboxError
 from sandbox.guest.wire import Kind
 from sandbox.limits import Limits
 
@@ -19,7 +20,7 @@ from .dialling import RefusedError, UnreachableError, dial, route
 from .names import Way
 from .policy import Network, judge_address, judge_host
 from .relay import Frames, Relay
-from .rules import ascii_name, is_host
+from .rules import ascii_name, canonical, is_host, rule_for
 from .streams import MOST_CONNECTIONS, Streams
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class Egress:
     # --- one connection ------------------------------------------------------------------
     async def _serve(self, channel: int, fields: dict[str, Any], full: bool) -> None:
         """From the guest's wish to an open connection, or to the words why not."""
-        host, port, started = str(fields["host"])[:1000], int(fields["port"]), time.time()
+        host, port, started = canonical(str(fields["host"])[:1000]), int(fields["port"]), time.time()
         self._opening += 1
         try:
             await self._open(channel, host, port, started, full)
@@ -160,8 +161,12 @@ class Egress:
             return self._network, ""
         if answer not in ("once", "session"):
             return self._network, ""
-        rule = f"{f'[{host}]' if ':' in host else host}:{port}"
-        granted = self._network.with_rules(rule)
+        try:
+            rule = rule_for(host, port)
+            granted = self._network.with_rules(rule)
+        except SandboxError:  # the rules were changed to those of a network that has none
+            log.warning("what was granted for %s:%s can be no rule", host, port, exc_info=True)
+            return self._network, ""
         if answer == "session":
             self._network, rule = granted, ""
         return granted, rule
