@@ -25,6 +25,9 @@ from .streams import MOST_CONNECTIONS, Streams
 
 log = logging.getLogger(__name__)
 
+# At once, of one sandbox: each takes two descriptors of this process, and ``network_connections`` does not count them.
+MOST_TO_SERVICES = 64
+
 
 class Egress:
     """The connections of one sandbox under a policy, which may be changed at any time; for any thread.
@@ -47,6 +50,7 @@ class Egress:
         self.streams = Streams(send, self._serve)
         self.allowance = allowance or Allowance(Limits())
         self._opening = 0
+        self._to_services = 0
         self._watching = False
         # In the loop only: what is being asked of whoever answers for refused hosts.
         self._question: asyncio.Future[tuple[Network, str]] | None = None
@@ -107,8 +111,7 @@ class Egress:
         """Judge, dial and join. Raises RefusedError, UnreachableError."""
         problem = self.allowance.problem(len(self._standing) + self._opening - 1)
         if (service := None if full else self._service(host, port)) is not None:  # no traffic of the network
-            relay, address = await service(lambda: Relay(channel, self.streams.send))
-            self._begin(relay, Connection(host, port, "allowed", address, "service", started=started))
+            await self._serve_by(service, channel, Connection(host, port, "allowed", rule="service", started=started))
             return
         if full or problem is not None:
             raise RefusedError(problem or f"there are {MOST_CONNECTIONS} connections already, the most there may be")
@@ -120,6 +123,20 @@ class Egress:
         if not self._watching and self.allowance.silent_seconds is not None:
             self._cut_silent(self.allowance.silent_seconds)
         self._begin(relay, opened)
+
+    async def _serve_by(self, service: Way, channel: int, wanted: Connection) -> None:
+        """Join with a service. Raises RefusedError, UnreachableError."""
+        if self._to_services >= MOST_TO_SERVICES:
+            raise UnreachableError(
+                f"there are {self._to_services} connections to services already, the most there may be"
+            )
+        self._to_services += 1
+        try:
+            relay, address = await service(lambda: Relay(channel, self.streams.send))
+        except BaseException:
+            self._to_services -= 1
+            raise
+        self._begin(relay, replace(wanted, address=address))
 
     def _service(self, host: str, port: int) -> Way | None:
         """Who serves that name; None for a name of the world. Raises RefusedError for a port that is not served."""
@@ -177,7 +194,8 @@ class Egress:
         self.streams.message(Kind.REPLY, channel, {connection.outcome: connection.why})
 
     def _over(self, relay: Relay, opened: Connection, why: str) -> None:
-        self._standing.pop(relay.channel, None)
+        if self._standing.pop(relay.channel, None) is None:
+            self._to_services -= 1
         seconds = time.monotonic() - relay.began
         self.connections.add(
             replace(

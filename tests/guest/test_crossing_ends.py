@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from sandbox.guest import tunnels
-from sandbox.network import crossing
+from sandbox.network import crossing, egress
 
 from .test_names import beside, connected, free_port, until
 from .test_tunnels import Ends
@@ -103,6 +103,22 @@ def test_connections_to_a_sandbox_are_bounded(deaf: Deaf, monkeypatch: pytest.Mo
             third.recv(2)
         assert near.log[-1].outcome == "failed"
         assert f"there are {2 if where == 'host' else tunnels.MOST} connections" in near.log[-1].why
+
+
+def test_connections_to_services_are_bounded(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress, "MOST_TO_SERVICES", 2)
+    port = free_port()
+    with beside(port, deaf.port) as (near, far, _):
+        for _ in range(3):  # those that ended, and those that never stood, leave their place
+            socks = [connected(port) for _ in range(2)]
+            assert [sock.recv(2) for sock in socks] == [b"hi", b"hi"]
+            with connected(port) as third, pytest.raises(ConnectionResetError):
+                third.recv(2)
+            assert near.log[-1].why == "there are 2 connections to services already, the most there may be"
+            for sock in socks:
+                reset(sock)
+            until(lambda: nothing_is_left(near, far))
+        assert near.egress._to_services == 0
 
 
 def test_who_gives_up_while_the_backlog_is_full_leaves_nothing() -> None:
