@@ -5,6 +5,7 @@ It is the guest's own socket: no command can close it, take its place or see wha
 
 from __future__ import annotations
 
+import resource
 import select
 import socket
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     # Told of a refusal before the client is: (port of the client, host, port, why, then).
     Denied = Callable[[int, str, int, str, Callable[[], None]], None]
 
+# Of a quarter of the guest's descriptors at most: the rest is for what answers its host.
 MOST_CLIENTS = 512
 # A client that has not said what it wants by then is cut: it holds a descriptor of the guest.
 GREETING_SECONDS = 30.0
@@ -37,6 +39,8 @@ class Proxy:
         self.tunnels = tunnels
         self.denied = denied
         self.clients: set[Client] = set()
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = MOST_CLIENTS if descriptors == resource.RLIM_INFINITY else min(MOST_CLIENTS, descriptors // 4)
         self._socket = listener
         reactor.watch(self._socket.fileno(), select.EPOLLIN, self._accept)
 
@@ -46,7 +50,7 @@ class Proxy:
                 sock, (_, port) = self._socket.accept()
             except OSError:  # none left, or no descriptor for it
                 return
-            if len(self.clients) >= MOST_CLIENTS:
+            if len(self.clients) >= self._most:
                 sock.close()
                 continue
             sock.setblocking(False)

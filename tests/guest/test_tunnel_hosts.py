@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import struct
 
 import pytest
@@ -50,3 +52,14 @@ def test_one_spelling_is_asked_about_granted_and_told() -> None:
         assert asked == ["127.0.0.1"]
         assert [rule.text for rule in pair.egress.network.rules] == ["127.0.0.1:1"]
         assert {told.host for told in pair.log} == {"127.0.0.1"}
+
+
+def test_silent_clients_take_a_quarter_of_the_descriptors_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (16, 16))
+    with ends(Network.none()) as pair, contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(pair.connect()) for _ in range(4)]
+        with pair.connect() as fifth:
+            assert everything(fifth) == b""
+        for sock in socks:  # those that came first are served
+            sock.sendall(b"CONNECT example.com:443 HTTP/1.1\r\n\r\n")
+            assert b" 403 " in everything(sock)
