@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from .reactor import Reactor
 
-    # Told of a refusal before the client is: (port of the client, host, port, why, then).
-    Denied = Callable[[int, str, int, str, Callable[[], None]], None]
+    # Told of a refusal before the client is: (address of the client, host, port, why, then).
+    Denied = Callable[[tuple[str, int], str, int, str, Callable[[], None]], None]
 
 # Of a quarter of the guest's descriptors at most: the rest is for what answers its host.
 MOST_CLIENTS = 512
@@ -47,14 +47,14 @@ class Proxy:
     def _accept(self, _: int) -> None:
         for _i in range(64):
             try:
-                sock, (_, port) = self._socket.accept()
+                sock, client = self._socket.accept()
             except OSError:  # none left, or no descriptor for it
                 return
             if len(self.clients) >= self._most:
                 sock.close()
                 continue
             sock.setblocking(False)
-            self.clients.add(Client(self, sock, port))
+            self.clients.add(Client(self, sock, client))
 
     def close(self) -> None:
         """Listen no more."""
@@ -69,10 +69,10 @@ class Proxy:
 class Client:
     """One connection from its first byte to the answer whether it goes on."""
 
-    def __init__(self, proxy: Proxy, sock: socket.socket, port: int) -> None:
+    def __init__(self, proxy: Proxy, sock: socket.socket, address: tuple[str, int]) -> None:
         self._proxy = proxy
         self._socket = sock
-        self._port = port
+        self._address = address
         self._data = b""
         self._socks = False
         self._greeted = False
@@ -128,7 +128,7 @@ class Client:
             return
         why = str(fields.get("denied") or fields.get("failed") or "the host did not say why")[:400]
         if "denied" in fields:
-            self._proxy.denied(self._port, wish.host, wish.port, why, lambda: self._turn_down(wish, why, denied=True))
+            self._proxy.denied(self._address, wish.host, wish.port, why, lambda: self._turn_down(wish, why, True))
         else:
             self._turn_down(wish, why, denied=False)
 

@@ -66,7 +66,7 @@ class Ends:
         for thread in self.threads:
             thread.start()
 
-    def _note(self, _port: int, host: str, port: int, why: str, then: object) -> None:
+    def _note(self, _client: tuple[str, int], host: str, port: int, why: str, then: object) -> None:
         self.denied.append((host, port, why))
         assert callable(then)
         then()
