@@ -5,6 +5,7 @@ It is the guest's own socket: no command can close it, take its place or see wha
 
 from __future__ import annotations
 
+import resource
 import select
 import socket
 
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 
     from .reactor import Reactor
 
-    # Told of a refusal before the client is: (port of the client, {host, port, why, kind, about}, then).
-    Denied = Callable[[int, dict[str, object], Callable[[], None]], None]
+    # Told of a refusal before the client is: (address of the client, {host, port, why, kind, about}, then).
+    Denied = Callable[[tuple[str, int], dict[str, object], Callable[[], None]], None]
 
+# Of a quarter of the guest's descriptors at most: the rest is for what answers its host.
 MOST_CLIENTS = 512
 # A client that has not said what it wants by then is cut: it holds a descriptor of the guest.
 GREETING_SECONDS = 30.0
@@ -37,20 +39,22 @@ class Proxy:
         self.tunnels = tunnels
         self.denied = denied
         self.clients: set[Client] = set()
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = MOST_CLIENTS if descriptors == resource.RLIM_INFINITY else min(MOST_CLIENTS, descriptors // 4)
         self._socket = listener
         reactor.watch(self._socket.fileno(), select.EPOLLIN, self._accept)
 
     def _accept(self, _: int) -> None:
         for _i in range(64):
             try:
-                sock, (_, port) = self._socket.accept()
+                sock, client = self._socket.accept()
             except OSError:  # none left, or no descriptor for it
                 return
-            if len(self.clients) >= MOST_CLIENTS:
+            if len(self.clients) >= self._most:
                 sock.close()
                 continue
             sock.setblocking(False)
-            self.clients.add(Client(self, sock, port))
+            self.clients.add(Client(self, sock, client))
 
     def close(self) -> None:
         """Listen no more."""
@@ -65,10 +69,10 @@ class Proxy:
 class Client:
     """One connection from its first byte to the answer whether it goes on."""
 
-    def __init__(self, proxy: Proxy, sock: socket.socket, port: int) -> None:
+    def __init__(self, proxy: Proxy, sock: socket.socket, address: tuple[str, int]) -> None:
         self._proxy = proxy
         self._socket = sock
-        self._port = port
+        self._address = address
         self._data = b""
         self._socks = False
         self._greeted = False
@@ -126,7 +130,7 @@ class Client:
         if "denied" in fields:
             refusal: dict[str, object] = {"host": wish.host, "port": wish.port, "why": why}
             refusal |= {name: str(fields.get(name) or "")[:300] for name in ("kind", "about")}
-            self._proxy.denied(self._port, refusal, lambda: self._turn_down(wish, why, denied=True))
+            self._proxy.denied(self._address, refusal, lambda: self._turn_down(wish, why, denied=True))
         else:
             self._turn_down(wish, why, denied=False)
 

@@ -7,7 +7,9 @@ made itself unreadable cannot be found: then every running command is told that 
 from __future__ import annotations
 
 import os
+import socket
 
+from .egress import PORT
 from .proctree import parents
 
 TYPE_CHECKING = False
@@ -32,7 +34,7 @@ class Refusals:
         self._processes = processes
         self._workers = workers
 
-    def note(self, client_port: int, refusal: dict[str, Any], then: Callable[[], None]) -> None:
+    def note(self, client: tuple[str, int], refusal: dict[str, Any], then: Callable[[], None]) -> None:
         """A connection was refused: its ``host``, ``port`` and ``why``, and the ``kind`` of that.
 
         ``then`` is called when the commands it concerns know, and before any of them can end by it.
@@ -40,7 +42,7 @@ class Refusals:
 
         def look() -> None:  # as the sandbox's user, who may see what its processes hold
             try:
-                owner = _owner(client_port)
+                owner = _owner(client)
             except OSError:
                 owner = None
             self._reactor.hand_over(lambda: found(owner))
@@ -76,9 +78,9 @@ class Refusals:
             self._processes.endings.tell(notice)
 
 
-def _owner(client_port: int) -> int | None:
-    """A process that holds the near end of the connection from ``client_port``; None where none can be seen to."""
-    inode = _inode(client_port)
+def _owner(client: tuple[str, int]) -> int | None:
+    """A process that holds the near end of the connection from ``client``; None where none can be seen to."""
+    inode = inode_of(client, ("127.0.0.1", PORT))
     if inode is None:
         return None
     link = f"socket:[{inode}]"
@@ -88,14 +90,24 @@ def _owner(client_port: int) -> int | None:
     return None
 
 
-def _inode(client_port: int) -> str | None:
-    near = f"0100007F:{client_port:04X}"
-    with open("/proc/net/tcp", encoding="ascii", errors="replace") as table:
-        for line in table:
-            words = line.split()
-            if len(words) > 9 and words[1] == near:
-                return words[9]
+def inode_of(near: tuple[str, int], far: tuple[str, int]) -> str | None:
+    """The inode of the IPv4 connection between both whole addresses: others may share a port. Raises OSError."""
+    ends = [_as_listed(near), _as_listed(far)]
+    for table, mapped in (("tcp", ""), ("tcp6", "0000000000000000FFFF0000")):
+        wanted = [mapped + end for end in ends]
+        try:
+            with open(f"/proc/net/{table}", encoding="ascii", errors="replace") as lines:
+                for line in lines:
+                    words = line.split()
+                    if len(words) > 9 and words[1:3] == wanted:
+                        return words[9]
+        except FileNotFoundError:  # a kernel without IPv6
+            continue
     return None
+
+
+def _as_listed(address: tuple[str, int]) -> str:
+    return f"{socket.inet_aton(address[0])[::-1].hex().upper()}:{address[1]:04X}"
 
 
 def _holds(pid: str, link: str) -> bool:

@@ -35,6 +35,8 @@ class Tunnels:
         self._next = 0
         self._open: dict[int, Tunnel] = {}
         self._asked: dict[int, Answered] = {}
+        # What gives up connections that the host wants and that do not stand yet.
+        self._dialling: dict[int, Callable[[], None]] = {}
         self._alone = alone
 
     # --- from here ------------------------------------------------------------------
@@ -72,6 +74,8 @@ class Tunnels:
         self._alone = alone
         for tunnel in list(self._open.values()):
             tunnel.cut(tell=False)
+        for give_up in list(self._dialling.values()):
+            give_up()
         asked, self._asked = self._asked, {}
         for answered in asked.values():
             answered({"failed": CUT})
@@ -79,7 +83,7 @@ class Tunnels:
     # --- frames ------------------------------------------------------------------
     def takes(self, channel: int) -> bool:
         """Whether frames of that channel are for here."""
-        return channel >= GUEST_CHANNELS or channel in self._open
+        return channel >= GUEST_CHANNELS or channel in self._open or channel in self._dialling
 
     def frame(self, kind: int, channel: int, payload: bytes) -> None:
         """A frame of the host. Raises WireError."""
@@ -89,6 +93,8 @@ class Tunnels:
             if answered is not None:
                 answered(fields)
             return
+        if kind == Kind.CANCEL and channel in self._dialling:
+            self._dialling[channel]()
         tunnel = self._open.get(channel)
         if tunnel is None:
             return
@@ -107,6 +113,9 @@ class Tunnels:
         port = fields.get("port")
         if not isinstance(port, int) or not 0 < port < 65536:
             raise wire.WireError("a way to no port")
+        if sum(one < GUEST_CHANNELS for one in self._open) + len(self._dialling) >= MOST:
+            self._fail(channel, f"there are {MOST} connections already, the most there may be")
+            return
         self._try(channel, port, [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 
     def _try(self, channel: int, port: int, places: list[tuple[int, str]]) -> None:
@@ -127,9 +136,13 @@ class Tunnels:
             self._decline(channel, problem, port, places)
 
     def _await(self, channel: int, sock: socket.socket, port: int, places: list[tuple[int, str]]) -> None:
-        def ready(_: int) -> None:
+        def leave() -> None:
+            self._dialling.pop(channel, None)
             timer.cancel()
             self._reactor.unwatch(sock.fileno())
+
+        def ready(_: int) -> None:
+            leave()
             problem = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if problem:
                 sock.close()
@@ -137,12 +150,16 @@ class Tunnels:
             else:
                 self._joined(channel, sock)
 
-        def late() -> None:
-            self._reactor.unwatch(sock.fileno())
+        def give_up() -> None:
+            leave()
             sock.close()
+
+        def late() -> None:
+            give_up()
             self._decline(channel, 110, port, places[:1])
 
         timer = self._reactor.after(CONNECT_SECONDS, late)
+        self._dialling[channel] = give_up
         self._reactor.watch(sock.fileno(), select.EPOLLOUT, ready)
 
     def _joined(self, channel: int, sock: socket.socket) -> None:
@@ -155,8 +172,7 @@ class Tunnels:
         if len(places) > 1:
             self._try(channel, port, places[1:])
         else:
-            self._link.message(
-                Kind.REPLY,
-                self._link.key(channel),
-                {"failed": "timed out" if problem == 110 else "nothing listens there"},
-            )
+            self._fail(channel, "timed out" if problem == 110 else "nothing listens there")
+
+    def _fail(self, channel: int, why: str) -> None:
+        self._link.message(Kind.REPLY, self._link.key(channel), {"failed": why})

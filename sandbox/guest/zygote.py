@@ -118,9 +118,11 @@ def _run(guest: socket.socket, setting: dict[str, Any]) -> NoReturn:
         while True:
             if leader.fork() == 0:
                 _lead(guest, leader, setting)
-            _reap(guest, leader)
+            unused = _reap(guest, leader)
             leader.drop()
             leader.held = _next(guest)
+            if not unused:  # a spec for one that failed before it could take it: the guest was told of that
+                leader.drop()
     except OSError:  # the guest is gone, or let this runner go; or there is no process to be had
         pass
     os._exit(0)
@@ -191,21 +193,21 @@ def _packet(guest: socket.socket) -> tuple[bytes, list[int]]:
     return data, list(descriptors)
 
 
-def _reap(guest: socket.socket, leader: _Leader) -> None:
-    """Reap until there is nothing below this process."""
+def _reap(guest: socket.socket, leader: _Leader) -> bool:
+    """Reap until there is nothing below this process; whether the leader was killed before it took a spec."""
     spent = _Spent()
     while True:
         try:
             pid, status = _wait(guest, leader, spent, 0)
         except ChildProcessError:
             guest.send(EMPTY.pack(b"Z", spent.seconds, spent.kib))
-            return
+            return False
         if pid == leader.pid:
             if os.WIFSIGNALED(status) and not leader.has_spec:
                 guest.send(UNUSED.pack(b"D", status))
-                return
+                return True
             if _report(guest, leader, status, spent):
-                return
+                return False
 
 
 def _wait(guest: socket.socket, leader: _Leader, spent: _Spent, options: int) -> tuple[int, int]:
@@ -315,11 +317,13 @@ def _receive(guest: socket.socket, leader: _Leader) -> tuple[dict[str, Any], lis
     while True:
         # Not in recvmsg: a process that is killed while it waits there may take the spec with it before it dies.
         select.select([guest], [], [])
-        leader.takes_spec()
         try:
             data, descriptors = _packet(guest)
         except OSError:  # the guest is gone, or does not want the command any more
             os._exit(0)
+        leader.takes_spec()
+        if data == GO and leader.held is None:  # the one before was killed in the moment in which it took it
+            os.kill(os.getpid(), signal.SIGKILL)
         if leader.held is None:
             break
         if data == GO:

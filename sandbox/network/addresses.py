@@ -1,7 +1,8 @@
 """Where an address lies: what only a rule that names it may open. Pure but for ``is_own``.
 
 Spellings that C libraries take for an IPv4 address (``127.1``, ``2130706433``, ``0x7f000001``, ``0177.0.0.1``) are read as they
-read them; IPv6 forms that carry an IPv4 address (mapped, translated, 6to4, NAT64, Teredo) are judged by what they carry as well.
+read them; IPv6 forms that carry an IPv4 address (mapped, translated, 6to4, NAT64, Teredo, ISATAP) are judged by what they carry
+as well. An address with a zone ("%eth0") is none: it names an interface of this host, and the zone may be any text.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ _RESERVED = tuple(
         ("192.0.0.0/24", "100.64.0.0/10", "198.18.0.0/15", "240.0.0.0/4", "fec0::/10", "3fff::/20", "5f00::/16"),
     )
 )
-# With the IPv4 address in their last 32 bits: NAT64, and IPv4-translated (RFC 2765).
-_EMBEDDING = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96")))
+# RFC 6052 and RFC 2765 (SIIT): IPv4 in the last 32 bits. RFC 8215: a prefix of any length within, so at any of these places.
+_EMBEDDING = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::ffff:0:0:0/96"))
+_LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
+_ISATAP = (0x00005EFE, 0x02005EFE)
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+")
 
 
@@ -30,8 +33,10 @@ def literal(host: str) -> Address | None:
     """The address that ``host`` spells, in any form a resolver would take for one; None for a name."""
     text = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if ":" in text:
+        if "%" in text:
+            return None
         try:
-            return ipaddress.IPv6Address(text.partition("%")[0])
+            return ipaddress.IPv6Address(text)
         except ValueError:
             return None
     return _aton(text.removesuffix("."))
@@ -52,9 +57,20 @@ def carried(address: Address) -> tuple[Address, ...]:
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     inner: list[Address | None] = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-    if any(address in network for network in _EMBEDDING) or (int(address) >> 32 == 0 and int(address) > 1):  # ::a.b.c.d
-        inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    number = int(address)
+    compatible = number >> 32 == 0 and number > 1  # ::a.b.c.d
+    isatap = (number >> 32) & 0xFFFFFFFF in _ISATAP
+    if compatible or isatap or any(address in network for network in _EMBEDDING):
+        inner.append(ipaddress.IPv4Address(number & 0xFFFFFFFF))
+    if address in _LOCAL_NAT64:
+        inner += map(ipaddress.IPv4Address, _translated(number))
     return (address, *(one for one in inner if one is not None))
+
+
+def _translated(number: int) -> tuple[int, ...]:
+    """What RFC 6052 reads in an address for prefixes of 48, 56, 64 and 96 bits; bits 64 to 71 are left out."""
+    without = (number >> 64) << 56 | (number & ((1 << 56) - 1))
+    return (*((without >> shift) & 0xFFFFFFFF for shift in (40, 32, 24)), number & 0xFFFFFFFF)
 
 
 def plain(address: Address) -> Address:

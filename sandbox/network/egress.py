@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from sandbox.errors import SandboxError
 from sandbox.guest.wire import Kind
 from sandbox.limits import Limits
 
@@ -20,10 +21,13 @@ from .dialling import RefusedError, UnreachableError, dial, route
 from .names import Way
 from .policy import Network, Verdict, judge_address, judge_host
 from .relay import Frames, Relay
-from .rules import ascii_name, is_host
+from .rules import ascii_name, canonical, is_host, rule_for
 from .streams import MOST_CONNECTIONS, Streams
 
 log = logging.getLogger(__name__)
+
+# At once, of one sandbox: each takes two descriptors of this process, and ``network_connections`` does not count them.
+MOST_TO_SERVICES = 64
 
 
 class Egress:
@@ -50,6 +54,7 @@ class Egress:
         self.streams = Streams(send, self._serve)
         self.allowance = allowance or Allowance(Limits())
         self._opening = 0
+        self._to_services = 0
         self._watching = False
         # In the loop only: what is being asked of whoever answers for refused hosts.
         self._question: asyncio.Future[tuple[Network, str]] | None = None
@@ -91,7 +96,7 @@ class Egress:
     # --- one connection ------------------------------------------------------------------
     async def _serve(self, channel: int, fields: dict[str, Any], full: bool) -> None:
         """From the guest's wish to an open connection, or to the words why not."""
-        host, port, started = str(fields["host"])[:1000], int(fields["port"]), time.time()
+        host, port, started = canonical(str(fields["host"])[:1000]), int(fields["port"]), time.time()
         self._opening += 1
         try:
             await self._open(channel, host, port, started, full)
@@ -116,8 +121,7 @@ class Egress:
         """Judge, dial and join. Raises RefusedError, UnreachableError."""
         problem = self.allowance.problem(len(self._standing) + self._opening - 1)
         if (service := None if full else self._service(host, port)) is not None:  # no traffic of the network
-            relay, address = await service(lambda: Relay(channel, self.streams.send))
-            self._begin(relay, Connection(host, port, "allowed", address, "service", started=started))
+            await self._serve_by(service, channel, Connection(host, port, "allowed", rule="service", started=started))
             return
         if problem is not None:
             raise RefusedError(problem[0], "limit", problem[1])
@@ -134,6 +138,20 @@ class Egress:
         if not self._watching and self.allowance.silent_seconds is not None:
             self._cut_silent(self.allowance.silent_seconds)
         self._begin(relay, opened)
+
+    async def _serve_by(self, service: Way, channel: int, wanted: Connection) -> None:
+        """Join with a service. Raises RefusedError, UnreachableError."""
+        if self._to_services >= MOST_TO_SERVICES:
+            raise UnreachableError(
+                f"there are {self._to_services} connections to services already, the most there may be"
+            )
+        self._to_services += 1
+        try:
+            relay, address = await service(lambda: Relay(channel, self.streams.send))
+        except BaseException:
+            self._to_services -= 1
+            raise
+        self._begin(relay, replace(wanted, address=address))
 
     def _service(self, host: str, port: int) -> Way | None:
         """Who serves that name; None for a name of the world. Raises RefusedError for a port that is not served."""
@@ -176,11 +194,15 @@ class Egress:
             return self._network, ""
         if answer not in ("once", "session"):
             return self._network, ""
-        rule = f"{f'[{host}]' if ':' in host else host}:{port}"
-        with self._changing:  # the policy of now: what was denied while the question was open stays so
-            granted = self._network.granted(rule)
-            if answer == "session":
-                self._network, rule = granted, ""
+        try:
+            rule = rule_for(host, port)
+            with self._changing:  # the policy of now: what was denied while the question was open stays so
+                granted = self._network.granted(rule)
+                if answer == "session":
+                    self._network, rule = granted, ""
+        except SandboxError:  # the rules were changed to those of a network that has none
+            log.warning("what was granted for %s:%s can be no rule", host, port, exc_info=True)
+            return self._network, ""
         return granted, rule
 
     def _decline(self, channel: int, connection: Connection, **more: str) -> None:
@@ -189,7 +211,8 @@ class Egress:
         self.streams.message(Kind.REPLY, channel, {connection.outcome: connection.why, **more})
 
     def _over(self, relay: Relay, opened: Connection, why: str) -> None:
-        self._standing.pop(relay.channel, None)
+        if self._standing.pop(relay.channel, None) is None:
+            self._to_services -= 1
         seconds = time.monotonic() - relay.began
         if relay.refused:  # by the service, which read the request
             why = relay.refused

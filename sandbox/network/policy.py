@@ -8,7 +8,7 @@ from typing import Literal
 
 from sandbox.errors import ErrorCode, SandboxError
 
-from .addresses import Address, closed_kind, literal, plain
+from .addresses import Address, carried, closed_kind, literal, plain
 from .rules import ALL_PORTS, Rule, ascii_name, pinned_name
 
 Mode = Literal["none", "allow", "open", "bridge"]
@@ -198,8 +198,9 @@ def _lifted(denied: tuple[Rule, ...], text: str) -> tuple[Rule, ...]:
 
 
 def _denied(network: Network, name: str | None, address: Address | None, port: int) -> Verdict | None:
+    spellings = () if address is None else carried(address)
     for rule in network.denied:
-        named = (name is not None and rule.opens_name(name)) or (address is not None and rule.opens_address(address))
+        named = (name is not None and rule.opens_name(name)) or any(map(rule.opens_address, spellings))
         everything = not rule.name and rule.network is None
         if rule.opens_port(port) and (named or everything):
             return Verdict(False, rule.text, f"the rule {rule.text} closes it", "closed_by", rule.at(port))

@@ -56,6 +56,7 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         self._send = send
         self._allowance = allowance
         self._on_end: Callable[[str], None] | None = None
+        self._on_cut: Callable[[str], None] | None = None
         self._why: str | None = None
         self._transport: asyncio.Transport | None = None
         self._window = TUNNEL_WINDOW
@@ -180,8 +181,17 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         if self._why is not None:
             self._end(self._why)
 
+    def when_cut(self, call: Callable[[str], None]) -> None:
+        """Call ``call(why)`` once when it ends in disorder; at once where it did already."""
+        self._on_cut = call
+        if self._why:
+            self._end(self._why)
+
     def _end(self, why: str) -> None:
         self._why = why if self._why is None else self._why
+        if self._why and self._on_cut is not None:
+            cut, self._on_cut = self._on_cut, None
+            cut(self._why)
         call, self._on_end = self._on_end, None
         if call is not None:
             call(self._why)

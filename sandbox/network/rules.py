@@ -121,6 +121,22 @@ def ascii_name(host: str) -> str | None:
     return None if labels[-1].isdigit() else name  # a resolver would take it for a number
 
 
+def canonical(host: str) -> str:
+    """The one spelling of a host that is judged, asked about and told: an address or a name; what is neither, on one line."""
+    address = literal(host)
+    if address is not None:
+        return str(plain(address))
+    return ascii_name(host) or "".join(c if c.isprintable() else ascii(c)[1:-1] for c in host)
+
+
+def rule_for(host: str, port: int) -> str:
+    """The rule that opens this one host and port. Raises SandboxError ``invalid_configuration`` for what is no host."""
+    if not is_host(host):
+        raise _refused(host, "it is no host name or address")
+    known = canonical(host)
+    return f"{f'[{known}]' if ':' in known else known}:{port}"
+
+
 def is_host(text: str) -> bool:
     """Whether it is the name of one host, or one address in any spelling."""
     return literal(text) is not None or ascii_name(text) is not None
@@ -163,10 +179,17 @@ def _network(host: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     if "/" not in text:
         address = literal(text)
         return None if address is None else ipaddress.ip_network(plain(address))
+    if "%" in text:
+        raise _refused(host, "a zone has no meaning there")
     try:
-        return ipaddress.ip_network(text)
+        network = ipaddress.ip_network(text)
     except ValueError as error:
         raise _refused(host, str(error)) from error
+    # Addresses are judged as IPv4 where they are mapped ones.
+    mapped = network.network_address.ipv4_mapped if isinstance(network, ipaddress.IPv6Network) else None
+    if mapped is None or network.prefixlen < 96:
+        return network
+    return ipaddress.IPv4Network((int(mapped), network.prefixlen - 96))
 
 
 def _refused(text: object, why: str, hint: str = "") -> SandboxError:

@@ -152,6 +152,12 @@ class Streams:
         """Whether there are connections."""
         return bool(self._accounts)
 
+    @property
+    def dialled(self) -> int:
+        """How many connections there are that the host opened, or opens."""
+        with self._lock:
+            return sum(channel < GUEST_CHANNELS for channel in self._accounts)
+
     def rest(self) -> None:
         """Send nothing until ``go_on``: the sandbox is to be paused, and its pipe not full then."""
         self._flowing.clear()

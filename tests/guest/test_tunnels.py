@@ -71,7 +71,7 @@ class Ends:
         for thread in self.threads:
             thread.start()
 
-    def _note(self, _port: int, refusal: dict[str, Any], then: object) -> None:
+    def _note(self, _client: tuple[str, int], refusal: dict[str, Any], then: object) -> None:
         self.denied.append((refusal["host"], refusal["port"], refusal["why"]))
         self.refusals.append(refusal)
         assert callable(then)

@@ -9,7 +9,7 @@ import pytest
 from sandbox.errors import SandboxError
 from sandbox.network.addresses import closed_kind, is_own, literal
 from sandbox.network.policy import Network, judge_address, judge_host
-from sandbox.network.rules import Rule, ascii_name
+from sandbox.network.rules import Rule, ascii_name, canonical, is_host, rule_for
 
 RULES = (
     "example.com",
@@ -45,12 +45,64 @@ def test_a_rule_opens_what_it_names_and_nothing_else(host: str, port: int, allow
     [
         ("127.0.0.1", "127.0.0.1"), ("127.1", "127.0.0.1"), ("2130706433", "127.0.0.1"), ("0x7f000001", "127.0.0.1"),
         ("0x7f.1", "127.0.0.1"), ("0177.0.0.1", "127.0.0.1"), ("127.0.0.1.", "127.0.0.1"), ("0", "0.0.0.0"),
-        ("[::1]", "::1"), ("::1", "::1"), ("fe80::1%eth0", "fe80::1"), ("::ffff:127.0.0.1", "::ffff:127.0.0.1"),
+        ("[::1]", "::1"), ("::1", "::1"), ("::ffff:127.0.0.1", "::ffff:127.0.0.1"),
     ],
 )  # fmt: skip
 def test_every_spelling_of_an_address_is_read_as_resolvers_read_it(host: str, address: str) -> None:
     assert literal(host) == ipaddress.ip_address(address)
     assert not judge_host(Network.open(), host, 80).allowed
+
+
+@pytest.mark.parametrize(
+    "host", ["::1%eth0", "::%x/0", "[::%x/0]", "2606:4700::%\n\x1b[2Jpypi.example", "fe80::1%", "fe80::%x/64"]
+)
+def test_an_address_with_a_zone_is_none(host: str) -> None:
+    assert literal(host) is None
+    verdict = judge_host(Network.open(), host, 80)
+    assert not verdict.allowed
+    assert verdict.why.isprintable()
+    for text in (host, f"[{host.strip('[]')}]:80"):
+        with pytest.raises(SandboxError, match="is no rule of a network"):
+            Rule.parse(text)
+    with pytest.raises(SandboxError, match="is no rule of a network"):
+        rule_for(host, 80)
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("Example.COM.", "example.com"), ("0x7f.1", "127.0.0.1"), ("[::FFFF:127.0.0.1]", "127.0.0.1"), ("[0:0::1]", "::1"),
+        ("b\u00fccher.example", "xn--bcher-kva.example"), ("::%\n\x1b[2Jx", "::%\\n\\x1b[2Jx"), ("a\u2028b", "a\\u2028b"),
+    ],
+)  # fmt: skip
+def test_a_host_has_one_spelling_on_one_line(host: str, shown: str) -> None:
+    assert canonical(host) == shown
+    assert is_host(host) == is_host(shown)
+
+
+@pytest.mark.parametrize("host", ["example.com", "127.1", "::ffff:10.1.2.3", "2001:db8::1"])
+def test_the_rule_for_one_host_opens_it_alone(host: str) -> None:
+    rule = Rule.parse(rule_for(host, 8080))
+    assert rule.ports == ((8080, 8080),)
+    assert rule.network is None or rule.network.num_addresses == 1
+    assert judge_host(Network.allow(rule.text), host, 8080).allowed
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "1.2.3.4", "::ffff:1.2.3.4", "64:ff9b::1.2.3.4", "64:ff9b:1::1.2.3.4", "64:ff9b:1:102:3:400::", "64:ff9b:1:1:2:304::",
+        "64:ff9b:1:0:1:203:400:0", "2002:102:304::1", "::1.2.3.4", "::ffff:0:1.2.3.4", "2606:4700::5efe:1.2.3.4",
+        "2606:4700::200:5efe:1.2.3.4",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("rule", ["1.2.3.4", "1.2.3.0/24", "::ffff:1.2.3.0/120"])
+def test_what_is_denied_is_so_in_every_spelling(rule: str, host: str) -> None:
+    assert judge_host(Network.open(), "1.2.3.4", 443).allowed
+    verdict = judge_host(Network.open("*").without(rule), host, 443)
+    assert not verdict.allowed
+    assert verdict.rule == rule
+    assert judge_host(Network.open().without(rule), "1.2.5.4", 443).allowed
 
 
 @pytest.mark.parametrize("host", ["example.com", "1.2.3.4.5", "999999999999", "a1", "127.0.0.1.example.com", "::g"])
