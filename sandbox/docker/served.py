@@ -41,7 +41,7 @@ class ServedEnvironment(ContainedEnvironment):
             )
         from .beside import Beside  # which makes environments itself
 
-        self._beside = Beside(services, report)
+        self._beside = Beside(services, report, self.hidden)
 
     @property
     def services(self) -> Mapping[str, RunningService]:
@@ -52,7 +52,7 @@ class ServedEnvironment(ContainedEnvironment):
         """See ``Environment.service_logs``; the failure ``invalid_arguments`` for a name that no service has."""
         service = self.services.get(name)
         if service is not None:
-            return service.logs(**options)
+            return self.hidden.envelope(service.logs(**options))
         known = ", ".join(self.services) or "none"
         return Failure(ErrorCode.invalid_arguments, f"There is no side service {name!r}.", f"There are: {known}.")
 

@@ -45,7 +45,11 @@ class Service:
         if parts.username or parts.password:
             raise _refused("An upstream may hold no user name or password", "Give them as a header.")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise _refused(f"{self.upstream!r} is no upstream", "Give it as https://api.example.com, or with a path.")
+            # A query may hold a key.
+            place = f"{parts.scheme}://{parts.hostname}" if parts.hostname else "What was given"
+            raise _refused(
+                f"{place!r}, as it was given, is no upstream", "Give it as https://api.example.com, or with a path."
+            )
         for name, value in (*self.headers.items(), *self.plain_headers.items()):
             if not _TOKEN.fullmatch(name) or not value or any(c in value for c in "\r\n\0") or not value.isascii():
                 raise _refused(f"The header {name!r} cannot be sent", "Give a name and one line of ASCII.")

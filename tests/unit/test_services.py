@@ -422,3 +422,11 @@ def test_a_dial_that_is_cancelled_leaves_no_socket(upstream: str) -> None:
         asyncio.run(main())
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("address", [f"https://a.example.com/v1?key={SECRET}", f"https://a.example.com/#{SECRET}"])
+def test_an_upstream_with_a_key_in_it_is_refused_without_the_key(address: str) -> None:
+    with pytest.raises(SandboxError) as caught:
+        Service("llm", address)
+    assert "https://a.example.com" in str(caught.value)
+    assert SECRET not in str(caught.value)

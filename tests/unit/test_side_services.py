@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sandbox import DockerEnvironment, Ready, SideService
 from sandbox.docker import image_users
+from sandbox.envelope import Success
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.hints import word_notice
 from sandbox.network.names import named, without_proxy
 from sandbox.notices import host_notice
+from sandbox.results import LogsResult
 
 
 @pytest.mark.parametrize(
@@ -123,3 +125,22 @@ def test_users_as_images_name_them(
         return
     found = image_users._user("img", "sha256:0", text)
     assert (found.name, found.uid, found.gid, found.home) == expected
+
+
+def test_what_services_print_is_masked_as_in_the_sandbox_they_stand_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = DockerEnvironment(services={"web": SideService(image="gamebox/base", port=80)})
+    env.secret("TOKEN", "Sekret0123456789")
+    side, beside = DockerEnvironment(), cast("Any", env)._beside
+    beside._take(side)
+    env.secret("LATER", "Later0123456789")
+    assert side.hidden.mask.text("Sekret0123456789 Later0123456789") == "***TOKEN*** ***LATER***"
+    assert side.hidden.variables(None) == {}
+
+    class Another:
+        """A service of another environment, which masks nothing for this one."""
+
+        def logs(self) -> Success[LogsResult]:
+            return Success(LogsResult.model_construct(content="it said Sekret0123456789", id="1"))
+
+    monkeypatch.setattr(type(env), "services", {"web": Another()})
+    assert cast("Any", env.service_logs("web").unwrap()).content == "it said ***TOKEN***"
