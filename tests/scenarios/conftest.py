@@ -1,3 +1,3 @@
-"""tested_tool and tested_client are suites of their own, as users of the pytest plugin have them; tests here run them."""
+"""tested_tool and client_under_test are suites of their own, as users of the pytest plugin have them; tests here run them."""
 
-collect_ignore = ["tested_tool", "tested_client"]
+collect_ignore = ["tested_tool", "client_under_test"]

@@ -16,7 +16,7 @@ from tests.integration.made_images import postgres_image
 pytest_plugins = ["pytester"]
 # Making the image takes a minute, and twice that on a busy machine.
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
-EXAMPLE = Path(__file__).parent / "tested_client"
+EXAMPLE = Path(__file__).parent / "client_under_test"
 
 
 @pytest.fixture(scope="module")
