@@ -31,7 +31,7 @@ class NetworkedEnvironment(PausableEnvironment):
         self.on_connection: Callable[[Connection], None] | None = None
         self._network = network
         self._allowance = Allowance(limits)
-        self._connection_log = ConnectionLog(self._connected, lambda text: self.hidden.mask.text(text))
+        self._connection_log = ConnectionLog(self._connected, lambda text: self.hidden.mask.names(text))
         self._egress: Egress | None = None
 
     @property

@@ -103,4 +103,7 @@ class ServedEnvironment(ContainedEnvironment):
         sections["network"] += self._of_host.describe()
         if self._beside is not None:
             sections["network"] += self._beside.describe()
+        sections["network"] = self.hidden.mask.names(
+            sections["network"]
+        )  # a person may have opened a host that holds one
         return sections

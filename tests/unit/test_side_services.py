@@ -6,11 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from sandbox import DockerEnvironment, Ready, SideService
+from sandbox import DockerEnvironment, Network, Ready, SideService
 from sandbox.docker import image_users
 from sandbox.envelope import Success
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.hints import word_notice
+from sandbox.network.connections import Connection
 from sandbox.network.names import named, without_proxy
 from sandbox.notices import host_notice
 from sandbox.results import LogsResult
@@ -144,3 +145,13 @@ def test_what_services_print_is_masked_as_in_the_sandbox_they_stand_beside(monke
 
     monkeypatch.setattr(type(env), "services", {"web": Another()})
     assert cast("Any", env.service_logs("web").unwrap()).content == "it said ***TOKEN***"
+
+
+def test_a_secret_in_the_name_of_a_host_is_masked_in_any_letters() -> None:
+    env = DockerEnvironment(network=Network.allow("sekret0123456789.example.com"))
+    env.secret("TOKEN", "Sekret0123456789")
+    assert "***TOKEN***.example.com" in env.describe()["network"]
+    assert "sekret" not in env.describe()["network"]
+    why = "sekret0123456789.example.com has no address"
+    cast("Any", env)._connection_log.add(Connection("Sekret0123456789.example.com", 80, "failed", why=why))
+    assert "ekret" not in repr(env.connections)
