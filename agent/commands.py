@@ -37,6 +37,7 @@ def run_agent(
     memory: str,
     cpus: float,
     local: bool,
+    network: str | None = None,
     allow: Sequence[str] = (),
 ) -> int:
     """The command ``gamebox agent``; returns its exit code. Raises SandboxError for bad input."""
@@ -49,7 +50,7 @@ def run_agent(
         task=task,
         repo=repo,
         brain=brain_of(model, script, budget),
-        open_environment=opener(image, memory=memory, cpus=cpus, local=local, allow=allow),
+        open_environment=opener(image, memory=memory, cpus=cpus, local=local, network=network, allow=allow),
         language=LANGUAGES[language](),
         budget=budget,
         apply=apply,
@@ -108,15 +109,21 @@ def brain_of(model: str | None, script: Path | None, budget: Budget) -> Brain:
 
 
 def opener(
-    image: str, *, memory: str = DEFAULT_MEMORY, cpus: float = DEFAULT_CPUS, local: bool, allow: Sequence[str] = ()
+    image: str,
+    *,
+    memory: str = DEFAULT_MEMORY,
+    cpus: float = DEFAULT_CPUS,
+    local: bool,
+    network: str | None = None,
+    allow: Sequence[str] = (),
 ) -> Callable[[Path], Environment]:
-    """What makes the sandbox around a folder, without a network but for the hosts in ``allow``."""
+    """What makes the sandbox around a folder; its network is what ``network`` and ``allow`` open, as for ``gamebox run``."""
     from sandbox.cli import sandbox_of
 
     def opened(folder: Path) -> Environment:
         if local:  # it works in the folder it is given, and ours must stay as it is: the diff is made against it
             folder = Path(shutil.copytree(folder, folder.with_name("local"), symlinks=True))
-        return sandbox_of(image, folder, "none", memory, cpus, local, allow=allow)
+        return sandbox_of(image, folder, network, memory, cpus, local, allow=allow)
 
     return opened
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
 from . import results as res
-from .envelope import Envelope
+from .envelope import Envelope, Failure
 from .environment import ActionLike, Environment
 from .errors import ErrorCode, SandboxError
 from .following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Tail, rests
@@ -26,6 +26,7 @@ from .methods import OperationMethods
 from .network.connections import Connection
 from .network.forward import Forward
 from .network.policy import Network
+from .ports import check_port
 from .state.methods import StateMethods
 from .watching import CancelToken, OnOutput, StreamName, Watch
 
@@ -47,6 +48,9 @@ class AsyncEnvironment:
     command with all it started before the cancellation is raised, that of ``logs`` ends its wait; other operations are carried
     out to their end.
     """
+
+    # Nothing else can be assigned: what was meant for the environment would have no effect here.
+    __slots__ = ("__weakref__", "_pool", "_waiters", "environment")
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
@@ -97,6 +101,24 @@ class AsyncEnvironment:
     def network(self) -> Network:
         """See ``NetworkedEnvironment.network``."""
         return self._networked.network
+
+    @network.setter
+    def network(self, network: Network) -> None:
+        self._networked.network = network
+
+    @property
+    def on_connection(self) -> Callable[[Connection], None] | None:
+        """See ``NetworkedEnvironment.on_connection``: called in a thread of the network's own, not in the loop."""
+        return self._networked.on_connection
+
+    @on_connection.setter
+    def on_connection(self, listener: Callable[[Connection], None] | None) -> None:
+        self._networked.on_connection = listener
+
+    @property
+    def services(self) -> Mapping[str, Any]:
+        """The side services that are ready, by their names; see ``DockerEnvironment.services``."""
+        return getattr(self.environment, "services", {})
 
     async def allow(self, *rules: str) -> Network:
         """See ``NetworkedEnvironment.allow``."""
@@ -161,6 +183,10 @@ class AsyncEnvironment:
         self, port: int, *, timeout_seconds: float = 30.0, **options: Any
     ) -> Envelope[res.WaitForResult]:
         """See ``OperationMethods.wait_for_port``."""
+        try:
+            check_port("port", port)
+        except SandboxError as error:
+            return Failure.of(error)
         return await self.wait_for(port=port, timeout_seconds=timeout_seconds, **options)
 
     async def follow(

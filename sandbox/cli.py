@@ -6,14 +6,15 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import typer
 
-from .cli_network import ALLOW_HELP, CACHE_HELP, NETWORK_HELP, cache_in, kept_one, policy_of
+from .cli_network import ALLOW_HELP, CACHE_HELP, IN_HELP, KEEP_HELP, NETWORK_HELP, cache_in, kept_one, policy_of
+from .cli_refusals import refuse_with_in, refuse_with_local
 from .cli_words import envelope_for_cli, hint_for_cli, message_for_cli
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ EPILOG = """Examples:
 
   gamebox run --workspace ./mylib --timeout 60 -- sh -c 'python3 -m unittest 2>&1 | tail'
 
-  gamebox run --profile root --network bridge -- sh -c 'apt-get update && apt-get install -y jq && jq --version'
+  gamebox run --profile root --allow example.com -- sh -c 'apt-get update && apt-get install -y jq && jq --version'
 
   gamebox run --allow example.com --allow '*.example.org:443' -- curl -sS https://example.com/
 
@@ -54,17 +55,13 @@ EPILOG = """Examples:
 """
 
 
-# What `gamebox run --in` can do with a sandbox that is there; all else was settled when it was made.
-_WITH_IN = frozenset({"allow", "cache", "command", "timeout", "env", "stdin", "as_json", "inside", "take_over", "forward"})
-
-
 def run(
     ctx: typer.Context,
     command: list[str] = typer.Argument(..., metavar="COMMAND", help="The program and its arguments."),
     image: str = typer.Option(DEFAULT_IMAGE, help="Image of the sandbox."),
     workspace: Path | None = typer.Option(None, help="Folder to copy in; nothing is written back to it."),
     timeout: float = typer.Option(120.0, help="Seconds after which the command and all it started are killed."),
-    network: str = typer.Option("none", help=NETWORK_HELP),
+    network: str | None = typer.Option(None, help=NETWORK_HELP),
     allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
     cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
     memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit, as in 512m or 2g."),
@@ -76,10 +73,10 @@ def run(
     stdin: bool = typer.Option(False, "--stdin", "-i", help="Give the command this command's standard input."),
     as_json: bool = typer.Option(False, "--json", help="Print the envelope as JSON."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
-    keep: bool = typer.Option(False, "--keep", help="Leave the sandbox running; its id is printed on standard error."),
+    keep: bool = typer.Option(False, "--keep", help=KEEP_HELP),
     name: str | None = typer.Option(None, help="Name of the sandbox; keeps it."),
     keep_seconds: float | None = typer.Option(None, help="How long it stays when nobody uses it (3600); keeps it."),
-    inside: str | None = typer.Option(None, "--in", metavar="ID", help="Run it in a kept sandbox, by its id or name."),
+    inside: str | None = typer.Option(None, "--in", metavar="ID", help=IN_HELP),
     forward: list[str] = typer.Option(
         [], "--forward", metavar="PORT", help="While it runs, a port of it on this host's loopback, as in 8000 or 9000:8000."
     ),
@@ -95,7 +92,7 @@ def run(
     args = {"argv": command, "env": dict(_variable(text) for text in env), "timeout_seconds": timeout}
     seconds = DEFAULT_KEEP_SECONDS if keep_seconds is None else keep_seconds
     kept = Kept(keep or name is not None or keep_seconds is not None, name, inside, seconds, take_over)
-    _refuse_with_in(ctx, kept)
+    refuse_with_in(ctx, kept)
     folder = None if local else workspace
     asked = sandbox_of(
         image, folder, network, memory, cpus, local, allow=allow, cache=cache, disk=disk, profile=profile, runtime=runtime,
@@ -179,22 +176,23 @@ class Kept(NamedTuple):
 
 
 def sandbox_of(
-    image: str, workspace: Path | None, network: str, memory: str, cpus: float, local: bool, *,
+    image: str, workspace: Path | None, network: str | None, memory: str, cpus: float, local: bool, *,
     allow: Sequence[str] = (), cache: Path | None = None, disk: str | None = None, profile: str = DEFAULT_PROFILE,
     runtime: str | None = None, kept: Kept = Kept(),
 ) -> GuestEnvironment:  # fmt: skip
     """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good."""
     if kept.inside is not None:
-        return kept_one(kept.inside, kept.take_over, allow, cache, _report)
+        return kept_one(kept.inside, kept.take_over, network, allow, cache, _report)
     from dataclasses import replace
 
     from .limits import Limits
 
-    policy = policy_of(network, allow)
+    policy = policy_of(network or "none", allow)
     if local:
         asked_for = {"disk": disk, "runtime": runtime, "profile": None if profile == DEFAULT_PROFILE else profile}
         asked_for |= {"allow": allow[0] if allow else None, "cache": None if cache is None else str(cache)}
-        _refuse_with_local(asked_for, kept)
+        asked_for |= {"network": network if network == "open" else None}
+        refuse_with_local(asked_for, kept)
     disk_bytes = None if disk is None else size_of(disk, "a disk")
     limits = Limits(memory_bytes=size_of(memory), cpus=cpus, disk_bytes=disk_bytes)
     # A workspace that fits may be copied in, too.
@@ -205,21 +203,8 @@ def sandbox_of(
 
     return DockerEnvironment(
         image=image, workspace=workspace, limits=limits, network=policy, report=_report, profile=profile, runtime=runtime,
-        keep=kept.keep, name=kept.name, keep_seconds=kept.seconds, cache=cache_in(cache, network),
+        keep=kept.keep, name=kept.name, keep_seconds=kept.seconds, cache=cache_in(cache, network or "none"),
     )  # fmt: skip
-
-
-def _refuse_with_in(ctx: typer.Context, kept: Kept) -> None:
-    """Raises SandboxError for an option that --in could only ignore, or that means nothing without it."""
-    if kept.inside is None:
-        if kept.take_over:
-            raise bad_input("--take-over means nothing without --in.", "Name the sandbox with --in, or leave it out.")
-        return
-    for option in ctx.command.params:
-        name = str(option.name)
-        source = ctx.get_parameter_source(name)
-        if name not in _WITH_IN and source is not None and source.name == "COMMANDLINE":
-            raise bad_input(f"{option.opts[-1]} means nothing with --in: that sandbox is there.", f"Leave out {option.opts[-1]}.")
 
 
 def _local(workspace: Path | None, limits: Limits) -> GuestEnvironment:
@@ -227,15 +212,6 @@ def _local(workspace: Path | None, limits: Limits) -> GuestEnvironment:
 
     sys.stderr.write("warning: --local runs on this host without isolation\n")
     return LocalEnvironment(workspace=workspace, limits=limits)
-
-
-def _refuse_with_local(options: Mapping[str, str | None], kept: Kept) -> None:
-    """Raises SandboxError for an option that asks for what only a container has."""
-    if kept.keep:
-        raise bad_input("--local has no sandbox to keep.", "Leave out --keep and --name, or --local.")
-    for name, value in options.items():
-        if value is not None:
-            raise bad_input(f"--{name} {value} means nothing with --local.", f"Leave out --local, or --{name}.")
 
 
 def size_of(text: str, what: str = "memory") -> int:

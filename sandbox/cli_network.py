@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from .network.policy import Network
     from .packages.cache import PackageCache
 
-NETWORK_HELP = "none, open (all public hosts), or bridge (no rules; also UDP)."
+NETWORK_HELP = "none (as without it), open (all public hosts), or bridge (no rules; also UDP)."
+KEEP_HELP = "Leave the sandbox running, without its --network and --allow; its id is printed on standard error."
+IN_HELP = "Run it in a kept sandbox, by its id or name; give --network or --allow again, for rules do not stay with it."
 ALLOW_HELP = "A host to open, as in example.com or '*.example.org:443'; may be repeated."
 CACHE_HELP = (
     "Let pip, uv and npm install with no network: what they ask for is fetched by the host, once, and kept here."
@@ -45,10 +47,17 @@ def cache_in(folder: Path | None, network: str = "none") -> PackageCache | None:
 
 
 def kept_one(
-    known: str, take_over: bool, allow: Sequence[str], cache: Path | None, report: Callable[[str], None]
+    known: str,
+    take_over: bool,
+    network: str | None,
+    allow: Sequence[str],
+    cache: Path | None,
+    report: Callable[[str], None],
 ) -> GuestEnvironment:
     """The kept sandbox of that id or name, with what these options say of its network. Raises SandboxError."""
     from .docker.environment import DockerEnvironment
 
-    rules = policy_of("none", allow) if allow else None
-    return DockerEnvironment.attach(known, take_over=take_over, network=rules, cache=cache_in(cache), report=report)
+    rules = policy_of(network or "none", allow) if allow or network is not None else None
+    return DockerEnvironment.attach(
+        known, take_over=take_over, network=rules, cache=cache_in(cache, network or "none"), report=report
+    )

@@ -8,6 +8,7 @@ from .envelope import Envelope, Failure, Success
 from .errors import ErrorCode, SandboxError
 from .network.forward import Forward
 from .networked import NetworkedEnvironment
+from .ports import check_port
 
 MOST_FORWARDS = 64
 
@@ -40,12 +41,7 @@ class ForwardingEnvironment(NetworkedEnvironment):
 
     def _opened(self, port: int, host_port: int) -> Forward:
         for name, value, least in (("port", port, 1), ("host_port", host_port, 0)):
-            if type(value) is not int or not least <= value < 65536:
-                raise SandboxError(
-                    ErrorCode.invalid_arguments,
-                    f"{name} is {value!r:.80}, which is no port.",
-                    f"Give a number from {least} to 65535.",
-                )
+            check_port(name, value, least)
         transport = self._live()
         if self._egress is None:
             raise SandboxError(

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from . import results as res
-from .envelope import Envelope
+from .envelope import Envelope, Failure
+from .errors import SandboxError
 from .following import Following
+from .ports import check_port
 from .watching import CancelToken, OnOutput, Watch
 
 
@@ -142,6 +144,10 @@ class OperationMethods(ABC):
         self, port: int, *, timeout_seconds: float = 30.0, cancel: CancelToken | None = None, **options: Any
     ) -> Envelope[res.WaitForResult]:
         """Wait until something listens at TCP ``port`` in the sandbox: ``wait_for(port=)``; options ``id``, ``host``."""
+        try:
+            check_port("port", port)
+        except SandboxError as error:
+            return Failure.of(error)
         return self.wait_for(port=port, timeout_seconds=timeout_seconds, cancel=cancel, **options)
 
     def processes(self, id: str | None = None) -> Envelope[res.ProcessesResult]:  # noqa: A002

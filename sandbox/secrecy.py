@@ -94,7 +94,6 @@ class Secrets:
             names = [name for name, (_, always) in self._given.items() if always]
         if not names:
             return {}
-        shown = f"; their values are shown as ***{names[0]}*** and the like" if names else ""
         shown = f"their values are shown as ***{names[0]}*** and the like"
         return {"secrets": f"Commands have the secret variables {', '.join(names)}; {shown}."}
 

@@ -33,6 +33,15 @@ class Beside:
     def __init__(
         self, services: Mapping[str, SideService | RunningService], report: Callable[[str], None], hidden: Secrets | None = None
     ) -> None:  # fmt: skip
+        given: Mapping[str, object] = services
+        for name, one in given.items():
+            if not isinstance(one, SideService | RunningService):
+                what = f"{one!r:.80}" if isinstance(one, str) else type(one).__name__  # a dict may hold secrets
+                raise SandboxError(
+                    ErrorCode.invalid_configuration,
+                    f"The service {name!r} is {what}, which is no side service.",
+                    f"Give it as in services={{{str(name)!r}: SideService(image=..., port=5432)}}.",
+                )
         known = {
             name: one.service.all_ports if isinstance(one, RunningService) else one.all_ports
             for name, one in services.items()

@@ -38,6 +38,7 @@ from .orphans import sweep
 from .profiles import profile_named
 from .removal import remove
 from .runtime import RuntimeVolume, ensure_runtime, forget_runtime
+from .served import check_attached
 from .stream import AttachStream
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class DockerEnvironment(CachingEnvironment):
         sandbox, nor do its ``cache`` and ``services`` of the host, whose names are those it was made with. Raises SandboxError:
         sandbox_not_found, sandbox_owned, sandbox_unavailable, and as the engine does.
         """
+        check_attached(services)
         client = connect()
         found = kept.find(client, id_or_name)
         env = cls(

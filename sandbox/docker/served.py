@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from sandbox.envelope import Envelope, Failure, Notice
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.network.host_services import HostServices
+from sandbox.network.host_services import HostServices, taken_apart
 from sandbox.network.names import Name, Way
+from sandbox.network.services import Service
 from sandbox.network.side_services import SideService
 from sandbox.results import LogsResult
 
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
 
     from .beside import Beside
     from .side import RunningService
+
+
+def check_attached(services: Sequence[Service] | Mapping[str, Any] | None) -> None:
+    """Raises SandboxError ``invalid_configuration`` for services that an attached sandbox cannot have."""
+    if beside := taken_apart(services)[1]:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"A kept sandbox cannot have the side services {', '.join(beside)}: they end with the process that made them.",
+            "Give attach only the Services of the host that the sandbox was made with; run other servers inside it.",
+        )
 
 
 class ServedEnvironment(ContainedEnvironment):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
+from sandbox.ports import is_port
 
 READY_SECONDS = 60.0
 
@@ -60,8 +61,21 @@ class SideService:
     def __post_init__(self) -> None:
         if self.command is not None and not self.command:
             raise _refused("The command of a service is empty.", "Leave it out for the image's own.")
+        self._check_ports()
         if not self.all_ports:
             raise _refused("A service has no port.", "Give the port it listens on, as in port=5432.")
+
+    def _check_ports(self) -> None:
+        ports: object = self.ports
+        if isinstance(ports, str | bytes) or not isinstance(ports, Sequence):
+            raise _refused(f"ports of a service is {ports!r:.80}, which is no list.", "Give it as in ports=[5432, 8080].")
+        given = [("port", self.port)] if self.port is not None else []
+        for name, value in given + [("ports", each) for each in ports]:
+            if not is_port(value):
+                raise _refused(
+                    f"{name} of a service has {value!r:.80}, which is no port.",
+                    "Give a number from 1 to 65535, as in port=5432.",
+                )
 
     @property
     def all_ports(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ import pytest
 from sandbox.errors import SandboxError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
+from sandbox.network.services import Service
 from sandbox.network.side_services import SideService
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from .recorded import RecordedDocker, RecordedLocal
 
-NAMES = ("image", "network", "limits", "env", "workspace", "local", "profile", "services")
+NAMES = ("image", "network", "limits", "env", "workspace", "local", "profile", "services", "ca_bundle")
 NETWORKS = {"none": Network.none, "open": Network.open, "bridge": Network.bridge}
 # Limits that the guest and the host keep, so LocalEnvironment does too; and those of the container. Every limit is in one of them.
 LOCAL_LIMITS = frozenset(
@@ -85,26 +86,29 @@ def _converted(name: str, value: Any) -> Any:
         return Limits(**value)
     if name == "env" and isinstance(value, Mapping) and all(isinstance(t, str) for pair in value.items() for t in pair):
         return dict(value)
+    if name == "services" and isinstance(value, list | tuple) and all(isinstance(one, Service) for one in value):
+        return {one.name: one for one in value}
     if name == "services" and isinstance(value, Mapping):
         return {key: _service(key, one) for key, one in value.items()}
-    if name == "workspace" and isinstance(value, str | Path):
+    if name in ("workspace", "ca_bundle") and isinstance(value, str | Path):
         return Path(value)
     wanted: dict[str, type] = {"image": str, "profile": str, "network": Network, "limits": Limits, "local": bool}
     if name in wanted and isinstance(value, wanted[name]) and value != "":
         return value
     allowed = {
         "network": "'none', 'open', 'bridge' or a Network", "limits": "a Limits or a dict of its fields", "local": "True or False",
-        "env": "a dict of texts", "services": "a dict of SideServices", "workspace": "the path of a folder",
+        "env": "a dict of texts", "services": "a list of Services, or a dict of Services and SideServices",
+        "workspace": "the path of a folder", "ca_bundle": "the path of a file of certificates",
     }  # fmt: skip
     raise OptionsError(f"{name}={value!r} is not possible: give {allowed.get(name, 'its name as a text')}.")
 
 
-def _service(name: str, value: Any) -> SideService:
-    if isinstance(value, SideService):
+def _service(name: str, value: Any) -> SideService | Service:
+    if isinstance(value, SideService | Service):
         return value
     known = [f.name for f in fields(SideService)]
     if not isinstance(value, Mapping):
-        raise OptionsError(f"the service {name!r} is {value!r}: give a SideService, or a dict of its fields.")
+        raise OptionsError(f"the service {name!r} is {value!r}: give a SideService, a dict of its fields, or a Service.")
     if wrong := [key for key in value if key not in known]:
         raise OptionsError(f"the service {name!r} has no {wrong[0]!r}; it takes {', '.join(known)}.")
     if "image" not in value:
@@ -155,7 +159,7 @@ def put_together(*layers: Mapping[str, Any]) -> dict[str, Any]:
         usable = {
             k: v
             for k, v in layer.items()
-            if not (merged.get("local") and k in ("image", "network", "profile", "services"))
+            if not (merged.get("local") and k in ("image", "network", "profile", "services", "ca_bundle"))
         }
         merged = usable | merged
     return merged
@@ -171,9 +175,9 @@ def reason_to_skip(marked: Mapping[str, Any], options: Mapping[str, Any]) -> str
 
 def _only_of_containers(options: Mapping[str, Any]) -> str | None:
     """The first option that LocalEnvironment could not keep."""
-    for name in ("image", "profile"):
+    for name in ("image", "profile", "ca_bundle"):
         if name in options:
-            return f"{name}={options[name]!r}"
+            return f"{name}={str(options[name])!r}"
     if options.get("services"):
         return f"services ({', '.join(options['services'])})"
     if "network" in options and options["network"] != Network.bridge():
@@ -186,8 +190,8 @@ def _only_of_containers(options: Mapping[str, Any]) -> str | None:
 
 
 def anchored(options: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """The options with a relative ``workspace`` taken from ``base``."""
-    return {**options, "workspace": base / options["workspace"]} if "workspace" in options else dict(options)
+    """The options with a relative ``workspace`` and ``ca_bundle`` taken from ``base``."""
+    return {**options, **{name: base / options[name] for name in ("workspace", "ca_bundle") if name in options}}
 
 
 def made(options: Mapping[str, Any], copies: pytest.TempPathFactory) -> RecordedDocker | RecordedLocal:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.errors import ErrorCode
+from sandbox.network.connections import Connection
 from sandbox.results.processes import ListedCommand
 
 from .inspection import LOOK_SECONDS, MOST_FILES, Changes, Snapshot, changes, processes, snapshot
@@ -19,6 +20,7 @@ from .services import ServiceLog, service_logs
 
 LINE_CHARS = 1000
 LOG_BYTES = 2000
+MOST_CONNECTIONS = 20
 _NEVER = Snapshot({}, {}, "no list was made when the test began")
 
 
@@ -49,6 +51,7 @@ class PostMortem:
     services: tuple[ServiceLog, ...]
     processes: tuple[ListedCommand, ...]
     processes_problem: str | None
+    refused: tuple[Connection, ...]
     files: Changes
     sizes: dict[str, int]
 
@@ -73,9 +76,18 @@ class PostMortem:
             lines.append("side services:")
             for service in self.services:
                 lines += [f"  {service.name} ({service.image}) {service.state}", *_indented(service.output)]
+        if self.refused:
+            lines += self._refused_lines()
         if self.gone is None:
             lines += [*self._process_lines(), *self._file_lines()]
         return "\n".join(_printable(line[:LINE_CHARS]) for line in lines)
+
+    def _refused_lines(self) -> list[str]:
+        """Of all tests that used this sandbox: a connection does not say whose it was."""
+        shown = self.refused[-MOST_CONNECTIONS:]
+        last = f", the last {len(shown)}" if len(shown) < len(self.refused) else ""
+        lines = [f"connections of this sandbox that were refused or failed ({len(self.refused)}{last}):"]
+        return [*lines, *(f"  {one.host}:{one.port} {one.outcome}: {one.why}" for one in shown)]
 
     def _process_lines(self) -> list[str]:
         if self.processes_problem is not None:
@@ -97,14 +109,9 @@ class PostMortem:
 
 
 def collect(
-    test: str,
-    phase: str,
-    fixture: str,
-    env: Recorded,
-    before: Snapshot | None,
-    earlier: int,
+    test: str, phase: str, fixture: str, env: Recorded, before: Snapshot | None, earlier: int,
     begun: Mapping[str, int] | None = None,
-) -> PostMortem:
+) -> PostMortem:  # fmt: skip
     """The post-mortem of ``env``: what it was asked after its first ``earlier`` operations.
 
     ``before`` are the files it began with, ``begun`` is where the logs of shared services stood (see ``services.offsets``). A
@@ -128,6 +135,7 @@ def collect(
         services=service_logs(env, begun or {}),
         processes=listed,
         processes_problem=problem,
+        refused=tuple(one for one in env.connections if one.outcome != "allowed"),
         files=changes(before or _NEVER, after),
         sizes=after.sizes,
     )

@@ -85,7 +85,7 @@ class Record:
                 oom_killed=bool(ran and ran.oom_killed),
                 running=bool(ran and ran.running),
                 error=None if envelope.ok else f"{envelope.code.value}: {envelope.error}",
-                notices=tuple(f"{n.code}: {n.message}" for n in envelope.notices),
+                notices=tuple(f"{n.code}: {n.message} {n.hint}".rstrip() for n in envelope.notices),
                 output=cut(ran.output) if ran else "",
                 output_bytes=ran.output_bytes if ran else 0,
                 duration_ms=round(envelope.duration_ms, 1),

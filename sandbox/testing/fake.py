@@ -19,7 +19,7 @@ from sandbox.guest.loopback import is_loopback
 from sandbox.guest.remembered import Remembered
 from sandbox.guest_environment import GuestEnvironment
 from sandbox.limits import Limits
-from sandbox.network.policy import Network
+from sandbox.network.policy import Network, judge_host
 from sandbox.transport import Transport
 from sandbox.watching import Watch
 
@@ -38,7 +38,7 @@ class FakeEnvironment(GuestEnvironment):
     one, to what they print (text or bytes), to a ``Ran``, to a mapping of its fields, or to a callable that gets the
     ``FakeRun`` and answers one of these; or it is one callable for all, which answers None for what it does not know. A
     command that is not known is the failure ``operation_not_supported``. ``pages`` maps addresses to texts for ``browse``.
-    ``network`` is a policy to read and change; nothing goes anywhere.
+    ``network`` is a policy to read and change, and words what ``browse`` refuses; nothing goes anywhere.
 
     Everything else is the real thing: arguments, ranges, edits, codes, hints and envelopes are made by the code that serves
     real sandboxes. ``requests`` lists every valid request so far, for assertions. ``lose()`` makes it unavailable.
@@ -67,6 +67,7 @@ class FakeEnvironment(GuestEnvironment):
             dict(pages or {}),
             self.requests,
             FakeState(self._tree),
+            lambda: self.network,
         )
         self.start()
 
@@ -112,10 +113,11 @@ class _MemoryTransport(Transport):
         pages: dict[str, str],
         requests: list[op.Request],
         state: FakeState,
+        network: Callable[[], Network],
     ) -> None:
         self.lost: SandboxUnavailableError | None = None
         self._remembered, self._numbers, self._replied = Remembered(), itertools.count(), threading.Condition()
-        self._state = state
+        self._state, self._network = state, network
         self._operations, self._commands, self._pages, self._requests = operations, commands, pages, requests
 
     stands = False  # nothing is sent to a sandbox in memory when it is resumed
@@ -249,14 +251,22 @@ class _MemoryTransport(Transport):
             raise Fault(error.code, **error.fields) from None
         text = self._pages.get(url)
         if text is None:
-            if is_loopback(urlsplit(url).hostname or ""):
-                raise Fault("connection_failed", url=url, problem=os.strerror(111))
-            raise Fault("network_denied", url=url)
+            raise self._nowhere(url)
         part = text[start : start + args["max_chars"]]
         return {
             "url": url, "final_url": url, "status": 200, "content_type": "text/plain", "text": part, "offset": start,
             "total_chars": len(text), "size_bytes": len(text.encode()), "truncated": start + len(part) < len(text),
         }  # fmt: skip
+
+    def _nowhere(self, url: str) -> Fault:
+        """Of a page that the test does not know: refused by the rules, or not there."""
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        verdict = judge_host(self._network(), host, port)
+        if is_loopback(host) or verdict.allowed:
+            return Fault("connection_failed", url=url, problem=os.strerror(111))
+        problem = f"{host}:{port} is refused by the sandbox: {verdict.why}"
+        return Fault("network_denied", url=url, problem=problem)
 
 
 def _word_fault(fields: dict[str, Any]) -> None:

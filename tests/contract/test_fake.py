@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from sandbox import FakeEnvironment, operations
+from sandbox import FakeEnvironment, Network, operations
 from sandbox.testing import FakeRun, Ran
 
 from .checks import codes_of, done, refused
@@ -107,3 +107,13 @@ def test_pages() -> None:
 
 def test_it_is_described() -> None:
     assert "fake" in FakeEnvironment().describe()["sandbox"]
+
+
+def test_a_page_is_refused_in_the_words_of_the_rules() -> None:
+    env = FakeEnvironment(network=Network.allow("example.com"))
+    refused(env.browse("https://evil.example.net/"), "network_denied", "no rule opens it")
+    answer = env.browse("https://example.com/")
+    assert not answer.ok
+    assert answer.code == "connection_failed"
+    env.network = Network.none()
+    refused(env.browse("https://example.com/"), "network_denied", "no network")

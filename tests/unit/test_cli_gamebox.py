@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from agent.cli import main
 from agent.show import clean, main_argument
 from sandbox.cli import size_of
-from sandbox.cli_words import hint_for_cli
+from sandbox.cli_words import envelope_for_cli, hint_for_cli
+from sandbox.docker.environment import DockerEnvironment
+from sandbox.envelope import Notice, Success
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.hints import word_fault
+from sandbox.network.policy import Network
 
 
 def gamebox(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -31,7 +35,7 @@ def test_help_names_the_commands() -> None:
         assert f"\n  {name} " in done.stdout
     assert "gamebox agent" in gamebox("agent", "--help").stdout
     shown = gamebox("run", "--help").stdout
-    for example in ("python3 -c", "--profile root --network bridge", "--disk 20g --runtime runsc"):
+    for example in ("python3 -c", "--profile root --allow example.com", "--disk 20g --runtime runsc"):
         assert example in shown
     assert "gamebox doctor --runtime runsc" in gamebox("doctor", "--help").stdout
 
@@ -102,6 +106,8 @@ FINISH = {"tool": "finish", "args": {"summary": "changed\x1b[31m"}}
         (("run", "--network", "bridge", "--allow", "example.com", "--", "true"), "Leave one of them out"),
         (("run", "--allow", "https://example.com/x", "--", "true"), "Write 'example.com' instead"),
         (("run", "--local", "--allow", "example.com", "--", "true"), "means nothing with --local"),
+        (("run", "--local", "--network", "open", "--", "true"), "--network open means nothing with --local"),
+        (("run", "--in", "x", "--network", "host", "--", "true"), "none, open or bridge"),
         (("run", "--local", "--cache", "packages", "--", "true"), "--cache packages means nothing with --local"),
         (("run", "--network", "bridge", "--cache", "packages", "--", "true"), "Leave one of them out"),
         (("run", "--memory", "lots", "--", "true"), "512m"),
@@ -132,6 +138,11 @@ FINISH = {"tool": "finish", "args": {"summary": "changed\x1b[31m"}}
         (("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--max-iterations", "0"), "max_iterations"),
         (("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--memory", "lots"), "512m"),
         (("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--cpus", "0"), "cpus=0"),
+        (("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--network", "host"), "none, open or bridge"),
+        (
+            ("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--local", "--network", "open"),
+            "--network open means",
+        ),
         (("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--language", "xml"), "function_calling or json"),
         (("agent", "t", "--repo", "REPO", "--model", "anthropic/claude-sonnet-4-5"), "ANTHROPIC_API_KEY"),
         (("agent", "t", "--repo", "REPO", "--model", "nosuch-thing"), "provider/name"),
@@ -189,6 +200,47 @@ def test_run_keeps_the_streams_apart_and_says_a_timeout() -> None:
 def test_a_command_in_the_queue_is_told_in_words_of_the_command_line() -> None:
     words = word_fault(ErrorCode.timeout, {"queued": True, "id": "c1", "session": "default", "seconds": 2.0}, "run")
     assert hint_for_cli("timeout", words.hint) == "Wait until that has ended, or give a longer --timeout."
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "ask the user to open it with env.allow('example.com'); more",
+            "ask the user to open it with --allow example.com; more",
+        ),
+        ("env.allow('*.example.org:443', '10.0.0.1')", "--allow '*.example.org:443' --allow 10.0.0.1"),
+        ("Raise Limits(memory_bytes=...).", "Raise --memory."),
+        ("Raise Limits(network_bytes=).", "Raise the limit network_bytes, which has no option here."),
+    ],
+)
+def test_advice_of_notices_is_in_words_of_the_command_line(said: str, told: str) -> None:
+    (notice,) = envelope_for_cli(Success(None, notices=(Notice("network_denied", "refused", said),))).notices
+    assert notice.hint == told
+
+
+@pytest.mark.parametrize(
+    ("options", "policy"),
+    [
+        ((), None),
+        (("--network", "none"), Network.none()),
+        (("--network", "open"), Network.open()),
+        (("--allow", "example.com"), Network.allow("example.com")),
+    ],
+)
+def test_a_kept_sandbox_is_given_its_network_again(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], policy: Network | None
+) -> None:
+    given: list[Network | None] = []
+
+    def attach(_: str, *, network: Network | None, **__: object) -> None:
+        given.append(network)
+        raise SandboxError(ErrorCode.sandbox_not_found, "There is none.", "")
+
+    monkeypatch.setattr(DockerEnvironment, "attach", attach)
+    with pytest.raises(SystemExit):
+        main(["run", "--in", "w", *options, "--", "true"])
+    assert given == [policy]
 
 
 def test_run_as_json() -> None:

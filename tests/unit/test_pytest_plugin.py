@@ -7,12 +7,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from sandbox import Limits, Network
+from sandbox import Limits, Network, Service
+from sandbox.envelope import Notice
+from sandbox.network.connections import Connection
 from sandbox.pytest_plugin import inspection, options
 from sandbox.pytest_plugin.inspection import Changes, Snapshot, changes
 from sandbox.pytest_plugin.options import OptionsError, checked, of_marks, put_together, reason_to_skip
@@ -336,6 +338,33 @@ def test_processes_of_a_sandbox_that_ended_are_not_known() -> None:
     listed, problem = inspection.processes(env)
     assert (listed, bool(problem)) == ((), True)
     env.close()
+
+
+def test_services_of_the_host_and_certificates_are_taken() -> None:
+    llm = Service("llm", upstream="https://api.example.com")
+    assert checked({"services": {"llm": llm}}, "x") == checked({"services": [llm]}, "x") == {"services": {"llm": llm}}
+    given = checked({"ca_bundle": "company.pem"}, "x")
+    assert options.anchored(given, Path("/base")) == {"ca_bundle": Path("/base/company.pem")}
+    with pytest.raises(OptionsError, match=r"contradicts ca_bundle='company.pem'"):
+        of_marks([pytest.mark.sandbox(local=True, ca_bundle="company.pem").mark])
+    with pytest.raises(OptionsError, match="'5432', which is no port"):
+        checked({"services": {"db": {"image": "x", "port": "5432"}}}, "x")
+
+
+def test_a_post_mortem_shows_hints_and_the_connections_that_were_refused(local: RecordedLocal) -> None:
+    hinted = replace(local.run("true"), notices=(Notice("network_denied", "It was refused.", "Do without it."),))
+    local.record.add("run", {"command": "curl"}, hinted)
+    assert "! network_denied: It was refused. Do without it." in collect("t", "call", "sandbox", local, None, 0).to_text()
+    local._connection_log.add(Connection("fine.example.com", 443, "allowed"))
+    for number in range(25):
+        local._connection_log.add(Connection(f"h{number}.example.com", 443, "denied", why="no rule opens it"))
+    found = collect("t", "call", "sandbox", local, None, 0)
+    text = found.to_text()
+    assert "connections of this sandbox that were refused or failed (25, the last 20):" in text
+    assert "  h24.example.com:443 denied: no rule opens it" in text
+    assert "h4.example.com" not in text
+    assert "fine.example.com" not in text
+    assert len(found.to_dict()["refused"]) == 25
 
 
 def test_every_option_is_described() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
 
 from sandbox import DockerEnvironment, Network, Ready, SideService
+from sandbox.aio import AsyncEnvironment
 from sandbox.docker import image_users
 from sandbox.envelope import Success
 from sandbox.errors import ErrorCode, SandboxError
@@ -15,6 +17,7 @@ from sandbox.network.connections import Connection
 from sandbox.network.names import named, without_proxy
 from sandbox.notices import host_notice
 from sandbox.results import LogsResult
+from sandbox.testing import FakeEnvironment
 
 
 @pytest.mark.parametrize(
@@ -22,6 +25,12 @@ from sandbox.results import LogsResult
     [
         ({"port": None}, "A service has no port"),
         ({"command": ""}, "The command of a service is empty"),
+        ({"port": "5432"}, "port of a service has '5432', which is no port"),
+        ({"port": 0}, "port of a service has 0"),
+        ({"port": True}, "port of a service has True"),
+        ({"ports": 5432}, "ports of a service is 5432, which is no list"),
+        ({"ports": "5432"}, "ports of a service is '5432'"),
+        ({"ports": [5432, 65536]}, "ports of a service has 65536"),
         ({"command": ()}, "The command of a service is empty"),
     ],
 )
@@ -56,10 +65,41 @@ def test_what_is_no_name(name: str) -> None:
     assert repr(name) in caught.value.message
 
 
-@pytest.mark.parametrize("ports", [(0,), (65536,), tuple(range(1, 40)), (-1, 5)])
-def test_what_are_no_ports(ports: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("ports", [tuple(range(1, 40))])
+def test_what_are_too_many_ports(ports: tuple[int, ...]) -> None:
     with pytest.raises(SandboxError, match="'db' has the ports"):
         DockerEnvironment(services={"db": SideService(image="x", ports=ports)})
+
+
+@pytest.mark.parametrize("value", ["postgres", {"image": "postgres"}, None])
+def test_what_is_no_service(value: Any) -> None:
+    with pytest.raises(SandboxError, match=r"The service 'db' is ('postgres'|dict|NoneType), which is no side service") as caught:
+        DockerEnvironment(services={"db": value})
+    assert caught.value.code is ErrorCode.invalid_configuration
+    assert "services={'db': SideService(" in caught.value.hint
+
+
+@pytest.mark.parametrize("port", ["8000", 0, 65536, True, None])
+def test_waiting_for_what_is_no_port_is_refused_at_once(port: Any) -> None:
+    answer = FakeEnvironment().wait_for_port(port)
+    assert not answer.ok
+    assert answer.code is ErrorCode.invalid_arguments
+    assert answer.error == f"port is {port!r}, which is no port."
+    assert asyncio.run(AsyncEnvironment(FakeEnvironment()).wait_for_port(port)).to_dict()["error"] == answer.error
+
+
+def test_the_network_of_an_asynchronous_environment_is_that_of_its_own() -> None:
+    env = FakeEnvironment()
+    aio = AsyncEnvironment(env)
+    heard: list[object] = []
+    aio.on_connection = heard.append
+    assert env.on_connection == aio.on_connection == heard.append
+    aio.network = Network.allow("example.com")
+    assert env.network == aio.network == Network.allow("example.com")
+    assert aio.services == {}
+    assert AsyncEnvironment(DockerEnvironment()).services == {}
+    with pytest.raises(AttributeError):
+        aio.on_conection = heard.append  # type: ignore[attr-defined]
 
 
 def test_every_name_has_an_address_of_its_own() -> None:
@@ -76,6 +116,12 @@ def test_every_name_has_an_address_of_its_own() -> None:
 def test_a_kept_sandbox_has_none() -> None:
     with pytest.raises(SandboxError, match="A kept sandbox cannot have the side services db"):
         DockerEnvironment(keep=True, services={"db": SideService(image="x", port=1)})
+
+
+def test_who_attaches_with_side_services_is_told_what_can_be_given() -> None:
+    with pytest.raises(SandboxError, match="A kept sandbox cannot have the side services db") as caught:
+        DockerEnvironment.attach("any", services={"db": SideService(image="x", port=1)})  # type: ignore[arg-type]
+    assert "Give attach only the Services" in caught.value.hint
 
 
 def test_the_end_of_a_service_is_told_by_the_host_alone() -> None:

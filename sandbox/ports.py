@@ -1,0 +1,22 @@
+"""What is a TCP port, for those who are given one by a caller."""
+
+from __future__ import annotations
+
+from .errors import ErrorCode, SandboxError
+
+MOST = 65535
+
+
+def is_port(value: object, least: int = 1) -> bool:
+    """Whether it is the number of a port."""
+    return type(value) is int and least <= value <= MOST
+
+
+def check_port(name: str, value: object, least: int = 1) -> None:
+    """Raises SandboxError ``invalid_arguments`` where the argument ``name`` is none."""
+    if not is_port(value, least):
+        raise SandboxError(
+            ErrorCode.invalid_arguments,
+            f"{name} is {value!r:.80}, which is no port.",
+            f"Give a number from {least} to {MOST}.",
+        )
