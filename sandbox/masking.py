@@ -93,6 +93,12 @@ class Mask:
                 text = text.replace(form, shown)
         return text
 
+    def names(self, text: str) -> str:
+        """The same for a text with names of hosts, which may be in other letters than were given."""
+        for form, shown in self._texts.items():
+            text = re.sub(re.escape(form), lambda _, shown=shown: shown, text, flags=re.IGNORECASE)  # type: ignore[misc]
+        return text
+
     def part(self, text: str) -> str:
         """The same for what was cut out of a longer text: at its borders also where only a part of a secret is there."""
         text = self.text(text)

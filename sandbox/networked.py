@@ -34,7 +34,7 @@ class NetworkedEnvironment(PausableEnvironment):
         # Held by who reads the policy to write another one, so that no change is lost: the egress has the same one.
         self._changing = threading.RLock()
         self._allowance = Allowance(limits)
-        self._connection_log = ConnectionLog(self._connected, lambda text: self.hidden.mask.text(text))
+        self._connection_log = ConnectionLog(self._connected, lambda text: self.hidden.mask.names(text))
         self._egress: Egress | None = None
 
     @property

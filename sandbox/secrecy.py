@@ -33,6 +33,7 @@ class Secrets:
         self._lock = threading.Lock()
         self._given: dict[str, tuple[str, bool]] = {}
         self._forms: dict[bytes, bytes | None] = {}
+        self._followers: list[Secrets] = []
         self.mask = Mask({})
 
     def __bool__(self) -> bool:
@@ -47,16 +48,30 @@ class Secrets:
 
     def hide(self, name: str, value: str) -> None:
         """Mask ``value`` as ``***name***``; one that is too short for it is masked nowhere."""
+        self.hide_forms(dict.fromkeys(forms_of(value), f"***{name}***".encode()))
+
+    def followed_by(self, other: Secrets) -> None:
+        """Have ``other`` mask what is masked here, now and later; its commands are given none of it."""
         with self._lock:
-            self._forms.update(dict.fromkeys(forms_of(value), f"***{name}***".encode()))
+            self._followers.append(other)
+            forms = dict(self._forms)
+        other.hide_forms(forms)
+
+    def hide_forms(self, forms: Mapping[bytes, bytes | None]) -> None:
+        """Mask these as they are; see ``Mask``."""
+        with self._lock:
+            self._forms.update(forms)
             self.mask = Mask(self._forms)
+            followers = tuple(self._followers)
+        for follower in followers:
+            follower.hide_forms(forms)
 
     def copy_to(self, other: Secrets) -> None:
         """Have ``other`` give and mask the same."""
         with self._lock, other._lock:
             other._given.update(self._given)
-            other._forms.update(self._forms)
-            other.mask = Mask(other._forms)
+            forms = dict(self._forms)
+        other.hide_forms(forms)
 
     def variables(self, asked: Iterable[str] | None) -> dict[str, str]:
         """What a command gets that asks for ``asked``. Raises SandboxError ``invalid_arguments`` for what is no secret."""

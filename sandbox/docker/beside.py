@@ -15,6 +15,7 @@ from sandbox.network.names import Name, Way, named
 from sandbox.network.relay import Relay
 from sandbox.network.side_services import SideService
 from sandbox.notices import host_notice
+from sandbox.secrecy import Secrets
 
 from .side import RunningService, ServiceEnvironment, started
 
@@ -25,10 +26,13 @@ TOGETHER = 4
 class Beside:
     """Side services by their names; a RunningService is one of another's, which is only reached. A context manager.
 
-    Raises SandboxError ``invalid_configuration``. ``names`` are what the sandbox that they stand beside is told.
+    Raises SandboxError ``invalid_configuration``. ``names`` are what the sandbox that they stand beside is told; what is ``hidden``
+    of it is masked in what they print.
     """
 
-    def __init__(self, services: Mapping[str, SideService | RunningService], report: Callable[[str], None]) -> None:
+    def __init__(
+        self, services: Mapping[str, SideService | RunningService], report: Callable[[str], None], hidden: Secrets | None = None
+    ) -> None:  # fmt: skip
         given: Mapping[str, object] = services
         for name, one in given.items():
             if not isinstance(one, SideService | RunningService):
@@ -45,6 +49,7 @@ class Beside:
         self.names: tuple[Name, ...] = named(known)
         self._asked = {name: one for name, one in services.items() if isinstance(one, SideService)}
         self._report = report
+        self._hidden = Secrets() if hidden is None else hidden
         self._running = {name: one for name, one in services.items() if isinstance(one, RunningService)}
         self._lock = threading.Lock()
         self._made: list[ServiceEnvironment] = []
@@ -92,6 +97,7 @@ class Beside:
                 start.exception()
 
     def _take(self, environment: ServiceEnvironment) -> None:
+        self._hidden.followed_by(environment.hidden)
         with self._lock:
             if not self._closed:
                 self._made.append(environment)

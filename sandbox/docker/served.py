@@ -53,7 +53,7 @@ class ServedEnvironment(ContainedEnvironment):
             )
         from .beside import Beside  # which makes environments itself
 
-        self._beside = Beside(services, report)
+        self._beside = Beside(services, report, self.hidden)
 
     @property
     def services(self) -> Mapping[str, RunningService]:
@@ -64,7 +64,7 @@ class ServedEnvironment(ContainedEnvironment):
         """See ``Environment.service_logs``; the failure ``invalid_arguments`` for a name that no service has."""
         service = self.services.get(name)
         if service is not None:
-            return service.logs(**options)
+            return self.hidden.envelope(service.logs(**options))
         known = ", ".join(self.services) or "none"
         return Failure(ErrorCode.invalid_arguments, f"There is no side service {name!r}.", f"There are: {known}.")
 
@@ -115,4 +115,6 @@ class ServedEnvironment(ContainedEnvironment):
         named = self._of_host.describe() + ("" if self._beside is None else self._beside.describe())
         if named:
             sections["network"] = sections["network"].replace(ALONE, BUT_SERVICES) + named
+        # A person may have opened a host whose name holds a secret.
+        sections["network"] = self.hidden.mask.names(sections["network"])
         return sections

@@ -55,7 +55,7 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         self.began = self.last_active = time.monotonic()
         self._send = send
         self._allowance = allowance
-        self._on_end: Callable[[str], None] | None = None
+        self._on_end: list[Callable[[str], None]] = []
         self._on_cut: Callable[[str], None] | None = None
         self._why: str | None = None
         self._transport: asyncio.Transport | None = None
@@ -177,7 +177,7 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
 
     def when_ended(self, call: Callable[[str], None]) -> None:
         """Call ``call(why)`` once when it is over, with "" for an orderly end; at once where it is already."""
-        self._on_end = call
+        self._on_end.append(call)
         if self._why is not None:
             self._end(self._why)
 
@@ -192,6 +192,6 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         if self._why and self._on_cut is not None:
             cut, self._on_cut = self._on_cut, None
             cut(self._why)
-        call, self._on_end = self._on_end, None
-        if call is not None:
+        calls, self._on_end = self._on_end, []
+        for call in calls:
             call(self._why)

@@ -11,6 +11,7 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -33,19 +34,31 @@ SILENCE_SECONDS = 600.0
 CONNECT_SECONDS = 10.0
 # A connection on which the sandbox asks nothing more is closed.
 IDLE_SECONDS = 120.0
+# Requests of one sandbox to one service at once; a further one waits so long for its turn.
+AT_ONCE = 100
+TURN_SECONDS = 10.0
 # Of one connection, or of the host's own to say.
 _NOT_PASSED_ON = {
     b"host", b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"te", b"trailer", b"transfer-encoding",
     b"upgrade", b"content-length", b"accept-encoding", b"expect",
+    # By these some servers take another method or path than those that were judged.
+    b"x-http-method-override", b"x-http-method", b"x-method-override", b"x-original-url", b"x-rewrite-url", b"forwarded",
+    # A part of an answer may hold a part of a secret, which no mask finds.
+    b"range", b"if-range",
 }  # fmt: skip
+_FORWARDED = b"x-forwarded-"
 _NOT_PASSED_BACK = {
     b"connection", b"keep-alive", b"transfer-encoding", b"content-encoding", b"upgrade", b"alt-svc", b"proxy-authenticate",
-    b"strict-transport-security", b"trailer",
+    b"strict-transport-security", b"trailer", b"accept-ranges",
 }  # fmt: skip
 
 
 # What a header echoes, these tell at level DEBUG.
 _TELLING = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy")
+
+
+def _cancel(task: asyncio.Task[None], why: str) -> None:  # noqa: ARG001  every end is one
+    task.cancel()
 
 
 class _SandboxGoneError(ConnectionError):
@@ -68,10 +81,13 @@ class ServiceEnd:
         if self._client is None:
             bundle = self.service.ca_bundle
             verify: ssl.SSLContext | bool = True if bundle is None else ssl.create_default_context(cafile=bundle)
-            timeout = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
+            timeout = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS, pool=TURN_SECONDS)
+            limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=20)
             # What one answer sets is the sandbox's to send again, and nothing for other requests.
             none = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-            self._client = httpx.AsyncClient(verify=verify, timeout=timeout, follow_redirects=False, cookies=none)
+            self._client = httpx.AsyncClient(
+                verify=verify, timeout=timeout, limits=limits, follow_redirects=False, cookies=none
+            )
             for name in _TELLING:
                 logging.getLogger(name).addFilter(self._untold)
         return self._client
@@ -94,12 +110,27 @@ class ServiceEnd:
     async def dial(self, protocol: Callable[[], Relay]) -> tuple[Relay, str]:
         """A ``names.Way``: a connection of the sandbox, served here."""
         near, far = socket.socketpair()
-        reader, writer = await asyncio.open_connection(sock=far)
-        _, relay = await asyncio.get_running_loop().create_connection(protocol, sock=near)
+        writer: asyncio.StreamWriter | None = None
+        try:
+            reader, writer = await asyncio.open_connection(sock=far)
+            _, relay = await asyncio.get_running_loop().create_connection(protocol, sock=near)
+        except BaseException:
+            near.close()
+            if writer is None:
+                far.close()
+            else:
+                writer.transport.abort()
+            raise
         task = asyncio.create_task(self.serve(reader, writer, relay))
         self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+        task.add_done_callback(partial(self._served, writer))
+        relay.when_ended(partial(_cancel, task))  # what was cut is asked no further
         return relay, urlsplit(self.service.upstream).netloc
+
+    def _served(self, writer: asyncio.StreamWriter, task: asyncio.Task[None]) -> None:
+        self._serving.discard(task)
+        if task.cancelled():  # perhaps before it began
+            writer.transport.abort()
 
     async def serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, relay: Relay | None = None
@@ -163,6 +194,9 @@ class ServiceEnd:
             body = self._body(connection, reader) if has_body else None
             async with self._upstream().stream(method, url, headers=headers, content=body) as answer:
                 await self._pass_back(connection, answer, writer)
+        except httpx.PoolTimeout:
+            words = f"has {AT_ONCE} requests of this sandbox going on: end some, or ask again when some are answered"
+            await self._say(connection, writer, 503, f"{self.service.host} {words}")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             if connection.our_state is not h11.SEND_RESPONSE or isinstance(error, _SandboxGoneError):
                 raise ConnectionError("the answer broke off") from error
@@ -195,7 +229,20 @@ class ServiceEnd:
         framing = [name for name, _ in request.headers if name in (b"content-length", b"transfer-encoding")]
         if len(framing) > 1:
             return target, "the length of its body is said twice"
-        return target, self.service.problem(method, target)
+        return target, self.service.problem(method, target) or self._sent_differently(method, target)
+
+    def _sent_differently(self, method: str, target: str) -> str | None:
+        """Why the path, as it would be sent, is not allowed; None where it is."""
+        import httpx
+
+        try:
+            upstream = httpx.URL(self.service.upstream.rstrip("/") + "/")
+            url = httpx.URL(self.service.upstream.rstrip("/") + target)
+        except httpx.InvalidURL as error:
+            return f"{target[:200]!r} is no plain path: {error}"
+        sent, base = url.raw_path.decode("ascii"), upstream.raw_path.decode("ascii")
+        same = sent.startswith(base) and (url.scheme, url.netloc) == (upstream.scheme, upstream.netloc)
+        return self.service.problem(method, sent[len(base) - 1 :]) if same else f"{target[:200]!r} is no plain path"
 
     def _headers(self, request: h11.Request) -> list[tuple[bytes, bytes]]:
         """What the upstream gets: the sandbox's own headers but those that the host sets.
@@ -207,7 +254,8 @@ class ServiceEnd:
         passed = [
             (n, v)
             for n, v in request.headers
-            if n.replace(b"_", b"-") not in own | _NOT_PASSED_ON or n == b"content-length"
+            if n == b"content-length"
+            or not ((name := n.replace(b"_", b"-")) in own | _NOT_PASSED_ON or name.startswith(_FORWARDED))
         ]
         passed += [(name.encode(), value.encode()) for name, value in given.items()]
         # What is compressed could not be searched for secrets.

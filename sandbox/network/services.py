@@ -46,7 +46,11 @@ class Service:
         if parts.username or parts.password:
             raise _refused("An upstream may hold no user name or password", "Give them as a header.")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise _refused(f"{self.upstream!r} is no upstream", "Give it as https://api.example.com, or with a path.")
+            # A query may hold a key.
+            place = f"{parts.scheme}://{parts.hostname}" if parts.hostname else "What was given"
+            raise _refused(
+                f"{place!r}, as it was given, is no upstream", "Give it as https://api.example.com, or with a path."
+            )
         for name, value in (*self.headers.items(), *self.plain_headers.items()):
             if not _TOKEN.fullmatch(name) or not value or any(c in value for c in "\r\n\0") or not value.isascii():
                 raise _refused(f"The header {name!r} cannot be sent", "Give a name and one line of ASCII.")
@@ -70,12 +74,14 @@ class Service:
     def problem(self, method: str, target: str) -> str | None:
         """Why a request is not allowed; None where it is. ``target`` is path and query as the sandbox sent them."""
         path = unquote(target.partition("?")[0])
-        if not target.startswith("/") or not _is_plain(path):
+        if not target.startswith("/") or "#" in target or not _is_plain(path):
             return f"{target[:200]!r} is no plain path"
         if method.upper() in ("TRACE", "CONNECT"):
             return f"{method[:40]} is never open"
         if self.methods and method.upper() not in {one.upper() for one in self.methods}:
             return f"{method[:40]} is not among the methods that are open: {', '.join(self.methods)}"
+        if self.paths and "%2f" in target.partition("?")[0].lower():  # it fits as a slash and is sent as it is
+            return f"{target[:200]!r} has an encoded slash, and only some paths are open"
         if self.paths and not any(fnmatch.fnmatchcase(path, pattern) for pattern in self.paths):
             return f"{path[:200]} is not among the paths that are open: {', '.join(self.paths)}"
         return None

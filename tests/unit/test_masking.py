@@ -155,3 +155,16 @@ def test_what_of_a_header_is_hidden() -> None:
     assert credentials_of(f"Basic {basic}") == (f"Basic {basic}", basic, "user:a-password", "a-password")
     assert credentials_of("Basic not-base64!") == ("Basic not-base64!", "not-base64!")
     assert credentials_of("a b") == ("a b",)
+
+
+def test_who_follows_masks_what_is_given_now_and_later_and_gives_none_of_it() -> None:
+    first, side, twin, beside_twin = Secrets(), Secrets(), Secrets(), Secrets()
+    first.add("ONE", "0123456789", True)
+    first.followed_by(side)
+    twin.followed_by(beside_twin)
+    first.add("TWO", "abcdefghij", True)
+    first.copy_to(twin)
+    for follower in (side, beside_twin):
+        assert follower.mask.text("0123456789 abcdefghij") == "***ONE*** ***TWO***"
+        assert follower.variables(None) == {}
+    assert set(twin.variables(None)) == {"ONE", "TWO"}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import gc
 import gzip
 import http.server
 import json
+import os
 import socket
 import threading
 import time
@@ -18,10 +21,12 @@ import pytest
 
 from sandbox.errors import SandboxError
 from sandbox.guest.wire import Kind, pack_message
+from sandbox.network import service_end
 from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.egress import Egress
 from sandbox.network.host_services import taken_apart
 from sandbox.network.policy import Network
+from sandbox.network.relay import Relay
 from sandbox.network.service_end import ServiceEnd
 from sandbox.network.services import Service
 
@@ -387,3 +392,107 @@ def test_a_model_is_not_told_that_only_the_sandbox_can_be_reached_where_services
     assert "http://llm.internal/" in told
     assert "only" not in told
     assert DockerEnvironment().describe()["network"] == Network.none().describe()
+
+
+@pytest.mark.parametrize(
+    "target", ["/repos/a/secrets#/issues", "/repos/a%2Fissues", "/repos/a%2f/issues", "/repos/a/issues?b#c"]
+)
+def test_the_path_that_is_judged_is_the_one_that_is_sent(upstream: str, target: str) -> None:
+    narrowed = service(upstream, paths=("/repos/*/issues",))
+    got = exchange(narrowed, f"GET {target} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+    assert got.startswith(b"HTTP/1.1 403 ")
+    assert narrowed.problem("GET", target) is not None
+
+
+def test_an_encoded_slash_is_sent_where_no_paths_are_given_and_a_query_may_have_one(upstream: str) -> None:
+    end = b" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    got = exchange(service(upstream), b"GET /v1/a%2Fb" + end)
+    assert json.loads(got.partition(b"\r\n\r\n")[2])["path"] == "/v1/a%2Fb"
+    based = service(upstream + "/base/", paths=("/v1/*",))
+    got = exchange(based, b"GET /v1/a?b=c%2Fd" + end)
+    assert json.loads(got.partition(b"\r\n\r\n")[2])["path"] == "/base/v1/a?b=c%2Fd"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "X-HTTP-Method-Override", "X-Method-Override", "X-HTTP-Method", "X-Original-URL", "X-Rewrite-URL", "X_Original_URL",
+        "X-Forwarded-Host", "X-Forwarded-Prefix", "X_Forwarded_Uri", "Forwarded", "Range", "If-Range",
+    ],
+)  # fmt: skip
+def test_headers_that_ask_for_another_thing_or_for_a_part_are_not_passed_on(upstream: str, name: str) -> None:
+    sent = f"GET /v1/x HTTP/1.1\r\nHost: h\r\n{name}: mine\r\nX-Own: kept\r\nConnection: close\r\n\r\n"
+    headers = told_by(exchange(service(upstream), sent.encode()))
+    assert "mine" not in headers.values()
+    assert headers["x-own"] == "kept"
+
+
+def test_what_the_sandbox_has_cut_is_asked_no_further() -> None:
+    async def cut(upstream: asyncio.Server, ended: asyncio.Event, begun: asyncio.Event) -> None:
+        end = ServiceEnd(service(f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}"))
+        relay, _ = await end.dial(lambda: Relay(1, lambda *_: None))
+        relay.begin()
+        relay.take(b"GET /v1/x HTTP/1.1\r\nHost: h\r\n\r\n")
+        await begun.wait()
+        relay.abort("cut")
+        await ended.wait()
+        await asyncio.sleep(0.05)
+        assert not end._serving
+        await end.close()
+
+    async def main() -> None:
+        ended, begun = asyncio.Event(), asyncio.Event()
+
+        async def thinking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            begun.set()
+            await reader.read()
+            ended.set()
+            writer.close()
+
+        async with asyncio.timeout(10), await asyncio.start_server(thinking, "127.0.0.1", 0) as upstream:
+            await cut(upstream, ended, begun)
+
+    asyncio.run(main())
+
+
+def test_requests_beyond_the_bound_are_told_so(upstream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_end, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(service_end, "AT_ONCE", 0)
+    got = exchange(service(upstream), b"GET /v1/x HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert got.startswith(b"HTTP/1.1 503 llm.internal has 0 requests of this sandbox going on")
+
+
+def test_a_dial_that_is_cancelled_leaves_no_socket(upstream: str) -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    async def main() -> None:
+        end = ServiceEnd(service(upstream))
+        gc.disable()
+        before = count()
+        for steps in range(8):
+            dial = asyncio.create_task(end.dial(lambda: Relay(1, lambda *_: None)))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            if dial.cancel():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await dial
+            elif not dial.cancelled():
+                dial.result()[0].abort("cut")
+        await asyncio.sleep(0.1)
+        assert not end._serving
+        assert count() == before
+
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("address", [f"https://a.example.com/v1?key={SECRET}", f"https://a.example.com/#{SECRET}"])
+def test_an_upstream_with_a_key_in_it_is_refused_without_the_key(address: str) -> None:
+    with pytest.raises(SandboxError) as caught:
+        Service("llm", address)
+    assert "https://a.example.com" in str(caught.value)
+    assert SECRET not in str(caught.value)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sandbox import DockerEnvironment, Network, Ready, SideService
 from sandbox.aio import AsyncEnvironment
 from sandbox.docker import image_users
+from sandbox.envelope import Success
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.hints import word_notice
+from sandbox.network.connections import Connection
 from sandbox.network.names import named, without_proxy
 from sandbox.notices import host_notice
+from sandbox.results import LogsResult
 from sandbox.testing import FakeEnvironment
 
 
@@ -169,3 +172,32 @@ def test_users_as_images_name_them(
         return
     found = image_users._user("img", "sha256:0", text)
     assert (found.name, found.uid, found.gid, found.home) == expected
+
+
+def test_what_services_print_is_masked_as_in_the_sandbox_they_stand_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = DockerEnvironment(services={"web": SideService(image="gamebox/base", port=80)})
+    env.secret("TOKEN", "Sekret0123456789")
+    side, beside = DockerEnvironment(), cast("Any", env)._beside
+    beside._take(side)
+    env.secret("LATER", "Later0123456789")
+    assert side.hidden.mask.text("Sekret0123456789 Later0123456789") == "***TOKEN*** ***LATER***"
+    assert side.hidden.variables(None) == {}
+
+    class Another:
+        """A service of another environment, which masks nothing for this one."""
+
+        def logs(self) -> Success[LogsResult]:
+            return Success(LogsResult.model_construct(content="it said Sekret0123456789", id="1"))
+
+    monkeypatch.setattr(type(env), "services", {"web": Another()})
+    assert cast("Any", env.service_logs("web").unwrap()).content == "it said ***TOKEN***"
+
+
+def test_a_secret_in_the_name_of_a_host_is_masked_in_any_letters() -> None:
+    env = DockerEnvironment(network=Network.allow("sekret0123456789.example.com"))
+    env.secret("TOKEN", "Sekret0123456789")
+    assert "***TOKEN***.example.com" in env.describe()["network"]
+    assert "sekret" not in env.describe()["network"]
+    why = "sekret0123456789.example.com has no address"
+    cast("Any", env)._connection_log.add(Connection("Sekret0123456789.example.com", 80, "failed", why=why))
+    assert "ekret" not in repr(env.connections)
