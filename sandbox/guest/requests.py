@@ -238,7 +238,7 @@ class Requests:
             except Exception as error:
                 answer = {"fault": unforeseen(error, operation)}
             if operation in _CHANGING:
-                self._processes.changes.absorb(*(str(args[name]) for name in _CHANGING[operation]))
+                self._processes.changes.absorb(*(str(args[name]) for name in _CHANGING[operation] if name in args))
             self._calls.pop(key, None)
             self._reply(key, answer, blob)
 
