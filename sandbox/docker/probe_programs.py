@@ -120,8 +120,9 @@ with socket.create_connection(("127.0.0.1", 24128), timeout=10) as s:
     said = b""
     while b"\\r\\n\\r\\n" not in said and (more := s.recv(4096)): said += more
     status = said.split(b" ")[1].decode()
-    through = s.recv(16).decode() if status == "200" else ""
-print(json.dumps({"status": status, "through": through}))
+    through = said.partition(b"\\r\\n\\r\\n")[2]  # it may come together with the answer
+    while status == "200" and (more := s.recv(16)): through += more
+print(json.dumps({"status": status, "through": through.decode()}))
 """
 
 ROOT = f"""{_ATTEMPT}
