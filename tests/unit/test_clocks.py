@@ -23,6 +23,8 @@ SHOWN = {
     "sandbox/docker/inventory.py",  # ages that are shown
     "sandbox/docker/owners.py",  # since when, to be shown; a week after which a file may go
     "sandbox/guest/scanning.py",  # compared with the times of files, which are of that clock
+    "sandbox/packages/store.py",  # how old a page is that another process may have fetched; in doubt it is asked for again
+    "sandbox/packages/fetching.py",  # when that was
     "sandbox/network/egress.py",  # when a connection began, to be shown
     "sandbox/docker/runtime.py",  # a day after which an unused volume may go; locks keep those in use
 }
