@@ -33,7 +33,9 @@ def node_image(client: docker.DockerClient, base: str) -> str:
         for library in libraries:  # beside those of the image, and only where it has none of that name
             archive.add(library.resolve(), f"node/lib/{library.name}")
         _text(archive, "npm", f'#!/bin/sh\nexec node {program} "$@"\n')
-        _text(archive, "node.sh", '#!/bin/sh\nLD_LIBRARY_PATH=/opt/node/missing exec /opt/node/bin/node "$@"\n')
+        # Debian's npm finds what it needs beside itself, by the place of its own node.
+        paths = f"LD_LIBRARY_PATH=/opt/node/missing NODE_PATH={modules}"
+        _text(archive, "node.sh", f'#!/bin/sh\n{paths} exec /opt/node/bin/node "$@"\n')
         _text(archive, "Dockerfile", _DOCKERFILE.format(base=base, modules=modules))
     target.seek(0)
     name = f"gamebox-test/{uuid.uuid4().hex}"
