@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,7 +17,8 @@ from sandbox.testing import Ran
 
 from .checks import done, refused, so_far
 
-_ports = itertools.count(21_500)
+# The local case has the host's ports, which other workers' tests take too: outside of those that the kernel gives by itself.
+_ports = itertools.count(random.SystemRandom().randrange(10_000, 32_000))
 # A server that says when it listens; ours to choose the address.
 SERVER = "import socket,time; s = socket.create_server(('{host}', {port})); print('up', flush=True); time.sleep(600)"
 
