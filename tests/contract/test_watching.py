@@ -23,8 +23,10 @@ _numbers = itertools.count(random.SystemRandom().randrange(10**8, 10**9))
 
 
 def running(env: GuestEnvironment, number: int) -> bool:
-    """Whether a ``sleep`` of that many seconds runs."""
-    return done(env.run(f"grep -lsx 'sleep.{number}.*' /proc/[0-9]*/cmdline", session=None)).output != ""
+    """Whether a ``sleep`` of that many seconds runs; the brackets keep the counting itself from being counted."""
+    pattern = f"sleep [{str(number)[0]}]{str(number)[1:]} "
+    seen = f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '{pattern}'"
+    return done(env.run(seen, session=None)).output != "0\n"
 
 
 def test_output_is_told(env: GuestEnvironment) -> None:
@@ -221,6 +223,7 @@ def test_a_stream_that_is_left_stops_its_command(env: GuestEnvironment) -> None:
         async with aio.stream(f"sleep {number} & yes") as output:
             async for chunk in output:
                 assert chunk.text.startswith("y\n")
+                assert running(env, number)
                 break
         assert not running(env, number)
 
