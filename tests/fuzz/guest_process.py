@@ -327,7 +327,7 @@ class GuestProcess:
         said = self.log.read_text(encoding="utf-8", errors="replace")
         lines = [line for line in said.splitlines() if not line.startswith(ALLOWED)]
         ungreeted = (0, 3, -signal.SIGUSR1) if self.kept else (0, 3)  # it may not have come to take the signal
-        allowed = (LEASE_OVER,) if self.short_lease else (0,) if greeted else ungreeted
+        allowed = ungreeted if not greeted else (LEASE_OVER,) if self.short_lease else (0,)
         if os.waitstatus_to_exitcode(status) not in allowed or lines:
             self._found(f"ended with {os.waitstatus_to_exitcode(status)} and said {said[-3000:]!r}")
 
