@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from agent.actions import Action
@@ -22,18 +23,23 @@ def think_action() -> Action:
     )
 
 
-def finish_action() -> Action:
-    """The action that ends the run."""
+SUMMARY: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"summary": {"type": "string", "description": "What was done and checked, what is left."}},
+    "required": ["summary"],
+    "additionalProperties": False,
+}
+
+
+def finish_action(outputs: Mapping[str, Any] | None = None) -> Action:
+    """The action that ends the run. Its arguments, which are the run's result, fit the JSON schema ``outputs``: a summary, if
+    it is None or has no properties.
+    """
     return Action(
         name="finish",
         function=_finish,
-        description="End the run: when the task is done and checked, or cannot be done; the summary says which.",
-        parameters={
-            "type": "object",
-            "properties": {"summary": {"type": "string", "description": "What was done and checked, what is left."}},
-            "required": ["summary"],
-            "additionalProperties": False,
-        },
+        description="End the run: when the task is done and checked, or cannot be done; the arguments say which.",
+        parameters=outputs if outputs and outputs.get("properties") else SUMMARY,
         terminal=True,
     )
 
@@ -42,5 +48,5 @@ def _think(thought: str) -> str:
     return f"Noted ({len(thought.split())} words)."
 
 
-def _finish(summary: str) -> dict[str, Any]:
-    return {"summary": summary}
+def _finish(**outputs: Any) -> dict[str, Any]:
+    return outputs

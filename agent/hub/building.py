@@ -1,0 +1,109 @@
+"""From a spec to an agent: the parts are looked up, and put together around the one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from agent.actions import Action
+from agent.budget import Budget
+from agent.kits import EquippedEnvironment, Kit
+from agent.loop import Agent
+from agent.model.brain import Brain
+from agent.registry import ActionRegistry
+from agent.tools import SandboxAction, finish_action, think_action
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.operations import OPERATIONS
+
+from . import catalogue
+from .setting import Setting
+from .spec import AgentSpec
+from .templates import filled
+
+
+def build(spec: AgentSpec, setting: Setting) -> Agent:
+    """The agent of ``spec`` in ``setting``; ``agent.environment`` is an ``EquippedEnvironment``.
+
+    Raises SandboxError: ``invalid_arguments`` for inputs that do not fit, ``invalid_configuration`` for a spec that names what
+    is not there, has no action that ends a run, or has no brain.
+    """
+    check_inputs(spec, setting.inputs)
+    setting = replace(setting, spec=spec)
+    kits: list[Kit] = []
+    registry = ActionRegistry()
+    for name in spec.actions:
+        for action in _actions(name, spec, setting, kits):
+            registry.register(action)
+    if not any(action.terminal for action in registry.get_actions()):
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The agent {spec.name!r} has no action that ends a run.",
+            'Add "finish" to its actions.',
+        )
+    equipped = EquippedEnvironment(setting.environment, kits)
+    return Agent(
+        [_filled(goal, spec, setting.inputs) for goal in spec.goals],
+        setting.language or catalogue.language(spec.language, spec.language_options),
+        registry,
+        _brain(spec, setting),
+        equipped,
+        hooks=[*(hook for kit in kits for hook in kit.hooks()), *setting.hooks],
+        budget=_budget(spec, setting.budget),
+        new_memory=setting.new_memory or catalogue.memory(spec.memory, spec.memory_options),
+    )
+
+
+def check_inputs(spec: AgentSpec, inputs: Mapping[str, Any]) -> None:
+    """Raises SandboxError ``invalid_arguments`` for inputs that do not fit the schema of ``spec``."""
+    probe = Action(spec.name, lambda: None, spec.description, spec.inputs)
+    fits, message = ActionRegistry().validate_args(probe, inputs)
+    if not fits:
+        wanted = ", ".join(spec.inputs.get("properties", {})) or "none"
+        raise SandboxError(
+            ErrorCode.invalid_arguments,
+            f"The inputs of the agent {spec.name!r} do not fit: {message}",
+            f"Its inputs are: {wanted}.",
+        )
+
+
+def _filled(goal: Any, spec: AgentSpec, inputs: Mapping[str, Any]) -> Any:
+    """``goal`` with its template filled."""
+    return type(goal)(goal.priority, goal.name, filled(goal.description, inputs, spec))
+
+
+def _actions(name: str, spec: AgentSpec, setting: Setting, kits: list[Kit]) -> list[Action]:
+    if name in catalogue.KITS:
+        kits.append(catalogue.kit(name, setting, spec.kit_options.get(name, {})))
+        return list(kits[-1].actions())
+    if name == "finish":
+        return [finish_action(spec.outputs)]
+    if name == "think":
+        return [think_action()]
+    if name in OPERATIONS:
+        return [SandboxAction(name)]
+    known = sorted({*catalogue.KITS, *OPERATIONS, "finish", "think"})
+    raise SandboxError(
+        ErrorCode.invalid_configuration,
+        f"The agent {spec.name!r} names an action {name!r}, which is not there.",
+        f"Use some of: {', '.join(known)}.",
+    )
+
+
+def _brain(spec: AgentSpec, setting: Setting) -> Brain:
+    brain = spec.brain(setting) if spec.brain is not None else setting.brain
+    if brain is None:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The agent {spec.name!r} needs a model, and none was named.",
+            "Give it a brain: --model provider/name, or --script FILE.json.",
+        )
+    for name in spec.middleware:
+        brain = catalogue.middleware(name, brain, setting)
+    return brain
+
+
+def _budget(spec: AgentSpec, budget: Budget) -> Budget:
+    if spec.max_iterations is None or spec.max_iterations >= budget.max_iterations:
+        return budget
+    return budget.with_iterations(spec.max_iterations)

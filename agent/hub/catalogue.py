@@ -1,0 +1,73 @@
+"""The parts that a spec can name. Each is imported when it is first used: none of them costs what it is not used for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agent.kits import Kit
+from agent.language import AgentLanguage
+from agent.memory import Memory
+from agent.model.brain import Brain
+from sandbox.errors import ErrorCode, SandboxError
+
+from .setting import Setting
+
+# Name → where it is. A kit is made as ``Kit(setting, **options)``, a language and a memory as ``Class(**options)``, a middleware as
+# ``function(brain, setting)``.
+KITS: dict[str, str] = {}
+LANGUAGES: dict[str, str] = {
+    "function_calling": "agent.language:FunctionCallingLanguage",
+    "json": "agent.language:JsonLanguage",
+}
+MEMORIES: dict[str, str] = {"window": "agent.memory:WindowMemory"}
+MIDDLEWARE: dict[str, str] = {}
+
+
+def kit(name: str, setting: Setting, options: Mapping[str, Any]) -> Kit:
+    """The kit of that name. Raises SandboxError ``invalid_configuration``."""
+    made: Kit = _made("kit", KITS, name, lambda make: make(setting, **options))
+    return made
+
+
+def language(name: str, options: Mapping[str, Any]) -> AgentLanguage:
+    """The language of that name. Raises SandboxError ``invalid_configuration``."""
+    made: AgentLanguage = _made("language", LANGUAGES, name, lambda make: make(**options))
+    return made
+
+
+def memory(name: str, options: Mapping[str, Any]) -> Callable[[], Memory]:
+    """What makes a memory of that name. Raises SandboxError ``invalid_configuration``, also for options that do not fit."""
+    make = _found("memory", MEMORIES, name)
+    _made("memory", MEMORIES, name, lambda make: make(**options))
+    return lambda: make(**options)
+
+
+def middleware(name: str, brain: Brain, setting: Setting) -> Brain:
+    """``brain`` within the middleware of that name. Raises SandboxError ``invalid_configuration``."""
+    made: Brain = _made("middleware", MIDDLEWARE, name, lambda make: make(brain, setting))
+    return made
+
+
+def _found(what: str, known: Mapping[str, str], name: str) -> Any:
+    if name not in known:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"There is no {what} {name!r}.",
+            f"Use one of: {', '.join(sorted(known))}." if known else "Leave it out.",
+        )
+    module, _, attribute = known[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _made(what: str, known: Mapping[str, str], name: str, make: Callable[[Any], Any]) -> Any:
+    found = _found(what, known, name)
+    try:
+        return make(found)
+    except (TypeError, ValueError) as error:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The {what} {name!r} does not take these options: {error}",
+            "Look at the options in docs/agents.md.",
+        ) from error

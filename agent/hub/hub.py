@@ -1,0 +1,51 @@
+"""The hub: all kinds of agents by name, those of the product, of files and of other packages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sandbox.errors import ErrorCode, SandboxError
+
+from .spec import AgentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A file or entry point that is no agent: where (with its line, where there is one) and why; the others were loaded."""
+
+    where: str
+    what: str
+
+
+class Hub:
+    """Specs by name, in alphabetical order. ``problems`` are what could not be loaded."""
+
+    def __init__(self, specs: Iterable[AgentSpec] = (), problems: Iterable[Problem] = ()) -> None:
+        self._specs: dict[str, AgentSpec] = {}
+        self.problems = list(problems)
+        for spec in specs:
+            self.register(spec)
+
+    def register(self, spec: AgentSpec, *, replace: bool = False) -> None:
+        """Add a spec. Raises ValueError for a name that is taken, unless ``replace``."""
+        if spec.name in self._specs and not replace:
+            raise ValueError(f"Agent already registered: {spec.name} (from {self._specs[spec.name].source})")
+        self._specs[spec.name] = spec
+
+    def names(self) -> list[str]:
+        """All names."""
+        return sorted(self._specs)
+
+    def load(self, name: str) -> AgentSpec:
+        """The spec of that name. Raises SandboxError ``invalid_arguments`` for an unknown one."""
+        if name in self._specs:
+            return self._specs[name]
+        near = difflib.get_close_matches(name[:200], self.names(), n=1)
+        meant = f"Did you mean {near[0]!r}? " if near else ""
+        raise SandboxError(
+            ErrorCode.invalid_arguments,
+            f"There is no agent {name[:200]!r}.",
+            f"{meant}There are: {', '.join(self.names()) or 'none'}.",
+        )

@@ -1,0 +1,41 @@
+"""What an agent is set into when it is built: its environment and brain, and what its parts may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agent.budget import Budget
+from agent.hooks import Hooks
+from agent.language import AgentLanguage
+from agent.model.brain import Brain
+from sandbox.environment import Environment
+
+if TYPE_CHECKING:
+    from agent.memory import Memory
+
+    from .hub import Hub
+    from .spec import AgentSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where and with what one agent is built.
+
+    ``brain`` may be None only for specs that bring their own. ``language`` replaces that of the spec. ``ask_user`` is asked a
+    question and answers, or answers None where nobody is there. ``depth`` counts the delegations above. ``new_memory`` replaces
+    the memory of the spec. ``spec`` is filled in by ``build``.
+    """
+
+    environment: Environment
+    hub: Hub
+    brain: Brain | None = None
+    budget: Budget = field(default_factory=Budget)
+    hooks: Sequence[Hooks] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    language: AgentLanguage | None = None
+    ask_user: Callable[[str], str | None] | None = None
+    depth: int = 0
+    new_memory: Callable[[], Memory] | None = None
+    spec: AgentSpec | None = None

@@ -1,0 +1,49 @@
+"""What an agent is made of, as a value: from Python, or from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agent.goals import Goal
+from agent.model.brain import Brain
+
+if TYPE_CHECKING:
+    from .setting import Setting
+
+EMPTY: Mapping[str, Any] = {"type": "object", "properties": {}, "required": []}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSpec:
+    """One kind of agent.
+
+    ``goals`` are templates (see ``templates``) that the inputs fill. ``actions`` are names of the catalogue: operations of the
+    sandbox, single tools, and kits; nothing else can be carried out. ``language`` and ``memory`` are names of the catalogue, with
+    options. ``inputs`` and ``outputs`` are JSON schemas; where there are outputs, they are the arguments of ``finish``.
+    ``brain`` makes the brain of an agent that needs no model, from the setting; ``middleware`` are names of the catalogue that are
+    laid around a brain, the innermost first. ``max_iterations`` bounds a run where its caller's budget does not say less.
+    """
+
+    name: str
+    description: str
+    goals: tuple[Goal, ...] = ()
+    actions: tuple[str, ...] = ()
+    language: str = "function_calling"
+    language_options: Mapping[str, Any] = field(default_factory=dict)
+    memory: str = "window"
+    memory_options: Mapping[str, Any] = field(default_factory=dict)
+    kit_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    outputs: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    brain: Callable[[Setting], Brain] | None = None
+    middleware: tuple[str, ...] = ()
+    max_iterations: int | None = None
+    image: str | None = None
+    source: str = "python"
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether its brain is the caller's."""
+        return self.brain is None

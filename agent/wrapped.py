@@ -1,0 +1,92 @@
+"""An environment around another: approvals, a record, kits are laid over a sandbox without it knowing of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Self
+
+from sandbox import results as res
+from sandbox.envelope import Envelope
+from sandbox.environment import ActionLike, Approver, Environment
+from sandbox.operations import Request
+from sandbox.secrecy import Secrets
+from sandbox.state.methods import StateMethods
+from sandbox.watching import Watch
+
+
+class WrappedEnvironment(Environment):
+    """``inner``, changed in what a subclass overrides; everything else, also what only its own class has, is ``inner``'s.
+
+    Operations called as methods (``read``, ``run`` ...) go through ``execute``, those of an agent through ``execute_action``.
+    """
+
+    def __init__(self, inner: Environment) -> None:
+        self.inner = inner
+
+    @property
+    def approver(self) -> Approver | None:
+        return self.inner.approver
+
+    @approver.setter
+    def approver(self, approver: Approver | None) -> None:
+        self.inner.approver = approver
+
+    def execute_action(self, action: ActionLike, args: Any) -> dict[str, Any]:
+        return self.inner.execute_action(action, args)
+
+    def execute(self, operation: str, args: Mapping[str, Any], *, watch: Watch | None = None) -> Envelope[Any]:
+        return self.inner.execute(operation, args, watch=watch)
+
+    def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
+        return self.inner.perform(request) if watch is None else self.inner.perform(request, watch)
+
+    @property
+    def hidden(self) -> Secrets:
+        return self.inner.hidden
+
+    def secret(self, name: str, value: str, *, always: bool = True) -> None:
+        self.inner.secret(name, value, always=always)
+
+    def upload(
+        self, data_or_path: bytes | str | os.PathLike[str], path: str, **options: Any
+    ) -> Envelope[res.UploadResult]:
+        return self.inner.upload(data_or_path, path, **options)
+
+    def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
+        return self.inner.download(path, to)
+
+    def service_logs(self, name: str, **options: Any) -> Envelope[res.LogsResult]:
+        return self.inner.service_logs(name, **options)
+
+    def describe(self) -> dict[str, str]:
+        return self.inner.describe()
+
+    def start(self) -> Self:
+        self.inner.start()
+        return self
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def remove(self) -> None:
+        self.inner.remove()
+
+    def __getattr__(self, name: str) -> Any:
+        """What only the class of ``inner`` has: ``forward``, ``network``, ``resume`` ..."""
+        if name.startswith("__") or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+def _inner(name: str) -> Any:
+    def call(self: WrappedEnvironment, *args: Any, **options: Any) -> Any:
+        return getattr(self.inner, name)(*args, **options)
+
+    call.__name__, call.__doc__ = name, getattr(StateMethods, name).__doc__
+    return call
+
+
+for _name in vars(StateMethods):
+    if not _name.startswith("_"):
+        setattr(WrappedEnvironment, _name, _inner(_name))
