@@ -66,6 +66,12 @@ class WrappedEnvironment(Environment):
         self.inner.start()
         return self
 
+    def pause(self) -> None:
+        self.inner.pause()
+
+    def resume(self) -> None:
+        self.inner.resume()
+
     def close(self) -> None:
         self.inner.close()
 

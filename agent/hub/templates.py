@@ -25,7 +25,7 @@ def filled(text: str, inputs: Mapping[str, Any], spec: AgentSpec) -> str:
     given = dict.fromkeys(spec.inputs.get("properties", {})) | dict(inputs)
     try:
         return environment.from_string(text).render(inputs=given, agent={"name": spec.name})
-    except (TemplateError, TypeError, ValueError, OverflowError) as error:
+    except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise SandboxError(
             ErrorCode.invalid_configuration,
             f"The text of the agent {spec.name!r} cannot be filled in: {error}",
