@@ -194,7 +194,7 @@ _ARGUMENTS: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
     "wait_for": (
         {
             "timeout_seconds": _seconds, "id": _maybe(_text), "port": _maybe(_port), "host": _maybe(_text),
-            "log": _maybe(_pattern), "literal": _flag, "offset": _offset, "file": _maybe(_text), "contains": _maybe(_text),
+            "log": _maybe(_pattern), "literal": _flag, "offset": _offset, "file": _maybe(_text), "contains": _maybe(_bytes_as_text),
             "exit": _flag,
         },
         {},

@@ -26,6 +26,7 @@ NONSENSE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("wait_for", {**WAIT, "file": "x", "port": 1}),
     ("wait_for", {**WAIT, "log": "x"}),
     ("wait_for", {**WAIT, "exit": True}),
+    ("wait_for", {**WAIT, "file": "x", "contains": "\ud800"}),
     ("resumed", {}),
     ("resumed", {"seconds": "nan"}),
     ("resumed", {"seconds": "inf"}),
