@@ -10,6 +10,8 @@ from typing import Literal
 
 Outcome = Literal["allowed", "denied", "failed"]
 KEPT = 1000
+# Of a text that is told: a host has at most 253 characters, and what is none may have thousands.
+MOST_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class ConnectionLog:
     def __init__(
         self, listener: Callable[[Connection], None] | None = None, shown: Callable[[str], str] | None = None
     ) -> None:
-        self._shown = shown
+        self._masked = shown
         self._lock = threading.Lock()
         self._last: deque[Connection] = deque(maxlen=KEPT)
         self._listener = listener
@@ -51,8 +53,7 @@ class ConnectionLog:
 
     def add(self, connection: Connection) -> None:
         """Note a connection that has ended, or was refused."""
-        if self._shown is not None:
-            connection = replace(connection, host=self._shown(connection.host), why=self._shown(connection.why))
+        connection = replace(connection, host=self.shown(connection.host), why=self.shown(connection.why))
         with self._lock:
             self._last.append(connection)
             self.count += 1
@@ -60,6 +61,10 @@ class ConnectionLog:
             self.received_bytes += connection.received_bytes
         if self._listener is not None:
             self._listener(connection)
+
+    def shown(self, text: str) -> str:
+        """A text as it may be told: masked, and then cut, so that no part of a secret is left at the cut."""
+        return (text if self._masked is None else self._masked(text))[:MOST_CHARS]
 
     def last(self) -> tuple[Connection, ...]:
         """The last ones, at most 1,000, in the order of their ends."""

@@ -76,7 +76,7 @@ class Egress:
         for relay, opened, granted in list(self._standing.values()):
             refused = self._refusal_now(opened, granted)
             if refused is not None:
-                relay.abort(f"the rules were changed: {refused.why}")
+                relay.cut(f"the rules were changed: {refused.why}", refused.kind, refused.about)
 
     def _refusal_now(self, opened: Connection, granted: str) -> Verdict | None:
         """That a connection is refused by the policy of now; ``granted`` opens it beside that, and lifts no denial."""
@@ -87,7 +87,7 @@ class Egress:
         now = time.monotonic()
         for relay, _, _ in list(self._standing.values()):
             if now - relay.last_active >= most:
-                relay.abort(f"nothing came or went for {most:g} seconds")
+                relay.cut(f"nothing came or went for {most:g} seconds", "silent", "network_silent_seconds")
         self._watching = bool(self._standing)
         if self._watching:
             due = min(relay.last_active for relay, _, _ in self._standing.values()) + most
@@ -96,7 +96,7 @@ class Egress:
     # --- one connection ------------------------------------------------------------------
     async def _serve(self, channel: int, fields: dict[str, Any], full: bool) -> None:
         """From the guest's wish to an open connection, or to the words why not."""
-        host, port, started = canonical(str(fields["host"])[:1000]), int(fields["port"]), time.time()
+        host, port, started = canonical(str(fields["host"])), int(fields["port"]), time.time()
         self._opening += 1
         try:
             await self._open(channel, host, port, started, full)
@@ -167,8 +167,15 @@ class Egress:
 
     def _begin(self, relay: Relay, opened: Connection) -> None:
         channel = relay.channel
+        relay.tell = lambda notice: self._tell(channel, opened, notice)
         self.streams.message(Kind.REPLY, channel, {"open": True})
         self.streams.join(relay, lambda why: self._over(relay, opened, why))
+
+    def _tell(self, channel: int, opened: Connection, notice: dict[str, str]) -> None:
+        """Have the command of a connection learn this; ahead of what is sent or cut after it."""
+        shown = {name: self.connections.shown(text) for name, text in notice.items()}
+        fields = {"host": self.connections.shown(opened.host), "port": opened.port, **shown}
+        self.streams.message(Kind.NOTICE, channel, fields)
 
     async def _approved(self, host: str, port: int) -> tuple[Network, str]:
         """The policy for this connection, and the rule that was granted for it alone."""
@@ -208,7 +215,9 @@ class Egress:
     def _decline(self, channel: int, connection: Connection, **more: str) -> None:
         self.connections.add(connection)  # first: who hears of the refusal finds it in the log
         self.streams.forget(channel)
-        self.streams.message(Kind.REPLY, channel, {connection.outcome: connection.why, **more})
+        shown = self.connections.shown
+        fields = {name: shown(text) for name, text in {connection.outcome: connection.why, **more}.items()}
+        self.streams.message(Kind.REPLY, channel, fields)
 
     def _over(self, relay: Relay, opened: Connection, why: str) -> None:
         if self._standing.pop(relay.channel, None) is None:

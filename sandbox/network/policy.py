@@ -107,14 +107,14 @@ class Network:
         """The address that ``names`` has for a name (lower case, no dot at the end)."""
         return next((address for pinned, address in self.names if pinned == name), None)
 
-    def describe(self) -> str:
-        """Two lines at most for the model."""
+    def describe(self, masked: Callable[[str], str] = str) -> str:
+        """Two lines at most for the model; a person may have opened a host whose name holds a secret, which is ``masked``."""
         if self.mode == "none":
             return f"{ALONE} can be reached; downloads and DNS fail."
         if self.mode == "bridge":
             return "Network through the engine's bridge: the internet and services of the host network can be reached."
-        named = _listed(self.rules)
-        closed = f" Not {_listed(self.denied)}." if self.denied else ""
+        named = _listed(self.rules, masked)
+        closed = f" Not {_listed(self.denied, masked)}." if self.denied else ""
         how = "Through a proxy that the environment variables name (HTTP, HTTPS, SOCKS5); no DNS, UDP or ping." + closed
         if self.mode == "open":
             return f"Every public host can be reached{f', and {named}' if named else ''}. {how}"
@@ -143,7 +143,7 @@ def judge_host(network: Network, host: str, port: int) -> Verdict:
         return judge_address(network, None, address, port)
     name = ascii_name(host)
     if name is None:
-        return Verdict(False, why=f"{host[:253]!r} is no host name", kind="no_host")
+        return Verdict(False, why="that is no host name", kind="no_host")
     if (denied := _denied(network, name, None, port)) is not None:
         return denied
     if network.mode in ("open", "bridge"):
@@ -180,9 +180,9 @@ def judge_address(network: Network, name: str | None, address: Address, port: in
     return Verdict(False, why=_no_rule(network, str(address), port))
 
 
-def _listed(rules: tuple[Rule, ...]) -> str:
+def _listed(rules: tuple[Rule, ...], masked: Callable[[str], str]) -> str:
     more = f" and {len(rules) - MOST_LISTED} more" if len(rules) > MOST_LISTED else ""
-    return ", ".join(rule.text[:MOST_RULE_CHARS] for rule in rules[:MOST_LISTED]) + more
+    return ", ".join(masked(rule.text)[:MOST_RULE_CHARS] for rule in rules[:MOST_LISTED]) + more
 
 
 def _lifted(denied: tuple[Rule, ...], text: str) -> tuple[Rule, ...]:

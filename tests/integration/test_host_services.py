@@ -154,6 +154,37 @@ def test_answers_stream_and_large_ones_come_whole(docker_env: Make, model: Upstr
     assert env.run(many).unwrap().output.strip() == "40"
 
 
+def test_the_command_whose_request_is_refused_is_told_what_and_what_is_open(docker_env: Make, model: Upstream) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        down = Service("down", f"http://127.0.0.1:{nobody.getsockname()[1]}", {"X-Key": KEY})
+        env = docker_env(limits=SMALL, services=[llm(model, methods=("GET",), paths=("/v1/*",)), down])
+        refused = env.run("for i in 1 2; do curl -sS -X POST http://llm.internal/v1/x; done; curl -sS http://llm.internal/admin")
+        assert [(n.code, n.message, n.hint) for n in refused.notices] == [
+            ("service_refused",
+             "llm.internal refused POST /v1/x, 2 times: POST is not among the methods that are open: GET.",
+             "Use one of GET, or ask the user to open more in Service(methods=...); trying the same again does not help."),
+            ("service_refused",
+             "llm.internal refused GET /admin: /admin is not among the paths that are open: /v1/*.",
+             "Ask for /v1/*, or ask the user to open more in Service(paths=...); trying the same again does not help."),
+        ]  # fmt: skip
+        failed = env.run("curl -sS http://down.internal/x; python3 -c 'print(1)'")
+    (notice,) = failed.notices
+    assert notice.code == "service_failed"
+    assert notice.message.startswith("down.internal could not serve GET /x: ConnectError: ")
+    assert not env.run("curl -sS http://llm.internal/v1/x").notices
+
+
+def test_a_path_that_holds_a_secret_is_masked_however_it_is_cut(docker_env: Make, model: Upstream) -> None:
+    env = docker_env(limits=SMALL, services=[llm(model, paths=("/v1/*",))])
+    env.secret("TOKEN", "topsecret-0123")
+    asked = " ".join(f"http://llm.internal/{'x' * before}$TOKEN" for before in range(190, 240, 3))
+    answer = env.run(f"curl -sSi {asked}")
+    assert "***TOKEN***" in answer.unwrap().output
+    told = answer.to_text() + " ".join(f"{one.why} {one.host}" for one in env.connections)
+    assert "tops" not in told
+
+
 def test_what_is_narrowed_is_refused_with_words_and_a_secret_is_masked_whoever_prints_it(
     docker_env: Make, model: Upstream
 ) -> None:
