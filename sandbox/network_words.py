@@ -91,11 +91,17 @@ def _what_helps(f: Fields, host: str, port: Any) -> str:
     kind = f.get("kind")
     if kind == "limit" and about == "network_bytes":
         return "Do without it, or ask the user for a sandbox with more in Limits(network_bytes=...); trying again does not help."
+    if kind == "limit" and about == "network_questions":
+        return "Do without it, or ask the user to open what is needed with env.allow(...); nobody is asked any more."
     if kind == "limit":
         more = f", or ask the user for a sandbox with more in Limits({about}=...)" if about else ""
         return f"Open fewer connections at once, and try again when others have ended{more}; no rule changes that."
     if kind == "service_port":
         return f"Use port {about} of it; no rule opens another one."
+    if kind == "not_brought":
+        return f"Do without it, or ask the user to bring it along with attach({about}=...); no rule opens it."
+    if kind == "asked":
+        return "Do without it: the user was asked about it, and has not opened it; asking again does not help."
     if kind == "no_host":
         return "Give the name of a host or an address."
     if kind == "closed_by":

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from sandbox.limits import Limits
 
 from .addresses import is_own, literal
 from .allowance import Allowance
+from .asking import Questions
 from .connections import Connection, ConnectionLog
 from .dialling import RefusedError, UnreachableError, dial, route
 from .names import Way
@@ -56,8 +57,8 @@ class Egress:
         self._opening = 0
         self._to_services = 0
         self._watching = False
-        # In the loop only: what is being asked of whoever answers for refused hosts.
-        self._question: asyncio.Future[tuple[Network, str]] | None = None
+        self._questions = Questions()
+        self.streams.at_end.append(self._questions.close)
         # In the loop only: with each the rule that was granted for it alone, "" where it needed none.
         self._standing: dict[int, tuple[Relay, Connection, str]] = {}
 
@@ -184,22 +185,11 @@ class Egress:
         # A rule that closes it is an answer.
         if network.ask is None or verdict.allowed or verdict.rule or not is_host(host):
             return network, ""
-        # One question at a time, and none that was answered meanwhile. It waits for a person: in a thread of its own, one in all,
-        # and to its end also where the client has gone.
-        while self._question is not None and not self._question.done():
-            await asyncio.wait([self._question])
-        if judge_host(self._network, host, port).allowed:
-            return self._network, ""
-        self._question = asyncio.ensure_future(asyncio.to_thread(self._ask, network.ask, host, port))
-        return await asyncio.shield(self._question)
-
-    def _ask(self, ask: Callable[[str, int], str | None], host: str, port: int) -> tuple[Network, str]:
-        try:
-            answer = ask(host, port)
-        except Exception:
-            log.warning("what answers for refused hosts failed on %s:%s", host, port, exc_info=True)
-            return self._network, ""
-        if answer not in ("once", "session"):
+        answer = await self._questions.answer(
+            network.ask, host, port, seconds=network.ask_seconds, most=self.allowance.questions,
+            needed=lambda: not judge_host(self._network, host, port).allowed,
+        )  # fmt: skip
+        if answer is None:
             return self._network, ""
         try:
             rule = rule_for(host, port)

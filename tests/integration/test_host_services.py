@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import DockerEnvironment, Limits, Network, Service
+from sandbox import DockerEnvironment, Limits, Network, PackageCache, SandboxError, Service
 
 from .observing import eventually
 
@@ -212,7 +212,7 @@ def test_an_upstream_that_is_not_there_is_told(docker_env: Make) -> None:
     assert said.startswith("HTTP/1.1 502 llm.internal could not be asked: ConnectError")
 
 
-def test_forks_and_kept_sandboxes_have_them(docker_env: Make, model: Upstream) -> None:
+def test_forks_and_kept_sandboxes_have_them(docker_env: Make, model: Upstream, tmp_path: Path) -> None:
     env = docker_env(limits=SMALL, services=[llm(model)])
     asking = "curl -sS http://llm.internal/v1/x | grep -c '\\*\\*\\*'"
     assert env.run(asking).unwrap().output == "1\n"
@@ -223,8 +223,22 @@ def test_forks_and_kept_sandboxes_have_them(docker_env: Make, model: Upstream) -
     owner = kept
     try:
         kept.close()
+        with pytest.raises(SandboxError) as unknown:
+            DockerEnvironment.attach(kept.container_id, services=[Service("other", "http://127.0.0.1:1")])
+        assert unknown.value.code == "invalid_configuration"
+        assert "does not know other.internal" in unknown.value.message
+        assert unknown.value.hint == "It knows llm.internal: bring only those, or make another sandbox."
+        with pytest.raises(SandboxError, match="does not know packages"):
+            DockerEnvironment.attach(kept.container_id, cache=PackageCache(tmp_path, pypi="", npm="http://127.0.0.1:1"))
         owner = DockerEnvironment.attach(kept.container_id)
-        assert owner.run("curl -sS -m 5 http://llm.internal/v1/x").unwrap().exit_code != 0
+        refused = owner.run("curl -sSi -m 5 http://llm.internal/v1/x")
+        why = "the sandbox was made with llm.internal, and who attached to it did not bring that along"
+        assert refused.unwrap().output.startswith(f"HTTP/1.1 403 llm.internal:80 is refused by the sandbox: {why}")
+        assert [(n.code, n.message, n.hint) for n in refused.notices] == [
+            ("network_denied", f"A connection to llm.internal:80 was refused: {why}.",
+             "Do without it, or ask the user to bring it along with attach(services=...); no rule opens it."),
+        ]  # fmt: skip
+        assert owner.describe()["network"].endswith("did not bring it along: llm.internal.")
         owner.close()
         owner = DockerEnvironment.attach(kept.container_id, services=[llm(model)])
         assert owner.run(asking).unwrap().output == "1\n"

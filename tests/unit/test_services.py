@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from sandbox import LocalEnvironment
 from sandbox.errors import SandboxError
 from sandbox.guest.wire import Kind, pack_message, unpack_message
 from sandbox.network import service_end
@@ -433,6 +434,18 @@ def test_a_model_is_not_told_that_only_the_sandbox_can_be_reached_where_services
     assert "http://llm.internal/" in told
     assert "only" not in told
     assert DockerEnvironment().describe()["network"] == Network.none().describe()
+    beside = DockerEnvironment(network=Network.allow("a.test"), services=[service("https://api.example.com")])
+    told = beside.describe()["network"]
+    assert told.startswith("Only these hosts and the services named behind them can be reached: a.test.")
+    assert "http://llm.internal/" in told
+
+
+@pytest.mark.parametrize("given", [{"services": []}, {"cache": 1}, {"network": Network.open()}])
+def test_a_local_environment_says_what_it_cannot_have(given: dict[str, Any]) -> None:
+    with pytest.raises(SandboxError) as caught:
+        LocalEnvironment(**given)
+    assert caught.value.code == "operation_not_supported"
+    assert f"DockerEnvironment({next(iter(given))}=...)" in caught.value.hint
 
 
 @pytest.mark.parametrize(
