@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pydantic import ValidationError
 
+from . import descriptors
 from . import operations as op
 from . import results as res
 from .envelope import Envelope, Failure, Notice, Success
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # A prompt is not kept waiting for what is left of the sandbox.
 LOOK_SECONDS = 1.0
+# What a start takes at its most, and the way back from half of one.
+START_DESCRIPTORS = 24
 
 
 class GuestEnvironment(ForwardingEnvironment, KeepsState):
@@ -80,10 +83,13 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         if self._closed:
             raise SandboxError(ErrorCode.sandbox_closed, "The sandbox was closed.", "Make a new environment.")
         if self._transport is None:
+            if (none := descriptors.want(START_DESCRIPTORS)) is not None:  # before anything is made that is to be undone
+                raise descriptors.refusal(none, "The sandbox could not be started")
             try:
-                self._transport = self._connect()
-                if self.track_changes:
-                    self._begin_history(self._starts_empty())
+                with descriptors.worded("The sandbox could not be started"):
+                    self._transport = self._connect()
+                    if self.track_changes:
+                        self._begin_history(self._starts_empty())
             except BaseException:
                 self.close()
                 raise

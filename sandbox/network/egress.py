@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sandbox import descriptors
 from sandbox.errors import SandboxError
 from sandbox.guest.wire import Kind
 from sandbox.limits import Limits
@@ -71,7 +72,8 @@ class Egress:
         """Another policy from now on; connections that it refuses are cut."""
         with self._changing:
             self._network = network
-            self.streams.in_loop(self._cut_refused)
+            if self.streams.begun:
+                self.streams.in_loop(self._cut_refused)
 
     def _cut_refused(self) -> None:
         for relay, opened, granted in list(self._standing.values()):
@@ -111,9 +113,10 @@ class Egress:
             self.connections.add(Connection(host, port, "failed", why="it was cut before it stood", started=started))
             self.streams.forget(channel)
             raise
-        except Exception:  # whatever it was, the client in the sandbox must not wait for ever
+        except Exception as error:  # whatever it was, the client in the sandbox must not wait for ever
             log.exception("a way to %r port %s could not be sought", host, port)
-            why = "the host could not look for it: its log says why"
+            found = descriptors.shortage(error)
+            why = "the host could not look for it: its log says why" if found is None else descriptors.words(found)
             self._decline(channel, Connection(host, port, "failed", why=why, started=started))
         finally:
             self._opening -= 1
