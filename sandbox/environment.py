@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -24,6 +24,9 @@ from .operations import OPERATIONS, Request, schema_of
 from .secrecy import Secrets
 from .state.methods import StateMethods
 from .watching import Watch
+
+if TYPE_CHECKING:
+    from .network.connections import Connection
 
 log = logging.getLogger(__name__)
 
@@ -185,6 +188,11 @@ class Environment(OperationMethods, StateMethods):
     def service_logs(self, name: str, **options: Any) -> Envelope[res.LogsResult]:
         """What the side service ``name`` has printed; options as in ``logs``."""
         return Failure.of(_unsupported(self, "service_logs"))
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """The last connections that its programs made or tried, as far as there is anything that sees them."""
+        return ()
 
     def describe(self) -> dict[str, str]:
         """Short sections about this environment for the prompt, in a stable order; {} when there is nothing to say."""
