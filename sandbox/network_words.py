@@ -103,7 +103,7 @@ def _what_helps(f: Fields, host: str, port: Any) -> str:
     if kind == "asked":
         return "Do without it: the user was asked about it, and has not opened it; asking again does not help."
     if kind == "no_host":
-        return "Give the name of a host or an address."
+        return "Give the name of a host, or an address without a zone (as in fe80::1%eth0); no rule opens this."
     if kind == "closed_by":
         return (
             f"The user has closed it. Do without it, or ask the user to lift that with env.allow({about!r}); "

@@ -162,7 +162,7 @@ def judge_host(network: Network, host: str, port: int) -> Verdict:
         return judge_address(network, None, address, port)
     name = ascii_name(host)
     if name is None:
-        return Verdict(False, why="that is no host name", kind="no_host")
+        return Verdict(False, why="that is no name of a host, and no address that a rule could open", kind="no_host")
     if (denied := _denied(network, name, None, port)) is not None:
         return denied
     if network.mode in ("open", "bridge"):

@@ -292,13 +292,54 @@ def test_the_command_of_a_silent_connection_is_told(echo: int) -> None:
         assert (told["why"], told["kind"]) == ("nothing came or went for 0.5 seconds", "silent")
 
 
+class Source(socketserver.BaseRequestHandler):
+    """Sends without end."""
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self.request.sendall(bytes(1 << 16))
+
+
+def test_no_byte_beyond_the_limit_is_passed_on_and_each_connection_counts_one_piece_beyond_it_at_most() -> None:
+    """The figures of docs/network.md: what passes, and by how much the count may be over."""
+    most, connections = 3_000_000, 8
+    with Server(("127.0.0.1", 0), Source) as server, ends(Network.allow("127.0.0.1:*")) as pair, contextlib.ExitStack() as stack:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        pair.egress.allowance = allowance = Allowance(Limits(network_bytes=most))
+        got = [0] * connections
+
+        def read(number: int, sock: socket.socket) -> None:
+            with contextlib.suppress(ConnectionResetError):
+                while data := sock.recv(1 << 16):
+                    got[number] += len(data)
+
+        readers = []
+        for number in range(connections):
+            sock = stack.enter_context(pair.connect())
+            sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % server.server_address[1])
+            if b" 200 " in head(sock).split(b"\r\n")[0]:
+                readers.append(threading.Thread(target=read, args=(number, sock)))
+                readers[-1].start()
+        for reader in readers:
+            reader.join(20)
+        server.shutdown()
+        assert 0 < sum(got) <= most
+        assert most <= allowance.received_bytes + allowance.sent_bytes <= most + connections * wire.FLOW_CHUNK
+
+
 def test_what_was_sent_before_an_orderly_end_is_not_lost_on_a_slow_reader(echo: int) -> None:
     """The host is done and says so while the socket in the sandbox is still full."""
     sent = os.urandom(400 << 10)
     with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
         sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
         head(sock)
+        deadline = time.monotonic() + 10
+        while not pair.tunnels._open and time.monotonic() < deadline:
+            time.sleep(0.01)
+        (tunnel,) = pair.tunnels._open.values()
+        tunnel.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)  # so that most of it waits in the guest
         sock.sendall(sent)
         sock.shutdown(socket.SHUT_WR)
         deadline = time.monotonic() + 10

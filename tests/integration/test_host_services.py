@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import select
 import socket
 import socketserver
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -245,6 +247,23 @@ def test_forks_and_kept_sandboxes_have_them(docker_env: Make, model: Upstream, t
         assert owner.run(f"echo {KEY}").unwrap().output == "***llm***\n"
     finally:
         owner.remove()
+
+
+def test_the_command_line_has_services_and_writes_connections(model: Upstream, tmp_path: Path) -> None:
+    log = tmp_path / "connections.jsonl"
+    command = [
+        sys.executable, "-c", "from agent.cli import main; main()", "run", "--service", f"llm=http://127.0.0.1:{model.port}",
+        "--service-header", "llm:Authorization=Bearer LLM_KEY", "--network-log", str(log), "--",
+        "sh", "-c", "curl -sS http://llm.internal/v1/x; curl -sS http://evil.test/",
+    ]  # fmt: skip
+    ran = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LLM_KEY": KEY}, timeout=120, check=False)
+    assert "/v1/x" in ran.stdout, ran.stderr
+    assert KEY not in ran.stdout
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert {(one["host"], one["outcome"], one["rule"]) for one in lines} == {
+        ("llm.internal", "allowed", "service"), ("evil.test", "denied", ""),
+    }  # fmt: skip
+    assert KEY not in log.read_text(encoding="utf-8")
 
 
 def test_no_thread_or_task_is_left(docker_env: Make, model: Upstream) -> None:
