@@ -204,10 +204,7 @@ def sandbox_of(
 ) -> GuestEnvironment:  # fmt: skip
     """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good."""
     if kept.inside is not None:
-        log = connection_file(network_log, network or "none")
-        known = kept_one(kept.inside, kept.take_over, network, allow, cache, services, _report)
-        known.on_connection = log
-        return known
+        return kept_one(kept.inside, kept.take_over, network, allow, cache, services, network_log, _report)
     from dataclasses import replace
 
     from .limits import Limits
@@ -215,9 +212,8 @@ def sandbox_of(
     policy = policy_of(network or "none", allow)
     if local:
         asked_for = {"disk": disk, "runtime": runtime, "profile": None if profile == DEFAULT_PROFILE else profile}
-        asked_for |= {"allow": allow[0] if allow else None, "cache": None if cache is None else str(cache)}
-        asked_for |= {"service": services[0].name if services else None}
-        asked_for |= {"network-log": None if network_log is None else str(network_log)}
+        asked_for |= {"allow": next(iter(allow), None), "service": next((each.name for each in services), None)}
+        asked_for |= {name: str(path) for name, path in (("cache", cache), ("network-log", network_log)) if path is not None}
         asked_for |= {"network": network if network == "open" else None}
         refuse_with_local(asked_for, kept)
     disk_bytes = None if disk is None else size_of(disk, "a disk")

@@ -113,13 +113,17 @@ def kept_one(
     allow: Sequence[str],
     cache: Path | None,
     services: Sequence[Service],
+    network_log: Path | None,
     report: Callable[[str], None],
 ) -> GuestEnvironment:
     """The kept sandbox of that id or name, with what these options say of its network. Raises SandboxError."""
     from .docker.environment import DockerEnvironment
 
     rules = policy_of(network or "none", allow) if allow or network is not None else None
-    return DockerEnvironment.attach(
+    log = connection_file(network_log, network or "none")
+    found = DockerEnvironment.attach(
         known, take_over=take_over, network=rules, cache=cache_in(cache, network or "none"), services=services or None,
         report=report,
     )  # fmt: skip
+    found.on_connection = log
+    return found
