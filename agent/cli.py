@@ -13,7 +13,7 @@ import typer.core
 
 from sandbox import cli as sandbox_cli
 from sandbox import cli_kept
-from sandbox.cli_network import ALLOW_HELP, NETWORK_HELP
+from sandbox.cli_network import ALLOW_HELP, CACHE_HELP, LOG_HELP, NETWORK_HELP
 
 # What writing to a stream can fail with, other than that nobody reads it.
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -106,6 +106,8 @@ def agent(
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
     network: str | None = typer.Option(None, help=NETWORK_HELP),
     allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
+    cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
+    network_log: Path | None = typer.Option(None, "--network-log", metavar="FILE", help=LOG_HELP),
 ) -> None:
     """Let an agent work on a copy of a repository; ends with the diff. Exit code 0: finished, 1: not finished."""
     from agent.commands import run_agent
@@ -113,7 +115,7 @@ def agent(
     code = run_agent(
         task=task, repo=repo, model=model, script=script, image=image, apply=apply, as_json=as_json, language=language,
         max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, memory=memory,
-        cpus=cpus, local=local, network=network, allow=allow,
+        cpus=cpus, local=local, network=network, allow=allow, cache=cache, network_log=network_log,
     )  # fmt: skip
     raise typer.Exit(code)
 

@@ -39,6 +39,8 @@ def run_agent(
     local: bool,
     network: str | None = None,
     allow: Sequence[str] = (),
+    cache: Path | None = None,
+    network_log: Path | None = None,
 ) -> int:
     """The command ``gamebox agent``; returns its exit code. Raises SandboxError for bad input."""
     if not task.strip():
@@ -50,7 +52,9 @@ def run_agent(
         task=task,
         repo=repo,
         brain=brain_of(model, script, budget),
-        open_environment=opener(image, memory=memory, cpus=cpus, local=local, network=network, allow=allow),
+        open_environment=opener(
+            image, memory=memory, cpus=cpus, local=local, network=network, allow=allow, cache=cache, network_log=network_log
+        ),
         language=LANGUAGES[language](),
         budget=budget,
         apply=apply,
@@ -116,6 +120,8 @@ def opener(
     local: bool,
     network: str | None = None,
     allow: Sequence[str] = (),
+    cache: Path | None = None,
+    network_log: Path | None = None,
 ) -> Callable[[Path], Environment]:
     """What makes the sandbox around a folder; its network is what ``network`` and ``allow`` open, as for ``gamebox run``."""
     from sandbox.cli import sandbox_of
@@ -123,7 +129,9 @@ def opener(
     def opened(folder: Path) -> Environment:
         if local:  # it works in the folder it is given, and ours must stay as it is: the diff is made against it
             folder = Path(shutil.copytree(folder, folder.with_name("local"), symlinks=True))
-        return sandbox_of(image, folder, network, memory, cpus, local, allow=allow)
+        return sandbox_of(
+            image, folder, network, memory, cpus, local, allow=allow, cache=cache, network_log=network_log
+        )
 
     return opened
 

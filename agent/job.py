@@ -10,6 +10,7 @@ from typing import Any
 from sandbox.environment import Environment
 from sandbox.errors import SandboxError
 from sandbox.interrupts import terminated_like_interrupted, uninterrupted
+from sandbox.network.connections import Connection
 
 from .budget import Budget
 from .coding import coding_agent
@@ -46,7 +47,7 @@ class Job:
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What came of it. ``diff`` is None when the sandbox could not be read any more; ``refused`` is why nothing was
-    applied.
+    applied; ``connections`` are the last 1,000 of the sandbox.
     """
 
     run: AgentRun
@@ -57,6 +58,7 @@ class Outcome:
     refused: SandboxError | None = None
     interrupted: bool = False
     proofs: tuple[Proof, ...] = ()
+    connections: tuple[Connection, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -78,6 +80,7 @@ class Outcome:
             "skipped": list(self.skipped),
             "applied": self.applied,
             "apply_refused": refused,
+            "connections": [connection.to_dict() for connection in self.connections],
         }
 
 
@@ -97,11 +100,13 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
             environment.start()
             run = _run(job, environment, screen)
             if run.status is RunStatus.cancelled:
-                return Outcome(run=run, interrupted=True)
-            return _brought_back(job, run, environment, snapshot, scratch / "after")
+                outcome = Outcome(run=run, interrupted=True)
+            else:
+                outcome = _brought_back(job, run, environment, snapshot, scratch / "after")
         finally:
             with uninterrupted():
                 environment.close()
+        return replace(outcome, connections=environment.connections)  # those too that its end has cut
 
 
 def _run(job: Job, environment: Environment, screen: Screen) -> AgentRun:

@@ -5,7 +5,8 @@
 Two sandboxes of the same image and limits take turns, call by call: one with ``Network.allow`` (no interface but loopback, through
 the guest's proxy), one with ``Network.bridge()``. The server is another process of this machine, on loopback for the one and on
 the bridge's gateway for the other. Goals: a download at least a third of the bridge's and 100 MB/s, ``run("true")`` beside
-a saturating download below 10 ms at the median. Exit code 1 where one is missed. MB are 10**6 bytes.
+a saturating download below 10 ms at the median. A download by ``env.forward()`` is beside one by a plain relay of sockets
+on the host. Exit code 1 where one is missed. MB are 10**6 bytes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from sandbox import DockerEnvironment, Limits, Network
 sys.path.insert(0, str(Path(__file__).parent))
 
 from network_crowd import crowd
+from network_forward import forwarded
 
 MIB = 1 << 20
 PROXY = "http://127.0.0.1:24128"
@@ -211,6 +213,7 @@ def measurements(pipe: Side, bridge: Side, rounds: int, size: int) -> dict[str, 
         "a connection": lambda: in_turns(lambda: pipe.connect(50), lambda: bridge.connect(50), rounds, "ms"),
         "run('true') beside a download": lambda: beside(pipe, 20 * rounds),
         "the same over the bridge": lambda: beside(bridge, 20 * rounds),
+        "a download by forward()": lambda: forwarded(pipe.env, size, rounds),
     }
 
 

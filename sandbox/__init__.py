@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError, ToolError
     from .limits import Limits
     from .local import LocalEnvironment
+    from .network.connection_file import ConnectionFile
     from .network.policy import Network
     from .network.services import Service
     from .network.side_services import Ready, SideService
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AsyncEnvironment": ".aio",
     "CancelToken": ".watching",
+    "ConnectionFile": ".network.connection_file",
     "DockerEnvironment": ".docker.environment",
     "Envelope": ".envelope",
     "Failure": ".envelope",
@@ -47,6 +49,7 @@ _HOMES = {
 __all__ = [
     "AsyncEnvironment",
     "CancelToken",
+    "ConnectionFile",
     "DockerEnvironment",
     "Envelope",
     "Environment",

@@ -13,7 +13,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import typer
 
-from .cli_network import ALLOW_HELP, CACHE_HELP, IN_HELP, KEEP_HELP, NETWORK_HELP, cache_in, kept_one, policy_of
+from .cli_network import (
+    ALLOW_HELP,
+    CACHE_HELP,
+    HEADER_HELP,
+    IN_HELP,
+    KEEP_HELP,
+    LOG_HELP,
+    NETWORK_HELP,
+    SERVICE_HELP,
+    cache_in,
+    connection_file,
+    kept_one,
+    policy_of,
+    services_of,
+)  # fmt: skip
 from .cli_refusals import refuse_with_in, refuse_with_local
 from .cli_words import envelope_for_cli, hint_for_cli, message_for_cli
 
@@ -22,6 +36,7 @@ if TYPE_CHECKING:
     from .errors import SandboxError
     from .guest_environment import GuestEnvironment
     from .limits import Limits
+    from .network.services import Service
     from .results import RunResult
 
 # With --json the sandbox is gone when the output is printed, so all of it has to be kept; the guest keeps it in the sandbox's
@@ -47,6 +62,10 @@ EPILOG = """Examples:
 
   gamebox run --allow example.com --allow '*.example.org:443' -- curl -sS https://example.com/
 
+  API_KEY=... gamebox run --service llm=https://api.example.com --service-header llm:X-Api-Key=API_KEY -- curl http://llm.internal/v1/
+
+  gamebox run --allow example.com --network-log connections.jsonl -- curl -sS https://example.com/
+
   gamebox run --disk 20g --runtime runsc -- ./build.sh
 
   gamebox run --forward 8000 --timeout 3600 -- python3 -m http.server 8000
@@ -64,6 +83,9 @@ def run(
     network: str | None = typer.Option(None, help=NETWORK_HELP),
     allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
     cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
+    network_log: Path | None = typer.Option(None, "--network-log", metavar="FILE", help=LOG_HELP),
+    service: list[str] = typer.Option([], "--service", metavar="NAME=UPSTREAM", help=SERVICE_HELP),
+    service_header: list[str] = typer.Option([], "--service-header", metavar="NAME:HEADER=VARIABLE", help=HEADER_HELP),
     memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit, as in 512m or 2g."),
     cpus: float = typer.Option(DEFAULT_CPUS, help="How many processors at most."),
     disk: str | None = typer.Option(None, help="Workspace and home together, as in 20g; else half of the memory."),
@@ -96,7 +118,7 @@ def run(
     folder = None if local else workspace
     asked = sandbox_of(
         image, folder, network, memory, cpus, local, allow=allow, cache=cache, disk=disk, profile=profile, runtime=runtime,
-        kept=kept,
+        kept=kept, services=services_of(service, service_header, os.environ), network_log=network_log,
     )  # fmt: skip
     with _opened(asked, timeout) as sandbox:
         if local and workspace is not None:  # LocalEnvironment would work in the folder itself
@@ -178,11 +200,11 @@ class Kept(NamedTuple):
 def sandbox_of(
     image: str, workspace: Path | None, network: str | None, memory: str, cpus: float, local: bool, *,
     allow: Sequence[str] = (), cache: Path | None = None, disk: str | None = None, profile: str = DEFAULT_PROFILE,
-    runtime: str | None = None, kept: Kept = Kept(),
+    runtime: str | None = None, kept: Kept = Kept(), services: Sequence[Service] = (), network_log: Path | None = None,
 ) -> GuestEnvironment:  # fmt: skip
     """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good."""
     if kept.inside is not None:
-        return kept_one(kept.inside, kept.take_over, network, allow, cache, _report)
+        return kept_one(kept.inside, kept.take_over, network, allow, cache, services, network_log, _report)
     from dataclasses import replace
 
     from .limits import Limits
@@ -190,7 +212,8 @@ def sandbox_of(
     policy = policy_of(network or "none", allow)
     if local:
         asked_for = {"disk": disk, "runtime": runtime, "profile": None if profile == DEFAULT_PROFILE else profile}
-        asked_for |= {"allow": allow[0] if allow else None, "cache": None if cache is None else str(cache)}
+        asked_for |= {"allow": next(iter(allow), None), "service": next((each.name for each in services), None)}
+        asked_for |= {name: str(path) for name, path in (("cache", cache), ("network-log", network_log)) if path is not None}
         asked_for |= {"network": network if network == "open" else None}
         refuse_with_local(asked_for, kept)
     disk_bytes = None if disk is None else size_of(disk, "a disk")
@@ -201,10 +224,14 @@ def sandbox_of(
         return _local(workspace, limits)
     from .docker.environment import DockerEnvironment
 
-    return DockerEnvironment(
+    log = connection_file(network_log, network or "none")
+    made = DockerEnvironment(
         image=image, workspace=workspace, limits=limits, network=policy, report=_report, profile=profile, runtime=runtime,
         keep=kept.keep, name=kept.name, keep_seconds=kept.seconds, cache=cache_in(cache, network or "none"),
+        services=services,
     )  # fmt: skip
+    made.on_connection = log
+    return made
 
 
 def _local(workspace: Path | None, limits: Limits) -> GuestEnvironment:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .guest_environment import GuestEnvironment
+    from .network.connection_file import ConnectionFile
     from .network.policy import Network
+    from .network.services import Service
     from .packages.cache import PackageCache
 
 NETWORK_HELP = "none (as without it), open (all public hosts), or bridge (no rules; also UDP)."
@@ -18,6 +22,62 @@ ALLOW_HELP = "A host to open, as in example.com or '*.example.org:443'; may be r
 CACHE_HELP = (
     "Let pip, uv and npm install with no network: what they ask for is fetched by the host, once, and kept here."
 )
+
+
+SERVICE_HELP = (
+    "A service of this host, as in llm=https://api.example.com: plain http://llm.internal/ in the sandbox; may be repeated."
+)
+HEADER_HELP = (
+    "What this host adds to its requests, from an environment variable: llm:X-Api-Key=API_KEY, "
+    "or 'llm:Authorization=Bearer API_KEY'; may be repeated."
+)
+LOG_HELP = "Append a line of JSON for each connection: host, address, port, rule, outcome, bytes both ways; no payload."
+_HEADER = re.compile(r"([^:=]+):([^:=]+)=(?:(.* ))?([A-Za-z_][A-Za-z0-9_]*)")
+
+
+def services_of(services: Sequence[str], headers: Sequence[str], environ: Mapping[str, str]) -> tuple[Service, ...]:
+    """The services that ``--service`` and ``--service-header`` name; secrets come from ``environ``. Raises SandboxError."""
+    from .cli import bad_input
+    from .network.services import Service
+
+    upstreams: dict[str, str] = {}
+    for text in services:
+        name, given, upstream = text.partition("=")
+        if not given or name in upstreams:
+            what = "is given twice" if name in upstreams else "names no upstream"
+            raise bad_input(f"--service {name!r} {what}.", "Write each once, as in llm=https://api.example.com.")
+        upstreams[name] = upstream
+    added: dict[str, dict[str, str]] = {name: {} for name in upstreams}
+    for text in headers:
+        found = _HEADER.fullmatch(text)
+        before = text.partition("=")[0]  # behind it may be the secret itself
+        if found is None or found[1] not in added:
+            what = "is no NAME:HEADER=VARIABLE" if found is None else f"is for no --service: there is no {found[1]!r}"
+            raise bad_input(f"--service-header {before!r} {what}.", "Write it as in llm:X-Api-Key=API_KEY.")
+        if not environ.get(found[4]):
+            raise bad_input(
+                f"--service-header {before!r} names an environment variable that is not set here.",
+                "Set it to the secret and give its name: what stands on a command line is seen by other users.",
+            )
+        added[found[1]][found[2]] = (found[3] or "") + environ[found[4]]
+    return tuple(Service(name, upstream, headers=added[name]) for name, upstream in upstreams.items())
+
+
+def connection_file(path: Path | None, network: str) -> ConnectionFile | None:
+    """Where ``--network-log`` has connections written. Raises SandboxError."""
+    from .cli import bad_input
+    from .network.connection_file import ConnectionFile
+
+    if path is None:
+        return None
+    if network == "bridge":
+        raise bad_input(f"--network-log {path} means nothing with --network bridge: no connection is seen there.", "Leave one out.")
+    return ConnectionFile(path, lambda line: _warn(f"warning: {line}\n"))
+
+
+def _warn(line: str) -> None:
+    sys.stderr.write(line)
+    sys.stderr.flush()
 
 
 def policy_of(network: str, allow: Sequence[str]) -> Network:
@@ -52,12 +112,18 @@ def kept_one(
     network: str | None,
     allow: Sequence[str],
     cache: Path | None,
+    services: Sequence[Service],
+    network_log: Path | None,
     report: Callable[[str], None],
 ) -> GuestEnvironment:
     """The kept sandbox of that id or name, with what these options say of its network. Raises SandboxError."""
     from .docker.environment import DockerEnvironment
 
     rules = policy_of(network or "none", allow) if allow or network is not None else None
-    return DockerEnvironment.attach(
-        known, take_over=take_over, network=rules, cache=cache_in(cache, network or "none"), report=report
-    )
+    log = connection_file(network_log, network or "none")
+    found = DockerEnvironment.attach(
+        known, take_over=take_over, network=rules, cache=cache_in(cache, network or "none"), services=services or None,
+        report=report,
+    )  # fmt: skip
+    found.on_connection = log
+    return found

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 # What `gamebox run --in` can do with a sandbox that is there; all else was settled when it was made.
 _WITH_IN = frozenset(
-    {"allow", "network", "cache", "command", "timeout", "env", "stdin", "as_json", "inside", "take_over", "forward"}
-)
+    {"allow", "network", "cache", "command", "timeout", "env", "stdin", "as_json", "inside", "take_over", "forward",
+     "network_log", "service", "service_header"}
+)  # fmt: skip
 
 
 def refuse_with_in(ctx: typer.Context, kept: Kept) -> None:

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -24,6 +24,9 @@ from .operations import OPERATIONS, Request, schema_of
 from .secrecy import Secrets
 from .state.methods import StateMethods
 from .watching import Watch
+
+if TYPE_CHECKING:
+    from .network.connections import Connection
 
 log = logging.getLogger(__name__)
 
@@ -130,12 +133,15 @@ class Environment(OperationMethods, StateMethods):
             value = call_with_deadline(action.name, lambda: action.execute(**args), metadata.get("timeout_s"))
         except Exception as error:
             log.info("tool %s failed", action.name, exc_info=True)
-            return failure_of_exception(action.name, error, (time.monotonic() - started) * 1000, retryable)
+            return failure_of_exception(
+                action.name, error, (time.monotonic() - started) * 1000, retryable, self.hidden.mask.text
+            )
         if isinstance(value, Success | Failure):
             value = value.to_dict()
         if not (isinstance(value, dict) and isinstance(value.get("tool_executed"), bool)):
             value = self.format_result(value)
-        envelope = checked_result(action.name, dict(value), getattr(action, "return_schema", None))
+        schema = getattr(action, "return_schema", None)
+        envelope = checked_result(action.name, dict(value), schema, self.hidden.mask.text)
         envelope.setdefault("duration_ms", 0.0)
         if not envelope["duration_ms"]:
             envelope["duration_ms"] = round((time.monotonic() - started) * 1000, 3)
@@ -162,7 +168,7 @@ class Environment(OperationMethods, StateMethods):
         try:
             request = kind.model_validate(dict(args))
         except ValidationError as error:
-            return invalid_arguments(kind, error)
+            return invalid_arguments(kind, error, self.hidden.mask.text)
         try:
             return self.perform(request) if watch is None else self.perform(request, watch)
         except SandboxError as error:
@@ -182,6 +188,11 @@ class Environment(OperationMethods, StateMethods):
     def service_logs(self, name: str, **options: Any) -> Envelope[res.LogsResult]:
         """What the side service ``name`` has printed; options as in ``logs``."""
         return Failure.of(_unsupported(self, "service_logs"))
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """The last connections that its programs made or tried, as far as there is anything that sees them."""
+        return ()
 
     def describe(self) -> dict[str, str]:
         """Short sections about this environment for the prompt, in a stable order; {} when there is nothing to say."""
@@ -213,12 +224,12 @@ class Environment(OperationMethods, StateMethods):
         self.close()
 
 
-def invalid_arguments(kind: type[Request], error: ValidationError) -> Failure[Any]:
-    """The failure that names each wrong argument with its value, and carries the schema."""
+def invalid_arguments(kind: type[Request], error: ValidationError, masked: Callable[[str], str]) -> Failure[Any]:
+    """The failure that names each wrong argument with its value, and carries the schema. What is cut is ``masked`` before."""
     problems = []
     for e in error.errors(include_url=False)[:5]:
         where = ".".join(str(p) for p in e["loc"]) or "arguments"
-        shown = "" if e["type"] == "missing" else f" (got {str(e.get('input'))[:80]!r})"
+        shown = "" if e["type"] == "missing" else f" (got {masked(str(e.get('input')))[:80]!r})"
         problems.append(f"{where}: {e['msg']}{shown}")
     return Failure[Any](
         ErrorCode.invalid_arguments,

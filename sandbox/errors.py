@@ -92,6 +92,7 @@ class ErrorCode(StrEnum):
     image_build_failed = "image_build_failed"
     start_failed = "start_failed"
     host_disk_full = "host_disk_full"
+    host_descriptor_limit = "host_descriptor_limit"
     setup_failed = "setup_failed"
     invalid_limits = "invalid_limits"
     invalid_configuration = "invalid_configuration"

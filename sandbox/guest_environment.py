@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pydantic import ValidationError
 
+from . import descriptors
 from . import operations as op
 from . import results as res
 from .envelope import Envelope, Failure, Notice, Success
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # A prompt is not kept waiting for what is left of the sandbox.
 LOOK_SECONDS = 1.0
+# What a start takes at its most, and the way back from half of one.
+START_DESCRIPTORS = 24
 
 
 class GuestEnvironment(ForwardingEnvironment, KeepsState):
@@ -80,10 +83,13 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         if self._closed:
             raise SandboxError(ErrorCode.sandbox_closed, "The sandbox was closed.", "Make a new environment.")
         if self._transport is None:
+            if (none := descriptors.want(START_DESCRIPTORS)) is not None:  # before anything is made that is to be undone
+                raise descriptors.refusal(none, "The sandbox could not be started")
             try:
-                self._transport = self._connect()
-                if self.track_changes:
-                    self._begin_history(self._starts_empty())
+                with descriptors.worded("The sandbox could not be started"):
+                    self._transport = self._connect()
+                    if self.track_changes:
+                        self._begin_history(self._starts_empty())
             except BaseException:
                 self.close()
                 raise
@@ -167,7 +173,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
 
     def _envelope(self, request: op.Request, fields: Mapping[str, Any], blob: bytes, started: float) -> Envelope[Any]:
         duration_ms = (time.monotonic() - started) * 1000
-        notices = (*notices_of(fields.get("notices")), *self._host_notices())
+        notices = (*notices_of(self.hidden.fields(fields.get("notices"))), *self._host_notices())
         result = result_of(request, fields, blob)
         if isinstance(result, res.UsageResult):
             result = result.model_copy(update=self._network_usage())
@@ -178,7 +184,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
             if result is None:
                 raise violation(request.operation)
             return Success(result, duration_ms=duration_ms, notices=notices)
-        error = fault_of(fault, request.operation)
+        error = fault_of(self.hidden.fields(fault), request.operation)
         schema = op.schema_of(type(request)) if error.code is ErrorCode.invalid_arguments else None
         return Failure.of(error, result=result, duration_ms=duration_ms, notices=notices, schema=schema)
 
@@ -200,7 +206,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
             fields, blob = self._live().request("upload", request.model_dump(), timeout_seconds=FILE_SECONDS, body=body)
             return self._envelope(request, fields, blob, started)
 
-        return self.hidden.envelope(_guarded(op.Upload, work))
+        return self.hidden.envelope(self._guarded(op.Upload, work))
 
     def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
         """See ``OperationMethods.download``."""
@@ -218,7 +224,19 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
                     )
                 return envelope
 
-        return self.hidden.envelope(_guarded(op.Download, work))
+        return self.hidden.envelope(self._guarded(op.Download, work))
+
+    def _guarded(self, kind: type[op.Request], work: Callable[[float], Envelope[T]]) -> Envelope[T]:
+        started = time.monotonic()
+        try:
+            return work(started)
+        except ValidationError as error:
+            return invalid_arguments(kind, error, self.hidden.mask.text)
+        except SandboxError as error:
+            return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
+        except OSError as error:  # of the host's files; the pipe's own are worded by the transport
+            message = f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."
+            return Failure(ErrorCode.io_error, message, "Check the files on the host, then do it again.", effects="unknown")
 
     def secret(self, name: str, value: str, *, always: bool = True) -> None:
         """See ``Environment.secret``. Programs in the sandbox can read it: it is masked in what comes out, and no more."""
@@ -230,7 +248,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         limits = self.limits
         return {
             "sandbox": f"{self._kind()} Commands run in /bin/bash where the image has it; relative paths start at the workspace.",
-            "network": self.network.describe(),
+            "network": self.network.describe(self.hidden.mask.names),
             **self.hidden.describe(),
             "limits": (
                 f"{limits.memory_bytes >> 20} MiB memory, {limits.cpus:g} cpus, {limits.pids} processes, "
@@ -285,16 +303,3 @@ def _check_watch(request: op.Request, watch: Watch) -> None:
     if isinstance(request, op.Run) and request.background and watch.listens:
         problem = "on_output is for commands that are waited for; see the output of one in the background with logs"
         raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
-
-
-def _guarded(kind: type[op.Request], work: Callable[[float], Envelope[T]]) -> Envelope[T]:
-    started = time.monotonic()
-    try:
-        return work(started)
-    except ValidationError as error:
-        return invalid_arguments(kind, error)
-    except SandboxError as error:
-        return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
-    except OSError as error:  # of the host's files; the pipe's own are worded by the transport
-        message = f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."
-        return Failure(ErrorCode.io_error, message, "Check the files on the host, then do it again.", effects="unknown")

@@ -46,8 +46,10 @@ def call_with_deadline(name: str, call: Callable[[], Any], timeout_s: float | No
     return value
 
 
-def failure_of_exception(name: str, error: Exception, duration_ms: float, idempotent: bool) -> Failure[Any]:
-    """The failure for what a tool's function raised."""
+def failure_of_exception(
+    name: str, error: Exception, duration_ms: float, idempotent: bool, masked: Callable[[str], str] = str
+) -> Failure[Any]:
+    """The failure for what a tool's function raised. What is cut is ``masked`` before."""
     if isinstance(error, SandboxError):
         return Failure.of(error, duration_ms=duration_ms)
     if isinstance(error, HostCallTimeoutError):
@@ -62,7 +64,7 @@ def failure_of_exception(name: str, error: Exception, duration_ms: float, idempo
     text = str(error) or type(error).__name__
     return Failure[Any](
         ErrorCode.tool_error,
-        f"{name} failed: {type(error).__name__}: {text}"[:2000],
+        masked(f"{name} failed: {type(error).__name__}: {text}")[:2000],
         "Check the arguments against what the tool expects, or choose another way.",
         retryable=idempotent and isinstance(error, TRANSIENT),
         effects="none" if idempotent else "unknown",
@@ -70,7 +72,9 @@ def failure_of_exception(name: str, error: Exception, duration_ms: float, idempo
     )
 
 
-def checked_result(name: str, envelope: dict[str, Any], schema: Mapping[str, Any] | None) -> dict[str, Any]:
+def checked_result(
+    name: str, envelope: dict[str, Any], schema: Mapping[str, Any] | None, masked: Callable[[str], str] = str
+) -> dict[str, Any]:
     """``envelope``, or the failure ``invalid_result`` if it is a success whose result does not fit ``schema``."""
     if schema is None or envelope["tool_executed"] is not True:
         return envelope
@@ -88,7 +92,7 @@ def checked_result(name: str, envelope: dict[str, Any], schema: Mapping[str, Any
         if problem is None:
             return envelope
         where = ".".join(str(p) for p in problem.absolute_path) or "the result"
-        why = f"{name} answered with what its return_schema does not allow: {where}: {problem.message[:300]}"
+        why = f"{name} answered with what its return_schema does not allow: {where}: {masked(problem.message)[:300]}"
     return Failure[Any](
         ErrorCode.invalid_result,
         why,

@@ -42,7 +42,8 @@ class Limits:
     ``invalid_limits`` that names the field, its value and what is allowed.
 
     ``network_bytes`` is what connections under rules may carry in all, both ways together, ``network_connections`` how many
-    there may be at once, and one on which nothing came or went for ``network_silent_seconds`` is cut.
+    there may be at once, ``network_questions`` how often ``Network.allow(ask=...)`` is asked, and one on which nothing came or went
+    for ``network_silent_seconds`` is cut.
 
     A sandbox that hears nothing from its orchestrator for ``lease_seconds`` ends by itself: the orchestrator was stopped, or the
     engine went without taking the sandbox along.
@@ -74,6 +75,7 @@ class Limits:
     lease_seconds: float = 120.0
     network_bytes: int | None = None
     network_connections: int = 256
+    network_questions: int = 64
     network_silent_seconds: float | None = 3600.0
 
     def __post_init__(self) -> None:

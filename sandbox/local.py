@@ -52,12 +52,20 @@ class ProcessStream:
             pass
 
 
+_NONE_HERE = {
+    "network": "commands have the user's own, and no rule holds",
+    "services": "commands have the user's own network, in which no name of theirs leads anywhere",
+    "cache": "commands find packages where the user's own do",
+}
+
+
 class LocalEnvironment(GuestEnvironment):
     """The operations of a sandbox carried out on the host itself, in ``workspace`` (default: a temporary folder).
 
     Nothing is isolated: commands run with the rights of this process, have its network and all its files, and only the time,
     size and path limits of the operations hold. For trusted commands, tests, and machines without an engine. ``start`` refuses
-    ``Limits(disk="hard")``, for nothing bounds what is written here: ``limit_not_enforced``.
+    ``Limits(disk="hard")``, for nothing bounds what is written here: ``limit_not_enforced``. What only a sandbox can have
+    (``network``, ``services``, ``cache``) is ``operation_not_supported``.
     """
 
     _no_rules = "commands have the user's own."
@@ -70,7 +78,17 @@ class LocalEnvironment(GuestEnvironment):
         env: dict[str, str] | None = None,
         approver: Approver | None = None,
         track_changes: bool = True,
+        network: object = None,
+        services: object = None,
+        cache: object = None,
     ) -> None:
+        for name, given in (("network", network), ("services", services), ("cache", cache)):
+            if given is not None:
+                raise SandboxError(
+                    ErrorCode.operation_not_supported,
+                    f"LocalEnvironment has no {name}: {_NONE_HERE[name]}.",
+                    f"Use DockerEnvironment({name}=...), or leave it out.",
+                )
         super().__init__(limits, Network.bridge(), approver, track_changes)
         if workspace is not None and not Path(workspace).is_dir():
             raise SandboxError(

@@ -20,33 +20,90 @@ def denied(f: Fields) -> Wording:
     )
 
 
-def refusal(f: Fields) -> tuple[str, str]:
-    """The notice of a refused connection: (message, hint)."""
+def cut(f: Fields) -> tuple[str, str]:
+    """The notice of a connection that was cut: (message, hint)."""
+    shown, port, whose, times = _whose(f)
+    hint = (
+        "Connect again and keep it busy, or ask the user for a sandbox with more in Limits(network_silent_seconds=...)."
+        if f.get("kind") == "silent"
+        else _what_helps(f, shown, port)
+    )
+    return f"The connection to {shown}:{port} was cut{times}{whose}: {_one(f, 'why')}.", hint
+
+
+def service_refused(f: Fields) -> tuple[str, str]:
+    """The notice of a request that a service of the host does not allow: (message, hint)."""
+    host, _, whose, times = _whose(f)
+    listed = _one(f, "about")
+    hints = {
+        "method": f"Use one of {listed}" if listed else "Use GET, POST or another method that asks for something",
+        "path": f"Ask for {listed}",
+    }
+    hint = hints.get(
+        str(f.get("kind")), "Send a plain request: one path that begins with '/', without '..' or '#', and plain headers"
+    )
+    more = {"method": "methods", "path": "paths"}.get(str(f.get("kind")), "")
+    asked = f", or ask the user to open more in Service({more}=...)" if more and listed else ""
+    return (
+        f"{host} refused {_one(f, 'what')}{times}{whose}: {_one(f, 'why')}.",
+        f"{hint}{asked}; trying the same again does not help.",
+    )
+
+
+def service_failed(f: Fields) -> tuple[str, str]:
+    """The notice of a service that is open and could not answer: (message, hint)."""
+    host, port, whose, times = _whose(f)
+    what = _one(f, "what") or f"a connection to its port {port}"
+    hint = (
+        "Ask for fewer things at once, and again when some are answered."
+        if f.get("kind") == "busy"
+        else "Try again later, do without it, or tell the user that it does not answer; no rule of the network changes that."
+    )
+    return f"{host} could not serve {what}{times}{whose}: {_one(f, 'why')}.", hint
+
+
+def _one(f: Fields, name: str) -> str:
+    return one_line(str(f.get(name) or ""))[: 2 * NAME_CHARS]
+
+
+def _whose(f: Fields, by: str = "(asked for by {}, which runs by itself)") -> tuple[str, Any, str, str]:
+    """Host, port, whose connection it was, and how often."""
     host, port = one_line(str(f.get("host")))[:NAME_CHARS], f.get("port")
-    shown = f"[{host}]" if ":" in host else host
-    whose = f" to {f.get('id')}, which runs by itself" if f.get("elsewhere") else ""
+    whose = f" {by.format(f.get('id'))}" if f.get("elsewhere") else ""
     if not f.get("certain"):
         whose = f" (asked for by {f.get('id')} or another command that runs)"
     count = f.get("count")
     times = f", {count} times" if isinstance(count, int) and count > 1 else ""
+    return f"[{host}]" if ":" in host else host, port, whose, times
+
+
+def refusal(f: Fields) -> tuple[str, str]:
+    """The notice of a refused connection: (message, hint)."""
+    shown, port, whose, times = _whose(f, "to {}, which runs by itself")
     return (
-        f"A connection to {shown}:{port} was refused{times}{whose}: {one_line(str(f.get('why')))}.",
+        f"A connection to {shown}:{port} was refused{times}{whose}: {_one(f, 'why')}.",
         _what_helps(f, shown, port),
     )
 
 
 def _what_helps(f: Fields, host: str, port: Any) -> str:
-    about = one_line(str(f.get("about") or ""))[: 2 * NAME_CHARS]
+    about = _one(f, "about")
     kind = f.get("kind")
     if kind == "limit" and about == "network_bytes":
         return "Do without it, or ask the user for a sandbox with more in Limits(network_bytes=...); trying again does not help."
+    if kind == "limit" and about == "network_questions":
+        return "Do without it, or ask the user to open what is needed with env.allow(...); nobody is asked any more."
     if kind == "limit":
         more = f", or ask the user for a sandbox with more in Limits({about}=...)" if about else ""
         return f"Open fewer connections at once, and try again when others have ended{more}; no rule changes that."
     if kind == "service_port":
         return f"Use port {about} of it; no rule opens another one."
+    if kind == "not_brought":
+        return f"Do without it, or ask the user to bring it along with attach({about}=...); no rule opens it."
+    if kind == "asked":
+        return "Do without it: the user was asked about it, and has not opened it; asking again does not help."
     if kind == "no_host":
-        return "Give the name of a host or an address."
+        return "Give the name of a host, or an address without a zone (as in fe80::1%eth0); no rule opens this."
     if kind == "closed_by":
         return (
             f"The user has closed it. Do without it, or ask the user to lift that with env.allow({about!r}); "

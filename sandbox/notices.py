@@ -132,6 +132,9 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         "Close files that are done with, or work on fewer at once.",
     ),
     "network_denied": network_words.refusal,
+    "network_cut": network_words.cut,
+    "service_refused": network_words.service_refused,
+    "service_failed": network_words.service_failed,
     "no_direct_network": lambda _: (
         "The command says that it found no network: nothing leads out of this sandbox directly, and it resolves no names.",
         "Use a program that takes the proxy in http_proxy and https_proxy, or tell this one of it; DNS, UDP and ping do not work.",

@@ -149,7 +149,8 @@ class Beside:
                 if name in self._told:
                     continue
                 self._told.add(name)
-            found.append(host_notice("service_ended", {"name": name, "how": ended[0], "lines": ended[1]}))
+            how, lines = map(self._hidden.mask.part, ended)  # before they are cut
+            found.append(host_notice("service_ended", {"name": name, "how": how, "lines": lines}))
         return tuple(found)
 
     def describe(self) -> str:

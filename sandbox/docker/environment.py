@@ -38,7 +38,7 @@ from .orphans import sweep
 from .profiles import profile_named
 from .removal import remove
 from .runtime import RuntimeVolume, ensure_runtime, forget_runtime
-from .served import check_attached
+from .served import check_attached, check_known
 from .stream import AttachStream
 
 if TYPE_CHECKING:
@@ -124,12 +124,14 @@ class DockerEnvironment(CachingEnvironment):
         check_attached(services)
         client = connect()
         found = kept.find(client, id_or_name)
+        check_known(found, services, cache is not None)
         env = cls(
             found.image, limits=found.limits, network=kept.network_of(found, network), approver=approver, report=report,
             profile=found.profile, runtime=found.runtime, track_changes=found.track_changes, keep=True, keep_seconds=found.seconds,
             name=found.name, services=services, cache=cache,
         )  # fmt: skip
         env._kept, env._take_over, env._name, env._disk = found, take_over, found.ident, found.disk
+        env._bring_no_more_than(found)
         return env.start()
 
     # --- start ------------------------------------------------------------------
@@ -175,6 +177,7 @@ class DockerEnvironment(CachingEnvironment):
                 self._name, kept.new_token(), self._keep_seconds, self._given_name, self.image, self.profile.name, self.network,
                 self.limits, disk, self._oci_runtime, self.track_changes,
                 (*(["env"] if self._env else []), *(["ca_bundle"] if self._bundle else []), *(["cache"] if self._cache else [])),
+                tuple(name.name for name in self._names()),
             )  # fmt: skip
             self._ownership = owners.claim(self._name)
         try:

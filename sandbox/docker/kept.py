@@ -17,7 +17,9 @@ import docker
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.guest.calling import TOKEN_BYTES
 from sandbox.limits import Limits
+from sandbox.network.names import MOST_NAMES
 from sandbox.network.policy import Network
+from sandbox.network.rules import ascii_name
 
 from . import locks, marks
 from .disk import Disk
@@ -38,7 +40,8 @@ class Kept:
     """What is needed to serve a sandbox that another process made. The token is what a guest knows its hosts by.
 
     ``ident`` is the name of its container, ``container_id`` the engine's id ("" before it is created). ``given`` names what it was
-    made with that labels do not hold, for it may be secret: "env", "ca_bundle", "cache".
+    made with that labels do not hold, for it may be secret: "env", "ca_bundle", "cache". ``names`` are those that it knows for
+    services of the host and the package cache.
     """
 
     ident: str
@@ -53,6 +56,7 @@ class Kept:
     runtime: str | None = None
     track_changes: bool = True
     given: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     container_id: str = ""
 
     def labels(self) -> dict[str, str]:
@@ -63,6 +67,7 @@ class Kept:
             "network": "bridge" if self.network.mode == "bridge" else "none", "limits": dataclasses.asdict(self.limits),
             "disk": {"kind": disk.kind, "places": disk.places, "watched": disk.watched, "why": disk.why},
             "runtime": self.runtime, "track_changes": self.track_changes, "given": self.given,
+            "names": self.names,
         }  # fmt: skip
         named = {} if self.name is None else {NAME_LABEL: self.name}
         return {KEEP_LABEL: json.dumps(fields), **named}
@@ -180,6 +185,7 @@ def kept_of(listed: dict[str, Any]) -> Kept:
             runtime=fields["runtime"],
             track_changes=bool(fields["track_changes"]),
             given=tuple(map(str, fields["given"])),
+            names=_names(fields["names"]),
             container_id=listed["Id"],
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -201,6 +207,12 @@ def network_of(found: Kept, asked: Network | None) -> Network:
             "Leave out network, or make another sandbox.",
         )
     return asked
+
+
+def _names(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list) or len(given) > MOST_NAMES or any(ascii_name(str(name)) != name for name in given):
+        raise ValueError("names")
+    return tuple(given)
 
 
 def _seconds(listed: dict[str, Any]) -> float:

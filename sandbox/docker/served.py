@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sandbox.envelope import Envelope, Failure, Notice
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.network.dialling import RefusedError
 from sandbox.network.host_services import HostServices, taken_apart
 from sandbox.network.names import Name, Way
-from sandbox.network.policy import ALONE, BUT_SERVICES
-from sandbox.network.services import Service
+from sandbox.network.policy import ALONE, BUT_SERVICES, HOSTS_AND_SERVICES, ONLY_HOSTS
+from sandbox.network.services import PORT, Service
 from sandbox.network.side_services import SideService
+from sandbox.packages.cache import HOST as CACHE_HOST
 from sandbox.results import LogsResult
 
 from .contained import ContainedEnvironment
 
 if TYPE_CHECKING:
+    from sandbox.network.relay import Relay
     from sandbox.transport import Transport
 
     from .beside import Beside
+    from .kept import Kept
     from .side import RunningService
 
 
@@ -33,11 +37,34 @@ def check_attached(services: Sequence[Service] | Mapping[str, Any] | None) -> No
         )
 
 
+def check_known(found: Kept, services: Sequence[Service] | None, cache: bool) -> None:
+    """Raises SandboxError ``invalid_configuration`` for what a kept sandbox cannot reach: its names are those it was made with."""
+    asked = [service.host for service in taken_apart(services)[0]] + ([CACHE_HOST] if cache else [])
+    unknown = [name for name in asked if name not in found.names]
+    if unknown:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The sandbox {found.name or found.container_id[:12]} does not know {', '.join(unknown)}: "
+            "its names of services are those it was made with.",
+            f"It knows {', '.join(found.names) or 'none'}: bring only those, or make another sandbox.",
+        )
+
+
+def _not_brought(name: str) -> Way:
+    async def refused(_: Callable[[], Relay]) -> tuple[Relay, str]:
+        why = f"the sandbox was made with {name}, and who attached to it did not bring that along"
+        raise RefusedError(why, "not_brought", "cache" if name == CACHE_HOST else "services")
+
+    return refused
+
+
 class ServedEnvironment(ContainedEnvironment):
     """Starts its side services together with itself, and ends them with itself."""
 
     _beside: Beside | None = None
     _of_host = HostServices(())
+    # What an attached sandbox knows the names of, and has not been given.
+    _missing: tuple[str, ...] = ()
 
     def _stand_beside(
         self, services: Mapping[str, SideService | RunningService], keep: bool, report: Callable[[str], None]
@@ -98,7 +125,13 @@ class ServedEnvironment(ContainedEnvironment):
         return (*(() if self._beside is None else self._beside.names), *self._of_host.names)
 
     def _ways(self) -> Mapping[tuple[str, int], Way]:
-        return {**({} if self._beside is None else self._beside.ways()), **self._of_host.ways()}
+        missing = {(name, PORT): _not_brought(name) for name in self._missing}
+        return {**missing, **({} if self._beside is None else self._beside.ways()), **self._of_host.ways()}
+
+    def _bring_no_more_than(self, found: Kept) -> None:
+        """Be the orchestrator of that sandbox: what else it knows by name is refused in words."""
+        brought = {name.name for name in self._names()}
+        self._missing = tuple(name for name in found.names if name not in brought)
 
     def _carrying(self, transport: Transport) -> Transport:
         carrying = super()._carrying(transport)
@@ -114,7 +147,9 @@ class ServedEnvironment(ContainedEnvironment):
         sections = super().describe()
         named = self._of_host.describe() + ("" if self._beside is None else self._beside.describe())
         if named:
-            sections["network"] = sections["network"].replace(ALONE, BUT_SERVICES) + named
-        # A person may have opened a host whose name holds a secret.
-        sections["network"] = self.hidden.mask.names(sections["network"])
+            shown = sections["network"].replace(ALONE, BUT_SERVICES).replace(ONLY_HOSTS, HOSTS_AND_SERVICES, 1)
+            sections["network"] = shown + self.hidden.mask.names(named)
+        if self._missing:
+            names = ", ".join(self._missing)
+            sections["network"] += f" Not now, for who attached to the sandbox did not bring it along: {names}."
         return sections

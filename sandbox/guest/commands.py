@@ -63,7 +63,7 @@ class Command:
         self.input: Input | None = None
         self.told_bytes = 0
         self.answered = False  # whether its caller has been told of it
-        self.refusals: dict[tuple[str, int], dict[str, Any]] = {}  # by host and port; see ``refusals``
+        self.refusals: dict[tuple[str, ...], dict[str, Any]] = {}  # see ``refusals``
         self.spent = Spending()
         self.when_reaped: Callable[[], None] | None = None
         self.stream: OutputStream | None = None

@@ -14,11 +14,15 @@ from .wire import Kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from .link import Link
     from .names import Names
     from .processes import Processes
     from .proxy import Proxy
     from .reactor import Reactor
+    from .refusals import Ends, Refusals
     from .tunnels import Tunnels
     from .workers import Workers
 
@@ -39,6 +43,7 @@ class Egress:
         self._link = link
         self._processes = processes
         self._workers = workers
+        self._refusals: Refusals | None = None
         self._socket = listening() if listens else None
         self._proxy: Proxy | None = None
         self._alone = False
@@ -49,7 +54,7 @@ class Egress:
         if names:
             from .names import Names
 
-            self._names = Names(reactor, self._made, names)
+            self._names = Names(reactor, self._made, self._note, names)
 
     def takes(self, kind: int, channel: int) -> bool:
         """Whether that frame is for here and not of a request."""
@@ -78,16 +83,21 @@ class Egress:
         if self._tunnels is None:
             from .tunnels import Tunnels
 
-            self._tunnels = Tunnels(self._reactor, self._link, self._alone)
+            self._tunnels = Tunnels(self._reactor, self._link, self._note, self._alone)
         return self._tunnels
 
     def _first(self, _: int) -> None:
         from .proxy import Proxy
-        from .refusals import Refusals
 
         assert self._socket is not None  # noqa: S101  it is what became readable
-        refusals = Refusals(self._reactor, self._processes, self._workers)
-        self._proxy = Proxy(self._reactor, self._made(), refusals.note, self._socket)
+        self._proxy = Proxy(self._reactor, self._made(), self._note, self._socket)
+
+    def _note(self, ends: Ends, refusal: dict[str, Any], then: Callable[[], None]) -> None:
+        if self._refusals is None:
+            from .refusals import Refusals
+
+            self._refusals = Refusals(self._reactor, self._processes, self._workers)
+        self._refusals.note(ends, refusal, then)
 
 
 def listening(port: int = PORT) -> socket.socket | None:

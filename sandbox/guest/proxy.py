@@ -11,16 +11,13 @@ import socket
 
 from . import greetings
 from .greetings import GreetingError, Wish
+from .refusals import ends_of
 from .tunnels import Tunnels
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .reactor import Reactor
-
-    # Told of a refusal before the client is: (address of the client, {host, port, why, kind, about}, then).
-    Denied = Callable[[tuple[str, int], dict[str, object], Callable[[], None]], None]
+    from .refusals import Noted
 
 # Of a quarter of the guest's descriptors at most: the rest is for what answers its host.
 MOST_CLIENTS = 512
@@ -31,30 +28,35 @@ READ_BYTES = 16 * 1024
 PARTING_SECONDS = 2.0
 
 
+def most_clients() -> int:
+    """How many clients may wait at once for what the host says."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MOST_CLIENTS if descriptors == resource.RLIM_INFINITY else min(MOST_CLIENTS, descriptors // 4)
+
+
 class Proxy:
     """Serves who connects to ``listener``. ``denied`` is told of each refused connection before its client is."""
 
-    def __init__(self, reactor: Reactor, tunnels: Tunnels, denied: Denied, listener: socket.socket) -> None:
+    def __init__(self, reactor: Reactor, tunnels: Tunnels, denied: Noted, listener: socket.socket) -> None:
         self.reactor = reactor
         self.tunnels = tunnels
         self.denied = denied
         self.clients: set[Client] = set()
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most = MOST_CLIENTS if descriptors == resource.RLIM_INFINITY else min(MOST_CLIENTS, descriptors // 4)
+        self._most = most_clients()
         self._socket = listener
         reactor.watch(self._socket.fileno(), select.EPOLLIN, self._accept)
 
     def _accept(self, _: int) -> None:
         for _i in range(64):
             try:
-                sock, client = self._socket.accept()
+                sock, _client = self._socket.accept()
             except OSError:  # none left, or no descriptor for it
                 return
             if len(self.clients) >= self._most:
                 sock.close()
                 continue
             sock.setblocking(False)
-            self.clients.add(Client(self, sock, client))
+            self.clients.add(Client(self, sock))
 
     def close(self) -> None:
         """Listen no more."""
@@ -69,10 +71,9 @@ class Proxy:
 class Client:
     """One connection from its first byte to the answer whether it goes on."""
 
-    def __init__(self, proxy: Proxy, sock: socket.socket, address: tuple[str, int]) -> None:
+    def __init__(self, proxy: Proxy, sock: socket.socket) -> None:
         self._proxy = proxy
         self._socket = sock
-        self._address = address
         self._data = b""
         self._socks = False
         self._greeted = False
@@ -126,11 +127,11 @@ class Client:
         if fields.get("open") is True:
             self._join(wish)
             return
-        why = str(fields.get("denied") or fields.get("failed") or "the host did not say why")[:400]
+        why = str(fields.get("denied") or fields.get("failed") or "the host did not say why")
         if "denied" in fields:
-            refusal: dict[str, object] = {"host": wish.host, "port": wish.port, "why": why}
-            refusal |= {name: str(fields.get(name) or "")[:300] for name in ("kind", "about")}
-            self._proxy.denied(self._address, refusal, lambda: self._turn_down(wish, why, denied=True))
+            refusal: dict[str, object] = {"code": "network_denied", "host": wish.host, "port": wish.port, "why": why}
+            refusal |= {name: str(fields.get(name) or "") for name in ("kind", "about")}
+            self._proxy.denied(ends_of(self._socket), refusal, lambda: self._turn_down(wish, why, denied=True))
         else:
             self._turn_down(wish, why, denied=False)
 

@@ -1,4 +1,4 @@
-"""Refused connections, told in the answer of the command that asked for them.
+"""Connections and requests that were refused or cut, told in the answer of the command that asked for them.
 
 Which it was follows from the socket: its inode in /proc/net/tcp, the process that holds it, the runner above that. A process that
 made itself unreadable cannot be found: then every running command is told that it may have been it.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 
-from .egress import PORT
 from .proctree import parents
 
 TYPE_CHECKING = False
@@ -21,6 +20,11 @@ if TYPE_CHECKING:
     from .processes import Processes
     from .reactor import Reactor
     from .workers import Workers
+
+    # The client's address and that which it connected to; None where the connection is gone already.
+    Ends = tuple[tuple[str, int], tuple[str, int]] | None
+    # Told of what was refused or cut before the client is: (both ends, {code, host, port, why, kind, about}, then).
+    Noted = Callable[[Ends, dict[str, Any], Callable[[], None]], None]
 
 # Of one command; a scan of ports is no reason for an answer without end.
 MOST_TOLD = 10
@@ -34,15 +38,15 @@ class Refusals:
         self._processes = processes
         self._workers = workers
 
-    def note(self, client: tuple[str, int], refusal: dict[str, Any], then: Callable[[], None]) -> None:
-        """A connection was refused: its ``host``, ``port`` and ``why``, and the ``kind`` of that.
+    def note(self, ends: Ends, refusal: dict[str, Any], then: Callable[[], None]) -> None:
+        """A connection was refused or cut, or a request on it: the notice's ``code``, ``host``, ``port``, ``why`` and ``kind``.
 
         ``then`` is called when the commands it concerns know, and before any of them can end by it.
         """
 
         def look() -> None:  # as the sandbox's user, who may see what its processes hold
             try:
-                owner = _owner(client)
+                owner = _owner(ends)
             except OSError:
                 owner = None
             self._reactor.hand_over(lambda: found(owner))
@@ -65,22 +69,31 @@ class Refusals:
         return [(c, True) for c in commands if c.runner is not None and c.runner.pid in above]
 
     def _tell(self, command: Command, refusal: dict[str, Any]) -> None:
-        known = command.refusals.get((refusal["host"], refusal["port"]))
+        key = tuple(str(refusal.get(name) or "") for name in ("code", "host", "port", "what"))
+        known = command.refusals.get(key)
         if known is not None:
             known["count"] += 1
             return
         if len(command.refusals) >= MOST_TOLD:
             return
-        notice = {"code": "network_denied", "id": command.id, **refusal, "count": 1}
-        command.refusals[refusal["host"], refusal["port"]] = notice
+        notice = {"id": command.id, **refusal, "count": 1}
+        command.refusals[key] = notice
         if command.answered:  # its caller has an answer already; this is told in one to another call
             notice["elsewhere"] = True
             self._processes.endings.tell(notice)
 
 
-def _owner(client: tuple[str, int]) -> int | None:
-    """A process that holds the near end of the connection from ``client``; None where none can be seen to."""
-    inode = inode_of(client, ("127.0.0.1", PORT))
+def ends_of(sock: socket.socket) -> Ends:
+    """The ends of a connection that was accepted here, the client's first."""
+    try:
+        return sock.getpeername(), sock.getsockname()
+    except OSError:  # reset meanwhile
+        return None
+
+
+def _owner(ends: Ends) -> int | None:
+    """A process that holds the client's end of a connection; None where none can be seen to."""
+    inode = None if ends is None else inode_of(*ends)
     if inode is None:
         return None
     link = f"socket:[{inode}]"

@@ -33,7 +33,7 @@ class Tunnel:
         self.key = key
         self._reactor = reactor
         self._link = link
-        self._socket = sock
+        self.socket = sock
         self._fd = sock.fileno()
         self._on_end: Callable[[], None] | None = on_end
         self._window = wire.TUNNEL_WINDOW
@@ -43,6 +43,8 @@ class Tunnel:
         self._near_ended = False
         self._far_ended = False
         self._waits = False
+        self._holds = 0
+        self._cancelled = False
         self._events = 0
         sock.setblocking(False)
 
@@ -78,8 +80,31 @@ class Tunnel:
     def end(self) -> None:
         """The host has no more."""
         self._far_ended = True
-        if not self._unsent:
+        if not self._unsent and not self._holds:
             self._shut()
+
+    def hold(self) -> None:
+        """Let nothing that comes from the host reach the socket until ``go_on``; may be called again meanwhile."""
+        self._holds += 1
+        self._watch()
+
+    def go_on(self) -> None:
+        """See ``hold``."""
+        self._holds -= 1
+        if self.closed or self._holds:
+            return
+        if self._cancelled:
+            self.cut(tell=False)
+        else:
+            self._write()
+
+    def cancelled(self, orderly: bool) -> None:
+        """The host cut it; ``orderly`` where it only has no more to do with it, and what it sent is still to be written."""
+        if orderly and self._near_ended and self._far_ended:
+            return
+        self._cancelled = True
+        if not self._holds:
+            self.cut(tell=False)
 
     def cut(self, why: str = "", tell: bool = True) -> None:
         """End it at once."""
@@ -89,7 +114,7 @@ class Tunnel:
             self._link.flow(Kind.CANCEL, self.key, why.encode()[:200])
         if not (self._near_ended and self._far_ended and not self._unsent):
             try:
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             except OSError:  # not connected any more
                 pass
         self._close()
@@ -102,7 +127,7 @@ class Tunnel:
         events = 0
         if not self._near_ended and not self._waits and self._window > 0:
             events |= select.EPOLLIN
-        if self._unsent:
+        if self._unsent and not self._holds:
             events |= select.EPOLLOUT
         if events == self._events:
             return
@@ -126,7 +151,7 @@ class Tunnel:
             self._watch()
             return
         try:
-            data = self._socket.recv(min(wire.FLOW_CHUNK, self._window)) if self._window > 0 else None
+            data = self.socket.recv(min(wire.FLOW_CHUNK, self._window)) if self._window > 0 else None
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -149,9 +174,9 @@ class Tunnel:
         self._watch()
 
     def _write(self) -> None:
-        while self._unsent:
+        while self._unsent and not self._holds:
             try:
-                sent = self._socket.send(self._unsent[0])
+                sent = self.socket.send(self._unsent[0])
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
@@ -166,7 +191,7 @@ class Tunnel:
         if self._owed >= CREDIT_STEP:
             self._link.frame(Kind.CREDIT, self.key, self._owed.to_bytes(4, "big"))
             self._owed = 0
-        if self._far_ended and not self._unsent:
+        if self._far_ended and not self._unsent and not self._holds:
             self._shut()
         self._watch()
 
@@ -174,7 +199,7 @@ class Tunnel:
         if self.closed:
             return
         try:
-            self._socket.shutdown(socket.SHUT_WR)
+            self.socket.shutdown(socket.SHUT_WR)
         except OSError:  # gone already
             pass
         self._close_when_done()
@@ -188,6 +213,6 @@ class Tunnel:
         if on_end is None:
             return
         self._reactor.unwatch(self._fd)
-        self._socket.close()
+        self.socket.close()
         self._unsent.clear()
         on_end()

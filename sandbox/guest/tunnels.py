@@ -7,15 +7,18 @@ import socket
 
 from . import wire
 from .egress import GUEST_CHANNELS
+from .refusals import ends_of
 from .tunnel import Tunnel
 from .wire import Kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from .link import Link
     from .reactor import Reactor
+    from .refusals import Noted
 
     # Called with {"open": True} where the way is open, else with {"failed": why} or {"denied": why, "kind": ..., "about": ...}.
     Answered = Callable[[dict[str, object]], None]
@@ -27,11 +30,12 @@ CUT = "the connection to its orchestrator was cut"
 
 
 class Tunnels:
-    """Every tunnel; at most 256 a direction, which is what the host takes."""
+    """Every tunnel; at most 256 a direction, which is what the host takes. ``noted`` is told of what the host refuses or cuts."""
 
-    def __init__(self, reactor: Reactor, link: Link, alone: bool = False) -> None:
+    def __init__(self, reactor: Reactor, link: Link, noted: Noted, alone: bool = False) -> None:
         self._reactor = reactor
         self._link = link
+        self._noted = noted
         self._next = 0
         self._open: dict[int, Tunnel] = {}
         self._asked: dict[int, Answered] = {}
@@ -104,8 +108,15 @@ class Tunnels:
             tunnel.credit(int.from_bytes(payload[:4], "big"))
         elif kind == Kind.END:
             tunnel.end()
+        elif kind == Kind.NOTICE:
+            self._tell(tunnel, wire.unpack_message(payload)[0])
         elif kind == Kind.CANCEL:
-            tunnel.cut(tell=False)
+            tunnel.cancelled(orderly=not payload)
+
+    def _tell(self, tunnel: Tunnel, notice: dict[str, Any]) -> None:
+        """The host refused something on this connection, or is about to cut it: its command is told before its socket is."""
+        tunnel.hold()
+        self._noted(ends_of(tunnel.socket), notice, tunnel.go_on)
 
     # --- from the host ------------------------------------------------------------------
     def dial(self, channel: int, fields: dict[str, object]) -> None:

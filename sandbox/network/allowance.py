@@ -14,6 +14,7 @@ class Allowance:
 
     def __init__(self, limits: Limits) -> None:
         self.connections = limits.network_connections
+        self.questions = limits.network_questions
         self.silent_seconds = limits.network_silent_seconds
         self._most = limits.network_bytes
         self._lock = threading.Lock()

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from sandbox import descriptors
+
 from .addresses import Address, is_own, literal, plain
 from .company import CompanyProxy, NoWayError, company_proxy, through
 from .policy import Network, RefusalKind, Verdict, judge_address, judge_host
@@ -110,7 +112,9 @@ async def _resolve(name: str, port: int) -> list[Address]:
     except TimeoutError as error:
         raise UnreachableError(f"{name} was not resolved within {RESOLVE_SECONDS:g} seconds") from error
     except (OSError, UnicodeError) as error:
-        raise UnreachableError(f"{name} does not resolve: {getattr(error, 'strerror', None) or error}") from error
+        # A resolver that can open nothing says that there is no such name.
+        why = descriptors.words(none) if (none := descriptors.want()) else getattr(error, "strerror", None) or error
+        raise UnreachableError(f"{name} does not resolve: {why}") from error
     addresses = [plain(ipaddress.ip_address(str(each[4][0]).partition("%")[0])) for each in found]
     return list(dict.fromkeys(addresses))
 
@@ -139,6 +143,7 @@ async def dial(way: Route, host: str, port: int, protocol: Callable[[], P]) -> t
                 f"{address}:{port} did not answer within {CONNECT_SECONDS:g} seconds", way.rule, str(address)
             )
         except OSError as error:
-            why = os.strerror(error.errno) if error.errno else str(error)
+            found = descriptors.shortage(error)
+            why = descriptors.words(found) if found else os.strerror(error.errno) if error.errno else str(error)
             problem = UnreachableError(f"{address}:{port} could not be reached: {why}", way.rule, str(address))
     raise problem or UnreachableError(f"{host} has no address", way.rule)

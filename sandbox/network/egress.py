@@ -6,16 +6,18 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sandbox import descriptors
 from sandbox.errors import SandboxError
 from sandbox.guest.wire import Kind
 from sandbox.limits import Limits
 
 from .addresses import is_own, literal
 from .allowance import Allowance
+from .asking import Questions
 from .connections import Connection, ConnectionLog
 from .dialling import RefusedError, UnreachableError, dial, route
 from .names import Way
@@ -56,8 +58,8 @@ class Egress:
         self._opening = 0
         self._to_services = 0
         self._watching = False
-        # In the loop only: what is being asked of whoever answers for refused hosts.
-        self._question: asyncio.Future[tuple[Network, str]] | None = None
+        self._questions = Questions()
+        self.streams.at_end.append(self._questions.close)
         # In the loop only: with each the rule that was granted for it alone, "" where it needed none.
         self._standing: dict[int, tuple[Relay, Connection, str]] = {}
 
@@ -70,13 +72,14 @@ class Egress:
         """Another policy from now on; connections that it refuses are cut."""
         with self._changing:
             self._network = network
-            self.streams.in_loop(self._cut_refused)
+            if self.streams.begun:
+                self.streams.in_loop(self._cut_refused)
 
     def _cut_refused(self) -> None:
         for relay, opened, granted in list(self._standing.values()):
             refused = self._refusal_now(opened, granted)
             if refused is not None:
-                relay.abort(f"the rules were changed: {refused.why}")
+                relay.cut(f"the rules were changed: {refused.why}", refused.kind, refused.about)
 
     def _refusal_now(self, opened: Connection, granted: str) -> Verdict | None:
         """That a connection is refused by the policy of now; ``granted`` opens it beside that, and lifts no denial."""
@@ -87,7 +90,7 @@ class Egress:
         now = time.monotonic()
         for relay, _, _ in list(self._standing.values()):
             if now - relay.last_active >= most:
-                relay.abort(f"nothing came or went for {most:g} seconds")
+                relay.cut(f"nothing came or went for {most:g} seconds", "silent", "network_silent_seconds")
         self._watching = bool(self._standing)
         if self._watching:
             due = min(relay.last_active for relay, _, _ in self._standing.values()) + most
@@ -96,7 +99,7 @@ class Egress:
     # --- one connection ------------------------------------------------------------------
     async def _serve(self, channel: int, fields: dict[str, Any], full: bool) -> None:
         """From the guest's wish to an open connection, or to the words why not."""
-        host, port, started = canonical(str(fields["host"])[:1000]), int(fields["port"]), time.time()
+        host, port, started = canonical(str(fields["host"])), int(fields["port"]), time.time()
         self._opening += 1
         try:
             await self._open(channel, host, port, started, full)
@@ -110,9 +113,10 @@ class Egress:
             self.connections.add(Connection(host, port, "failed", why="it was cut before it stood", started=started))
             self.streams.forget(channel)
             raise
-        except Exception:  # whatever it was, the client in the sandbox must not wait for ever
+        except Exception as error:  # whatever it was, the client in the sandbox must not wait for ever
             log.exception("a way to %r port %s could not be sought", host, port)
-            why = "the host could not look for it: its log says why"
+            found = descriptors.shortage(error)
+            why = "the host could not look for it: its log says why" if found is None else descriptors.words(found)
             self._decline(channel, Connection(host, port, "failed", why=why, started=started))
         finally:
             self._opening -= 1
@@ -167,8 +171,15 @@ class Egress:
 
     def _begin(self, relay: Relay, opened: Connection) -> None:
         channel = relay.channel
+        relay.tell = lambda notice: self._tell(channel, opened, notice)
         self.streams.message(Kind.REPLY, channel, {"open": True})
         self.streams.join(relay, lambda why: self._over(relay, opened, why))
+
+    def _tell(self, channel: int, opened: Connection, notice: dict[str, str]) -> None:
+        """Have the command of a connection learn this; ahead of what is sent or cut after it."""
+        shown = {name: self.connections.shown(text) for name, text in notice.items()}
+        fields = {"host": self.connections.shown(opened.host), "port": opened.port, **shown}
+        self.streams.message(Kind.NOTICE, channel, fields)
 
     async def _approved(self, host: str, port: int) -> tuple[Network, str]:
         """The policy for this connection, and the rule that was granted for it alone."""
@@ -177,22 +188,11 @@ class Egress:
         # A rule that closes it is an answer.
         if network.ask is None or verdict.allowed or verdict.rule or not is_host(host):
             return network, ""
-        # One question at a time, and none that was answered meanwhile. It waits for a person: in a thread of its own, one in all,
-        # and to its end also where the client has gone.
-        while self._question is not None and not self._question.done():
-            await asyncio.wait([self._question])
-        if judge_host(self._network, host, port).allowed:
-            return self._network, ""
-        self._question = asyncio.ensure_future(asyncio.to_thread(self._ask, network.ask, host, port))
-        return await asyncio.shield(self._question)
-
-    def _ask(self, ask: Callable[[str, int], str | None], host: str, port: int) -> tuple[Network, str]:
-        try:
-            answer = ask(host, port)
-        except Exception:
-            log.warning("what answers for refused hosts failed on %s:%s", host, port, exc_info=True)
-            return self._network, ""
-        if answer not in ("once", "session"):
+        answer = await self._questions.answer(
+            network.ask, host, port, seconds=network.ask_seconds, most=self.allowance.questions,
+            needed=lambda: not judge_host(self._network, host, port).allowed,
+        )  # fmt: skip
+        if answer is None:
             return self._network, ""
         try:
             rule = rule_for(host, port)
@@ -208,7 +208,9 @@ class Egress:
     def _decline(self, channel: int, connection: Connection, **more: str) -> None:
         self.connections.add(connection)  # first: who hears of the refusal finds it in the log
         self.streams.forget(channel)
-        self.streams.message(Kind.REPLY, channel, {connection.outcome: connection.why, **more})
+        shown = self.connections.shown
+        fields = {name: shown(text) for name, text in {connection.outcome: connection.why, **more}.items()}
+        self.streams.message(Kind.REPLY, channel, fields)
 
     def _over(self, relay: Relay, opened: Connection, why: str) -> None:
         if self._standing.pop(relay.channel, None) is None:

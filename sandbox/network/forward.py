@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from sandbox import descriptors
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.guest.wire import Kind
 
@@ -68,17 +69,21 @@ class Forward:
             try:
                 loop = asyncio.get_running_loop()
                 self._server = await loop.create_server(self._arrival, LOOPBACK, host_port, backlog=256)
+                if not self._server.sockets:  # asyncio passes over a socket that cannot be made
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
                 self._streams.servers.add(self._server)
                 made.set_result(self._server.sockets[0].getsockname()[1])
             except OSError as error:
                 made.set_exception(error)
 
-        self._streams.spawn(listen)
         try:
+            self._streams.spawn(listen)
             self.port = made.result(START_SECONDS)
         except TimeoutError as error:
             raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is closed.", "Start another one.") from error
         except OSError as error:
+            if (found := descriptors.shortage(error)) is not None:
+                raise descriptors.refusal(found, f"Port {self.sandbox_port} could not be forwarded") from error
             why = "it is in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or errno.EIO)
             raise SandboxError(
                 ErrorCode.invalid_configuration,

@@ -12,14 +12,19 @@ from .addresses import Address, carried, closed_kind, literal, plain
 from .rules import ALL_PORTS, Rule, ascii_name, pinned_name
 
 Mode = Literal["none", "allow", "open", "bridge"]
-RefusalKind = Literal["no_rule", "no_host", "closed_by", "closed_address", "limit", "service_port"]
+RefusalKind = Literal["no_rule", "no_host", "closed_by", "closed_address", "limit", "service_port", "not_brought", "asked"]
 Answer = Literal["once", "session"] | None
 # Asked about a host that no rule opens: "once" lets this connection through, "session" all to that host and port from now on.
 Ask = Callable[[str, int], Answer]
+# A person may be at it.
+ASK_SECONDS = 300.0
 
 # What a model is told where nothing is open, and what in its place where there are services.
 ALONE = "No network: only servers inside this sandbox (127.0.0.1)"
 BUT_SERVICES = "No network beyond servers inside this sandbox (127.0.0.1) and the services named here: nothing else"
+# Where rules open hosts, and what in its place where there are services too.
+ONLY_HOSTS = "Only these hosts can be reached:"
+HOSTS_AND_SERVICES = "Only these hosts and the services named behind them can be reached:"
 # What a model is told of: so many rules, and so much of each.
 MOST_LISTED = 20
 MOST_RULE_CHARS = 120
@@ -31,7 +36,7 @@ class Network:
 
     But for ``bridge`` it has no interface beside loopback: what is allowed goes through the pipe, and the host resolves, checks
     and dials. ``denied`` are rules of what stays closed whatever opens it. ``ask`` is called for a host that is refused otherwise,
-    in a thread of its own. ``names`` are looked up before any resolver, like a hosts file.
+    in a thread of its own, and has ``ask_seconds`` for its answer. ``names`` are looked up before any resolver, like a hosts file.
     """
 
     mode: Mode
@@ -39,6 +44,16 @@ class Network:
     denied: tuple[Rule, ...] = ()
     ask: Ask | None = field(default=None, compare=False)
     names: tuple[tuple[str, Address], ...] = ()
+    ask_seconds: float = field(default=ASK_SECONDS, compare=False)
+
+    def __post_init__(self) -> None:
+        seconds: object = self.ask_seconds
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+            raise SandboxError(
+                ErrorCode.invalid_configuration,
+                f"ask_seconds={seconds!r:.80} is no time to wait for an answer.",
+                "Give a positive number of seconds, as in 300.0.",
+            )
 
     @classmethod
     def none(cls) -> Network:
@@ -46,7 +61,9 @@ class Network:
         return cls("none")
 
     @classmethod
-    def allow(cls, *rules: str, ask: Ask | None = None, names: Mapping[str, str] | None = None) -> Network:
+    def allow(
+        cls, *rules: str, ask: Ask | None = None, names: Mapping[str, str] | None = None, ask_seconds: float = ASK_SECONDS
+    ) -> Network:  # fmt: skip
         """What the rules name and nothing else; see ``rules`` for how they are written.
 
         A name opens public addresses alone: one that resolves to a private, link-local, loopback or metadata address needs
@@ -54,12 +71,14 @@ class Network:
         there is not resolved, and its address counts as named for it; rules still say which of them are open.
         Raises SandboxError ``invalid_configuration``.
         """
-        return cls("allow", tuple(map(Rule.parse, rules)), ask=ask, names=_pinned(names))
+        return cls("allow", tuple(map(Rule.parse, rules)), ask=ask, names=_pinned(names), ask_seconds=ask_seconds)
 
     @classmethod
-    def open(cls, *rules: str, ask: Ask | None = None, names: Mapping[str, str] | None = None) -> Network:
+    def open(
+        cls, *rules: str, ask: Ask | None = None, names: Mapping[str, str] | None = None, ask_seconds: float = ASK_SECONDS
+    ) -> Network:  # fmt: skip
         """Every public address and port; ``rules`` name what of the rest is open too, ``names`` as in ``allow``."""
-        return cls("open", tuple(map(Rule.parse, rules)), ask=ask, names=_pinned(names))
+        return cls("open", tuple(map(Rule.parse, rules)), ask=ask, names=_pinned(names), ask_seconds=ask_seconds)
 
     @classmethod
     def bridge(cls) -> Network:
@@ -107,18 +126,18 @@ class Network:
         """The address that ``names`` has for a name (lower case, no dot at the end)."""
         return next((address for pinned, address in self.names if pinned == name), None)
 
-    def describe(self) -> str:
-        """Two lines at most for the model."""
+    def describe(self, masked: Callable[[str], str] = str) -> str:
+        """Two lines at most for the model; a person may have opened a host whose name holds a secret, which is ``masked``."""
         if self.mode == "none":
             return f"{ALONE} can be reached; downloads and DNS fail."
         if self.mode == "bridge":
             return "Network through the engine's bridge: the internet and services of the host network can be reached."
-        named = _listed(self.rules)
-        closed = f" Not {_listed(self.denied)}." if self.denied else ""
+        named = _listed(self.rules, masked)
+        closed = f" Not {_listed(self.denied, masked)}." if self.denied else ""
         how = "Through a proxy that the environment variables name (HTTP, HTTPS, SOCKS5); no DNS, UDP or ping." + closed
         if self.mode == "open":
             return f"Every public host can be reached{f', and {named}' if named else ''}. {how}"
-        return f"Only these hosts can be reached: {named or 'none'}. {how}"
+        return f"{ONLY_HOSTS} {named or 'none'}. {how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +162,7 @@ def judge_host(network: Network, host: str, port: int) -> Verdict:
         return judge_address(network, None, address, port)
     name = ascii_name(host)
     if name is None:
-        return Verdict(False, why=f"{host[:253]!r} is no host name", kind="no_host")
+        return Verdict(False, why="that is no name of a host, and no address that a rule could open", kind="no_host")
     if (denied := _denied(network, name, None, port)) is not None:
         return denied
     if network.mode in ("open", "bridge"):
@@ -180,9 +199,9 @@ def judge_address(network: Network, name: str | None, address: Address, port: in
     return Verdict(False, why=_no_rule(network, str(address), port))
 
 
-def _listed(rules: tuple[Rule, ...]) -> str:
+def _listed(rules: tuple[Rule, ...], masked: Callable[[str], str]) -> str:
     more = f" and {len(rules) - MOST_LISTED} more" if len(rules) > MOST_LISTED else ""
-    return ", ".join(rule.text[:MOST_RULE_CHARS] for rule in rules[:MOST_LISTED]) + more
+    return ", ".join(masked(rule.text)[:MOST_RULE_CHARS] for rule in rules[:MOST_LISTED]) + more
 
 
 def _lifted(denied: tuple[Rule, ...], text: str) -> tuple[Rule, ...]:

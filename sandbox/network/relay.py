@@ -52,6 +52,8 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         self.sent_bytes = 0
         # Set by who serves it for the host: whether anything was asked of the upstream, and why the last request was not.
         self.asked, self.refused = True, ""
+        # Told of what its command should know; set while the sandbox hears of it.
+        self.tell: Callable[[dict[str, str]], None] | None = None
         self.began = self.last_active = time.monotonic()
         self._send = send
         self._allowance = allowance
@@ -99,7 +101,7 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         self.last_active = time.monotonic()
         self.received_bytes += len(data)
         if self._allowance is not None and (why := self._allowance.received(len(data))) is not None:
-            self.abort(why)
+            self.cut(why, "limit", "network_bytes")
             return
         self._window -= len(data)
         self._send(Kind.DATA, self.channel, data)
@@ -132,7 +134,7 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
             return
         self.sent_bytes += len(payload)
         if self._allowance is not None and (why := self._allowance.sent(len(payload))) is not None:
-            self.abort(why)
+            self.cut(why, "limit", "network_bytes")
             return
         self._owed += len(payload)
         self._transport.write(payload)
@@ -153,6 +155,12 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
                 self.abort(error.strerror or str(error))
                 return
         self._close_when_done()
+
+    def cut(self, why: str, kind: str, about: str = "") -> None:
+        """Cut it for a rule or a limit of its own sandbox, whose command is told."""
+        if self.tell is not None and self._why is None:
+            self.tell({"code": "network_cut", "why": why, "kind": kind, "about": about})
+        self.abort(why)
 
     def abort(self, why: str) -> None:
         """Cut it: reset, so that the far end does not take it for an orderly end of what was sent."""

@@ -44,6 +44,7 @@ class Rule:
         """
         if not isinstance(text, str):
             raise _refused(text, "it is no text", 'Give each rule by itself: "example.com", "*.example.org:443".')
+        text = text.strip()
         host, ports = _split(text, default)
         if host == "*":
             return cls(text, ports=ports)
@@ -159,11 +160,11 @@ def _split(text: str, default: tuple[tuple[int, int], ...]) -> tuple[str, tuple[
     if "://" in text or text.startswith("/"):
         bare = text.partition("://")[2].partition("/")[0] or "example.com"
         raise _refused(text, "it is a URL or a path, and rules are for hosts", f"Write {bare!r} instead.")
-    host, colon, ports = text.strip().rpartition(":")
+    host, colon, ports = text.rpartition(":")
     if not colon or (":" in host and not host.endswith("]") and not host.startswith("[")):  # a bare IPv6 address
-        return text.strip(), default
+        return text, default
     if host.startswith("[") and "]" not in host:  # the colon is one inside [...]
-        return text.strip(), default
+        return text, default
     if ports == "*":
         return host, ALL_PORTS
     found = _PORTS.fullmatch(ports)

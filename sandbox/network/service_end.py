@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from sandbox.masking import Mask, MaskedStream
 
 from .relay import Relay
-from .services import PORT, Service
+from .services import PORT, Problem, Service
 
 if TYPE_CHECKING:
     import h11
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 64 * 1024
 HEAD_BYTES = 64 * 1024
+# Of the words in a reason phrase, which is a line.
+REASON_CHARS = 300
 # A service that says nothing for so long is given up: models think for minutes.
 SILENCE_SECONDS = 600.0
 CONNECT_SECONDS = 10.0
@@ -59,6 +61,12 @@ _TELLING = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2",
 
 def _cancel(task: asyncio.Task[None], why: str) -> None:  # noqa: ARG001  every end is one
     task.cancel()
+
+
+def _tell(relay: Relay | None, code: str, what: str, problem: Problem, kind: str = "") -> None:
+    """Have the command that asked for ``what`` learn why it is not done; ahead of the answer."""
+    if relay is not None and relay.tell is not None:
+        relay.tell({"code": code, "what": what, "why": problem.why, "kind": kind or problem.kind, "about": problem.about})
 
 
 class _SandboxGoneError(ConnectionError):
@@ -146,10 +154,10 @@ class ServiceEnd:
                 request = await self._next(connection, reader)
                 if not isinstance(request, h11.Request):
                     return
-                problem = await self._answer(connection, request, reader, writer)
+                problem = await self._answer(connection, request, reader, writer, relay)
                 asked = asked or problem is None
                 if relay is not None:
-                    relay.asked, relay.refused = asked, problem or ""
+                    relay.asked, relay.refused = asked, "" if problem is None else problem.why
                 while connection.our_state is h11.DONE and connection.their_state is h11.SEND_BODY:
                     await self._next(connection, reader)  # what the answer did not wait for
                 if connection.our_state is h11.MUST_CLOSE or connection.their_state is not h11.DONE:
@@ -157,6 +165,7 @@ class ServiceEnd:
                 connection.start_next_cycle()
         except h11.RemoteProtocolError as error:
             if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                _tell(relay, "service_refused", "a request", Problem(f"it is malformed: {error}"))
                 await self._say(connection, writer, error.error_status_hint, f"the request is malformed: {error}")
         except (OSError, TimeoutError, asyncio.IncompleteReadError, h11.LocalProtocolError) as error:
             log.debug("a connection to the service %s ended: %s", self.service.name, error)
@@ -174,17 +183,29 @@ class ServiceEnd:
                 connection.receive_data(await reader.read(READ_BYTES))
 
     async def _answer(
-        self, connection: h11.Connection, request: h11.Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> str | None:  # fmt: skip
+        self, connection: h11.Connection, request: h11.Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
+        relay: Relay | None,
+    ) -> Problem | None:  # fmt: skip
         """Ask it of the upstream, or refuse it: why."""
+        method = request.method.decode()
+        target, problem = self._asked(request, method)
+        if problem is not None:
+            _tell(relay, "service_refused", f"{method} {target}", problem)
+            await self._say(connection, writer, 403, f"{self.service.host} refuses this: {problem.why}")
+            return problem
+        await self._ask(connection, request, target, reader, writer, relay)
+        return None
+
+    async def _ask(
+        self, connection: h11.Connection, request: h11.Request, target: str, reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter, relay: Relay | None,
+    ) -> None:  # fmt: skip
+        """Ask it of the upstream and pass its answer back, or say why there is none."""
         import h11
         import httpx
 
         method = request.method.decode()
-        target, problem = self._asked(request, method)
-        if problem is not None:
-            await self._say(connection, writer, 403, f"{self.service.host} refuses this: {problem}")
-            return problem
+        what = f"{method} {target}"
         if connection.they_are_waiting_for_100_continue:
             writer.write(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
         headers = self._headers(request)
@@ -196,13 +217,17 @@ class ServiceEnd:
                 await self._pass_back(connection, answer, writer)
         except httpx.PoolTimeout:
             words = f"has {AT_ONCE} requests of this sandbox going on: end some, or ask again when some are answered"
+            _tell(relay, "service_failed", what, Problem(words), "busy")
             await self._say(connection, writer, 503, f"{self.service.host} {words}")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            if connection.our_state is not h11.SEND_RESPONSE or isinstance(error, _SandboxGoneError):
+            if isinstance(error, _SandboxGoneError):
+                raise
+            why = self._mask.whole(f"{type(error).__name__}: {error}".encode()).decode("utf-8", "replace")
+            begun = connection.our_state is not h11.SEND_RESPONSE
+            _tell(relay, "service_failed", what, Problem(f"the answer broke off: {why}" if begun else why), "upstream")
+            if begun:
                 raise ConnectionError("the answer broke off") from error
-            why = self._mask.whole(f"{type(error).__name__}: {error}".encode()).decode("utf-8", "replace")[:300]
             await self._say(connection, writer, 502, f"{self.service.host} could not be asked: {why}")
-        return None
 
     async def _body(self, connection: h11.Connection, reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         import h11
@@ -216,22 +241,22 @@ class ServiceEnd:
             else:
                 raise _SandboxGoneError("the request ended too soon")
 
-    def _asked(self, request: h11.Request, method: str) -> tuple[str, str | None]:
+    def _asked(self, request: h11.Request, method: str) -> tuple[str, Problem | None]:
         """Path and query of what is asked for, and why it is refused, or None."""
         target = request.target.decode("latin-1")
         if target.lower().startswith("http://"):  # as it is asked of a proxy
             authority, slash, rest = target[7:].partition("/")
             if authority.lower() not in (self.service.host, f"{self.service.host}:{PORT}"):
-                return target, f"{target[:200]!r} is at another host"
+                return target, Problem(f"{target!r} is at another host")
             target = slash + rest if slash else "/"
         if sum(len(name) + len(value) for name, value in request.headers) > HEAD_BYTES:
-            return target, f"its headers are longer than {HEAD_BYTES} bytes"
+            return target, Problem(f"its headers are longer than {HEAD_BYTES} bytes")
         framing = [name for name, _ in request.headers if name in (b"content-length", b"transfer-encoding")]
         if len(framing) > 1:
-            return target, "the length of its body is said twice"
+            return target, Problem("the length of its body is said twice")
         return target, self.service.problem(method, target) or self._sent_differently(method, target)
 
-    def _sent_differently(self, method: str, target: str) -> str | None:
+    def _sent_differently(self, method: str, target: str) -> Problem | None:
         """Why the path, as it would be sent, is not allowed; None where it is."""
         import httpx
 
@@ -239,10 +264,10 @@ class ServiceEnd:
             upstream = httpx.URL(self.service.upstream.rstrip("/") + "/")
             url = httpx.URL(self.service.upstream.rstrip("/") + target)
         except httpx.InvalidURL as error:
-            return f"{target[:200]!r} is no plain path: {error}"
+            return Problem(f"{target!r} is no plain path: {error}")
         sent, base = url.raw_path.decode("ascii"), upstream.raw_path.decode("ascii")
         same = sent.startswith(base) and (url.scheme, url.netloc) == (upstream.scheme, upstream.netloc)
-        return self.service.problem(method, sent[len(base) - 1 :]) if same else f"{target[:200]!r} is no plain path"
+        return self.service.problem(method, sent[len(base) - 1 :]) if same else Problem(f"{target!r} is no plain path")
 
     def _headers(self, request: h11.Request) -> list[tuple[bytes, bytes]]:
         """What the upstream gets: the sandbox's own headers but those that the host sets.
@@ -296,7 +321,9 @@ class ServiceEnd:
         import h11
 
         body = words.encode("utf-8", "replace") + b"\n"
-        reason = "".join(c if " " <= c <= "~" else "?" for c in words)[:300].encode()
+        # Not cut: a part of a secret would not be found in the command's output.
+        phrase = words if len(words) <= REASON_CHARS else words.partition(":")[0][:REASON_CHARS]
+        reason = "".join(c if " " <= c <= "~" else "?" for c in phrase).encode()
         headers = [
             ("content-type", "text/plain; charset=utf-8"),
             ("content-length", str(len(body))),

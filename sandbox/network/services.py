@@ -6,6 +6,7 @@ import fnmatch
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from sandbox.errors import ErrorCode, SandboxError
@@ -17,6 +18,17 @@ DOMAIN = "internal"
 PORT = 80
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+class Problem(NamedTuple):
+    """Why a request is not allowed, and what is open in place of what was asked: for the command that made it.
+
+    Texts of the request are not cut in it: whoever shows it masks first.
+    """
+
+    why: str
+    kind: Literal["method", "path", "form"] = "form"
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +83,21 @@ class Service:
         """Where the sandbox finds it."""
         return f"http://{self.host}/"
 
-    def problem(self, method: str, target: str) -> str | None:
+    def problem(self, method: str, target: str) -> Problem | None:
         """Why a request is not allowed; None where it is. ``target`` is path and query as the sandbox sent them."""
         path = unquote(target.partition("?")[0])
         if not target.startswith("/") or "#" in target or not _is_plain(path):
-            return f"{target[:200]!r} is no plain path"
+            return Problem(f"{target!r} is no plain path")
         if method.upper() in ("TRACE", "CONNECT"):
-            return f"{method[:40]} is never open"
+            return Problem(f"{method} is never open", "method", ", ".join(self.methods))
         if self.methods and method.upper() not in {one.upper() for one in self.methods}:
-            return f"{method[:40]} is not among the methods that are open: {', '.join(self.methods)}"
+            listed = ", ".join(self.methods)
+            return Problem(f"{method} is not among the methods that are open: {listed}", "method", listed)
         if self.paths and "%2f" in target.partition("?")[0].lower():  # it fits as a slash and is sent as it is
-            return f"{target[:200]!r} has an encoded slash, and only some paths are open"
+            return Problem(f"{target!r} has an encoded slash, and only some paths are open")
         if self.paths and not any(fnmatch.fnmatchcase(path, pattern) for pattern in self.paths):
-            return f"{path[:200]} is not among the paths that are open: {', '.join(self.paths)}"
+            listed = ", ".join(self.paths)
+            return Problem(f"{path} is not among the paths that are open: {listed}", "path", listed)
         return None
 
     def secrets(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from sandbox import descriptors
 from sandbox.guest.egress import GUEST_CHANNELS
 from sandbox.guest.wire import TUNNEL_WINDOW, Kind, WireError, pack_message, unpack_message
 
@@ -26,6 +27,7 @@ MOST_MESSAGE_BYTES = 4096
 CUT = "it was cut in the sandbox"
 # A direction.
 MOST_CONNECTIONS = 256
+LOOP_DESCRIPTORS = 3
 # Of what the reader hands over, so much is done before what it began gets its turn.
 MOST_CALLS = 32
 
@@ -130,7 +132,14 @@ class Streams:
                 account.looking.cancel()
             await self._opened(channel, fields, full)
 
-        self.spawn(look)
+        try:
+            self.spawn(look)
+        except OSError as error:  # in a thread: the reader's own must not wait for room in the pipe
+            log.warning("no connection of a sandbox can be served: %s", error)
+            self.forget(channel)
+            found = descriptors.shortage(error)
+            refused = {"failed": str(error) if found is None else descriptors.words(found)}
+            threading.Thread(target=self.message, args=(Kind.REPLY, channel, refused), daemon=True).start()
 
     def cut(self, why: str) -> None:
         """The pipe ended: what its connections were joined to is cut too. Those of another pipe may follow."""
@@ -146,6 +155,11 @@ class Streams:
 
         if begun:
             self.in_loop(end)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a loop: without one there never was a connection."""
+        return self._loop is not None
 
     @property
     def busy(self) -> bool:
@@ -168,11 +182,13 @@ class Streams:
 
     # --- threads ------------------------------------------------------------------
     def in_loop(self, call: Callable[[], None]) -> None:
-        """Have ``call`` called in the loop; dropped after ``close``."""
+        """Have ``call`` called in the loop; dropped after ``close``. Raises OSError where the first call finds no descriptors."""
         with self._lock:
             if self._closed:
                 return
             if self._loop is None:
+                if (none := descriptors.want(LOOP_DESCRIPTORS)) is not None:  # half a loop complains when it is forgotten
+                    raise none
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=self._run, args=(self._loop,), name="gamebox-streams", daemon=True

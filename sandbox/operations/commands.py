@@ -56,11 +56,16 @@ class Run(Change):
             if "\0" in text:
                 return "a NUL character in the command, its folder or its environment"
             if not _is_bytes(text):
-                return f"{text[:80]!r} is not valid Unicode"
+                return f"{_named(text)} is not valid Unicode"
         if isinstance(self.stdin, str) and not _is_bytes(self.stdin):
             return "stdin is not valid Unicode"
         wrong = next((name for name in env if not name or "=" in name), None)
-        return None if wrong is None else f"{wrong[:80]!r} is no name for a variable"
+        return None if wrong is None else f"{_named(wrong)} is no name for a variable"
+
+
+def _named(text: str) -> str:
+    """A text in an error: a long one is not cut, for the cut might leave a part of a secret."""
+    return repr(text) if len(text) <= 80 else f"A text of {len(text)} characters"
 
 
 def _is_bytes(text: str) -> bool:

@@ -24,7 +24,10 @@ __all__ = ["sandbox", "sandbox_options", "sandbox_services", "sandbox_session", 
 
 FIXTURES = ("sandbox", "sandbox_session")
 SECTION = "sandbox post-mortem"
-MARKER = "sandbox(*, image, network, limits, env, workspace, local, profile, services): what the test's own sandbox is made of"
+MARKER = (
+    "sandbox(*, image, network, limits, env, workspace, local, profile, services, cache): "
+    "what the test's own sandbox is made of"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         ("image", "image of sandboxes whose tests name none (default: gamebox/base)"),
         ("network", "network of sandboxes whose tests name none: none, open or bridge (default: none)"),
         ("profile", "profile of sandboxes whose tests name none"),
+        ("cache", "folder of a package cache, from which pip, uv and npm install with no network, for tests that name none"),
     ):
         group.addoption(f"--sandbox-{name}", default=None, metavar=name.upper(), help=what)
         parser.addini(f"sandbox_{name}", what)
@@ -71,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Announce the marker, and refuse options of the command line that cannot be."""
     config.addinivalue_line("markers", MARKER)
     if any(
-        config.getoption(f"sandbox_{name}") not in (None, False) for name in ("image", "network", "profile", "local")
+        config.getoption(f"sandbox_{name}") not in (None, False) for name in ("image", "network", "profile", "cache", "local")
     ):
         from .options import OptionsError, of_command_line
 

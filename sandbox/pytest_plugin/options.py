@@ -16,6 +16,7 @@ from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.network.services import Service
 from sandbox.network.side_services import SideService
+from sandbox.packages.cache import PackageCache
 
 if TYPE_CHECKING:
     from sandbox.docker.beside import Beside
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from .recorded import RecordedDocker, RecordedLocal
 
-NAMES = ("image", "network", "limits", "env", "workspace", "local", "profile", "services", "ca_bundle")
+NAMES = ("image", "network", "limits", "env", "workspace", "local", "profile", "services", "ca_bundle", "cache")
 NETWORKS = {"none": Network.none, "open": Network.open, "bridge": Network.bridge}
 # Limits that the guest and the host keep, so LocalEnvironment does too; and those of the container. Every limit is in one of them.
 LOCAL_LIMITS = frozenset(
@@ -33,8 +34,13 @@ LOCAL_LIMITS = frozenset(
 )  # fmt: skip
 CONTAINER_LIMITS = frozenset(
     {"memory_bytes", "cpus", "pids", "disk_bytes", "disk", "tmp_bytes", "shm_bytes", "open_files", "file_bytes",
-     "network_bytes", "network_connections", "network_silent_seconds"}
+     "network_bytes", "network_connections", "network_questions",
+     "network_silent_seconds"}
 )  # fmt: skip
+
+
+# What LocalEnvironment has not.
+CONTAINER_ONLY = frozenset({"image", "network", "profile", "services", "ca_bundle", "cache"})
 
 
 class OptionsError(Exception):
@@ -86,21 +92,30 @@ def _converted(name: str, value: Any) -> Any:
         return Limits(**value)
     if name == "env" and isinstance(value, Mapping) and all(isinstance(t, str) for pair in value.items() for t in pair):
         return dict(value)
-    if name == "services" and isinstance(value, list | tuple) and all(isinstance(one, Service) for one in value):
-        return {one.name: one for one in value}
-    if name == "services" and isinstance(value, Mapping):
-        return {key: _service(key, one) for key, one in value.items()}
+    if name == "services" and (found := _services(value)) is not None:
+        return found
+    if name == "cache" and isinstance(value, str | Path) and str(value):
+        return PackageCache(value)
     if name in ("workspace", "ca_bundle") and isinstance(value, str | Path):
         return Path(value)
-    wanted: dict[str, type] = {"image": str, "profile": str, "network": Network, "limits": Limits, "local": bool}
+    wanted: dict[str, type] = {
+        "image": str, "profile": str, "network": Network, "limits": Limits, "local": bool, "cache": PackageCache,
+    }  # fmt: skip
     if name in wanted and isinstance(value, wanted[name]) and value != "":
         return value
     allowed = {
         "network": "'none', 'open', 'bridge' or a Network", "limits": "a Limits or a dict of its fields", "local": "True or False",
         "env": "a dict of texts", "services": "a list of Services, or a dict of Services and SideServices",
         "workspace": "the path of a folder", "ca_bundle": "the path of a file of certificates",
+        "cache": "the path of a folder or a PackageCache",
     }  # fmt: skip
     raise OptionsError(f"{name}={value!r} is not possible: give {allowed.get(name, 'its name as a text')}.")
+
+
+def _services(value: Any) -> dict[str, SideService | Service] | None:
+    if isinstance(value, list | tuple) and all(isinstance(one, Service) for one in value):
+        return {one.name: one for one in value}
+    return {key: _service(key, one) for key, one in value.items()} if isinstance(value, Mapping) else None
 
 
 def _service(name: str, value: Any) -> SideService | Service:
@@ -135,7 +150,7 @@ def with_services(options: dict[str, Any], shared: Mapping[str, RunningService])
 
 def of_command_line(config: pytest.Config) -> dict[str, Any]:
     """The checked options of the command line. Raises OptionsError."""
-    given = {name: config.getoption(f"sandbox_{name}") for name in ("image", "network", "profile")}
+    given = {name: config.getoption(f"sandbox_{name}") for name in ("image", "network", "profile", "cache")}
     if config.getoption("sandbox_local"):
         if clash := next((name for name, value in given.items() if value is not None), None):
             raise OptionsError(f"--sandbox-local and --sandbox-{clash} contradict each other. Leave one out.")
@@ -145,7 +160,7 @@ def of_command_line(config: pytest.Config) -> dict[str, Any]:
 
 def of_ini(config: pytest.Config) -> dict[str, Any]:
     """The checked options of the ini file. Raises OptionsError."""
-    given = {name: config.getini(f"sandbox_{name}") or None for name in ("image", "network", "profile", "local")}
+    given = {name: config.getini(f"sandbox_{name}") or None for name in ("image", "network", "profile", "cache", "local")}
     return checked(given, "ini file")
 
 
@@ -159,7 +174,7 @@ def put_together(*layers: Mapping[str, Any]) -> dict[str, Any]:
         usable = {
             k: v
             for k, v in layer.items()
-            if not (merged.get("local") and k in ("image", "network", "profile", "services", "ca_bundle"))
+            if not (merged.get("local") and k in CONTAINER_ONLY)
         }
         merged = usable | merged
     return merged
@@ -175,7 +190,7 @@ def reason_to_skip(marked: Mapping[str, Any], options: Mapping[str, Any]) -> str
 
 def _only_of_containers(options: Mapping[str, Any]) -> str | None:
     """The first option that LocalEnvironment could not keep."""
-    for name in ("image", "profile", "ca_bundle"):
+    for name in ("image", "profile", "ca_bundle", "cache"):
         if name in options:
             return f"{name}={str(options[name])!r}"
     if options.get("services"):

@@ -51,7 +51,7 @@ class Asking:
         said = self._asked("scan", {"roots": list(roots), "sessions": sessions}, SCAN_SECONDS, sink=take)
         try:
             running = tuple(as_text(ident)[:64] for ident in said["running"])
-            unread = tuple(as_text(name)[:300] for name in said["unread"])
+            unread = tuple(as_text(name)[:4096] for name in said["unread"])
             table, entries = table_of(bytes(data), int(said["clock_ns"]), not running, roots)
             return Scan(table, entries, running, unread, sessions_of(said["sessions"]))
         except (KeyError, TypeError, ValueError) as error:

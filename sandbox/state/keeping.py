@@ -133,7 +133,7 @@ class KeepsState(Environment):
                 since=since or "start", patch=patch, files=tuple(made.files), left_out=made.left_out,
                 seconds=round(time.monotonic() - began, 3),
             )  # fmt: skip
-            return Success(result, notices=_torn(made.torn, ()))
+            return Success(result, notices=self._torn(made.torn, ()))
 
         return self._with_history(work)
 
@@ -150,15 +150,15 @@ class KeepsState(Environment):
 
     def missing_notice(self, history: History, made: Checkpoint) -> tuple[Notice, ...]:
         """What a checkpoint could not keep, where there is anything."""
-        return _not_kept(history.missing(made), made.result.skipped) if made.result.skipped else ()
+        return self._not_kept(history.missing(made), made.result.skipped) if made.result.skipped else ()
 
     def root_notice(self) -> tuple[Notice, ...]:
         """That not all that can be written is kept, where it is so."""
-        return () if self.root_is_kept else _notices({"code": "root_not_kept"})
+        return () if self.root_is_kept else self._notices({"code": "root_not_kept"})
 
     def torn_notice(self, torn: Sequence[Key], running: Sequence[str]) -> tuple[Notice, ...]:
         """That what was kept is not the state of one moment, where it is so."""
-        return _torn([path.decode("utf-8", "replace") for _, path in torn], running)
+        return self._torn([path.decode("utf-8", "replace") for _, path in torn], running)
 
     def checkpoints(self) -> Envelope[res.CheckpointsResult]:
         """See ``StateMethods.checkpoints``."""
@@ -207,10 +207,24 @@ class KeepsState(Environment):
             scan, killed = self._at_rest(history, kill)
             result = self.restored(history, checkpoint, scan, killed)
             blind = unread(checkpoint.table.entries().values())
-            notices = _not_kept(len(blind), blind[:NAMED]) if blind else ()
+            notices = self._not_kept(len(blind), blind[:NAMED]) if blind else ()
             return Success(result.model_copy(update={"unread": tuple(blind[:NAMED])}), notices=notices)
 
         return self._with_history(work)
+
+    def _torn(self, names: Sequence[str], running: Sequence[str]) -> tuple[Notice, ...]:
+        if not names and not running:
+            return ()
+        return self._notices(
+            {"code": "changed_meanwhile", "count": len(names), "names": list(names)[:10], "ids": list(running)[:10]}
+        )
+
+    def _not_kept(self, count: int, names: Sequence[str]) -> tuple[Notice, ...]:
+        return self._notices({"code": "not_kept", "count": count, "names": list(names)})
+
+    def _notices(self, *said: Mapping[str, Any]) -> tuple[Notice, ...]:
+        told = map(self.hidden.fields, said)  # before it is cut
+        return tuple(notice for fields in told if (notice := word_notice(str(fields["code"]), fields)) is not None)
 
     def _at_rest(self, history: History, kill: bool) -> tuple[Scan, tuple[str, ...]]:
         """What is there when nothing runs, and what was killed for it. Raises OperationError ``commands_running``."""
@@ -301,19 +315,3 @@ def _last(said: Mapping[str, Any]) -> res.ChangesResult:
         listed += [res.ChangedPath(path=as_text(p)[:4096], change=kind) for p in paths[:MOST_CHANGES]]
     since = f"the beginning of {as_text(said['id'])[:64]}" if said.get("id") else "the start"
     return res.ChangesResult(since=since, changes=tuple(listed), **counts)
-
-
-def _torn(names: Sequence[str], running: Sequence[str]) -> tuple[Notice, ...]:
-    if not names and not running:
-        return ()
-    return _notices(
-        {"code": "changed_meanwhile", "count": len(names), "names": list(names)[:10], "ids": list(running)[:10]}
-    )
-
-
-def _not_kept(count: int, names: Sequence[str]) -> tuple[Notice, ...]:
-    return _notices({"code": "not_kept", "count": count, "names": [name[:300] for name in names]})
-
-
-def _notices(*said: Mapping[str, Any]) -> tuple[Notice, ...]:
-    return tuple(notice for fields in said if (notice := word_notice(str(fields["code"]), fields)) is not None)

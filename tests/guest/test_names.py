@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -47,7 +48,7 @@ def beside(port: int, behind: int) -> Iterator[tuple[Ends, Ends, Names]]:
         told = for_guest((Name(NAME, ADDRESS, (port,)),))
 
         def listen() -> None:
-            made.append(Names(near.reactor, lambda: near.tunnels, told))
+            made.append(Names(near.reactor, lambda: near.tunnels, near._noted, told))
             ready.set()
 
         near.reactor.hand_over(listen)
@@ -100,6 +101,43 @@ def test_where_nobody_listens_the_connection_is_reset() -> None:
         with pytest.raises(ConnectionResetError):
             sock.recv(1)
         assert [(one.outcome, one.why) for one in near.log] == [("failed", "nothing listens there")]
+
+
+def test_what_cannot_be_reached_is_told_to_its_command_before_its_client() -> None:
+    port = free_port()
+    with beside(port, free_port()) as (near, _, _):
+        near.noting_seconds = 0.3
+        with connected(port) as sock:
+            began = time.monotonic()
+            with pytest.raises(ConnectionResetError):
+                sock.recv(1)
+            assert time.monotonic() - began >= 0.25
+            (told,) = near.notices
+            assert told["ends"][0] == sock.getsockname()
+        assert (told["code"], told["host"], told["port"]) == ("service_failed", NAME, port)
+        assert told["why"] == "nothing listens there"
+
+
+def test_a_name_of_plain_http_that_nobody_serves_is_refused_in_words() -> None:
+    """A kept sandbox has the name, and whoever attached did not bring the service."""
+    with ends(Network.none()) as near:
+        made: list[Names] = []
+        ready = threading.Event()
+
+        def listen() -> None:
+            told = [("llm.internal", "127.24.0.77", [80])]
+            made.append(Names(near.reactor, lambda: near.tunnels, near._noted, told))
+            ready.set()
+
+        near.reactor.hand_over(listen)
+        assert ready.wait(5)
+        with socket.create_connection(made[0].sockets[0].getsockname(), timeout=10) as sock:
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: llm.internal\r\n\r\n")
+            answer = everything(sock)
+        for each in made[0].sockets:
+            each.close()
+    assert answer.startswith(b"HTTP/1.1 403 llm.internal:80 is refused by the sandbox: this sandbox has no network\r\n")
+    assert [one["code"] for one in near.notices] == ["network_denied"]
 
 
 def test_a_service_whose_sandbox_is_gone_is_told(echo: int) -> None:

@@ -33,6 +33,7 @@ from sandbox.network.policy import Network
 # The proxy has one port: tests that make one must not run side by side.
 pytestmark = pytest.mark.xdist_group("proxy port")
 NONCE = b"12345678"
+Addresses = tuple[tuple[str, int], tuple[str, int]] | None
 
 
 class Ends:
@@ -45,8 +46,10 @@ class Ends:
         self._fds = (self.from_guest, out, into, self._to_guest)
         self.reactor = Reactor()
         link = Link(self.reactor, out, NONCE)
-        self.tunnels = Tunnels(self.reactor, link)
+        self.tunnels = Tunnels(self.reactor, link, self._noted)
         self.denied: list[tuple[str, int, str]] = []
+        self.notices: list[dict[str, Any]] = []
+        self.noting_seconds = 0.0
         self.refusals: list[dict[str, Any]] = []
         listener = guest_egress.listening(0)
         assert listener is not None
@@ -71,10 +74,14 @@ class Ends:
         for thread in self.threads:
             thread.start()
 
-    def _note(self, _client: tuple[str, int], refusal: dict[str, Any], then: object) -> None:
+    def _noted(self, ends: Addresses, notice: dict[str, Any], then: Callable[[], None]) -> None:
+        """As the guest does, only later: nothing may reach the client before."""
+        self.notices.append({**notice, "ends": ends})
+        self.reactor.after(self.noting_seconds, then)
+
+    def _note(self, _ends: Addresses, refusal: dict[str, Any], then: Callable[[], None]) -> None:
         self.denied.append((refusal["host"], refusal["port"], refusal["why"]))
         self.refusals.append(refusal)
-        assert callable(then)
         then()
 
     def send(self, kind: int, channel: int, payload: bytes | memoryview = b"", /) -> None:
@@ -244,6 +251,102 @@ def test_a_denial_cuts_what_was_granted_once_by_the_same_words(echo: int) -> Non
         with pytest.raises(ConnectionResetError):
             sock.recv(1)
         assert "the rules were changed" in pair.log[0].why
+
+
+def cut_off(pair: Ends, sock: socket.socket, port: int, cut: Callable[[], object]) -> dict[str, Any]:
+    """What the command is told of its connection that ``cut`` has cut; told before the cut is seen."""
+    pair.noting_seconds = 0.3
+    sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % port)
+    assert b" 200 " in head(sock).split(b"\r\n")[0]
+    began = time.monotonic()
+    cut()
+    with pytest.raises(ConnectionResetError):
+        sock.recv(1)
+    assert time.monotonic() - began >= 0.25
+    (told,) = pair.notices
+    assert told["ends"][0] == sock.getsockname()
+    assert (told["code"], told["host"], told["port"]) == ("network_cut", "127.0.0.1", port)
+    return told
+
+
+def test_the_command_of_a_connection_that_a_denial_cuts_is_told(echo: int) -> None:
+    with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
+        denied = pair.egress.network.without(f"127.0.0.1:{echo}")
+        told = cut_off(pair, sock, echo, lambda: pair.egress.change(denied))
+        assert told["why"] == f"the rules were changed: the rule 127.0.0.1:{echo} closes it"
+        assert (told["kind"], told["about"]) == ("closed_by", f"127.0.0.1:{echo}")
+
+
+def test_the_command_of_a_connection_that_a_limit_cuts_is_told(echo: int) -> None:
+    with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
+        pair.egress.allowance = Allowance(Limits(network_bytes=100))
+        told = cut_off(pair, sock, echo, lambda: sock.sendall(bytes(200)))
+        assert told["why"] == "the 100 bytes that this sandbox may send and receive are used up"
+        assert (told["kind"], told["about"]) == ("limit", "network_bytes")
+
+
+def test_the_command_of_a_silent_connection_is_told(echo: int) -> None:
+    with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
+        pair.egress.allowance = Allowance(Limits(network_silent_seconds=0.5))
+        told = cut_off(pair, sock, echo, lambda: None)
+        assert (told["why"], told["kind"]) == ("nothing came or went for 0.5 seconds", "silent")
+
+
+class Source(socketserver.BaseRequestHandler):
+    """Sends without end."""
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self.request.sendall(bytes(1 << 16))
+
+
+def test_no_byte_beyond_the_limit_is_passed_on_and_each_connection_counts_one_piece_beyond_it_at_most() -> None:
+    """The figures of docs/network.md: what passes, and by how much the count may be over."""
+    most, connections = 3_000_000, 8
+    with Server(("127.0.0.1", 0), Source) as server, ends(Network.allow("127.0.0.1:*")) as pair, contextlib.ExitStack() as stack:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        pair.egress.allowance = allowance = Allowance(Limits(network_bytes=most))
+        got = [0] * connections
+
+        def read(number: int, sock: socket.socket) -> None:
+            with contextlib.suppress(ConnectionResetError):
+                while data := sock.recv(1 << 16):
+                    got[number] += len(data)
+
+        readers = []
+        for number in range(connections):
+            sock = stack.enter_context(pair.connect())
+            sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % server.server_address[1])
+            if b" 200 " in head(sock).split(b"\r\n")[0]:
+                readers.append(threading.Thread(target=read, args=(number, sock)))
+                readers[-1].start()
+        for reader in readers:
+            reader.join(20)
+        server.shutdown()
+        assert 0 < sum(got) <= most
+        assert most <= allowance.received_bytes + allowance.sent_bytes <= most + connections * wire.FLOW_CHUNK
+
+
+def test_what_was_sent_before_an_orderly_end_is_not_lost_on_a_slow_reader(echo: int) -> None:
+    """The host is done and says so while the socket in the sandbox is still full."""
+    sent = os.urandom(400 << 10)
+    with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
+        sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
+        head(sock)
+        deadline = time.monotonic() + 10
+        while not pair.tunnels._open and time.monotonic() < deadline:
+            time.sleep(0.01)
+        (tunnel,) = pair.tunnels._open.values()
+        tunnel.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)  # so that most of it waits in the guest
+        sock.sendall(sent)
+        sock.shutdown(socket.SHUT_WR)
+        deadline = time.monotonic() + 10
+        while not pair.log and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        assert everything(sock) == sent + b"bye"
 
 
 def test_a_denial_holds_for_what_is_just_being_dialled(echo: int, monkeypatch: pytest.MonkeyPatch) -> None:

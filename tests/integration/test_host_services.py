@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import select
 import socket
 import socketserver
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import DockerEnvironment, Limits, Network, Service
+from sandbox import DockerEnvironment, Limits, Network, PackageCache, SandboxError, Service
 
 from .observing import eventually
 
@@ -154,6 +156,37 @@ def test_answers_stream_and_large_ones_come_whole(docker_env: Make, model: Upstr
     assert env.run(many).unwrap().output.strip() == "40"
 
 
+def test_the_command_whose_request_is_refused_is_told_what_and_what_is_open(docker_env: Make, model: Upstream) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        down = Service("down", f"http://127.0.0.1:{nobody.getsockname()[1]}", {"X-Key": KEY})
+        env = docker_env(limits=SMALL, services=[llm(model, methods=("GET",), paths=("/v1/*",)), down])
+        refused = env.run("for i in 1 2; do curl -sS -X POST http://llm.internal/v1/x; done; curl -sS http://llm.internal/admin")
+        assert [(n.code, n.message, n.hint) for n in refused.notices] == [
+            ("service_refused",
+             "llm.internal refused POST /v1/x, 2 times: POST is not among the methods that are open: GET.",
+             "Use one of GET, or ask the user to open more in Service(methods=...); trying the same again does not help."),
+            ("service_refused",
+             "llm.internal refused GET /admin: /admin is not among the paths that are open: /v1/*.",
+             "Ask for /v1/*, or ask the user to open more in Service(paths=...); trying the same again does not help."),
+        ]  # fmt: skip
+        failed = env.run("curl -sS http://down.internal/x; python3 -c 'print(1)'")
+    (notice,) = failed.notices
+    assert notice.code == "service_failed"
+    assert notice.message.startswith("down.internal could not serve GET /x: ConnectError: ")
+    assert not env.run("curl -sS http://llm.internal/v1/x").notices
+
+
+def test_a_path_that_holds_a_secret_is_masked_however_it_is_cut(docker_env: Make, model: Upstream) -> None:
+    env = docker_env(limits=SMALL, services=[llm(model, paths=("/v1/*",))])
+    env.secret("TOKEN", "topsecret-0123")
+    asked = " ".join(f"http://llm.internal/{'x' * before}$TOKEN" for before in range(190, 240, 3))
+    answer = env.run(f"curl -sSi {asked}")
+    assert "***TOKEN***" in answer.unwrap().output
+    told = answer.to_text() + " ".join(f"{one.why} {one.host}" for one in env.connections)
+    assert "tops" not in told
+
+
 def test_what_is_narrowed_is_refused_with_words_and_a_secret_is_masked_whoever_prints_it(
     docker_env: Make, model: Upstream
 ) -> None:
@@ -181,7 +214,7 @@ def test_an_upstream_that_is_not_there_is_told(docker_env: Make) -> None:
     assert said.startswith("HTTP/1.1 502 llm.internal could not be asked: ConnectError")
 
 
-def test_forks_and_kept_sandboxes_have_them(docker_env: Make, model: Upstream) -> None:
+def test_forks_and_kept_sandboxes_have_them(docker_env: Make, model: Upstream, tmp_path: Path) -> None:
     env = docker_env(limits=SMALL, services=[llm(model)])
     asking = "curl -sS http://llm.internal/v1/x | grep -c '\\*\\*\\*'"
     assert env.run(asking).unwrap().output == "1\n"
@@ -192,14 +225,45 @@ def test_forks_and_kept_sandboxes_have_them(docker_env: Make, model: Upstream) -
     owner = kept
     try:
         kept.close()
+        with pytest.raises(SandboxError) as unknown:
+            DockerEnvironment.attach(kept.container_id, services=[Service("other", "http://127.0.0.1:1")])
+        assert unknown.value.code == "invalid_configuration"
+        assert "does not know other.internal" in unknown.value.message
+        assert unknown.value.hint == "It knows llm.internal: bring only those, or make another sandbox."
+        with pytest.raises(SandboxError, match="does not know packages"):
+            DockerEnvironment.attach(kept.container_id, cache=PackageCache(tmp_path, pypi="", npm="http://127.0.0.1:1"))
         owner = DockerEnvironment.attach(kept.container_id)
-        assert owner.run("curl -sS -m 5 http://llm.internal/v1/x").unwrap().exit_code != 0
+        refused = owner.run("curl -sSi -m 5 http://llm.internal/v1/x")
+        why = "the sandbox was made with llm.internal, and who attached to it did not bring that along"
+        assert refused.unwrap().output.startswith(f"HTTP/1.1 403 llm.internal:80 is refused by the sandbox: {why}")
+        assert [(n.code, n.message, n.hint) for n in refused.notices] == [
+            ("network_denied", f"A connection to llm.internal:80 was refused: {why}.",
+             "Do without it, or ask the user to bring it along with attach(services=...); no rule opens it."),
+        ]  # fmt: skip
+        assert owner.describe()["network"].endswith("did not bring it along: llm.internal.")
         owner.close()
         owner = DockerEnvironment.attach(kept.container_id, services=[llm(model)])
         assert owner.run(asking).unwrap().output == "1\n"
         assert owner.run(f"echo {KEY}").unwrap().output == "***llm***\n"
     finally:
         owner.remove()
+
+
+def test_the_command_line_has_services_and_writes_connections(model: Upstream, tmp_path: Path) -> None:
+    log = tmp_path / "connections.jsonl"
+    command = [
+        sys.executable, "-c", "from agent.cli import main; main()", "run", "--service", f"llm=http://127.0.0.1:{model.port}",
+        "--service-header", "llm:Authorization=Bearer LLM_KEY", "--network-log", str(log), "--",
+        "sh", "-c", "curl -sS http://llm.internal/v1/x; curl -sS http://evil.test/",
+    ]  # fmt: skip
+    ran = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LLM_KEY": KEY}, timeout=120, check=False)
+    assert "/v1/x" in ran.stdout, ran.stderr
+    assert KEY not in ran.stdout
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert {(one["host"], one["outcome"], one["rule"]) for one in lines} == {
+        ("llm.internal", "allowed", "service"), ("evil.test", "denied", ""),
+    }  # fmt: skip
+    assert KEY not in log.read_text(encoding="utf-8")
 
 
 def test_no_thread_or_task_is_left(docker_env: Make, model: Upstream) -> None:

@@ -180,7 +180,13 @@ def test_what_connections_may_carry_in_all_is_bounded_and_counted(docker_env: Ma
     env = docker_env(limits=limited(network_bytes=1 << 20), network=Network.allow(server.rule))
     env.on_connection = heard.append
     assert env.run(curl(server.url(300_000)) + " | wc -c").unwrap().output.strip() == "300000"
-    assert env.run(curl(server.url(5 << 20), "-o /dev/null")).unwrap().exit_code in (18, 56)
+    cut = env.run(curl(server.url(5 << 20), "-o /dev/null"))
+    assert cut.unwrap().exit_code in (18, 56)
+    assert [(notice.code, notice.message, notice.hint) for notice in cut.notices] == [
+        ("network_cut",
+         f"The connection to {server.rule} was cut: the 1.0 MiB that this sandbox may send and receive are used up.",
+         "Do without it, or ask the user for a sandbox with more in Limits(network_bytes=...); trying again does not help."),
+    ]  # fmt: skip
     usage = env.usage().unwrap()
     assert 1 << 20 <= usage.network_sent_bytes + usage.network_received_bytes < (1 << 20) + (512 << 10)
     assert "network: 0 bytes of 1.0 MiB left" in usage.to_text()
@@ -211,5 +217,9 @@ try: print(s.recv(9))
 except ConnectionError: print("cut")
 """
     env.write("silent.py", program).unwrap()
-    assert env.run("python3 silent.py", timeout_seconds=20).unwrap().output.strip() == "cut"
+    answer = env.run("python3 silent.py", timeout_seconds=20)
+    assert answer.unwrap().output.strip() == "cut"
+    (notice,) = answer.notices
+    assert (notice.code, "nothing came or went for 1 seconds" in notice.message) == ("network_cut", True)
+    assert "Limits(network_silent_seconds=...)" in notice.hint
     eventually(lambda: [one.why for one in ended(env)] == ["nothing came or went for 1 seconds"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,7 +18,7 @@ from sandbox.envelope import Success
 from sandbox.results.commands import RunResult
 from tests.servers import git, sockets
 from tests.servers.authority import Authority
-from tests.servers.packages import debian_repository, npm_package, python_index
+from tests.servers.packages import cargo_registry, debian_repository, npm_package, python_index
 from tests.servers.site import Site
 
 from .made_images import remove_image
@@ -171,6 +174,52 @@ def test_a_certificate_that_is_not_trusted_is_still_refused(docker_env: Make, pl
     found = env.run(f"curl -sS {place.url('site')}/").unwrap()
     assert found.exit_code == 60
     assert "certificate" in found.stderr
+
+
+def program(name: str) -> Path:
+    """A program of this machine that runs in the image as it is; the test is skipped without one."""
+    found = Path(sys.executable).with_name(name)
+    if name == "cargo" and (rustc := shutil.which("rustc")) is not None:  # "cargo" itself may be a shim of rustup's
+        said = subprocess.run([rustc, "--print", "sysroot"], capture_output=True, text=True, check=False).stdout.strip()
+        found = Path(said) / "bin/cargo"
+    if not found.is_file():
+        found = Path(shutil.which(name) or "/nonexistent")
+    if not found.is_file():
+        pytest.skip(f"{name} is not on this machine")
+    return found.resolve()
+
+
+def test_cargo(docker_env: Make, place: Place) -> None:
+    """The index, the crate, and its check sum; vendoring is what cargo does of this without a compiler."""
+    cargo = program("cargo")
+    registry = place.add("crates")
+    registry.files = cargo_registry("small-note", "1.0.0", 'pub fn note() -> &\'static str { "from cargo" }\n', place.url("crates"))
+    env = docker_env(network=place.network("crates"), ca_bundle=place.authority.bundle)
+    env.upload(cargo, "/tmp/cargo").unwrap()
+    env.write("Cargo.toml", '[package]\nname = "x"\nversion = "0.1.0"\nedition = "2021"\n'
+              '[dependencies]\nsmall-note = { version = "1.0.0", registry = "near" }\n').unwrap()  # fmt: skip
+    env.write("src/main.rs", "fn main() {}\n").unwrap()
+    env.write(".cargo/config.toml", f'[registries.near]\nindex = "sparse+{place.url("crates")}/"\n').unwrap()
+    ran(env, "/tmp/cargo vendor -q vendored")
+    assert "from cargo" in ran(env, "cat vendored/small-note/src/lib.rs").stdout
+    assert "/dl/small-note/1.0.0/download" in [one.path for one in registry.asked]
+    env.network = place.network()
+    again = "rm -rf ~/.cargo Cargo.lock vendored && /tmp/cargo vendor -q vendored"
+    assert "403" in refused(env, again, "crates.example.com")
+
+
+def test_uv(docker_env: Make, place: Place) -> None:
+    uv = program("uv")
+    index, files = place.add("index"), place.add("files")
+    index.files, files.files = python_index(PACKAGES, place.url("files"))
+    env = docker_env(network=place.network("index", "files"), ca_bundle=place.authority.bundle)
+    env.upload(uv, "/tmp/uv").unwrap()
+    install = f"/tmp/uv pip install -q --no-cache --target there --index-url {place.url('index')}/simple rich"
+    ran(env, install)
+    assert ran(env, "echo '* word' | PYTHONPATH=there python3 -m rich.markdown -").stdout.strip() == "• word"
+    env.network = place.network("index")
+    said = refused(env, f"rm -rf there && UV_HTTP_RETRIES=0 {install}", "files.example.com")
+    assert "tunnel error" in said  # it shows no reason: the notice has it
 
 
 def test_cargo_and_go_are_told(docker_env: Make, place: Place) -> None:

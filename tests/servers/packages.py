@@ -91,3 +91,23 @@ def debian_repository(folder: Path, name: str, version: str, program: str) -> di
     hashed = f" {hashlib.sha256(listed).hexdigest()} {len(listed)} Packages"
     release = f"Suite: tests\nDate: Fri, 01 Jan 2021 00:00:00 UTC\nSHA256:\n{hashed}\n"
     return {"/Packages": listed, "/Release": release.encode(), f"/{made.name}": content}
+
+
+def cargo_registry(name: str, version: str, source: str, registry_url: str) -> dict[str, bytes]:
+    """What a sparse registry has of one crate: its settings, the crate's page and its archive."""
+    manifest = f'[package]\nname = "{name}"\nversion = "{version}"\nedition = "2021"\n'
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w:gz") as archive:
+        for path, text in {"Cargo.toml": manifest, "src/lib.rs": source}.items():
+            member = tarfile.TarInfo(f"{name}-{version}/{path}")
+            member.size, member.mode = len(text.encode()), 0o644
+            archive.addfile(member, io.BytesIO(text.encode()))
+    content = target.getvalue()
+    page = {
+        "name": name, "vers": version, "deps": [], "cksum": hashlib.sha256(content).hexdigest(), "features": {}, "yanked": False,
+    }  # fmt: skip
+    return {
+        "/config.json": json.dumps({"dl": f"{registry_url}/dl"}).encode(),
+        f"/{name[:2]}/{name[2:4]}/{name}": json.dumps(page).encode() + b"\n",
+        f"/dl/{name}/{version}/download": content,
+    }

@@ -20,7 +20,7 @@ from sandbox.docker.events import SANDBOX_LABEL
 IDENT = "gamebox-0123456789abcdef"
 GOOD = {
     "token": "00" * 32, "seconds": 1, "image": "i", "profile": "default", "network": "none", "limits": {}, "runtime": None,
-    "disk": {"kind": "memory", "places": [], "watched": [], "why": ""}, "track_changes": True, "given": [],
+    "disk": {"kind": "memory", "places": [], "watched": [], "why": ""}, "track_changes": True, "given": [], "names": [],
 }  # fmt: skip
 
 
@@ -58,6 +58,8 @@ NONSENSE = [
     {marks.KEEP_LABEL: json.dumps(GOOD | {"seconds": "nan"})},
     {marks.KEEP_LABEL: json.dumps(GOOD | {"seconds": 10**400})},
     {marks.KEEP_LABEL: json.dumps(GOOD | {"limits": {"memory_bytes": -1}})},
+    {marks.KEEP_LABEL: json.dumps(GOOD | {"names": ["a\nb.internal"]})},
+    {marks.KEEP_LABEL: json.dumps(GOOD | {"names": "llm.internal"})},
     {marks.KEEP_LABEL: "[" * 60_000},
     {marks.KEEP_LABEL: "[]"},
     {marks.STARTED_LABEL: "abc"},

@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 
 from sandbox import results as res
 from sandbox.envelope import Failure, Notice, Success
+from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.masking import Mask, MaskedStream, credentials_of, forms_of
+from sandbox.network.connections import Connection, ConnectionLog
+from sandbox.network.policy import Network
+from sandbox.replies import notices_of
 from sandbox.secrecy import Secrets
 
 VALUE = 'to p/s+e&c"ret-ü-0123'
@@ -115,6 +119,57 @@ def test_everything_in_an_envelope_is_masked_but_the_bytes_of_a_download() -> No
         Success(res.DownloadResult(path="topsecret-0123", content=b"topsecret-0123", kind="file"))
     )
     assert (got.result.path, got.result.content) == ("***TOKEN***", b"topsecret-0123")
+
+
+def test_what_is_worded_is_masked_before_it_is_cut() -> None:
+    """A host name of 120 characters is cut at that: no part of a secret that lies there may be left."""
+    hidden, value = secrets("topsecret-0123"), "topsecret-0123"
+    for before in range(100, 125):
+        said = {"code": "network_denied", "host": "h" * before + value, "port": 443, "why": "x" * before * 2 + value}
+        (notice,) = notices_of(hidden.fields([said]))
+        assert "tops" not in f"{notice.message}{notice.hint}"
+
+
+def test_what_a_guest_cut_is_masked_at_its_border() -> None:
+    hidden = secrets("topsecret-0123")
+    told = hidden.fields({"names": [f"{'d' * 40}/topsecr"], "program": "tops", "count": 3})
+    assert told == {"names": [f"{'d' * 40}/***TOKEN***"], "program": "tops", "count": 3}
+
+
+def test_a_wrong_argument_is_masked_before_it_is_cut() -> None:
+    env = Environment()
+    env.hidden.hide("TOKEN", "topsecret-0123")
+    for before in range(64, 82):
+        answer = env.execute("read", {"path": "a", "start_line": "x" * before + "topsecret-0123"})
+        assert not answer.ok
+        assert "tops" not in answer.error
+
+
+def test_what_a_tool_raised_is_masked_before_it_is_cut() -> None:
+    env = Environment()
+    env.hidden.hide("TOKEN", "topsecret-0123")
+
+    class Tool:
+        name = "tool"
+
+        def execute(self, /, **_: Any) -> Any:
+            raise ValueError("x" * 1970 + "topsecret-0123")
+
+    assert "tops" not in env.execute_action(Tool(), {})["error"]
+
+
+def test_the_rules_that_a_model_is_told_of_are_masked_before_they_are_cut() -> None:
+    host = f"{'a' * 50}.{'b' * 60}.topsecret-0123.example.com"
+    assert "tops" not in Network.allow(host).describe(secrets("topsecret-0123").mask.names)
+
+
+@pytest.mark.parametrize("before", range(285, 301))
+def test_the_log_of_connections_is_masked_before_it_is_cut(before: int) -> None:
+    log = ConnectionLog(shown=secrets("topsecret-0123").mask.names)
+    log.add(Connection("h" * before + "TopSecret-0123", 80, "denied", why="w" * before + "topsecret-0123"))
+    (one,) = log.last()
+    assert "tops" not in f"{one.host}{one.why}".lower()
+    assert len(one.host) <= 300
 
 
 def test_an_output_without_its_middle_shows_no_part_of_a_secret_at_the_cut() -> None:

@@ -30,6 +30,7 @@ def hint(host: str, port: int, **fields: Any) -> str:
         ("a.test", 80, {"kind": "limit"}, "Open fewer connections"),
         ("db", 80, {"kind": "service_port", "about": "5432"}, "Use port 5432"),
         ("two words", 80, {"kind": "no_host"}, "Give the name of a host"),
+        ("fe80::1%eth0", 80, {"kind": "no_host"}, "an address without a zone"),
     ],
 )
 def test_the_hint_names_what_would_open_it(host: str, port: int, fields: dict[str, str], said: str) -> None:
@@ -65,6 +66,16 @@ def test_what_the_hint_says_opens_it(network: Network, host: str, address: str, 
     said = hint(host, port, why=refused.why, kind=refused.kind, about=refused.about)
     named = said.partition("env.allow('")[2].partition("'")[0]
     assert judge(network.with_rules(named)).allowed, said
+
+
+@pytest.mark.parametrize("host", ["fe80::1%eth0", "fe80::1%25eth0", "::1%lo", "10.0.0.1%1"])
+@pytest.mark.parametrize("network", [Network.none(), Network.allow("a.test"), Network.open()])
+def test_for_an_address_with_a_zone_no_rule_is_suggested_for_none_could_be_made(network: Network, host: str) -> None:
+    refused = judge_host(network, host, 8080)
+    assert not refused.allowed
+    said = hint(host, 8080, why=refused.why, kind=refused.kind, about=refused.about)
+    assert "allow(" not in said
+    assert "without a zone" in said
 
 
 def test_what_a_limit_ends_names_the_limit() -> None:

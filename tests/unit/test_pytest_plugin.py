@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import Limits, Network, Service
+from sandbox import Limits, Network, PackageCache, Service
 from sandbox.envelope import Notice
 from sandbox.network.connections import Connection
 from sandbox.pytest_plugin import inspection, options
@@ -371,3 +371,16 @@ def test_every_option_is_described() -> None:
     for name in options.NAMES:
         with pytest.raises(OptionsError, match=f"{name}="):
             checked({name: object()}, "x")
+
+
+def test_a_package_cache_is_given_by_its_folder_everywhere(pytester: pytest.Pytester, tmp_path: Path) -> None:
+    assert checked({"cache": tmp_path}, "here")["cache"] == PackageCache(tmp_path)
+    given = PackageCache(tmp_path, pypi="", npm="http://127.0.0.1:1")
+    assert checked({"cache": given}, "here")["cache"] is given
+    with pytest.raises(OptionsError, match="the path of a folder or a PackageCache"):
+        checked({"cache": 1}, "here")
+    assert put_together({"local": True}, {"cache": given}) == {"local": True}
+    assert "cache=" in (reason_to_skip({"cache": given}, {"local": True}) or "")
+    pytester.makepyfile("def test_a(sandbox): pass")
+    result = pytester.runpytest_subprocess("--sandbox-local", f"--sandbox-cache={tmp_path}")
+    result.stderr.fnmatch_lines(["*--sandbox-local and --sandbox-cache contradict each other*"])

@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
+from sandbox import LocalEnvironment
 from sandbox.errors import SandboxError
-from sandbox.guest.wire import Kind, pack_message
+from sandbox.guest.wire import Kind, pack_message, unpack_message
 from sandbox.network import service_end
 from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.egress import Egress
@@ -384,6 +385,47 @@ def test_what_a_service_refuses_is_in_the_log_of_connections(
     assert bool(one.why) is bool(said)
 
 
+@pytest.mark.parametrize(
+    ("sent", "code", "what", "why", "kind"),
+    [
+        ("DELETE /v1/x", "service_refused", "DELETE /v1/x", "DELETE is not among the methods that are open: GET", "method"),
+        ("GET /admin?a", "service_refused", "GET /admin?a", "/admin is not among the paths that are open: /v1/*", "path"),
+        ("GET /v1/../x", "service_refused", "GET /v1/../x", "'/v1/../x' is no plain path", "form"),
+        ("GET nonsense\x01", "service_refused", "a request", "it is malformed: ", "form"),
+        ("GET /v1/x", "service_failed", "GET /v1/x", "ConnectError: ", "upstream"),
+    ],
+)
+def test_the_command_whose_request_is_not_served_is_told_before_the_answer(
+    sent: str, code: str, what: str, why: str, kind: str
+) -> None:
+    frames: list[tuple[int, bytes]] = []
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        end = ServiceEnd(service(f"http://127.0.0.1:{nobody.getsockname()[1]}", methods=("GET",), paths=("/v1/*",)))
+        egress = Egress(
+            Network.none(), lambda k, _, data=b"", /: frames.append((k, bytes(data))), ConnectionLog(),
+            services={("llm.internal", 80): end.dial},
+        )  # fmt: skip
+        egress.streams.at_end.append(end.close)
+        channel = 1 << 31 | 1
+        try:
+            egress.streams.take(Kind.OPEN, channel, pack_message({"host": "llm.internal", "port": 80}))
+            deadline = time.monotonic() + 20
+            while not frames and time.monotonic() < deadline:  # until it is open
+                time.sleep(0.01)
+            egress.streams.take(Kind.DATA, channel, f"{sent} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+            while not any(k == Kind.DATA for k, _ in frames) and time.monotonic() < deadline:
+                time.sleep(0.01)
+        finally:
+            egress.streams.close()
+    kinds = [k for k, _ in frames if k in (Kind.NOTICE, Kind.DATA)]
+    assert kinds[:2] == [Kind.NOTICE, Kind.DATA]
+    told, _ = unpack_message(next(data for k, data in frames if k == Kind.NOTICE))
+    assert (told["code"], told["host"], told["port"], told["what"]) == (code, "llm.internal", 80, what)
+    assert told["why"].startswith(why)
+    assert told["kind"] == kind
+
+
 def test_a_model_is_not_told_that_only_the_sandbox_can_be_reached_where_services_can() -> None:
     from sandbox import DockerEnvironment
 
@@ -392,6 +434,18 @@ def test_a_model_is_not_told_that_only_the_sandbox_can_be_reached_where_services
     assert "http://llm.internal/" in told
     assert "only" not in told
     assert DockerEnvironment().describe()["network"] == Network.none().describe()
+    beside = DockerEnvironment(network=Network.allow("a.test"), services=[service("https://api.example.com")])
+    told = beside.describe()["network"]
+    assert told.startswith("Only these hosts and the services named behind them can be reached: a.test.")
+    assert "http://llm.internal/" in told
+
+
+@pytest.mark.parametrize("given", [{"services": []}, {"cache": 1}, {"network": Network.open()}])
+def test_a_local_environment_says_what_it_cannot_have(given: dict[str, Any]) -> None:
+    with pytest.raises(SandboxError) as caught:
+        LocalEnvironment(**given)
+    assert caught.value.code == "operation_not_supported"
+    assert f"DockerEnvironment({next(iter(given))}=...)" in caught.value.hint
 
 
 @pytest.mark.parametrize(

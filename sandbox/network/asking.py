@@ -1,0 +1,111 @@
+"""Whoever answers for hosts that no rule opens: asked once about each, one question at a time, so often and for so long."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+
+from .dialling import RefusedError
+from .policy import Answer, Ask
+
+log = logging.getLogger(__name__)
+
+
+class Questions:
+    """The questions of one sandbox, and the answers that are remembered; lives in the loop of its connections.
+
+    Tries of the same host and port while it is undecided share one question. What was refused stays so for as long as the same
+    callable answers. One that does not answer in time is taken for a refusal, and asked nothing more before it has returned.
+    """
+
+    def __init__(self) -> None:
+        self._answers_for: Ask | None = None
+        self._refused: set[tuple[str, int]] = set()
+        self._open: dict[tuple[str, int], asyncio.Task[Answer]] = {}
+        self._turn = asyncio.Lock()
+        self._asked = 0
+        self._returned: threading.Event | None = None
+
+    async def answer(
+        self, ask: Ask, host: str, port: int, *, seconds: float, most: int, needed: Callable[[], bool]
+    ) -> Answer:  # fmt: skip
+        """What ``ask`` says of a host, where it opens it; None where none was ``needed`` any more when its turn came.
+
+        ``most`` questions are asked in all. Raises RefusedError for every other answer, and where there is none.
+        """
+        if ask is not self._answers_for:
+            self._answers_for = ask
+            self._refused.clear()
+        key = (host, port)
+        if key in self._refused:
+            raise RefusedError("no rule opens it, and who was asked about it has refused it", "asked")
+        if key not in self._open:
+            if self._asked >= most:
+                why = f"no rule opens it, and {self._asked} questions were asked about such hosts, the most there may be"
+                raise RefusedError(why, "limit", "network_questions")
+            self._asked += 1
+            task = self._open[key] = asyncio.ensure_future(self._put(ask, host, port, seconds, needed))
+            task.add_done_callback(lambda done: self._over(key, done))
+        # To its end also where the client has gone: a person may be at it.
+        return await asyncio.shield(self._open[key])
+
+    def _over(self, key: tuple[str, int], done: asyncio.Task[Answer]) -> None:
+        self._open.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # who waited for it may be gone
+
+    async def close(self) -> None:
+        """Wait for no answer any more."""
+        tasks = list(self._open.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _put(self, ask: Ask, host: str, port: int, seconds: float, needed: Callable[[], bool]) -> Answer:
+        async with self._turn:
+            if not needed():  # the rules were changed, or an earlier answer has opened it
+                return None
+            answer = await self._said(ask, host, port, seconds)
+        if answer == "once":
+            return "once"
+        if answer == "session":
+            return "session"
+        self._refused.add((host, port))
+        raise RefusedError("no rule opens it, and who was asked about it has refused it", "asked")
+
+    async def _said(self, ask: Ask, host: str, port: int, seconds: float) -> object:
+        """What it answered, whatever that is. Raises RefusedError."""
+        if self._returned is not None and not self._returned.is_set():
+            raise RefusedError("no rule opens it, and who is asked has not answered an earlier question", "asked")
+        answered: concurrent.futures.Future[object] = concurrent.futures.Future()
+        # Not of a pool: one that never answers would hold up the end of this process.
+        self._returned = threading.Event()
+        work = (ask, host, port, answered, self._returned)
+        threading.Thread(target=_asked, args=work, name="gamebox-ask", daemon=True).start()
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(answered), seconds)
+        except TimeoutError as error:
+            log.warning("what answers for refused hosts said nothing about %s:%s for %g s", host, port, seconds)
+            why = f"no rule opens it, and who was asked about it did not answer within {seconds:g} seconds"
+            raise RefusedError(why, "asked") from error
+        except Exception as error:
+            log.warning("what answers for refused hosts failed on %s:%s", host, port, exc_info=True)
+            raise RefusedError("no rule opens it, and what was asked about it failed", "asked") from error
+
+
+def _asked(
+    ask: Ask, host: str, port: int, answered: concurrent.futures.Future[object], returned: threading.Event
+) -> None:  # fmt: skip
+    answer: object = None
+    problem: Exception | None = None
+    try:
+        answer = ask(host, port)
+    except BaseException as error:  # noqa: BLE001  whatever ended it, a connection waits for it
+        problem = error if isinstance(error, Exception) else RuntimeError(type(error).__name__)
+    returned.set()
+    with contextlib.suppress(concurrent.futures.InvalidStateError, RuntimeError):  # nobody waits any more
+        answered.set_result(answer) if problem is None else answered.set_exception(problem)
