@@ -12,6 +12,7 @@ on the host. Exit code 1 where one is missed. MB are 10**6 bytes.
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import json
 import os
 import platform
@@ -269,7 +270,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     client = docker.from_env()
-    gateway = client.networks.get("bridge").attrs["IPAM"]["Config"][0]["Gateway"]
+    config = client.networks.get("bridge").attrs["IPAM"]["Config"][0]
+    # An engine that was just installed tells only the network, whose first address it takes.
+    gateway = config.get("Gateway") or str(next(ipaddress.ip_network(config["Subnet"]).hosts()))
     limits, rows = Limits(memory_bytes=1 << 30), {}
     with server(["127.0.0.1", gateway]) as ports:
         rules = [f"127.0.0.1:{port}" for port in ports]
