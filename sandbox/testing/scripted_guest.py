@@ -28,6 +28,10 @@ class SocketStream:
         """See ``ByteStream``."""
         return self._socket.send(data, socket.MSG_DONTWAIT) if self._room.poll(timeout_seconds * 1000) else 0
 
+    def has_room(self, timeout_seconds: float) -> bool:
+        """See ``ByteSink``."""
+        return bool(select.select([], [self._socket], [], timeout_seconds)[1])
+
     def receive(self, timeout_seconds: float) -> bytes | None:
         """See ``ByteStream``."""
         if not self._poll.poll(timeout_seconds * 1000):

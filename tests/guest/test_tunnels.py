@@ -517,7 +517,7 @@ def held(answering: threading.Event) -> Callable[[str, int], None]:
     [
         [(wire.Kind.END, b""), (wire.Kind.END, b"")],
         [(wire.Kind.CREDIT, (1).to_bytes(4, "big"))],
-        [(wire.Kind.CREDIT, wire.TUNNEL_WINDOW.to_bytes(4, "big"))],
+        [(wire.Kind.CREDIT, (wire.MOST_TUNNEL_WINDOW - wire.TUNNEL_WINDOW + 1).to_bytes(4, "big"))],
         [(wire.Kind.CREDIT, b"")],
         [(wire.Kind.DATA, bytes(wire.MAX_PAYLOAD))] * 3,
         [(wire.Kind.END, b""), (wire.Kind.DATA, b"x")],
