@@ -1,4 +1,4 @@
-"""Processor seconds that each party of a transfer takes for a GB, read from /proc: steadier than its speed where others work beside.
+"""Processor seconds that each party of a transfer takes for a GB, from /proc: steadier than its speed where others work beside.
 
 Only where the engine and this process are of one machine, and /proc/PID of root's processes may be read (it may, by anybody).
 """
@@ -23,9 +23,9 @@ def seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def _name(pid: int) -> str:
+def _name(process: Path) -> str:
     with contextlib.suppress(OSError):  # ended meanwhile
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return (process / "comm").read_text().strip()
     return ""
 
 
@@ -33,7 +33,7 @@ def parties(client: docker.DockerClient, container: str, server: int) -> dict[st
     """Process ids by what they are to the sandbox ``container``."""
     guest = int(client.api.inspect_container(container)["State"]["Pid"])
     shim = int(Path(f"/proc/{guest}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    engines = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _name(pid) == "dockerd"]
+    engines = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit() and _name(one) == "dockerd"]
     found = {"server": server, "orchestrator": os.getpid(), "shim": shim, "guest": guest}
     return found | ({"engine": engines[0]} if len(engines) == 1 else {})
 

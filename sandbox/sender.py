@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .guest import wire
 
-# So long a connection's frame waits for room before it looks whether another one is to go first.
+# So long at a time a connection's frame waits for room.
 TURN_SECONDS = 0.05
 
 
@@ -77,7 +77,8 @@ class FrameSender:
         """
         begun = False
         while True:
-            self._sink.has_room(TURN_SECONDS)
+            if not self._sink.has_room(TURN_SECONDS):
+                continue
             with self._calm:
                 while self._first:
                     self._calm.wait()

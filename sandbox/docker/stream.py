@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import select
 import socket
@@ -70,6 +71,8 @@ class AttachStream:
     def has_room(self, timeout_seconds: float) -> bool:
         """See ``ByteSink``. The kernel says so when three quarters of its buffer are free."""
         room = select.poll()  # its own, for another thread may be in ``send``
+        if self._socket.fileno() < 0:
+            raise OSError(errno.EBADF, "the stream was released")
         room.register(self._socket, select.POLLOUT)
         return bool(room.poll(timeout_seconds * 1000))
 

@@ -19,10 +19,10 @@ from enum import IntEnum
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
+    from typing import Any, TypeAlias
 
     # Takes a piece of a stream, which holds until it returns.
-    Taker = Callable[[memoryview], None]
+    Taker: TypeAlias = "Callable[[memoryview], None]"
 
 PROTOCOL = 1
 HEADER = struct.Struct(">8sIB3sII")
@@ -33,9 +33,8 @@ TUNNEL_WINDOW = 512 * 1024
 # What it may grow to where all that came was taken at once; all windows of a sandbox together grow by so much at most.
 MOST_TUNNEL_WINDOW = 1024 * 1024
 GROWTH_BYTES = 8 * 1024 * 1024
-# Of a connection's frames: short enough that a frame of something else between two of them is not late, and with its header as
-# much as a pipe takes at once.
-FLOW_CHUNK = 64 * 1024 - HEADER.size
+# Of a connection's frames from the guest: short enough that a frame of something else between two of them is not late.
+FLOW_CHUNK = 128 * 1024 - HEADER.size
 NONCE_BYTES = 8
 # Requests carry at most one written text (8 MiB, six times that in the worst JSON escapes) and some fields.
 MAX_MESSAGE = 64 * 1024 * 1024

@@ -30,7 +30,9 @@ class SocketStream:
 
     def has_room(self, timeout_seconds: float) -> bool:
         """See ``ByteSink``."""
-        return bool(select.select([], [self._socket], [], timeout_seconds)[1])
+        room = select.poll()  # its own, for another thread may be in ``send``
+        room.register(self._socket, select.POLLOUT)
+        return bool(room.poll(timeout_seconds * 1000))
 
     def receive(self, timeout_seconds: float) -> bytes | None:
         """See ``ByteStream``."""
