@@ -93,7 +93,6 @@ class Egress:
             from .tunnels import Tunnels
 
             widen(self._in)
-            widen(self._in)
             widen(self._link.fd)
             self._tunnels = Tunnels(self._reactor, self._link, self._note, self._alone)
         return self._tunnels

@@ -194,7 +194,12 @@ def test_a_window_grows_for_who_reads_and_is_given_back(echo: int) -> None:
         growth = pair.tunnels._growth
         sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
         assert head(sock).startswith(b"HTTP/1.1 200 ")
-        writer = threading.Thread(target=lambda: (sock.sendall(bytes(8 << 20)), sock.shutdown(socket.SHUT_WR)))
+
+        def write() -> None:
+            sock.sendall(bytes(8 << 20))
+            sock.shutdown(socket.SHUT_WR)
+
+        writer = threading.Thread(target=write)
         writer.start()
         least, got = growth._left, 0
         while data := sock.recv(1 << 16):
