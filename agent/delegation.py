@@ -47,10 +47,10 @@ class Delegation:
         self._cancelled = threading.Event()
         own = setting.spec.name if setting.spec is not None else ""
         names = setting.hub.names() if agents is None else agents
-        found = [setting.hub.load(name) for name in names if name != own]
-        self.agents: dict[str, AgentSpec] = (
-            {spec.name: spec for spec in found if spec.delegable and self._fits(spec)} if self.is_allowed else {}
-        )
+        found = [setting.hub.load(name) for name in names if name != own] if self.is_allowed else []
+        self.agents: dict[str, AgentSpec] = {
+            spec.name: spec for spec in found if (spec.delegable or agents is not None) and self._fits(spec)
+        }
 
     @property
     def is_allowed(self) -> bool:
