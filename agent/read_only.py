@@ -103,7 +103,9 @@ class ReadOnlyEnvironment(WrappedEnvironment):
             return _refused(operation)
         if operation != "run":
             return None
-        going_on = next((name for name in ("background", "wait_seconds", "pty") if args.get(name) not in (None, False)), None)
+        # Not by equality: 0 seconds of waiting leave a command running as well.
+        given = {name: args.get(name) for name in ("background", "wait_seconds", "pty")}
+        going_on = next((name for name, value in given.items() if value is not None and value is not False), None)
         if going_on is not None:
             return Failure[Any](
                 ErrorCode.read_only,

@@ -112,6 +112,8 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
         def getitem(self, obj: Any, argument: Any) -> Any:
             _in_time(ends)
+            if isinstance(obj, StrictUndefined):
+                str(obj)  # raises what is said of the one that is not there, not of what would be in it
             if isinstance(obj, Mapping) and argument in obj:
                 return obj[argument]
             if isinstance(obj, list | tuple) and isinstance(argument, int) and -len(obj) <= argument < len(obj):

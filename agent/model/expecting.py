@@ -27,8 +27,8 @@ _PORT = re.compile(r"(?<=127\.0\.0\.1:)\d+|(?<=port )\d+")
 class Expected:
     """One step: what is done, and what its envelope must hold.
 
-    ``args`` may be a function of the answers so far, the oldest first. ``answer`` is a part of the envelope: each of its keys must be
-    there with that value; a list must have these items, a pattern must be found in the text.
+    ``args`` may be a function of the answers so far, the oldest first. ``answer`` is a part of the envelope: each of its keys must
+    be there with that value; a list must have these items, a pattern must be found in the text.
     """
 
     tool: str
@@ -100,8 +100,8 @@ def difference(expected: Expected, tool: str | None, envelope: Mapping[str, Any]
     wanted = {"tool": expected.tool, **_wanted(expected.answer, envelope)}
     whole = envelope.get("tool_executed") is not True
     came = {"tool": tool, **(dict(envelope) if whole else _asked(expected.answer, envelope))}
-    lines = [_lines(masked(value)) for value in (wanted, came)]
-    return "\n".join(difflib.unified_diff(*lines, "expected", "answer", lineterm="", n=20))
+    before, after = _lines(masked(wanted)), _lines(masked(came))
+    return "\n".join(difflib.unified_diff(before, after, "expected", "answer", lineterm="", n=20))
 
 
 def masked(value: Any, name: str = "") -> Any:
@@ -129,8 +129,8 @@ def _wanted(expected: Any, found: Any) -> Any:
         inside = found if isinstance(found, Mapping) else {}
         return {key: _wanted(value, inside.get(key)) for key, value in expected.items()}
     if isinstance(expected, list | tuple):
-        inside = list(found) if isinstance(found, list | tuple) else []
-        return [_wanted(value, inside[n] if n < len(inside) else None) for n, value in enumerate(expected)]
+        items = list(found) if isinstance(found, list | tuple) else []
+        return [_wanted(value, items[n] if n < len(items) else None) for n, value in enumerate(expected)]
     return expected
 
 
