@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,12 +39,14 @@ class Expected:
 class ExpectingScript(Hooks):
     """Does one of ``steps`` after the other, and ends the run as ``unexpected`` where an answer is not what it must be.
 
-    A run finishes only with the last step: one that ends before is ``unexpected``, too. Where it is, it reads from the memory, so
-    the language must be "structured" and the memory whole. Ids, times and ports are masked in the differences it shows.
+    A run finishes only with the last step: one that one of ``ends``, the names of terminal actions, would end before that is
+    ``unexpected``, too. Where it is, it reads from the memory, so the language must be "structured" and the memory whole. Ids,
+    times and ports are masked in the differences it shows.
     """
 
-    def __init__(self, steps: Sequence[Expected]) -> None:
+    def __init__(self, steps: Sequence[Expected], ends: Collection[str] = ("finish", "reject")) -> None:
         self._steps = tuple(steps)
+        self._ends = frozenset(ends)
 
     def __call__(self, prompt: Any, /) -> dict[str, Any]:
         answers = answers_in(prompt.metadata["memory"])
@@ -66,6 +68,9 @@ class ExpectingScript(Hooks):
             shown = difference(expected, step.tool, envelope)
             reason = f"Step {step.number} of {len(self._steps)} ({expected.tool}) had another answer:\n{shown}"
             raise StopRun(reason, RunStatus.unexpected, {"step": step.number, "diff": shown})
+        left = len(self._steps) - step.number
+        if left and step.tool in self._ends and envelope.get("tool_executed") is True:
+            raise StopRun(f"{step.tool} would have finished the run before its script: {left} steps left.", RunStatus.unexpected)
 
     @property
     def steps(self) -> tuple[Expected, ...]:

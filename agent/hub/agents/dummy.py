@@ -71,9 +71,7 @@ def _server() -> list[Expected]:
 
     return [
         Expected("run", {"command": _SERVER, "background": True}, _good(running=True)),
-        Expected(
-            "wait_for", lambda a: {**server(a), "log": r"port (\d+)"}, _good(condition="log", running=True, groups=[re.compile(r"^\d+$")])
-        ),
+        Expected("wait_for", lambda a: {**server(a), "log": r"port (\d+)"}, _good(running=True, groups=[re.compile("^[0-9]+$")])),
         Expected("browse", page, _good(status=200, text=re.compile("echo hello, world"))),
         Expected("logs", same(-2), _good(running=True, content=re.compile("GET /greet.sh"))),
         Expected("processes", same(-3), {"tool_executed": True}),
