@@ -68,7 +68,7 @@ def run_agent(
         open_environment=opener(
             image or spec.image or DEFAULT_IMAGE, memory=memory, cpus=cpus, local=local, network=network, allow=allow, cache=cache,
             network_log=network_log,
-        ),  # fmt: skip
+        ),
         spec=spec,
         hub=hub,
         inputs=inputs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,9 +63,11 @@ class OwnSessions(WrappedEnvironment):
         name = args.get("session", _DEFAULT if operation == "run" else None)
         if not isinstance(name, str) or not name:
             return args
+        if len(name) > _NAME_CHARS:
+            return args  # which is refused
         own = f"{self._prefix}.{name}" if name != _DEFAULT else self._prefix
         if len(own) > _NAME_CHARS:
-            return args if len(name) > _NAME_CHARS else {**args, "session": own[:_NAME_CHARS]}
+            own = f"{self._prefix}.{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
         self._used.add(own)
         return {**args, "session": own}
 

@@ -60,15 +60,16 @@ class ExpectingScript(Hooks):
             raise StopRun(reason, RunStatus.unexpected) from None
         return {"tool": step.tool, "args": dict(args)}
 
-    def on_result(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
+    def on_result(self, step: Step, memory: Memory) -> None:
         """See the base class. Raises StopRun ``unexpected``."""
-        expected = self._steps[step.number - 1] if step.number <= len(self._steps) else Expected("nothing")
+        number = len(answers_in(memory.get_memories()))  # not the step's: a run that was taken up again counts anew
+        expected = self._steps[number - 1] if number <= len(self._steps) else Expected("nothing")
         envelope = step.envelope or {}
         if step.tool != expected.tool or differences(expected.answer, envelope):
             shown = difference(expected, step.tool, envelope)
-            reason = f"Step {step.number} of {len(self._steps)} ({expected.tool}) had another answer:\n{shown}"
-            raise StopRun(reason, RunStatus.unexpected, {"step": step.number, "diff": shown})
-        left = len(self._steps) - step.number
+            reason = f"Step {number} of {len(self._steps)} ({expected.tool}) had another answer:\n{shown}"
+            raise StopRun(reason, RunStatus.unexpected, {"step": number, "diff": shown})
+        left = len(self._steps) - number
         if left and step.tool in self._ends and envelope.get("tool_executed") is True:
             raise StopRun(f"{step.tool} would have finished the run before its script: {left} steps left.", RunStatus.unexpected)
 
