@@ -76,17 +76,23 @@ class Budget:
 
 @dataclass(slots=True)
 class Meter:
-    """What one run has used so far, against its budget. Safe to charge from several threads."""
+    """What one run has used so far, against its budget. Safe to charge from several threads.
+
+    ``above`` is the meter of the run that this one is a part of: it counts what this one counts, and its limits hold here, too.
+    """
 
     budget: Budget
     started: float = field(default_factory=time.monotonic)
     usage: Usage = field(default_factory=Usage)
+    above: Meter | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def charge(self, usage: Usage) -> None:
         """Count what a call used."""
         with self._lock:
             self.usage += usage
+        if self.above is not None:
+            self.above.charge(usage)
 
     @property
     def seconds(self) -> float:
@@ -94,11 +100,15 @@ class Meter:
         return time.monotonic() - self.started
 
     def seconds_left(self) -> float | None:
-        """Seconds until max_seconds, at least 0; None without that limit."""
-        return None if self.budget.max_seconds is None else max(self.budget.max_seconds - self.seconds, 0.0)
+        """Seconds until max_seconds, its own or that above, at least 0; None without that limit."""
+        limits = [] if self.budget.max_seconds is None else [max(self.budget.max_seconds - self.seconds, 0.0)]
+        above = None if self.above is None else self.above.seconds_left()
+        return min([*limits, *([] if above is None else [above])], default=None)
 
     def check(self) -> None:
-        """Raises StopRun when a limit of seconds, tokens or cost is reached."""
+        """Raises StopRun when a limit of seconds, tokens or cost is reached, its own or one above."""
+        if self.above is not None:
+            self.above.check()
         b, used = self.budget, self.usage
         if b.max_seconds is not None and self.seconds >= b.max_seconds:
             raise StopRun(f"{self.seconds:.1f} of {b.max_seconds:g} seconds were used.", RunStatus.max_seconds)
@@ -120,7 +130,9 @@ _meter: ContextVar[Meter | None] = ContextVar("gamebox_meter", default=None)
 
 @contextmanager
 def metering(meter: Meter) -> Iterator[Meter]:
-    """Within it, ``charge`` counts on ``meter``."""
+    """Within it, ``charge`` counts on ``meter``, and on the meter of the run around it."""
+    around = _meter.get()
+    meter.above = around if around is not meter else None
     token = _meter.set(meter)
     try:
         yield meter

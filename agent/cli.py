@@ -15,6 +15,8 @@ from sandbox import cli as sandbox_cli
 from sandbox import cli_kept
 from sandbox.cli_network import ALLOW_HELP, CACHE_HELP, LOG_HELP, NETWORK_HELP
 
+from . import cli_hub
+
 # What writing to a stream can fail with, other than that nobody reads it.
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
@@ -66,13 +68,17 @@ app = typer.Typer(
 app.command("run", context_settings={"allow_interspersed_args": False}, epilog=sandbox_cli.EPILOG)(sandbox_cli.run)
 app.command("ls", epilog=cli_kept.LS_EPILOG)(cli_kept.ls)
 app.command("rm", epilog=cli_kept.RM_EPILOG)(cli_kept.rm)
+app.add_typer(cli_hub.app, name="hub")
 
 AGENT_EPILOG = """Examples:
 
   gamebox agent "make the failing test pass" --repo ./mylib --model provider/name
 
   gamebox agent "add a --quiet option" --repo . --model provider/name --max-cost 0.50 --apply
+
+  gamebox agent "what is 17 * 23?" --agent math --model provider/name
 """
+AGENTS_HELP = "Folder with further agents, which count before all others; may be repeated."
 
 
 @app.callback()
@@ -90,13 +96,16 @@ def options(
 @app.command(epilog=AGENT_EPILOG)
 def agent(
     task: str = typer.Argument(..., help="What the agent is to do."),
-    repo: Path = typer.Option(..., help="Folder of the repository; it is copied into the sandbox."),
+    name: str | None = typer.Option(None, "--agent", metavar="NAME", help="Which agent; see gamebox hub ls."),
+    repo: Path | None = typer.Option(None, help="Folder of the repository; it is copied into the sandbox."),
     model: str | None = typer.Option(None, help="Model as provider/name; its key comes from the environment."),
     script: Path | None = typer.Option(None, help="A JSON file of replies to follow instead of a model."),
-    image: str = typer.Option(sandbox_cli.DEFAULT_IMAGE, help="Image of the sandbox."),
+    given: list[str] = typer.Option([], "--input", metavar="KEY=VALUE", help="An input of the agent besides the task."),
+    agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP),
+    image: str | None = typer.Option(None, help=f"Image of the sandbox: the agent's, else {sandbox_cli.DEFAULT_IMAGE}."),
     apply: bool = typer.Option(False, "--apply", help="Write the changes back when the agent has finished."),
     as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON instead of the diff."),
-    language: str = typer.Option("function_calling", help="function_calling or json."),
+    language: str | None = typer.Option(None, help="function_calling, json ...: in place of the agent's own."),
     max_iterations: int = typer.Option(50, help="Steps at most."),
     max_cost: float | None = typer.Option(None, help="US dollars at most."),
     max_seconds: float | None = typer.Option(None, help="Seconds at most."),
@@ -109,13 +118,14 @@ def agent(
     cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
     network_log: Path | None = typer.Option(None, "--network-log", metavar="FILE", help=LOG_HELP),
 ) -> None:
-    """Let an agent work on a copy of a repository; ends with the diff. Exit code 0: finished, 1: not finished."""
+    """Let an agent work, on a copy of a repository; ends with the diff. Exit code 0: finished, 1: not finished."""
     from agent.commands import run_agent
 
     code = run_agent(
         task=task, repo=repo, model=model, script=script, image=image, apply=apply, as_json=as_json, language=language,
         max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, memory=memory,
-        cpus=cpus, local=local, network=network, allow=allow, cache=cache, network_log=network_log,
+        cpus=cpus, local=local, network=network, allow=allow, cache=cache, network_log=network_log, agent=name, agents=agents,
+        given=given,
     )  # fmt: skip
     raise typer.Exit(code)
 

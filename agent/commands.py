@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sandbox.cli import DEFAULT_CPUS, DEFAULT_MEMORY, bad_input, print_json
+from sandbox.cli import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, bad_input, print_json
 from sandbox.environment import Environment
 
 from .budget import Budget
+from .hub import AgentSpec, default
+from .hub.building import check_inputs
+from .hub.catalogue import LANGUAGES
+from .hub.catalogue import language as language_of
+from .hub.finding import DEFAULT_AGENT
 from .job import Job, Outcome, carry_out
-from .language import AgentLanguage, FunctionCallingLanguage, JsonLanguage
 from .model.brain import Brain
 from .show import Screen, files, summary_line
-
-LANGUAGES: dict[str, type[AgentLanguage]] = {"function_calling": FunctionCallingLanguage, "json": JsonLanguage}
 
 
 def run_agent(
     *,
     task: str,
-    repo: Path,
+    repo: Path | None,
     model: str | None,
     script: Path | None,
-    image: str,
+    image: str | None,
     apply: bool,
     as_json: bool,
-    language: str,
+    language: str | None,
     max_iterations: int,
     max_cost: float | None,
     max_seconds: float | None,
@@ -41,21 +44,35 @@ def run_agent(
     allow: Sequence[str] = (),
     cache: Path | None = None,
     network_log: Path | None = None,
+    agent: str | None = None,
+    agents: Sequence[Path] = (),
+    given: Sequence[str] = (),
 ) -> int:
     """The command ``gamebox agent``; returns its exit code. Raises SandboxError for bad input."""
     if not task.strip():
         raise bad_input("The task is empty.", 'Say what to do, as in: gamebox agent "make the failing test pass" ...')
-    if language not in LANGUAGES:
-        raise bad_input(f"--language {language!r} is not known.", f"Use {' or '.join(LANGUAGES)}.")
+    if language is not None and language not in LANGUAGES:
+        raise bad_input(f"--language {language!r} is not known.", f"Use one of: {', '.join(sorted(LANGUAGES))}.")
+    hub = default(agents)
+    spec = hub.load(agent or DEFAULT_AGENT)
+    inputs = inputs_of(spec, task, given)
+    if spec.needs_repo and repo is None:
+        raise bad_input(f"The agent {spec.name} works on a repository, and none was named.", "Name its folder with --repo.")
+    if apply and repo is None:
+        raise bad_input("--apply means nothing without --repo.", "Name the folder to write to with --repo, or leave --apply out.")
     budget = budget_of(max_iterations, max_seconds, max_tokens, max_cost)
     job = Job(
         task=task,
         repo=repo,
-        brain=brain_of(model, script, budget),
+        brain=brain_for(spec, model, script, budget),
         open_environment=opener(
-            image, memory=memory, cpus=cpus, local=local, network=network, allow=allow, cache=cache, network_log=network_log
+            image or spec.image or DEFAULT_IMAGE, memory=memory, cpus=cpus, local=local, network=network, allow=allow, cache=cache,
+            network_log=network_log,
         ),
-        language=LANGUAGES[language](),
+        spec=spec,
+        hub=hub,
+        inputs=inputs,
+        language=None if language is None else language_of(language, {}),
         budget=budget,
         apply=apply,
     )
@@ -67,6 +84,45 @@ def run_agent(
     elif outcome.diff:
         Screen(sys.stdout).diff(outcome.diff)
     return outcome.exit_code
+
+
+def inputs_of(spec: AgentSpec, task: str, given: Sequence[str]) -> dict[str, Any]:
+    """The inputs of ``spec`` from KEY=VALUE each; the task is its input of that name. Values are JSON where its schema asks for
+    anything but a text. Raises SandboxError.
+    """
+    properties: Any = spec.inputs.get("properties", {})
+    inputs: dict[str, Any] = {"task": task} if "task" in properties else {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise bad_input(f"--input {text[:200]!r} is not KEY=VALUE.", "Write it as in --input summary='a library'.")
+        if key not in properties:
+            raise bad_input(
+                f"The agent {spec.name} has no input {key[:80]!r}.", f"It has: {', '.join(properties) or 'none'}."
+            )
+        inputs[key] = _value(key, value, properties[key])
+    check_inputs(spec, inputs)
+    return inputs
+
+
+def _value(key: str, text: str, schema: Any) -> Any:
+    if not isinstance(schema, dict) or schema.get("type", "string") == "string":
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        kind = schema["type"]
+        raise bad_input(f"--input {key}={text[:80]!r} is no JSON, and {key} is {kind}.", "Write it as JSON.") from error
+
+
+def brain_for(spec: AgentSpec, model: str | None, script: Path | None, budget: Budget) -> Brain | None:
+    """The brain the options name, None for an agent that asks no model. Raises SandboxError."""
+    if spec.needs_model:
+        return brain_of(model, script, budget)
+    if model is not None or script is not None:
+        option = "--model" if model is not None else "--script"
+        raise bad_input(f"{option} means nothing with the agent {spec.name}: it asks no model.", f"Leave {option} out.")
+    return None
 
 
 def run_check(target: str) -> int:
@@ -149,6 +205,9 @@ def tell(outcome: Outcome, screen: Screen) -> None:
     result: Any = outcome.run.result
     if isinstance(result, dict) and isinstance(result.get("summary"), str):
         screen.line(f"\n{result['summary']}")
+    elif isinstance(result, dict) and outcome.run.ok:
+        for name, value in result.items():
+            screen.line(f"\n{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
     screen.line(f"\n{summary_line(outcome.run)}", "green" if outcome.run.ok else "yellow")
     error = outcome.run.error
     if getattr(error, "hint", ""):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ from sandbox.errors import SandboxError
 from sandbox.interrupts import terminated_like_interrupted, uninterrupted
 from sandbox.network.connections import Connection
 
+from . import lineage
 from .budget import Budget
-from .coding import coding_agent
-from .language import AgentLanguage, FunctionCallingLanguage
+from .hub import AgentSpec, Hub, Setting, build
+from .language import AgentLanguage
+from .loop import Agent
 from .model.brain import Brain
 from .proof import Proof, prove
 from .repo.applying import apply
@@ -28,17 +30,21 @@ from .status import RunStatus
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is to be done. ``open_environment`` makes the sandbox around a folder that is copied into it.
+    """What is to be done, and by which agent of ``hub``. ``open_environment`` makes the sandbox around a folder that is copied
+    into it: ``repo``, or an empty one where that is None. ``language`` is the agent's own unless it is given.
 
     ``apply`` writes the changes back to ``repo``, only after a run that finished. ``proofs`` are commands that must
     then exit with 0 in the sandbox.
     """
 
     task: str
-    repo: Path
-    brain: Brain
+    repo: Path | None
+    brain: Brain | None
     open_environment: Callable[[Path], Environment]
-    language: AgentLanguage = field(default_factory=FunctionCallingLanguage)
+    spec: AgentSpec
+    hub: Hub
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    language: AgentLanguage | None = None
     budget: Budget = field(default_factory=Budget)
     apply: bool = False
     proofs: tuple[str, ...] = ()
@@ -91,10 +97,7 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
     Raises SandboxError for what is wrong before the run begins (no repository, no engine, no image).
     """
     with terminated_like_interrupted(), scratch_folder() as scratch:
-        snapshot = take(job.repo.absolute(), scratch / "before")
-        for path in snapshot.left_out:
-            screen.line(f"left out: {path} is a link that leads out of the repository", "yellow")
-        screen.line(f"into the sandbox: {files(snapshot.files)} of {job.repo}", "dim")
+        snapshot = _taken(job.repo, scratch, screen)
         environment = job.open_environment(snapshot.copy)
         try:
             environment.start()
@@ -109,11 +112,33 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
         return replace(outcome, connections=environment.connections)  # those too that its end has cut
 
 
+def _taken(repo: Path | None, scratch: Path, screen: Screen) -> Snapshot:
+    """The files that go into the sandbox; none where there is no repository."""
+    if repo is None:
+        (scratch / "empty").mkdir()
+        return take(scratch / "empty", scratch / "before")
+    snapshot = take(repo.absolute(), scratch / "before")
+    for path in snapshot.left_out:
+        screen.line(f"left out: {path} is a link that leads out of the repository", "yellow")
+    screen.line(f"into the sandbox: {files(snapshot.files)} of {repo}", "dim")
+    return snapshot
+
+
 def _run(job: Job, environment: Environment, screen: Screen) -> AgentRun:
-    agent = coding_agent(job.brain, environment, language=job.language, budget=job.budget)
-    agent.hooks.append(LiveView(screen, agent.actions))
+    def watched(agent: Agent, setting: Setting) -> None:
+        name = setting.spec.name if setting.depth and setting.spec is not None else ""
+        agent.hooks.insert(0, LiveView(screen, agent.actions, name))
+
+    agent = build(
+        job.spec,
+        Setting(
+            environment=environment, hub=job.hub, brain=job.brain, budget=job.budget, inputs=job.inputs, language=job.language,
+            on_built=watched,
+        ),
+    )  # fmt: skip
     try:
-        return agent.execute(job.task)
+        with lineage.within(job.spec.name):
+            return agent.execute(job.task)
     except KeyboardInterrupt:
         if agent.last_run is None:
             raise

@@ -40,6 +40,9 @@ class Kit:
     def restore(self, state: Any) -> None:
         """Take over what ``snapshot`` gave, maybe in an earlier process. Raises ValueError for what is no such state."""
 
+    def cancel(self) -> None:
+        """The run is cancelled, maybe from another thread: end what an action of this kit is waiting for."""
+
     def close(self) -> None:
         """Release what is held outside of the environment; may be called more than once."""
 

@@ -65,16 +65,18 @@ class Screen:
 
 
 class LiveView(Hooks):
-    """Shows what the agent thinks, does and gets back."""
+    """Shows what the agent thinks, does and gets back; each step with ``name``, if there is one."""
 
-    def __init__(self, screen: Screen, registry: ActionRegistry) -> None:
+    def __init__(self, screen: Screen, registry: ActionRegistry, name: str = "") -> None:
         self.screen = screen
         self.registry = registry
+        self.name = name
 
     def on_action(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
         """Show the thought and the call."""
         thought = thought_of(step.response)
-        self.screen.line(f"\n[{step.number}] {_cut(thought, 6)}".rstrip(), "bold")
+        mark = f"{self.name} {step.number}".strip()
+        self.screen.line(f"\n[{mark}] {_cut(thought, 6)}".rstrip(), "bold")
         if step.tool is not None:
             self.screen.line(f"  → {step.tool} {main_argument(step.args)}".rstrip(), "cyan")
 

@@ -12,12 +12,14 @@ class RunStatus(StrEnum):
     """Every way in which a run can end."""
 
     finished = "finished"  # a terminal action was carried out
+    rejected = "rejected"  # the agent says that the task cannot be done
     stopped = "stopped"  # a hook asked for it
     max_iterations = "max_iterations"
     max_seconds = "max_seconds"
     max_tokens = "max_tokens"
     max_cost = "max_cost"
     no_valid_action = "no_valid_action"  # too many replies in a row from which no action could be carried out
+    unexpected = "unexpected"  # a script met another answer than it expects
     cancelled = "cancelled"
     model_failed = "model_failed"
     environment_lost = "environment_lost"

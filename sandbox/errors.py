@@ -105,6 +105,9 @@ class ErrorCode(StrEnum):
     context_window_exceeded = "context_window_exceeded"
     real_calls_forbidden = "real_calls_forbidden"
     apply_refused = "apply_refused"
+    delegation_refused = "delegation_refused"
+    delegate_not_finished = "delegate_not_finished"
+    read_only = "read_only"
 
 
 class SandboxError(Exception):

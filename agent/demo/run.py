@@ -8,6 +8,8 @@ from pathlib import Path
 
 from agent.budget import Budget
 from agent.commands import brain_of, opener, tell, tell_proofs
+from agent.hub import AgentSpec, Hub
+from agent.hub.finding import built_in
 from agent.job import Job, carry_out
 from agent.model.brain import Brain
 from agent.model.scripted import ScriptedModel
@@ -30,11 +32,14 @@ def run_demo(model: str | None, image: str) -> int:
         screen.line(f"  {citation}", "dim")
     with tempfile.TemporaryDirectory(prefix="gamebox-demo-") as scratch:
         repo = fetch_source(Path(scratch), screen.line)
+        hub = Hub(spec for spec in built_in() if isinstance(spec, AgentSpec))
         job = Job(
             task=CASE.task,
             repo=repo,
             brain=brain,
             open_environment=opener(image, local=False),
+            spec=hub.load("coding"),
+            hub=hub,
             budget=budget,
             proofs=(CASE.reproduce_command, CASE.test_command),
         )

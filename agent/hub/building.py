@@ -8,11 +8,13 @@ from typing import Any
 
 from agent.actions import Action
 from agent.budget import Budget
+from agent.hooks import Hooks
 from agent.kits import EquippedEnvironment, Kit
 from agent.loop import Agent
 from agent.model.brain import Brain
 from agent.registry import ActionRegistry
 from agent.tools import SandboxAction, finish_action, think_action
+from agent.tools.sandbox_tools import HOST_ONLY
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations import OPERATIONS
 
@@ -20,6 +22,18 @@ from . import catalogue
 from .setting import Setting
 from .spec import AgentSpec
 from .templates import filled
+
+WRITING = frozenset({"write", "edit", "make_dir", "move", "delete"})
+
+
+class HubAgent(Agent):
+    """The one loop; cancelling it cancels what its kits wait for, too: the agents it has delegated to, for one."""
+
+    def cancel(self) -> None:
+        """See the base class."""
+        super().cancel()
+        for kit in getattr(self.environment, "kits", ()):
+            kit.cancel()
 
 
 def build(spec: AgentSpec, setting: Setting) -> Agent:
@@ -30,7 +44,42 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
     """
     check_inputs(spec, setting.inputs)
     setting = replace(setting, spec=spec)
+    if spec.read_only:
+        setting = read_only(setting)
     kits: list[Kit] = []
+    registry = _registry(spec, setting, kits)
+    brain = spec.brain(setting) if spec.brain is not None else setting.brain
+    # Those that watch come before those that may end a run: what ends it is still seen by them.
+    hooks = [*setting.hooks, *(hook for kit in kits for hook in kit.hooks()), *_watching(brain)]
+    made = HubAgent(
+        [_filled(goal, spec, setting.inputs) for goal in spec.goals],
+        setting.language or catalogue.language(spec.language, spec.language_options),
+        registry,
+        _wrapped(brain, spec, setting),
+        EquippedEnvironment(setting.environment, kits),
+        hooks=hooks,
+        budget=_budget(spec, setting.budget),
+        new_memory=setting.new_memory or catalogue.memory(spec.memory, spec.memory_options),
+    )
+    if setting.on_built is not None:
+        setting.on_built(made, setting)
+    return made
+
+
+def _watching(brain: object) -> list[Hooks]:
+    return [brain] if isinstance(brain, Hooks) else []
+
+
+def read_only(setting: Setting) -> Setting:
+    """The same with an environment in which nothing of the workspace can be changed."""
+    from agent.read_only import ReadOnlyEnvironment
+
+    environment = ReadOnlyEnvironment(setting.environment)
+    return replace(setting, environment=environment, hooks=[*setting.hooks, environment.until_the_end])
+
+
+def _registry(spec: AgentSpec, setting: Setting, kits: list[Kit]) -> ActionRegistry:
+    """The actions of the spec; kits are added to ``kits``."""
     registry = ActionRegistry()
     for name in spec.actions:
         for action in _actions(name, spec, setting, kits):
@@ -41,17 +90,7 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
             f"The agent {spec.name!r} has no action that ends a run.",
             'Add "finish" to its actions.',
         )
-    equipped = EquippedEnvironment(setting.environment, kits)
-    return Agent(
-        [_filled(goal, spec, setting.inputs) for goal in spec.goals],
-        setting.language or catalogue.language(spec.language, spec.language_options),
-        registry,
-        _brain(spec, setting),
-        equipped,
-        hooks=[*(hook for kit in kits for hook in kit.hooks()), *setting.hooks],
-        budget=_budget(spec, setting.budget),
-        new_memory=setting.new_memory or catalogue.memory(spec.memory, spec.memory_options),
-    )
+    return registry
 
 
 def check_inputs(spec: AgentSpec, inputs: Mapping[str, Any]) -> None:
@@ -73,6 +112,12 @@ def _filled(goal: Any, spec: AgentSpec, inputs: Mapping[str, Any]) -> Any:
 
 
 def _actions(name: str, spec: AgentSpec, setting: Setting, kits: list[Kit]) -> list[Action]:
+    if spec.read_only and name in WRITING:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The agent {spec.name!r} is read-only and names the action {name!r}.",
+            "Take one of the two out.",
+        )
     if name in catalogue.KITS:
         kits.append(catalogue.kit(name, setting, spec.kit_options.get(name, {})))
         return list(kits[-1].actions())
@@ -80,9 +125,9 @@ def _actions(name: str, spec: AgentSpec, setting: Setting, kits: list[Kit]) -> l
         return [finish_action(spec.outputs)]
     if name == "think":
         return [think_action()]
-    if name in OPERATIONS:
+    if name in OPERATIONS and name not in HOST_ONLY:
         return [SandboxAction(name)]
-    known = sorted({*catalogue.KITS, *OPERATIONS, "finish", "think"})
+    known = sorted({*catalogue.KITS, *OPERATIONS, "finish", "think"} - HOST_ONLY)
     raise SandboxError(
         ErrorCode.invalid_configuration,
         f"The agent {spec.name!r} names an action {name!r}, which is not there.",
@@ -90,8 +135,7 @@ def _actions(name: str, spec: AgentSpec, setting: Setting, kits: list[Kit]) -> l
     )
 
 
-def _brain(spec: AgentSpec, setting: Setting) -> Brain:
-    brain = spec.brain(setting) if spec.brain is not None else setting.brain
+def _wrapped(brain: Brain | None, spec: AgentSpec, setting: Setting) -> Brain:
     if brain is None:
         raise SandboxError(
             ErrorCode.invalid_configuration,

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent.kits import Kit
-from agent.language import AgentLanguage
-from agent.memory import Memory
-from agent.model.brain import Brain
 from sandbox.errors import ErrorCode, SandboxError
 
-from .setting import Setting
+if TYPE_CHECKING:  # the commands that list agents are to be fast
+    from agent.kits import Kit
+    from agent.language import AgentLanguage
+    from agent.memory import Memory
+    from agent.model.brain import Brain
+
+    from .setting import Setting
 
 # Name → where it is. A kit is made as ``Kit(setting, **options)``, a language and a memory as ``Class(**options)``, a middleware as
 # ``function(brain, setting)``.
-KITS: dict[str, str] = {}
+KITS: dict[str, str] = {
+    "delegate": "agent.tools.delegate:DelegateKit",
+    "reject": "agent.tools.rejecting:RejectKit",
+}
 LANGUAGES: dict[str, str] = {
     "function_calling": "agent.language:FunctionCallingLanguage",
     "json": "agent.language:JsonLanguage",
+    "structured": "agent.language.structured:StructuredLanguage",
 }
 MEMORIES: dict[str, str] = {"window": "agent.memory:WindowMemory"}
 MIDDLEWARE: dict[str, str] = {}

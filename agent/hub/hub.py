@@ -5,10 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sandbox.errors import ErrorCode, SandboxError
 
 from .spec import AgentSpec
+
+if TYPE_CHECKING:
+    from agent.loop import Agent
+
+    from .setting import Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +55,9 @@ class Hub:
             f"There is no agent {name[:200]!r}.",
             f"{meant}There are: {', '.join(self.names()) or 'none'}.",
         )
+
+    def build(self, name: str, setting: Setting) -> Agent:
+        """The agent of that name in ``setting``. Raises SandboxError, as ``load`` and ``building.build`` do."""
+        from .building import build
+
+        return build(self.load(name), setting)

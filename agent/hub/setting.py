@@ -13,6 +13,7 @@ from agent.model.brain import Brain
 from sandbox.environment import Environment
 
 if TYPE_CHECKING:
+    from agent.loop import Agent
     from agent.memory import Memory
 
     from .hub import Hub
@@ -25,7 +26,9 @@ class Setting:
 
     ``brain`` may be None only for specs that bring their own. ``language`` replaces that of the spec. ``ask_user`` is asked a
     question and answers, or answers None where nobody is there. ``depth`` counts the delegations above. ``new_memory`` replaces
-    the memory of the spec. ``spec`` is filled in by ``build``.
+    the memory of the spec. ``spec`` is filled in by ``build``. ``on_built`` is given each agent that is built with this setting,
+    those that are delegated to as well, and the setting it was built in: to lay a record or approvals around
+    ``agent.environment``, and to add hooks. ``agent.lineage`` then tells the runs apart.
     """
 
     environment: Environment
@@ -39,3 +42,4 @@ class Setting:
     depth: int = 0
     new_memory: Callable[[], Memory] | None = None
     spec: AgentSpec | None = None
+    on_built: Callable[[Agent, Setting], None] | None = None

@@ -23,7 +23,12 @@ class AgentSpec:
     sandbox, single tools, and kits; nothing else can be carried out. ``language`` and ``memory`` are names of the catalogue, with
     options. ``inputs`` and ``outputs`` are JSON schemas; where there are outputs, they are the arguments of ``finish``.
     ``brain`` makes the brain of an agent that needs no model, from the setting; ``middleware`` are names of the catalogue that are
-    laid around a brain, the innermost first. ``max_iterations`` bounds a run where its caller's budget does not say less.
+    laid around a brain, the innermost first. A brain that is also a ``Hooks`` watches the runs it decides. ``max_iterations``
+    bounds a run where its caller's budget does not say less.
+
+    ``image`` is that of the sandbox it needs. ``needs_repo``: it works on a repository. ``read_only``: its commands may change
+    nothing in the workspace (see ``read_only.ReadOnlyEnvironment``). ``delegable``: other agents may delegate to it.
+    ``children_need_model``: it has a brain of its own, and those it delegates to have not. ``source`` says where it is from.
     """
 
     name: str
@@ -41,9 +46,13 @@ class AgentSpec:
     middleware: tuple[str, ...] = ()
     max_iterations: int | None = None
     image: str | None = None
+    needs_repo: bool = False
+    read_only: bool = False
+    delegable: bool = True
+    children_need_model: bool = False
     source: str = "python"
 
     @property
     def needs_model(self) -> bool:
-        """Whether its brain is the caller's."""
-        return self.brain is None
+        """Whether a model is asked, by it or by those it delegates to."""
+        return self.brain is None or self.children_need_model

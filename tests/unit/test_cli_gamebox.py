@@ -40,7 +40,7 @@ def test_help_names_the_commands() -> None:
     assert "gamebox doctor --runtime runsc" in gamebox("doctor", "--help").stdout
 
 
-COMMANDS = ("run", "ls", "rm", "agent", "demo", "check", "setup", "doctor", "version")
+COMMANDS = ("run", "ls", "rm", "agent", "demo", "check", "setup", "doctor", "version", "hub")
 
 
 def test_the_help_of_all_commands_is_looked_at() -> None:
@@ -143,7 +143,7 @@ FINISH = {"tool": "finish", "args": {"summary": "changed\x1b[31m"}}
             ("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--local", "--network", "open"),
             "--network open means",
         ),
-        (("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--language", "xml"), "function_calling or json"),
+        (("agent", "t", "--repo", "REPO", "--script", "SCRIPT", "--language", "xml"), "function_calling, json"),
         (("agent", "t", "--repo", "REPO", "--model", "anthropic/claude-sonnet-4-5"), "ANTHROPIC_API_KEY"),
         (("agent", "t", "--repo", "REPO", "--model", "nosuch-thing"), "provider/name"),
         (("agent", "t", "--repo", "REPO", "--model", "openai/no-such-model", "--max-cost", "1"), "--max-tokens"),

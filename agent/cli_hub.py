@@ -1,0 +1,157 @@
+"""The command ``gamebox hub``: which agents there are, and what one is made of."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from .hub import AgentSpec, Hub
+
+AGENTS_HELP = "Folder with further agents, which count before all others; may be repeated."
+
+app = typer.Typer(help="Look at the agents there are.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("ls")
+def ls(
+    agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP),  # noqa: B008
+    as_json: bool = typer.Option(False, "--json", help="Print a list as JSON."),
+) -> None:
+    """List the agents. Exit code 0: all could be loaded, 1: some could not, which standard error names."""
+    hub = _hub(agents)
+    specs = [hub.load(name) for name in hub.names()]
+    if as_json:
+        _print_json({"agents": [summary(s) for s in specs], "problems": [_problem(p) for p in hub.problems]})
+    else:
+        typer.echo(table([row(spec) for spec in specs]), nl=False)
+    _tell_problems(hub)
+    raise typer.Exit(1 if hub.problems else 0)
+
+
+@app.command("show")
+def show(
+    name: str = typer.Argument(..., help="Name of the agent."),
+    agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP),  # noqa: B008
+    as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
+) -> None:
+    """Show what one agent is made of, and its goals with its inputs in their places as <name>."""
+    hub = _hub(agents)
+    spec = hub.load(name)
+    _tell_problems(hub)
+    whole = {**summary(spec), **details(spec)}
+    if as_json:
+        _print_json(whole)
+        return
+    goals = whole.pop("goals")
+    for key, value in whole.items():
+        typer.echo(f"{key}: {_worded(value)}")
+    for goal in goals:
+        typer.echo(f"\n## {goal['name']}\n{goal['description']}")
+
+
+def summary(spec: AgentSpec) -> dict[str, Any]:
+    """What a list says of an agent."""
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "needs_model": spec.needs_model,
+        "needs_repo": spec.needs_repo,
+        "read_only": spec.read_only,
+        "actions": list(spec.actions),
+        "source": spec.source,
+    }
+
+
+def details(spec: AgentSpec) -> dict[str, Any]:
+    """The rest of it, with its goals filled in as far as that can be done without its inputs."""
+    return {
+        "language": spec.language,
+        "language_options": dict(spec.language_options),
+        "memory": spec.memory,
+        "memory_options": dict(spec.memory_options),
+        "kit_options": {name: dict(options) for name, options in spec.kit_options.items()},
+        "middleware": list(spec.middleware),
+        "inputs": dict(spec.inputs),
+        "outputs": dict(spec.outputs),
+        "max_iterations": spec.max_iterations,
+        "image": spec.image,
+        "goals": [
+            {"priority": goal.priority, "name": goal.name, "description": _filled(goal.description, spec)}
+            for goal in spec.goals
+        ],
+    }
+
+
+def row(spec: AgentSpec) -> tuple[str, str, str, str, str]:
+    """What the table says of an agent."""
+    shown = ", ".join(spec.actions[:4]) + (f" and {len(spec.actions) - 4} more" if len(spec.actions) > 4 else "")
+    return spec.name, "model" if spec.needs_model else "-", shown, spec.source, spec.description
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> str:
+    """The rows below their headings, in columns; the last one is as long as it is."""
+    head = ("NAME", "NEEDS", "ACTIONS", "SOURCE", "DESCRIPTION")
+    clean = [head, *[tuple(" ".join(cell.split()) for cell in line) for line in rows]]
+    widths = [max(len(line[n]) for line in clean) for n in range(len(head) - 1)]
+    lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[-1]]) for line in clean]
+    return "".join(f"{_plain(line)}\n" for line in lines)
+
+
+def _hub(agents: Sequence[Path]) -> Hub:
+    from .hub.finding import PROJECT_FOLDER, default
+
+    named = {folder.resolve() for folder in agents}
+    if PROJECT_FOLDER.is_dir() and PROJECT_FOLDER.resolve() not in named:
+        typer.echo(f"not loaded: the agents of {PROJECT_FOLDER}; name the folder with --agents if you trust it", err=True)
+    return default(agents)
+
+
+def _filled(text: str, spec: AgentSpec) -> str:
+    """The text with <name> for each input that is a text; as it is written where that cannot be filled in."""
+    from sandbox.errors import SandboxError
+
+    from .hub.templates import filled
+
+    try:
+        return filled(text, {name: f"<{name}>" for name in spec.inputs.get("properties", {})}, spec)
+    except SandboxError:
+        return text
+
+
+def _worded(value: Any) -> str:
+    import json
+
+    if value is None or value in ({}, []):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return _plain(", ".join(map(str, value)))
+    return _plain(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _tell_problems(hub: Hub) -> None:
+    for problem in hub.problems:
+        typer.echo(_plain(f"not loaded: {problem.where}: {problem.what}"), err=True)
+
+
+def _problem(problem: Any) -> dict[str, str]:
+    return {"where": problem.where, "what": problem.what}
+
+
+def _plain(text: str) -> str:
+    """Texts of files may hold what would steer a terminal."""
+    from .show import clean
+
+    return clean(text)
+
+
+def _print_json(data: Any) -> None:
+    import json
+
+    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")

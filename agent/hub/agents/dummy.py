@@ -1,0 +1,163 @@
+"""The dummy: an agent without a model that does one of everything and checks each answer, to see whether all of it works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from agent.goals import Goal
+from agent.hub.spec import AgentSpec
+
+if TYPE_CHECKING:
+    from agent.hub.setting import Setting
+    from agent.model.expecting import Answers, Expected, ExpectingScript
+
+FOLDER = "gamebox-dummy"
+REFUSER = "dummy_refuser"
+_SERVER = f"python3 -u -m http.server --bind 127.0.0.1 --directory {FOLDER} 0"
+ACTIONS = (
+    "think", "make_dir", "write", "read", "edit", "list", "search", "move", "run", "end_session", "wait_for", "browse", "logs",
+    "processes", "kill", "send", "screen", "resize", "usage", "delegate", "delete", "finish",
+)  # fmt: skip
+
+
+def script() -> list[Expected]:
+    """The steps: files, commands and their sessions, a server, programs that are talked with, another agent."""
+    return [*_files(), *_commands(), *_server(), *_talking(), *_end()]
+
+
+def _files() -> list[Expected]:
+    from agent.model.expecting import Expected
+
+    path = f"{FOLDER}/hello.sh"
+    return [
+        Expected("think", {"thought": "One of everything."}, {"tool_executed": True}),
+        Expected("make_dir", {"path": FOLDER}, _good(path=FOLDER, created=True)),
+        Expected("write", {"path": path, "content": "echo hello\n"}, _good(path=path, size_bytes=11, created=True)),
+        Expected("read", {"path": path}, _good(content="echo hello\n", total_lines=1, truncated=False)),
+        Expected("edit", {"path": path, "old_text": "hello", "new_text": "hello, world"}, _good(replacements=1)),
+        Expected("list", {"path": FOLDER}, _good(entries=[{"path": re.compile("hello.sh$"), "type": "file"}])),
+        Expected("search", {"pattern": "wor.d", "path": FOLDER}, _good(matches=[{"line": 1, "text": "echo hello, world"}])),
+        Expected("move", {"source": path, "target": f"{FOLDER}/greet.sh"}, _good(target=f"{FOLDER}/greet.sh")),
+        Expected("read", {"path": path}, {"tool_executed": False, "code": "path_not_found", "effects": "none"}),
+    ]
+
+
+def _commands() -> list[Expected]:
+    from agent.model.expecting import Expected
+
+    session = {"session": "dummy"}
+    return [
+        Expected("run", {"command": f"sh {FOLDER}/greet.sh"}, _good(exit_code=0, output="hello, world\n")),
+        Expected("run", {"command": "exit 3", "session": "dummy-exits"}, _good(exit_code=3)),
+        Expected("run", {"command": f"cd {FOLDER}; export GREETING=hi", **session}, _good(exit_code=0)),
+        Expected("run", {"command": 'echo "$GREETING $(ls)"', **session}, _good(output="hi greet.sh\n")),
+        Expected("end_session", session, _good()),
+    ]
+
+
+def _server() -> list[Expected]:
+    from agent.model.expecting import Expected
+
+    def server(answers: Answers) -> Mapping[str, Any]:
+        return {"id": _result(answers, -1)["id"]}
+
+    def page(answers: Answers) -> Mapping[str, Any]:
+        return {"url": f"http://127.0.0.1:{_result(answers, -1)['groups'][0]}/greet.sh"}
+
+    def same(back: int) -> Callable[[Answers], Mapping[str, Any]]:
+        return lambda answers: {"id": _result(answers, back)["id"]}
+
+    return [
+        Expected("run", {"command": _SERVER, "background": True}, _good(running=True)),
+        Expected("wait_for", lambda a: {**server(a), "log": r"port (\d+)"}, _good(running=True, groups=[re.compile("^[0-9]+$")])),
+        Expected("browse", page, _good(status=200, text=re.compile("echo hello, world"))),
+        Expected("logs", same(-2), _good(running=True, content=re.compile("GET /greet.sh"))),
+        Expected("processes", same(-3), {"tool_executed": True}),
+        Expected("kill", same(-4), _good(survivors=0, already_ended=False)),
+    ]
+
+
+def _talking() -> list[Expected]:
+    from agent.model.expecting import Expected
+
+    def it(back: int, **more: Any) -> Callable[[Answers], Mapping[str, Any]]:
+        return lambda answers: {"id": _result(answers, back)["id"], **more}
+
+    asks = "read -p 'name? ' name; echo \"hello, $name\""
+    return [
+        Expected("run", {"command": asks, "wait_seconds": 0.5}, _good(running=True)),
+        Expected("send", it(-1, text="dummy\n", wait_seconds=10), _good(output=re.compile("hello, dummy"), exit_code=0)),
+        Expected("run", {"command": "cat", "pty": True, "wait_seconds": 0.5, "rows": 10, "cols": 40}, _good(running=True)),
+        Expected("send", it(-1, text="on a screen\n", wait_seconds=1), _good(running=True, terminal=True)),
+        Expected("screen", it(-1), _good(text=re.compile("^on a screen\non a screen"), rows=10, cols=40)),
+        Expected("resize", it(-1, rows=20, cols=60), {"tool_executed": True}),
+        Expected("kill", it(-2), _good(survivors=0, already_ended=False)),
+    ]
+
+
+def _end() -> list[Expected]:
+    from agent.model.expecting import Expected
+
+    refused = {
+        "tool_executed": False,
+        "code": "delegate_not_finished",
+        "result": {"status": "rejected", "outputs": {"reason": _REASON}, "usage": {"calls": 0, "steps": 1}},
+    }
+    return [
+        Expected("usage", {}, {"tool_executed": True}),
+        Expected("delegate", {"agent": REFUSER, "inputs": {"task": "Refuse."}}, refused),
+        Expected("delete", {"path": FOLDER, "recursive": True}, _good(entries_deleted=2)),
+        Expected("finish", {"summary": "One of everything was done, and answered as it should be."}, {"tool_executed": True}),
+    ]
+
+
+_REASON = "It is asked only to see how a task is rejected."
+
+
+def _good(**result: Any) -> dict[str, Any]:
+    return {"tool_executed": True, "result": result}
+
+
+def _result(answers: Answers, at: int) -> Mapping[str, Any]:
+    result: Mapping[str, Any] = answers[at]["result"]
+    return result
+
+
+def _dummy(setting: Setting) -> ExpectingScript:  # noqa: ARG001  a spec's brain is made of a setting
+    from agent.model.expecting import ExpectingScript
+
+    return ExpectingScript(script())
+
+
+def _refuser(setting: Setting) -> ExpectingScript:  # noqa: ARG001
+    from agent.model.expecting import Expected, ExpectingScript
+
+    return ExpectingScript([Expected("reject", {"reason": _REASON})])
+
+
+SPECS = (
+    AgentSpec(
+        name="dummy",
+        description="Does one of everything by a script and checks each answer: to see whether the whole way works. Asks no model.",
+        goals=(Goal(1, "task", "Do the script, and check each answer."),),
+        actions=ACTIONS,
+        kit_options={"delegate": {"agents": [REFUSER]}},
+        language="structured",
+        memory_options={"limit": 10_000},
+        brain=_dummy,
+        delegable=False,
+        source="built in",
+    ),
+    AgentSpec(
+        name=REFUSER,
+        description="Rejects whatever it is asked: a part of the dummy.",
+        goals=(Goal(1, "task", "Reject the task."),),
+        actions=("reject",),
+        language="structured",
+        brain=_refuser,
+        delegable=False,
+        source="built in",
+    ),
+)

@@ -1,0 +1,97 @@
+"""The hub that the command uses: the product's own agents, the user's, and those of other packages."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from .files import read, scan
+from .hub import Hub, Problem
+from .spec import AgentSpec
+
+GROUP = "gamebox.agents"
+# The agent of ``gamebox agent`` where none is named.
+DEFAULT_AGENT = "coding"
+FOLDERS_VARIABLE = "GAMEBOX_AGENTS"
+PROJECT_FOLDER = Path(".gamebox/agents")
+_OWN = Path(__file__).with_name("agents")
+# Agents whose brain is Python, each with SPECS.
+_MODULES = ("agent.hub.agents.delegator", "agent.hub.agents.dummy")
+Found = AgentSpec | Problem
+
+
+def default(folders: Iterable[str | os.PathLike[str]] = ()) -> Hub:
+    """All agents there are, read anew; what could not be loaded is in ``problems``, and never stops the others.
+
+    Of several with one name the first of these counts: ``folders`` (the later ones first), those of GAMEBOX_AGENTS, the user's
+    own folder, the product's. A package cannot replace any of them. The folder .gamebox/agents of a repository is read only where
+    it is named: what a repository brings must not become the agent unasked.
+    """
+    hub = Hub()
+    named = [Path(folder) for folder in folders]
+    set_up = [Path(part) for part in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if part]
+    for folder in (*reversed(named), *set_up):
+        _take(hub, scan(folder))
+    if (own := user_folder()).is_dir():
+        _take(hub, scan(own))
+    _take(hub, built_in())
+    for where, found in packaged():
+        _take(hub, found, where)
+    return hub
+
+
+def user_folder() -> Path:
+    """Where the user's own agents are: ~/.config/gamebox/agents, or below XDG_CONFIG_HOME."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".config") / "gamebox" / "agents"
+
+
+def built_in() -> Iterator[Found]:
+    """The product's own agents."""
+    yield from read(sorted(_OWN.glob("*.md")) + sorted((_OWN / "micro").glob("*.md")), trusted=True)
+    for name in _MODULES:
+        yield from importlib.import_module(name).SPECS
+
+
+def packaged() -> Iterator[tuple[str, list[Found]]]:
+    """What other packages bring as entry points of the group gamebox.agents: a spec, several, or a callable that answers either."""
+    for point in sorted(metadata.entry_points(group=GROUP), key=lambda p: (p.name, p.value)):
+        of = f" of {point.dist.name}" if point.dist is not None else ""
+        where = f"entry point {point.name}{of}"
+        try:
+            loaded: Any = point.load()
+            specs = _specs(loaded() if callable(loaded) else loaded)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  another package may raise anything
+            yield where, [Problem(where, f"it cannot be loaded: {type(error).__name__}: {error}"[:500])]
+            continue
+        yield where, specs
+
+
+def _specs(loaded: Any) -> list[Found]:
+    found = list(loaded) if isinstance(loaded, Sequence) and not isinstance(loaded, str) else [loaded]
+    for spec in found:
+        if not isinstance(spec, AgentSpec):
+            raise TypeError(f"it gives {type(spec).__name__}, not an AgentSpec, a list of them, or what answers one")
+    return found
+
+
+def _take(hub: Hub, found: Iterable[Found], package: str | None = None) -> None:
+    """Register what is not there from a place that counts before; what one place has twice is a problem, so is what a package
+    has that is taken.
+    """
+    here: dict[str, str] = {}
+    before = set(hub.names())
+    for item in found:
+        if isinstance(item, Problem):
+            hub.problems.append(item)
+        elif item.name in here or (package is not None and item.name in before):
+            first = here.get(item.name) or hub.load(item.name).source
+            hub.problems.append(Problem(package or item.source, f"the name {item.name!r} is taken by that of {first}"))
+        else:
+            here[item.name] = item.source
+            if item.name not in before:
+                hub.register(item)

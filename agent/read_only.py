@@ -1,0 +1,177 @@
+"""An environment in which an agent can look and run commands, and the files of the workspace stay as they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sandbox import results as res
+from sandbox.envelope import Envelope, Failure, Success
+from sandbox.environment import ActionLike, Environment
+from sandbox.errors import ErrorCode
+from sandbox.operations import OPERATIONS, Request
+from sandbox.results.state import ChangedPath
+from sandbox.watching import Watch
+
+from .envelopes import LOST
+from .hooks import Hooks
+from .run import AgentRun
+from .wrapped import WrappedEnvironment
+
+READING = frozenset({
+    "read", "list", "search", "run", "logs", "screen", "wait_for", "processes", "browse", "usage", "end_session",
+})  # fmt: skip
+# What programs write beside what they read: looking at a repository, or running its tests, is no change of it.
+CACHES = frozenset({"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis"})
+REFRESHED = frozenset({".git/index"})
+_NAMED = 20
+
+
+class ReadOnlyEnvironment(WrappedEnvironment):
+    """``inner``, whose workspace is as it was after each command; operations that write are refused.
+
+    After each command the workspace is compared with what it was before the first (a checkpoint, kept on the host until the run
+    ends). What was created, modified or deleted is undone, and the answer is the failure ``read_only`` that names it and has the
+    command's result. Commands run in the foreground, and what one leaves running is killed. Caches of Python's tools and git's
+    index may change. It does not bound what a command does elsewhere: in /tmp, in the home folder until the next undoing, in a
+    database, on the network. Where something else runs in the sandbox nothing can be undone, which the failure says. Where the
+    state of files cannot be kept at all, commands are refused.
+    """
+
+    def __init__(self, inner: Environment) -> None:
+        super().__init__(inner)
+        self.until_the_end: Hooks = _Forget(self)
+        self._base: str | None = None
+
+    def execute_action(self, action: ActionLike, args: Any) -> dict[str, Any]:
+        """See the base class."""
+        operation = getattr(action, "operation", None)
+        if operation not in OPERATIONS or not isinstance(args, Mapping | None):
+            return self.inner.execute_action(action, args)
+        refusal = self._refusal(operation, args or {})
+        if refusal is not None:
+            return refusal.to_dict()
+        answer = self.inner.execute_action(action, args)
+        if operation != "run" or answer.get("code") in LOST:
+            return answer
+        result = answer.get("result") or {}
+        undone = self._undone(result.get("id"), result.get("left_running"))
+        if undone is None:
+            return answer
+        return {**undone.to_dict(), "result": result, "notices": answer.get("notices", [])}
+
+    def execute(self, operation: str, args: Mapping[str, Any], *, watch: Watch | None = None) -> Envelope[Any]:
+        """See the base class."""
+        return self._checked(operation, args, lambda: self.inner.execute(operation, args, watch=watch))
+
+    def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
+        """See the base class."""
+        args = request.model_dump(exclude_unset=True)
+        return self._checked(request.operation, args, lambda: super(ReadOnlyEnvironment, self).perform(request, watch))
+
+    def upload(
+        self, data_or_path: bytes | str | os.PathLike[str], path: str, **options: Any  # noqa: ARG002
+    ) -> Envelope[res.UploadResult]:
+        """Refused."""
+        return _refused("upload")
+
+    def forget(self) -> None:
+        """Let go of what is kept on the host."""
+        base, self._base = self._base, None
+        if base is not None:
+            self.inner.delete_checkpoint(base)
+
+    def _checked(self, operation: str, args: Mapping[str, Any], carry_out: Callable[[], Envelope[Any]]) -> Envelope[Any]:
+        refusal = self._refusal(operation, args)
+        if refusal is not None:
+            return refusal
+        answer = carry_out()
+        if operation != "run" or (isinstance(answer, Failure) and answer.code.value in LOST):
+            return answer
+        result = answer.result
+        undone = self._undone(getattr(result, "id", None), getattr(result, "left_running", 0))
+        if undone is None:
+            return answer
+        return Failure(
+            undone.code, undone.error, undone.hint, effects=undone.effects, result=result, notices=answer.notices
+        )
+
+    def _refusal(self, operation: str, args: Mapping[str, Any]) -> Failure[Any] | None:
+        """Why it is not carried out at all; before the first command the workspace is kept."""
+        if operation in OPERATIONS and operation not in READING:
+            return _refused(operation)
+        if operation != "run":
+            return None
+        # Not by equality: 0 seconds of waiting leave a command running as well.
+        given = {name: args.get(name) for name in ("background", "wait_seconds", "pty")}
+        going_on = next((name for name, value in given.items() if value is not None and value is not False), None)
+        if going_on is not None:
+            return Failure[Any](
+                ErrorCode.read_only,
+                f"This agent only reads, and its commands cannot go on in the background ({going_on}).",
+                "Run the command in the foreground, with timeout_seconds if it may take long.",
+                next_tool="run",
+            )
+        if self._base is None:
+            kept = self.inner.checkpoint()
+            if not kept.ok:
+                return Failure[Any](
+                    ErrorCode.read_only,
+                    f"No command is run: the files could not be kept as they are ({kept.error})",
+                    "Use read, list and search.",
+                    next_tool="read",
+                )
+            self._base = kept.unwrap().id
+        return None
+
+    def _undone(self, command: Any, left_running: Any) -> Failure[Any] | None:
+        """The failure that says what the last command changed, after that was undone; None if it changed nothing."""
+        if left_running and isinstance(command, str):
+            self.inner.execute("kill", {"id": command})
+        base = self._base or ""
+        compared = self.inner.changes(base, leftovers=True)
+        if not isinstance(compared, Success):
+            return Failure[Any](
+                ErrorCode.read_only,
+                f"Whether the command changed files could not be seen: {compared.error}",
+                "Use read, list and search from here on.",
+                effects="unknown",
+            )
+        changed = [change for change in compared.result.changes if _counts(change)]
+        if not changed:
+            return None
+        back = self.inner.rollback(base)
+        named = ", ".join(change.to_text() for change in changed[:_NAMED])
+        more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
+        return Failure[Any](
+            ErrorCode.read_only,
+            f"The command changed files, which this agent may only read: {named}{more}.",
+            "The changes were undone. Look without changing anything; what a command must write belongs below /tmp."
+            if back.ok
+            else f"The changes could NOT be undone: {back.error} Say so in your answer.",
+            effects="none" if back.ok else "partial",
+        )
+
+
+class _Forget(Hooks):
+    def __init__(self, environment: ReadOnlyEnvironment) -> None:
+        self._environment = environment
+
+    def on_terminate(self, run: AgentRun) -> None:  # noqa: ARG002
+        self._environment.forget()
+
+
+def _refused(operation: str) -> Failure[Any]:
+    return Failure[Any](
+        ErrorCode.read_only,
+        f"This agent only reads: {operation} is refused.",
+        f"Use one of: {', '.join(sorted(READING))}.",
+    )
+
+
+def _counts(change: ChangedPath) -> bool:
+    """Whether a change is one; the time of a folder changes with what is made and removed in it, which is listed itself."""
+    parts = change.path.split("/")
+    folder_only = change.kind == "folder" and change.change == "modified" and change.was is None and change.old_mode is None
+    return not (CACHES & set(parts) or change.path in REFRESHED or folder_only)

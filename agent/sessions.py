@@ -1,0 +1,85 @@
+"""An environment in which an agent has shell sessions of its own, in a sandbox that others work in, too."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from sandbox.envelope import Envelope
+from sandbox.environment import ActionLike, Environment
+from sandbox.operations import Request
+from sandbox.watching import Watch
+
+from .budget import Meter, current_meter
+from .wrapped import WrappedEnvironment
+
+_DEFAULT = "default"
+_NAME_CHARS = 64
+
+
+class OwnSessions(WrappedEnvironment):
+    """``inner``, where each session that is named, or left out, is one of this agent's own: folder and variables of the others'
+    are neither seen nor changed. Its description tells what is left of its budget.
+    """
+
+    def __init__(self, inner: Environment, prefix: str, above: str) -> None:
+        super().__init__(inner)
+        self._prefix = prefix
+        self._above = above
+        self._used: set[str] = set()
+
+    def execute_action(self, action: ActionLike, args: Any) -> dict[str, Any]:
+        """See the base class."""
+        return self.inner.execute_action(action, self._own(getattr(action, "operation", None), args))
+
+    def execute(self, operation: str, args: Mapping[str, Any], *, watch: Watch | None = None) -> Envelope[Any]:
+        """See the base class."""
+        return self.inner.execute(operation, self._own(operation, args), watch=watch)
+
+    def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
+        """See the base class."""
+        own = self._own(request.operation, {"session": getattr(request, "session", None)})
+        if request.operation in ("run", "end_session"):
+            request = request.model_copy(update=own)
+        return super().perform(request, watch)
+
+    def describe(self) -> dict[str, str]:
+        """What ``inner`` says, and what is left for this agent."""
+        meter = current_meter()
+        left = "" if meter is None else _left(meter)
+        return {**self.inner.describe(), "delegation": f"The agent {self._above} gave you this task and reads how you end.{left}"}
+
+    def end(self) -> None:
+        """Forget the sessions that were used."""
+        for name in sorted(self._used):
+            self.inner.execute("end_session", {"session": name})
+        self._used.clear()
+
+    def _own(self, operation: Any, args: Any) -> Any:
+        """The arguments with the session as it is called in ``inner``."""
+        if operation not in ("run", "end_session") or not isinstance(args, Mapping):
+            return args
+        name = args.get("session", _DEFAULT if operation == "run" else None)
+        if not isinstance(name, str) or not name:
+            return args
+        if len(name) > _NAME_CHARS:
+            return args  # which is refused
+        own = f"{self._prefix}.{name}" if name != _DEFAULT else self._prefix
+        if len(own) > _NAME_CHARS:
+            own = f"{self._prefix}.{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+        self._used.add(own)
+        return {**args, "session": own}
+
+
+def _left(meter: Meter) -> str:
+    budget, used = meter.budget, meter.usage
+    parts = [f"{budget.max_iterations} steps in all"]
+    seconds = meter.seconds_left()
+    if seconds is not None:
+        parts.append(f"{seconds:.0f} seconds left")
+    if budget.max_tokens is not None:
+        parts.append(f"{max(budget.max_tokens - used.total_tokens, 0)} tokens left")
+    if budget.max_cost_usd is not None:
+        parts.append(f"${max(budget.max_cost_usd - used.cost_usd, 0):.4f} left")
+    return f" You have {', '.join(parts)}."

@@ -1,0 +1,190 @@
+"""Agents that only read: what they may do, and that the workspace is as it was whatever a command did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import Action, Goal, ScriptedModel
+from agent.hub import AgentSpec, Hub, Setting, build
+from agent.read_only import READING, ReadOnlyEnvironment
+from agent.tools import SandboxAction
+from sandbox import LocalEnvironment
+from sandbox.environment import Environment
+from sandbox.operations import OPERATIONS
+from sandbox.operations import Run as RunRequest
+from sandbox.testing import FakeEnvironment
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalEnvironment]:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/a.txt").write_text("a\n")
+    (tmp_path / "work/sub").mkdir()
+    (tmp_path / "work/sub/b.txt").write_text("b\n")
+    with LocalEnvironment(tmp_path / "work") as env:
+        yield env
+
+
+def tree(env: LocalEnvironment) -> dict[str, Any]:
+    base = Path(env.workspace)
+    return {
+        str(p.relative_to(base)): (p.stat().st_mode, p.read_bytes() if p.is_file() else None) for p in sorted(base.rglob("*"))
+    }
+
+
+def run(env: Environment, command: str, **args: Any) -> dict[str, Any]:
+    return env.execute_action(SandboxAction("run"), {"command": command, **args})
+
+
+def test_looking_is_as_ever(local: LocalEnvironment) -> None:
+    env = ReadOnlyEnvironment(local)
+    assert run(env, "cat a.txt")["result"]["output"] == "a\n"
+    assert run(env, "ls; exit 3")["result"]["exit_code"] == 3
+    assert env.read("a.txt").unwrap().content == "a\n"
+    assert env.run("cd sub").ok
+    assert env.run("pwd").unwrap().output.rstrip().endswith("sub")
+    assert env.run("echo x > $TMPDIR/x; cat $TMPDIR/x").unwrap().output == "x\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("echo more >> a.txt", "~ a.txt"),
+        ("touch new", "+ new"),
+        ("mkdir -p deep/er", "+ deep/"),
+        ("rm sub/b.txt", "- sub/b.txt"),
+        ("mv a.txt c.txt", "+ c.txt"),
+        ("chmod 777 a.txt", "mode 644 to 777"),
+        ("ln -s a.txt link", "+ link"),
+        ("rm -rf *", "- a.txt"),
+        ("mkdir .git && touch .git/HEAD", "+ .git/HEAD"),
+        ("touch new; exit 4", "+ new"),
+        ("mkdir node_modules; touch node_modules/x", "node_modules/x"),
+    ],
+)
+def test_what_a_command_changed_is_undone_and_named(local: LocalEnvironment, command: str, named: str) -> None:
+    before = tree(local)
+    env = ReadOnlyEnvironment(local)
+    answer = run(env, f"echo said; {command}")
+    assert (answer["tool_executed"], answer["code"], answer["effects"]) == (False, "read_only", "none")
+    assert named in answer["error"]
+    assert answer["result"]["output"].startswith("said\n")  # what it said is not lost
+    assert tree(local) == before
+    assert run(env, "cat a.txt")["result"]["output"] == "a\n"  # and it goes on
+    failure = env.run(command)
+    assert not failure.ok
+    assert failure.code.value == "read_only"
+    assert tree(local) == before
+
+
+def test_a_command_that_was_too_slow_changed_nothing_either(local: LocalEnvironment) -> None:
+    before = tree(local)
+    answer = run(ReadOnlyEnvironment(local), "touch new; sleep 30", timeout_seconds=0.5)
+    assert (answer["code"], tree(local)) == ("read_only", before)
+
+
+def test_what_a_command_leaves_running_changes_nothing_later(local: LocalEnvironment) -> None:
+    before = tree(local)
+    env = ReadOnlyEnvironment(local)
+    run(env, "(sleep 0.7; touch later) >/dev/null 2>&1 &")
+    assert env.run("sleep 1.2").ok
+    assert tree(local) == before
+
+
+@pytest.mark.parametrize("more", [{"background": True}, {"wait_seconds": 0.1}, {"wait_seconds": 0}, {"pty": True}])
+def test_nothing_goes_on_in_the_background(local: LocalEnvironment, more: dict[str, Any]) -> None:
+    answer = run(ReadOnlyEnvironment(local), "sleep 1; touch later", **more)
+    assert answer["code"] == "read_only"
+    assert "foreground" in answer["hint"]
+
+
+@pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - READING))
+def test_what_writes_is_refused_however_it_is_asked_for(local: LocalEnvironment, operation: str) -> None:
+    before = tree(local)
+    env = ReadOnlyEnvironment(local)
+    args = {"path": "a.txt", "content": "x", "source": "a.txt", "target": "b.txt", "id": "c1"}
+    known = {name: value for name, value in args.items() if name in OPERATIONS[operation].model_fields}
+
+    class Bound:
+        name = operation
+
+        def __init__(self) -> None:
+            self.operation = operation
+
+        def execute(self, /, **kwargs: Any) -> Any:
+            raise AssertionError
+
+    assert env.execute_action(Bound(), known)["code"] == "read_only"
+    failure = env.execute(operation, known)
+    assert not failure.ok
+    assert failure.code.value == "read_only"
+    assert tree(local) == before
+
+
+def test_requests_uploads_and_functions(local: LocalEnvironment) -> None:
+    before = tree(local)
+    env = ReadOnlyEnvironment(local)
+    done = env.perform(RunRequest.model_validate({"command": "touch new"}))
+    assert not done.ok
+    assert done.code.value == "read_only"
+    assert not env.upload(b"x", "new").ok
+    assert env.execute_action(Action("count", lambda: 3, "Counts."), {})["result"] == 3
+    assert tree(local) == before
+
+
+def test_caches_of_tools_are_no_change(local: LocalEnvironment) -> None:
+    env = ReadOnlyEnvironment(local)
+    local.write("sub/m.py", "x = 1\n").unwrap()
+    imported = "cd sub && PYTHONDONTWRITEBYTECODE= python3 -c 'import m; print(m.x)'"
+    answer = run(env, f"({imported}) && mkdir .pytest_cache && touch .pytest_cache/x")
+    assert answer["tool_executed"] is True, answer
+    assert (Path(local.workspace) / "sub/__pycache__").is_dir()
+    assert run(env, "touch sub/__pycache__/mine; touch sub/mine")["code"] == "read_only"
+
+
+def test_where_something_else_runs_it_says_that_nothing_was_undone(local: LocalEnvironment) -> None:
+    other = local.run("sleep 60", background=True).unwrap()
+    env = ReadOnlyEnvironment(local)
+    answer = run(env, "touch new")
+    assert (answer["code"], answer["effects"]) == ("read_only", "partial")
+    assert "NOT be undone" in answer["hint"]
+    local.kill(other.id).unwrap()
+
+
+def test_where_no_state_can_be_kept_no_command_is_run() -> None:
+    ran: list[str] = []
+
+    class Stateless(Environment):
+        def execute(self, operation: str, args: Any, *, watch: Any = None) -> Any:
+            ran.append(operation)
+            return super().execute(operation, args)
+
+    answer = run(ReadOnlyEnvironment(Stateless()), "true")
+    assert (answer["code"], ran) == ("read_only", [])
+
+
+def test_a_sandbox_that_is_lost_is_told_as_that() -> None:
+    with FakeEnvironment(commands={"true": ""}) as fake:
+        env = ReadOnlyEnvironment(fake)
+        assert run(env, "true")["tool_executed"] is True
+        fake.lose()
+        assert run(env, "true")["code"] == "sandbox_unavailable"
+        failure = env.run("true")
+        assert not failure.ok
+        assert failure.code.value == "sandbox_unavailable"
+
+
+def test_nothing_is_kept_after_the_run(local: LocalEnvironment) -> None:
+    spec = AgentSpec(
+        name="one", description="One.", goals=(Goal("Look."),), actions=("run", "read", "finish"), read_only=True
+    )
+    steps = [{"tool": "run", "args": {"command": "touch new"}}, {"tool": "finish", "args": {"summary": "seen"}}]
+    agent = build(spec, Setting(environment=local, hub=Hub(), brain=ScriptedModel(steps)))
+    run = agent.execute("look")
+    assert run.ok
+    assert (run.steps[0].envelope or {})["code"] == "read_only"
+    assert local.checkpoints().unwrap().checkpoints == ()
