@@ -105,6 +105,14 @@ class ErrorCode(StrEnum):
     context_window_exceeded = "context_window_exceeded"
     real_calls_forbidden = "real_calls_forbidden"
     apply_refused = "apply_refused"
+    # runs and their log
+    log_unusable = "log_unusable"
+    run_not_found = "run_not_found"
+    run_in_use = "run_in_use"
+    run_not_resumable = "run_not_resumable"
+    effects_unknown = "effects_unknown"
+    approval_pending = "approval_pending"
+    finish_refused = "finish_refused"
 
 
 class SandboxError(Exception):
