@@ -160,10 +160,14 @@ class ConnectionClosed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResumed(Event):
-    """A run that had stopped goes on. ``fresh`` says that its sandbox is a new one, ``options`` what else is different now."""
+    """A run that had stopped goes on. ``fresh`` says that its sandbox is a new one, ``options`` what else is different now.
+
+    ``notes`` are messages that are added to the memory: at once, or after the step that it goes on in the middle of.
+    """
 
     durable = True
     fresh: bool = False
+    notes: tuple[JSON, ...] = ()
     options: JSON = field(default_factory=dict)
     budget: JSON = field(default_factory=dict)
 

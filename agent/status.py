@@ -18,6 +18,7 @@ class RunStatus(StrEnum):
     max_tokens = "max_tokens"
     max_cost = "max_cost"
     no_valid_action = "no_valid_action"  # too many replies in a row from which no action could be carried out
+    paused = "paused"  # by the user, or for an answer; a recorded run can be resumed
     cancelled = "cancelled"
     model_failed = "model_failed"
     environment_lost = "environment_lost"

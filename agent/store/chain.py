@@ -85,5 +85,5 @@ def _with_texts(value: Any, blob: Callable[[str], bytes]) -> Any:
     if isinstance(value, dict):
         if set(value) == {_REFERENCE}:
             return blob(str(value[_REFERENCE])).decode("utf-8", "surrogatepass")
-        return {k[1:] if k.startswith("$") else k: _with_texts(v, blob) for k, v in value.items()}
+        return {k.removeprefix("$"): _with_texts(v, blob) for k, v in value.items()}
     return [_with_texts(each, blob) for each in value] if isinstance(value, list) else value

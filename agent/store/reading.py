@@ -59,8 +59,9 @@ class StepRecord:
 
 @dataclass(slots=True, kw_only=True)
 class RunRecord:
-    """A run with its steps. ``status`` is None until it ended; ``messages`` are those of its memory, in order; ``kits`` and
-    ``condensed`` the states to be restored; ``children`` the runs that are parts of it.
+    """A run with its steps. ``status`` is None until it ended; ``messages`` are those of its memory, in order, ``notes`` those
+    that follow the step it goes on in; ``kits`` and ``condensed`` are the states to be restored, ``children`` the runs that are parts
+    of it.
     """
 
     run: str
@@ -78,6 +79,7 @@ class RunRecord:
     seconds: float = 0.0
     steps: list[StepRecord] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
+    notes: list[Message] = field(default_factory=list)
     kits: dict[str, Any] = field(default_factory=dict)
     condensed: Any = None
     approved: list[ev.ApprovalAnswered] = field(default_factory=list)
@@ -131,7 +133,8 @@ def folded(events: Iterable[tuple[Logged, ev.Event]]) -> RunRecord:
 def usage_of(data: Mapping[str, Any]) -> Usage:
     """The usage in an event; fields that are no numbers count nothing."""
     known = Usage.__dataclass_fields__
-    return Usage(**{k: v for k, v in data.items() if k in known and isinstance(v, int | float)})
+    numbers: dict[str, Any] = {k: v for k, v in data.items() if k in known and isinstance(v, int | float)}
+    return Usage(**numbers)
 
 
 def _began(record: RunRecord, event: ev.RunBegan, _: Logged) -> None:
@@ -144,8 +147,9 @@ def _resumed(record: RunRecord, event: ev.RunResumed, _: Logged) -> None:
     record.resumed += 1
     record.options.update(event.options)
     record.budget.update(event.budget)
-    if event.fresh and record.pending is not None:  # what was started in the old sandbox is gone with it
-        record.pending.started = None
+    record.notes += [dict(note) for note in event.notes]
+    if record.pending is None:
+        _tell_notes(record)
 
 
 def _message(record: RunRecord, event: ev.MessageAdded, _: Logged) -> None:
@@ -206,6 +210,12 @@ def _step_ended(record: RunRecord, event: ev.StepEnded, _: Logged) -> None:
     _use(record, step, event.usage)
     if event.implied and step.envelope is not None:
         record.messages += exchange(step.reply, step.envelope)
+    _tell_notes(record)
+
+
+def _tell_notes(record: RunRecord) -> None:
+    record.messages += record.notes
+    record.notes = []
 
 
 def _connection(record: RunRecord, event: ev.ConnectionClosed, _: Logged) -> None:
