@@ -15,6 +15,7 @@ from sandbox.network.connections import Connection
 from .budget import Budget
 from .coding import coding_agent
 from .language import AgentLanguage, FunctionCallingLanguage
+from .loop import Agent
 from .model.brain import Brain
 from .proof import Proof, prove
 from .repo.applying import apply
@@ -47,7 +48,8 @@ class Job:
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What came of it. ``diff`` is None when the sandbox could not be read any more; ``refused`` is why nothing was
-    applied; ``connections`` are the last 1,000 of the sandbox.
+    applied; ``connections`` are the last 1,000 of the sandbox. ``recorded`` is the id of the run in the log; ``kept`` says that its
+    sandbox waits for it to be resumed.
     """
 
     run: AgentRun
@@ -59,6 +61,8 @@ class Outcome:
     interrupted: bool = False
     proofs: tuple[Proof, ...] = ()
     connections: tuple[Connection, ...] = ()
+    recorded: str = ""
+    kept: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -81,6 +85,7 @@ class Outcome:
             "applied": self.applied,
             "apply_refused": refused,
             "connections": [connection.to_dict() for connection in self.connections],
+            **({"run": self.recorded, "resumable": self.kept} if self.recorded else {}),
         }
 
 
@@ -102,7 +107,7 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
             if run.status is RunStatus.cancelled:
                 outcome = Outcome(run=run, interrupted=True)
             else:
-                outcome = _brought_back(job, run, environment, snapshot, scratch / "after")
+                outcome = brought_back(job, run, environment, snapshot, scratch / "after")
         finally:
             with uninterrupted():
                 environment.close()
@@ -110,17 +115,30 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
 
 
 def _run(job: Job, environment: Environment, screen: Screen) -> AgentRun:
+    agent = agent_of(job, environment, screen)
+    return until_interrupted(agent, lambda: agent.execute(job.task))
+
+
+def agent_of(job: Job, environment: Environment, screen: Screen) -> Agent:
+    """The agent that does the job in ``environment``, shown on ``screen``."""
     agent = coding_agent(job.brain, environment, language=job.language, budget=job.budget)
     agent.hooks.append(LiveView(screen, agent.actions))
+    return agent
+
+
+def until_interrupted(agent: Agent, run: Callable[[], AgentRun]) -> AgentRun:
+    """The run; one that Ctrl-C ended as far as it got. Raises KeyboardInterrupt where none was begun."""
+    before = agent.last_run
     try:
-        return agent.execute(job.task)
+        return run()
     except KeyboardInterrupt:
-        if agent.last_run is None:
+        if agent.last_run is None or agent.last_run is before:
             raise
         return agent.last_run
 
 
-def _brought_back(job: Job, run: AgentRun, environment: Environment, snapshot: Snapshot, after: Path) -> Outcome:
+def brought_back(job: Job, run: AgentRun, environment: Environment, snapshot: Snapshot, after: Path) -> Outcome:
+    """What came of ``run``: the diff against ``snapshot``, the proofs, and the changes written back where that was asked for."""
     if run.status is RunStatus.environment_lost:
         return Outcome(run=run)
     answer = environment.download(".", after)

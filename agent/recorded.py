@@ -56,14 +56,20 @@ class RecordedEnvironment(WrappedEnvironment):
 
     def _request_id(self, action: ActionLike) -> str | None:
         kind = OPERATIONS.get(str(getattr(action, "operation", None)))
-        return f"{self.recorder.run}-{self.recorder.step}"[-64:] if kind is not None and issubclass(kind, Change) else None
+        return (
+            f"{self.recorder.run}-{self.recorder.step}"[-64:] if kind is not None and issubclass(kind, Change) else None
+        )
 
     def _again(self, action: ActionLike, args: Any, replayed: StepRecord) -> dict[str, Any]:
         request_id = None if replayed.started is None else replayed.started.request_id
         if request_id is None and not is_repeatable(action):
             return self._answered(_unknown(action))
         envelope = self._carry_out(action, args, request_id)
-        if request_id is not None and envelope.get("code") == ErrorCode.invalid_arguments and request_id in str(envelope):
+        if (
+            request_id is not None
+            and envelope.get("code") == ErrorCode.invalid_arguments
+            and request_id in str(envelope)
+        ):
             return self._answered(_unknown(action))  # it was asked in other words, a masked secret among them
         return envelope
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sandbox.envelope import jsonable
-from sandbox.environment import ActionLike, Environment
+from sandbox.environment import ActionLike
 from sandbox.errors import SandboxError
 from sandbox.secrecy import Secrets
 
@@ -206,9 +206,17 @@ class Recorder:
         status = RunStatus.paused if interrupted else run.status
         events: list[ev.Event] = []
         if not self._turn.open:  # else it is gone through again, and then they are added again
-            events = [*self._held, *(message_event(message) for message in self._new(run.memory)), *self._changed_states(run.memory)]
+            events = [
+                *self._held,
+                *(message_event(message) for message in self._new(run.memory)),
+                *self._changed_states(run.memory),
+            ]
         ended = ev.RunEnded(
-            status=status.value, reason=run.reason, result=run.result, usage=asdict(run.usage), seconds=round(run.seconds, 3)
+            status=status.value,
+            reason=run.reason,
+            result=run.result,
+            usage=asdict(run.usage),
+            seconds=round(run.seconds, 3),
         )
         if self._stop is not None and self._stop.status is RunStatus.failed:
             log.error("%s", self._stop.reason)  # the reason of the run's own end, as well

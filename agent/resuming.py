@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -28,7 +28,13 @@ FRESH = (
 
 
 def execute_recorded(
-    agent: Agent, task: str, log: EventLog, *, name: str = "", options: Mapping[str, Any] | None = None, run: str | None = None
+    agent: Agent,
+    task: str,
+    log: EventLog,
+    *,
+    name: str = "",
+    options: Mapping[str, Any] | None = None,
+    run: str | None = None,
 ) -> AgentRun:
     """``agent.execute(task)`` with a record in ``log``; ``options`` are kept for whoever resumes it.
 
@@ -42,16 +48,22 @@ def execute_recorded(
 def begin(agent: Agent, writer: RunWriter, task: str, *, name: str = "", options: Mapping[str, Any] = {}) -> Recorder:
     """Have the next run of ``agent`` recorded as a new one. Raises SandboxError."""
     writer.append(ev.RunBegan(task=task, agent=name, options=dict(options), budget=asdict(agent.budget)))
+    return record(agent, writer)
+
+
+def record(agent: Agent, writer: RunWriter) -> Recorder:
+    """The same where the run's first event, RunBegan, is written already."""
     return _laid_around(agent, writer, None, same=True)
 
 
 def resume(
-    agent: Agent, writer: RunWriter, *, same: bool = True, options: Mapping[str, Any] | None = None, say: str = ""
-) -> AgentRun:
+    agent: Agent, writer: RunWriter, *, same: bool = True, options: Mapping[str, Any] | None = None, say: str = "",
+    prepare: Callable[[Agent], None] = lambda agent: None,
+) -> AgentRun:  # fmt: skip
     """Go on with the run that ``writer`` holds, in ``agent``, made as it was made at first; ends with the run's end.
 
     ``same`` says that the agent's environment is the sandbox that it had; else the model is told that it is a new one. ``say``
-    is what the user has to say. Kits, memory, steps and all counters are as they were. Raises SandboxError:
+    is what the user has to say. ``prepare`` may lay more around the agent, approvals say. Kits, memory, steps and all counters are as they were. Raises SandboxError:
     ``run_not_resumable`` where it finished or no step is left, ``log_unusable``.
     """
     before = record_of(writer.log, writer.run)
@@ -61,11 +73,12 @@ def resume(
     writer.append(
         ev.RunResumed(fresh=not same, notes=tuple(notes), options=dict(options or {}), budget=asdict(agent.budget))
     )
-    record = record_of(writer.log, writer.run)
-    _laid_around(agent, writer, record, same=same)
-    _restore_kits(agent.environment, record)
+    known = record_of(writer.log, writer.run)
+    _laid_around(agent, writer, known, same=same)
+    _restore_kits(agent.environment, known)
+    prepare(agent)
     agent.set_current_task = lambda memory, task: None  # type: ignore[method-assign]  # it is in the memory
-    return agent.execute(record.task, remembered(agent, record), left)
+    return agent.execute(known.task, remembered(agent, known), left)
 
 
 def check_resumable(record: RunRecord, budget: Budget) -> int:
@@ -99,10 +112,10 @@ def remembered(agent: Agent, record: RunRecord) -> Memory:
     return memory
 
 
-def _laid_around(agent: Agent, writer: RunWriter, record: RunRecord | None, *, same: bool) -> Recorder:
+def _laid_around(agent: Agent, writer: RunWriter, known: RunRecord | None, *, same: bool) -> Recorder:
     equipped = next((e for e in _layers(agent.environment) if isinstance(e, EquippedEnvironment)), None)
     kits = equipped.kits if equipped is not None else ()
-    recorder = Recorder(writer, agent.environment.hidden, kits=kits, resumed=record)
+    recorder = Recorder(writer, agent.environment.hidden, kits=kits, resumed=known)
     agent.environment = RecordedEnvironment(agent.environment, recorder, same=same)
     agent.generate_response = RecordedBrain(agent.generate_response, recorder)
     agent.hooks = [recorder.first, *agent.hooks, recorder.last]

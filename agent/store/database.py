@@ -73,9 +73,7 @@ def translated(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise _worded(path, error) from error
     except OSError as error:
-        raise _unusable(
-            path, f"cannot be opened: {error.strerror or error}", f"Make it yours. {_ANOTHER}"
-        ) from error
+        raise _unusable(path, f"cannot be opened: {error.strerror or error}", f"Make it yours. {_ANOTHER}") from error
 
 
 def _made_private(path: Path) -> None:

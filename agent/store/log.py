@@ -233,7 +233,9 @@ class RunWriter:
         except BlockingIOError:
             os.close(self._held)
             raise SandboxError(
-                ErrorCode.run_in_use, f"The run {run} is going on in another process.", "Wait for it, or end that process."
+                ErrorCode.run_in_use,
+                f"The run {run} is going on in another process.",
+                "Wait for it, or end that process.",
             ) from None
 
     def append(self, *events: Event) -> int:

@@ -76,9 +76,7 @@ def _flaws(log: EventLog, logged: Logged, place: int, previous: str) -> list[str
     if logged.previous != previous:
         found.append("the event before it is not the one that was there")
     try:
-        expected = hash_of(
-            logged.run, logged.id, logged.parent, logged.kind, logged.at, logged.data, logged.previous
-        )
+        expected = hash_of(logged.run, logged.id, logged.parent, logged.kind, logged.at, logged.data, logged.previous)
     except (TypeError, ValueError):
         expected = ""
     if logged.hash != expected:

@@ -9,13 +9,25 @@ from typing import Any
 
 import pytest
 
-from agent import Action, ActionRegistry, Agent, AgentRun, Budget, FunctionCallingLanguage, Goal, Hooks, Memory, Response
-from agent import ScriptedModel, StopRun, ToolCall, Usage, standard_registry
+from agent import (
+    Action,
+    Agent,
+    AgentRun,
+    Budget,
+    FunctionCallingLanguage,
+    Goal,
+    Hooks,
+    Memory,
+    Response,
+    ScriptedModel,
+    ToolCall,
+    Usage,
+    standard_registry,
+)
 from agent import events as ev
 from agent.budget import charge
 from agent.kits import EquippedEnvironment, Kit
-from agent.recorded import RecordedEnvironment, current_recorder
-from agent.recording import Recorder
+from agent.recorded import current_recorder
 from agent.resuming import begin, execute_recorded, resume
 from agent.status import RunStatus
 from agent.store import EventLog, RunRecord, RunWriter, record_of, verify
@@ -110,7 +122,9 @@ def agent_in(sandbox: Environment, folder: Path, script: list[Any], **options: A
         return model(prompt)
 
     model = ScriptedModel(script)
-    return Agent([Goal("g")], FunctionCallingLanguage(), registry, brain, EquippedEnvironment(sandbox, [kit]), **options)
+    return Agent(
+        [Goal("g")], FunctionCallingLanguage(), registry, brain, EquippedEnvironment(sandbox, [kit]), **options
+    )
 
 
 def without_times(value: Any) -> Any:
@@ -139,7 +153,12 @@ def test_a_run_and_its_record(log: EventLog, sandbox: LocalEnvironment, tmp_path
     run = execute_recorded(agent, "count things", log, name="counting", run="whole")
     assert run.status is RunStatus.finished
     record = record_of(log, "whole")
-    assert (record.task, record.agent, record.status, record.reason) == ("count things", "counting", "finished", run.reason)
+    assert (record.task, record.agent, record.status, record.reason) == (
+        "count things",
+        "counting",
+        "finished",
+        run.reason,
+    )
     assert record.messages == run.memory.items
     assert record.usage == run.usage == Usage(calls=8, input_tokens=80, cost_usd=pytest.approx(0.08))
     assert sum((step.usage for step in record.steps), Usage()).calls == run.usage.calls
@@ -230,7 +249,9 @@ def test_a_finished_run_is_not_gone_on_with(log: EventLog, sandbox: LocalEnviron
 
 
 @pytest.mark.parametrize("dies_at", [4, 5, 6, 7, 8, 9])
-def test_in_a_new_sandbox_the_model_is_told(log: EventLog, sandbox: LocalEnvironment, tmp_path: Path, dies_at: int) -> None:
+def test_in_a_new_sandbox_the_model_is_told(
+    log: EventLog, sandbox: LocalEnvironment, tmp_path: Path, dies_at: int
+) -> None:
     """With a message after what was under way, which is answered as unknown and not carried out in the new sandbox."""
     ident = cut_off(log, sandbox, tmp_path, dies_at, True)
     assert ident is not None
@@ -260,7 +281,9 @@ class Nudging(Hooks):
         memory.add_memory({"role": "user", "content": f"step {step.number} ended"})
 
 
-def test_messages_of_hooks_are_recorded_in_their_order(log: EventLog, sandbox: LocalEnvironment, tmp_path: Path) -> None:
+def test_messages_of_hooks_are_recorded_in_their_order(
+    log: EventLog, sandbox: LocalEnvironment, tmp_path: Path
+) -> None:
     agent = agent_in(sandbox, tmp_path, SCRIPT, hooks=[Nudging()])
     run = execute_recorded(agent, "t", log, run="nudged")
     record = record_of(log, "nudged")
@@ -453,5 +476,3 @@ def test_an_environment_that_is_lost_leaves_the_action_under_way(log: EventLog, 
     assert record.pending is not None
     assert record.pending.started is not None
     assert record.pending.executed is None
-
-

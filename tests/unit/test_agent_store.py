@@ -45,7 +45,9 @@ def filled(log: EventLog, run: str = RUN, steps: int = 2) -> str:
             writer.append(ev.StepBegan(step=number))
             writer.append(ev.ActionDecided(step=number, tool="run", args={"command": f"echo {number}"}, reply=reply))
             writer.append(ev.ActionStarted(step=number, tool="run", args={}, request_id=f"{run}-{number}"))
-            writer.append(ev.ActionExecuted(step=number, envelope=envelope), ev.StateChanged(kit="plan", state=[number]))
+            writer.append(
+                ev.ActionExecuted(step=number, envelope=envelope), ev.StateChanged(kit="plan", state=[number])
+            )
             writer.append(ev.StepEnded(step=number))
         writer.append(ev.RunEnded(status="finished", reason="finish ended the run."))
     return run
@@ -162,7 +164,9 @@ threads = [threading.Thread(target=write, args=(f"{sys.argv[2]}-{n}",)) for n in
     assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
     with EventLog(path) as log:
         verdicts = verify_all(log)
-        assert [(v.run, v.events, v.intact) for v in verdicts] == [(f"{p}-{t}", 80, True) for p in range(3) for t in range(2)]
+        assert [(v.run, v.events, v.intact) for v in verdicts] == [
+            (f"{p}-{t}", 80, True) for p in range(3) for t in range(2)
+        ]
 
 
 def test_a_new_file_opened_by_many_at_once_is_made_once(tmp_path: Path) -> None:
