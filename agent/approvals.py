@@ -110,7 +110,7 @@ class ApprovingEnvironment(WrappedEnvironment):
             self._allow(answer.tool, Risk.__members__.get(answer.risk, Risk.low))
         self._own_approver = inner.approver is None and ask is not None
         if self._own_approver:
-            inner.approver = lambda name, args: _approved.get()
+            inner.approver = _is_approved
 
     def execute_action(self, action: ActionLike, args: Any) -> dict[str, Any]:
         """See the base class."""
@@ -214,6 +214,10 @@ class ApprovingEnvironment(WrappedEnvironment):
 
     def _allow(self, tool: str, risk: Risk) -> None:
         self._session[tool] = max(risk, self._session.get(tool, risk))
+
+
+def _is_approved(name: str, args: Mapping[str, Any]) -> bool:  # noqa: ARG001 - as an approver is asked
+    return _approved.get()
 
 
 def _answer_of(event: ev.ApprovalAnswered) -> Answer:

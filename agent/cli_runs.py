@@ -12,6 +12,8 @@ _LOG = typer.Option(None, "--log", metavar="FILE", help=LOG_HELP)
 _JSON = typer.Option(False, "--json", help="Print it as JSON.")
 _RUN = typer.Argument(..., metavar="RUN", help=_RUN_HELP)
 
+_RUNS = typer.Argument(..., metavar="RUN...", help=_RUN_HELP)
+
 app = typer.Typer(
     name="runs",
     help="See, verify, resume and remove recorded runs of agents.",
@@ -83,7 +85,7 @@ def resume(
 
 
 @app.command("rm")
-def rm(runs: list[str] = typer.Argument(..., metavar="RUN...", help=_RUN_HELP), log: Path | None = _LOG) -> None:
+def rm(runs: list[str] = _RUNS, log: Path | None = _LOG) -> None:
     """Remove runs from the log, with the sandboxes that wait for them. Prints their ids."""
     from .runs_commands import remove_runs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from sandbox.interrupts import terminated_like_interrupted, uninterrupted
 from . import events as ev
 from .job import Job, Outcome, agent_of, brought_back, until_interrupted
 from .loop import Agent
-from .options import AgentOptions
+from .options import KEEP_SECONDS, AgentOptions
 from .repo.ignoring import Rules
 from .repo.snapshot import Snapshot, states_under, take
 from .resuming import check_resumable, record, resume
@@ -107,10 +108,11 @@ def _in_sandbox(
 
 
 def _run(
-    agent: Agent, options: AgentOptions, job: Job, writer: RunWriter, screen: Screen, known: RunRecord | None, *, same: bool, say: str
+    agent: Agent, options: AgentOptions, job: Job, writer: RunWriter, screen: Screen, known: RunRecord | None, *, same: bool,
+    say: str,
 ) -> AgentRun:  # fmt: skip
-    def lay_over(recorder_agent: Agent) -> None:
-        laid_over(recorder_agent, options.approve, ask_on(screen))
+    def lay_over(recorded: Agent) -> None:
+        laid_over(recorded, options.approve, ask_on(screen))
 
     if known is None:
         record(agent, writer)
@@ -133,12 +135,9 @@ def _attached(job: Job, snapshot: Snapshot, known: RunRecord) -> Environment:
 def _sandbox_gone(run: str) -> SandboxError:
     return SandboxError(
         ErrorCode.run_not_resumable,
-        f"The sandbox of the run {run} is gone: it ended, or nobody came back to it within {KEEP_WORDS}.",
+        f"The sandbox of the run {run} is gone: it ended, or nobody came back to it within {KEEP_SECONDS / 60:g} minutes.",
         f"Go on in a new sandbox with the repository as it is now: gamebox runs resume {run} --fresh.",
     )
-
-
-KEEP_WORDS = "an hour"
 
 
 def _refuse_second_sandbox(known: RunRecord, options: AgentOptions) -> None:
@@ -196,7 +195,10 @@ def forget_files(log: EventLog, run: str) -> None:
 
 
 def _has_end(log: EventLog, run: str) -> bool:
-    return record_of(log, run).status is not None
+    try:
+        return record_of(log, run).status is not None
+    except SandboxError:
+        return False
 
 
 def _is_paused(writer: RunWriter) -> bool:
@@ -206,4 +208,5 @@ def _is_paused(writer: RunWriter) -> bool:
 def _note_failure(writer: RunWriter, error: BaseException) -> None:
     status = RunStatus.cancelled if isinstance(error, KeyboardInterrupt) else RunStatus.failed
     reason = error.message if isinstance(error, SandboxError) else f"{type(error).__name__}: {error}"
-    writer.append(ev.RunEnded(status=status.value, reason=reason))
+    with contextlib.suppress(SandboxError):  # the first error is the one to tell
+        writer.append(ev.RunEnded(status=status.value, reason=reason))

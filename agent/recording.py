@@ -159,7 +159,7 @@ class Recorder:
         self._turn.answered = True
 
     def handed(self, action: ActionLike) -> bool:
-        """This action is handed over; whether its answer is in the log already."""
+        """An action is handed over; whether its answer is in the log already."""
         self._turn.terminal = bool(getattr(action, "terminal", False))
         replayed = self._turn.replayed
         self._turn.answered = replayed is not None and replayed.executed is not None

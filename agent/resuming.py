@@ -45,6 +45,12 @@ def execute_recorded(
         return agent.execute(task)
 
 
+def execute_as_part(agent: Agent, task: str, *, name: str = "") -> AgentRun:
+    """``agent.execute(task)`` as a part of the run whose action the caller carries out, recorded where that is."""
+    above = current_recorder()
+    return agent.execute(task) if above is None else execute_recorded(agent, task, above.writer.log, name=name)
+
+
 def begin(agent: Agent, writer: RunWriter, task: str, *, name: str = "", options: Mapping[str, Any] = {}) -> Recorder:
     """Have the next run of ``agent`` recorded as a new one. Raises SandboxError."""
     writer.append(ev.RunBegan(task=task, agent=name, options=dict(options), budget=asdict(agent.budget)))
@@ -58,13 +64,13 @@ def record(agent: Agent, writer: RunWriter) -> Recorder:
 
 def resume(
     agent: Agent, writer: RunWriter, *, same: bool = True, options: Mapping[str, Any] | None = None, say: str = "",
-    prepare: Callable[[Agent], None] = lambda agent: None,
+    prepare: Callable[[Agent], None] | None = None,
 ) -> AgentRun:  # fmt: skip
     """Go on with the run that ``writer`` holds, in ``agent``, made as it was made at first; ends with the run's end.
 
     ``same`` says that the agent's environment is the sandbox that it had; else the model is told that it is a new one. ``say``
-    is what the user has to say. ``prepare`` may lay more around the agent, approvals say. Kits, memory, steps and all counters are as they were. Raises SandboxError:
-    ``run_not_resumable`` where it finished or no step is left, ``log_unusable``.
+    is what the user has to say. ``prepare`` may lay more around the agent, approvals say. Kits, memory, steps and all
+    counters are as they were. Raises SandboxError: ``run_not_resumable`` where it finished or no step is left, ``log_unusable``.
     """
     before = record_of(writer.log, writer.run)
     left = check_resumable(before, agent.budget)
@@ -76,8 +82,9 @@ def resume(
     known = record_of(writer.log, writer.run)
     _laid_around(agent, writer, known, same=same)
     _restore_kits(agent.environment, known)
-    prepare(agent)
-    agent.set_current_task = lambda memory, task: None  # type: ignore[method-assign]  # it is in the memory
+    if prepare is not None:
+        prepare(agent)
+    agent.set_current_task = _nothing  # type: ignore[method-assign]  # it is in the memory
     return agent.execute(known.task, remembered(agent, known), left)
 
 
@@ -163,6 +170,10 @@ def _restore(kit: Any, record: RunRecord) -> None:
             f"The state of {kit.name!r} in the run {record.run} cannot be restored: {error}",
             "Resume it with the version of gamebox that recorded it.",
         ) from error
+
+
+def _nothing(memory: Memory, task: str) -> None:
+    """Stands for adding the task."""
 
 
 def _parent() -> str | None:

@@ -39,31 +39,32 @@ Analyzer = Callable[[ActionLike, Mapping[str, Any]], Rating]
 _READS = frozenset(
     {"read", "list", "search", "logs", "screen", "processes", "usage", "wait_for", "think", "finish", "resize"}
 )
-_WRITES = frozenset({"write", "edit", "make_dir", "move", "kill", "end_session"})
+_WRITES = frozenset({"write", "edit", "make_dir", "move", "kill", "end_session", "delete"})
 _FETCH = r"\b(?:curl|wget|fetch|aria2c|http)\b"
 _SHELL = r"(?:/\S*/)?(?:ba|z|da|k|fi)?sh|python[\d.]*|perl|ruby|node|php|source|eval|xargs"
 _DEVICE = r"/dev/(?:sd|nvme|vd|xvd|hd|mmcblk|mem\b|kmem|port\b|disk|dm-|loop|mapper)"
-_SECRET = (
+_HIDDEN_PLACES = (
     r"(?:/etc/(?:shadow|sudoers|gshadow)|(?:^|[\s'\"=/~])\.(?:ssh|aws|gnupg|netrc|git-credentials|npmrc|pypirc|docker/config|kube/config|env)\b"
-    r"|\bid_(?:rsa|ed25519|ecdsa)\b|/proc/\S+/environ|\bprintenv\b|(?:^|[;&|]\s*)env\s*(?:$|[;&|]))"
+    r"|\bid_(?:rsa|ed25519|ecdsa)\b|/proc/\S+/environ|\bprintenv\b|(?:^|[;&|]\s*)env\s*(?:$|[;&|>]))"
 )
 _RULES: tuple[tuple[Risk, str, re.Pattern[str]], ...] = tuple(
     (risk, why, re.compile(pattern, re.IGNORECASE | re.MULTILINE))
     for risk, why, pattern in (
-        (Risk.high, "runs what it fetches", rf"{_FETCH}[^\n;]{{0,2000}}\|\s*(?:sudo\s+)?(?:{_SHELL})\b"),
+        (Risk.high, "runs what it fetches", rf"{_FETCH}[^\n;]{{0,500}}\|\s*(?:sudo\s+)?(?:{_SHELL})\b"),
         (Risk.high, "runs what it fetches", rf"(?:{_SHELL})\s+(?:-\w+\s+)*[\"']?(?:<\(|\$\(|`)\s*{_FETCH}"),
         (Risk.high, "runs what it decodes", rf"\b(?:base64|xxd|openssl)\b[^\n;]{{0,500}}\|\s*(?:sudo\s+)?(?:{_SHELL})\b"),
         (Risk.high, "touches raw devices", rf"(?:\bof=|>\s*|\b(?:mkfs\S*|wipefs|shred|fdisk|parted|dd)\b[^\n;]{{0,300}}){_DEVICE}"),
         (Risk.high, "makes or wipes a file system", r"\b(?:mkfs(?:\.\w+)?|wipefs|fdisk|parted|sgdisk)\b"),
-        (Risk.high, "looks for secrets", _SECRET),
+        (Risk.high, "looks for secrets", _HIDDEN_PLACES),
         (Risk.high, "starts processes without end", r":\s*\(\s*\)\s*\{|\bfork\s*bomb\b"),
         (Risk.high, "changes rights of the system", r"\b(?:sudo|su|setcap|chown\s+root|chmod\s+(?:-\w+\s+)*[ugo]*\+?s)\b"),
         (Risk.high, "sends to other machines", rf"{_FETCH}[^\n]{{0,500}}(?:\s-(?:d|F|T)\b|--(?:data|form|upload|post)\S*)"),
         (Risk.high, "sends to other machines", r"\b(?:nc|ncat|netcat|socat|scp|rsync|sftp|ssh|telnet)\b|/dev/(?:tcp|udp)/"),
         (Risk.high, "publishes", r"\bgit\s+push\b|\b(?:twine|npm|cargo|gem)\s+(?:upload|publish|push)\b|\bdocker\s+push\b"),
-        (Risk.medium, "uses the network", rf"{_FETCH}|\b(?:pip3?|uv|npm|yarn|pnpm|apt|apt-get|cargo|go|gem)\s+(?:install|add|get|download)\b"),
+        (Risk.medium, "uses the network", _FETCH),
+        (Risk.medium, "uses the network", r"\b(?:pip3?|uv|npm|yarn|pnpm|apt|apt-get|cargo|go|gem)\s+(?:install|add|get)\b"),
         (Risk.medium, "uses the network", r"\bgit\s+(?:clone|fetch|pull)\b"),
-        (Risk.medium, "rewrites history or throws changes away", r"\bgit\s+(?:reset\s+--hard|clean\s+-\w*f|filter-branch|checkout\s+--)"),
+        (Risk.medium, "throws changes away", r"\bgit\s+(?:reset\s+--hard|clean\s+-\w*f|filter-branch|checkout\s+--)"),
     )
 )  # fmt: skip
 _REMOVAL = re.compile(r"\brm\b((?:\s+(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|<>]+))+)|\bfind\b[^\n;]{0,500}-delete\b")
@@ -134,13 +135,13 @@ def _by_key(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 def _texts_of_paths(args: Mapping[str, Any]) -> bool:
     """Whether a path among the arguments is one of secrets."""
-    secret = re.compile(_SECRET, re.IGNORECASE | re.MULTILINE)
+    secret = re.compile(_HIDDEN_PLACES, re.IGNORECASE | re.MULTILINE)
     return any(secret.search(text) for key, text in _by_key(args) if key in ("path", "source", "url"))
 
 
 def _unfolded(text: str) -> str:
     """A command as the shell reads it: continued lines joined, quotes and backslashes inside of words gone."""
-    return re.sub(r"(?<=\w)(?:\\|''|\"\")(?=\w)", "", text.replace("\\\n", " "))
+    return re.sub(r"(?<=\w)(?:\\|''|\"\")(?=\w)", "", text.replace("\\\n", ""))
 
 
 def _deletes_outside(text: str) -> bool:

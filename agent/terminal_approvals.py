@@ -38,6 +38,20 @@ def ask_on(screen: Screen, read: Callable[[], str] | None = None) -> Ask | None:
     return lambda request: _ask(screen, read, request)
 
 
+def ask_user_on(screen: Screen, read: Callable[[], str] | None = None) -> Callable[[str], str | None] | None:
+    """What asks a question of the agent on the terminal (see ``Setting.ask_user``); None where standard input is none."""
+    if read is None:
+        if not sys.stdin.isatty():
+            return None
+        read = _line
+
+    def asked(question: str) -> str | None:
+        screen.line(f"\nthe agent asks: {question}", "bold yellow")
+        return read().strip() or None
+
+    return asked
+
+
 def _ask(screen: Screen, read: Callable[[], str], request: ApprovalRequest) -> Answer:
     screen.line(f"\nto be approved: {request.tool} {main_argument(dict(request.args))}", "bold yellow")
     screen.line(json.dumps(jsonable(request.args), ensure_ascii=False, indent=2), "dim")

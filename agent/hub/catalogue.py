@@ -16,7 +16,9 @@ from .setting import Setting
 
 # Name → where it is. A kit is made as ``Kit(setting, **options)``, a language and a memory as ``Class(**options)``, a middleware as
 # ``function(brain, setting)``.
-KITS: dict[str, str] = {}
+KITS: dict[str, str] = {
+    "ask_user": "agent.tools.asking:AskUserKit",
+}
 LANGUAGES: dict[str, str] = {
     "function_calling": "agent.language:FunctionCallingLanguage",
     "json": "agent.language:JsonLanguage",

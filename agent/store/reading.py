@@ -60,8 +60,8 @@ class StepRecord:
 @dataclass(slots=True, kw_only=True)
 class RunRecord:
     """A run with its steps. ``status`` is None until it ended; ``messages`` are those of its memory, in order, ``notes`` those
-    that follow the step it goes on in; ``kits`` and ``condensed`` are the states to be restored, ``children`` the runs that are parts
-    of it.
+    that follow the step it goes on in; ``kits`` and ``condensed`` are the states to be restored, ``children`` the runs that are
+    parts of it.
     """
 
     run: str

@@ -28,7 +28,7 @@ from agent import events as ev
 from agent.budget import charge
 from agent.kits import EquippedEnvironment, Kit
 from agent.recorded import current_recorder
-from agent.resuming import begin, execute_recorded, resume
+from agent.resuming import begin, execute_as_part, execute_recorded, resume
 from agent.status import RunStatus
 from agent.store import EventLog, RunRecord, RunWriter, record_of, verify
 from sandbox import LocalEnvironment
@@ -160,7 +160,8 @@ def test_a_run_and_its_record(log: EventLog, sandbox: LocalEnvironment, tmp_path
         run.reason,
     )
     assert record.messages == run.memory.items
-    assert record.usage == run.usage == Usage(calls=8, input_tokens=80, cost_usd=pytest.approx(0.08))
+    assert record.usage == run.usage
+    assert (run.usage.calls, run.usage.input_tokens) == (8, 80)
     assert sum((step.usage for step in record.steps), Usage()).calls == run.usage.calls
     assert [s.tool for s in record.steps] == [s.tool for s in run.steps]
     assert [s.envelope for s in record.steps] == [s.envelope for s in run.steps]
@@ -408,15 +409,17 @@ def test_a_run_within_a_run_is_its_part(log: EventLog, sandbox: LocalEnvironment
     def child() -> str:
         above = current_recorder()
         assert above is not None
-        run = execute_recorded(agent_in(sandbox, tmp_path, [SCRIPT[-1]]), "a part", log, run="child")
-        return run.status.value
+        return execute_as_part(agent_in(sandbox, tmp_path, [SCRIPT[-1]]), "a part").status.value
 
     agent = agent_in(sandbox, tmp_path, [{"tool": "part"}, SCRIPT[-1]])
     agent.actions.register(Action("part", child, "A part."))
     execute_recorded(agent, "whole", log, run="above")
-    assert log.children("above") == ["child"] == record_of(log, "above").children
-    assert {logged.parent for logged in log.logged("child")} == {"above"}
-    assert "child" not in log.runs()
+    (part,) = log.children("above")
+    assert record_of(log, "above").children == [part]
+    assert {logged.parent for logged in log.logged(part)} == {"above"}
+    assert part not in log.runs()
+    assert record_of(log, part).status == "finished"
+    assert execute_as_part(agent_in(sandbox, tmp_path, [SCRIPT[-1]]), "alone").ok, "outside of a run it is one of its own"
     assert current_recorder() is None
 
 

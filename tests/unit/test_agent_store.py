@@ -71,8 +71,9 @@ def refusal(path: Path) -> SandboxError:
 # --- events ------------------------------------------------------------------
 def test_every_kind_comes_back_as_it_was(log: EventLog) -> None:
     given: dict[str, Any] = {
-        "task": "t", "message": {"role": "user", "content": LONG}, "text": "hello", "step": 3, "reply": {"reply": "x"}, "tool": "run",
-        "args": {"a": [1, None, "é\ud800"]}, "envelope": {"tool_executed": False}, "kit": "plan", "state": {"open": ["$text"]},
+        "task": "t", "message": {"role": "user", "content": LONG}, "text": "hello", "step": 3, "reply": {"reply": "x"},
+        "tool": "run", "args": {"a": [1, None, "é\ud800"]},
+        "envelope": {"tool_executed": False}, "kit": "plan", "state": {"open": ["$text"]},
         "connection": {"host": "example.com"}, "status": "finished", "verdict": "edit", "risk": "high", "reasons": ["one"],
     }  # fmt: skip
     for name, kind in ev.KINDS.items():
@@ -94,7 +95,8 @@ def test_what_is_no_event() -> None:
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(), max_size=20) | st.sampled_from(["$text", "$json", "x" * (INLINE_CHARS + 1)]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["a", "$text", "$json", "$$", ""]), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.sampled_from(["a", "$text", "$json", "$$", ""]), inner, max_size=3),
     max_leaves=12,
 )  # fmt: skip
 
@@ -132,7 +134,8 @@ def test_events_cannot_be_changed_or_removed_or_put_in_between(log: EventLog) ->
     filled(log)
     other = sqlite3.connect(log.path, isolation_level=None)
     for attempt in (
-        "UPDATE events SET data = '{}'", "DELETE FROM events", "DELETE FROM events WHERE id = 3", "UPDATE blobs SET content = x'00'",
+        "UPDATE events SET data = '{}'", "DELETE FROM events", "DELETE FROM events WHERE id = 3",
+        "UPDATE blobs SET content = x'00'",
         "DELETE FROM blobs", "DELETE FROM blob_uses", "UPDATE blob_uses SET run = 'x'",
         "INSERT INTO events SELECT run, 99, parent, kind, at, data, previous, hash FROM events WHERE id = 1",
         "INSERT OR REPLACE INTO events SELECT * FROM events WHERE id = 1",
