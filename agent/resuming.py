@@ -53,7 +53,12 @@ def execute_as_part(agent: Agent, task: str, *, name: str = "") -> AgentRun:
 
 def begin(agent: Agent, writer: RunWriter, task: str, *, name: str = "", options: Mapping[str, Any] = {}) -> Recorder:
     """Have the next run of ``agent`` recorded as a new one. Raises SandboxError."""
-    writer.append(ev.RunBegan(task=task, agent=name, options=dict(options), budget=asdict(agent.budget)))
+    hidden = agent.environment.hidden
+    writer.append(
+        ev.RunBegan(
+            task=hidden.mask.text(task), agent=name, options=hidden.data(dict(options)), budget=asdict(agent.budget)
+        )
+    )
     return record(agent, writer)
 
 

@@ -248,8 +248,9 @@ def test_errors_in_words(tmp_path: Path, recorded: str, repo: Path) -> None:
         assert gamebox("runs", *command).stdout.startswith("RUN")
     assert not Path(none).exists()
     for command, code in (
-        (["show", "x", "--log", none], "log_unusable"), (["show", "nonsense"], "run_not_found"), (["rm", "nonsense"], "run_not_found"),
-        (["verify", "nonsense"], "run_not_found"), (["resume", recorded], "run_not_resumable"),
+        (["show", "x", "--log", none], "log_unusable"), (["show", "nonsense"], "run_not_found"),
+        (["rm", "nonsense"], "run_not_found"), (["verify", "nonsense"], "run_not_found"),
+        (["resume", recorded], "run_not_resumable"),
         (["show", recorded, "--log", str(repo)], "log_unusable"),
     ):  # fmt: skip
         done = gamebox("runs", *command, code=2)
