@@ -21,6 +21,7 @@ LANGUAGES: dict[str, type[AgentLanguage]] = {"function_calling": FunctionCalling
 APPROVALS = ("never", "risky", "always")
 # How long the sandbox of a run waits to be resumed, seconds; its guest ends it then.
 KEEP_SECONDS = 3600.0
+_PATHS = ("repo", "script", "cache", "network_log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +44,14 @@ class AgentOptions:
     local: bool = False
     network: str | None = None
     allow: tuple[str, ...] = ()
+    cache: Path | None = None
+    network_log: Path | None = None
     approve: str = "never"
 
     def to_data(self) -> dict[str, Any]:
         """As JSON-ready data, for ``of_data``."""
-        paths = {"repo": str(self.repo.absolute()), "script": self.script and str(self.script.absolute())}
+        given = {name: getattr(self, name) for name in _PATHS}
+        paths = {name: path and str(path.absolute()) for name, path in given.items()}
         return {**asdict(self), **paths, "allow": list(self.allow)}
 
     @classmethod
@@ -56,13 +60,8 @@ class AgentOptions:
         known = {f.name for f in fields(cls)}
         try:
             given = {name: value for name, value in data.items() if name in known}
-            script = given.get("script")
-            paths = {
-                "repo": Path(given["repo"]),
-                "script": script and Path(script),
-                "allow": tuple(given.get("allow", ())),
-            }
-            return cls(**{**given, **paths})
+            paths = {name: given.get(name) and Path(given[name]) for name in _PATHS}
+            return cls(**{**given, **paths, "repo": Path(given["repo"]), "allow": tuple(given.get("allow", ()))})
         except (KeyError, TypeError) as error:
             raise SandboxError(
                 ErrorCode.run_not_resumable,
@@ -106,8 +105,9 @@ class AgentOptions:
             ):  # it works in the folder it is given, and ours must stay as it is: the diff is made against it
                 folder = Path(shutil.copytree(folder, folder.with_name("local"), symlinks=True))
             return sandbox_of(
-                self.image, folder, self.network, self.memory, self.cpus, self.local, allow=self.allow, kept=kept
-            )
+                self.image, folder, self.network, self.memory, self.cpus, self.local, allow=self.allow, kept=kept,
+                cache=self.cache, network_log=self.network_log,
+            )  # fmt: skip
 
         return opened
 

@@ -97,7 +97,7 @@ def _in_sandbox(
         outcome = Outcome(run=run, interrupted=run.status is RunStatus.paused)
         if run.status not in GOES_ON:
             outcome = brought_back(job, run, environment, snapshot, scratch / "after")
-        return replace(outcome, recorded=writer.run, kept=keeps)
+        outcome = replace(outcome, recorded=writer.run, kept=keeps)
     finally:
         with uninterrupted():
             if keeps:
@@ -105,6 +105,7 @@ def _in_sandbox(
             else:
                 environment.remove()
                 forget_files(writer.log, writer.run)
+    return replace(outcome, connections=environment.connections)  # those too that its end has cut
 
 
 def _run(
