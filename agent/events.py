@@ -64,9 +64,11 @@ class StepBegan(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionDecided(Event):
-    """The brain replied and the reply was read; ``tool`` is None where no action could be. ``usage`` is that of the calls."""
+    """The brain replied and the reply was read; ``tool`` is None where no action could be. ``usage`` is that of the calls.
 
-    durable = True
+    ActionStarted, which is durable, brings it to the disk before anything is carried out.
+    """
+
     step: int
     reply: Any
     tool: str | None = None
@@ -198,8 +200,10 @@ def event_of(kind: str, data: Mapping[str, Any]) -> Event:
     made = KINDS.get(kind)
     if made is None:
         raise ValueError(f"there is no kind of event {kind[:80]!r}")
-    known = {f.name for f in fields(made)}
+    known = {f.name: isinstance(f.default, tuple) for f in fields(made)}
     try:
-        return made(**{name: value for name, value in data.items() if name in known})
+        given = {name: value for name, value in data.items() if name in known}
+        # JSON has no tuples
+        return made(**{n: tuple(v) if known[n] and isinstance(v, list) else v for n, v in given.items()})
     except TypeError as error:
         raise ValueError(f"an event {kind} lacks a field: {error}") from error

@@ -136,7 +136,7 @@ class Recorder:
         self.add(ev.StepBegan(step=self._turn.number))
 
     def decide(self, step: Step) -> None:
-        """The reply was read: on the disk before it is acted on."""
+        """The reply was read: it is in the log before it is acted on."""
         if self._turn.replayed is not None:
             return
         self.add(

@@ -74,7 +74,7 @@ def test_every_kind_comes_back_as_it_was(log: EventLog) -> None:
         "task": "t", "message": {"role": "user", "content": LONG}, "text": "hello", "step": 3, "reply": {"reply": "x"},
         "tool": "run", "args": {"a": [1, None, "é\ud800"]},
         "envelope": {"tool_executed": False}, "kit": "plan", "state": {"open": ["$text"]},
-        "connection": {"host": "example.com"}, "status": "finished", "verdict": "edit", "risk": "high", "reasons": ["one"],
+        "connection": {"host": "example.com"}, "status": "finished", "verdict": "edit", "risk": "high", "reasons": ("one",),
     }  # fmt: skip
     for name, kind in ev.KINDS.items():
         event = ev.event_of(name, given)
