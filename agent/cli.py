@@ -16,6 +16,8 @@ from sandbox import cli_kept
 from sandbox.cli_network import ALLOW_HELP, CACHE_HELP, LOG_HELP, NETWORK_HELP
 
 from . import cli_hub
+from .cli_runs import LOG_HELP as RUNS_LOG_HELP
+from .cli_runs import app as runs
 
 # What writing to a stream can fail with, other than that nobody reads it.
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -65,6 +67,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(runs)
 app.command("run", context_settings={"allow_interspersed_args": False}, epilog=sandbox_cli.EPILOG)(sandbox_cli.run)
 app.command("ls", epilog=cli_kept.LS_EPILOG)(cli_kept.ls)
 app.command("rm", epilog=cli_kept.RM_EPILOG)(cli_kept.rm)
@@ -117,6 +120,9 @@ def agent(
     allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
     cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
     network_log: Path | None = typer.Option(None, "--network-log", metavar="FILE", help=LOG_HELP),
+    approve: str = typer.Option("never", metavar="never|risky|always", help="Which actions you are asked about first."),
+    log: Path | None = typer.Option(None, metavar="FILE", help=RUNS_LOG_HELP),
+    no_log: bool = typer.Option(False, "--no-log", help="Record nothing; the run cannot be resumed then."),
 ) -> None:
     """Let an agent work, on a copy of a repository; ends with the diff. Exit code 0: finished, 1: not finished."""
     from agent.commands import run_agent
@@ -124,8 +130,8 @@ def agent(
     code = run_agent(
         task=task, repo=repo, model=model, script=script, image=image, apply=apply, as_json=as_json, language=language,
         max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, memory=memory,
-        cpus=cpus, local=local, network=network, allow=allow, cache=cache, network_log=network_log, agent=name, agents=agents,
-        given=given,
+        cpus=cpus, local=local, network=network, allow=allow, cache=cache, network_log=network_log, approve=approve, log=log,
+        no_log=no_log, agent=name, agents=agents, given=given,
     )  # fmt: skip
     raise typer.Exit(code)
 

@@ -3,126 +3,54 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sandbox.cli import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, bad_input, print_json
+from sandbox.cli import DEFAULT_CPUS, DEFAULT_MEMORY, Kept, print_json
 from sandbox.environment import Environment
 
-from .budget import Budget
-from .hub import AgentSpec, default
-from .hub.building import check_inputs
-from .hub.catalogue import LANGUAGES
-from .hub.catalogue import language as language_of
-from .hub.finding import DEFAULT_AGENT
-from .job import Job, Outcome, carry_out
-from .model.brain import Brain
+from .job import Outcome, carry_out
+from .options import AgentOptions, brain_of
+from .recorded_job import carry_out_recorded
 from .show import Screen, files, summary_line
+from .status import RunStatus
+from .store import EventLog
+
+__all__ = ["brain_of", "opener", "run_agent", "run_check", "show_outcome", "tell", "tell_proofs"]
 
 
 def run_agent(
-    *,
-    task: str,
-    repo: Path | None,
-    model: str | None,
-    script: Path | None,
-    image: str | None,
-    apply: bool,
-    as_json: bool,
-    language: str | None,
-    max_iterations: int,
-    max_cost: float | None,
-    max_seconds: float | None,
-    max_tokens: int | None,
-    memory: str,
-    cpus: float,
-    local: bool,
-    network: str | None = None,
-    allow: Sequence[str] = (),
-    cache: Path | None = None,
-    network_log: Path | None = None,
-    agent: str | None = None,
-    agents: Sequence[Path] = (),
-    given: Sequence[str] = (),
-) -> int:
+    *, task: str, repo: Path | None, model: str | None, script: Path | None, image: str | None, apply: bool, as_json: bool,
+    language: str | None, max_iterations: int, max_cost: float | None, max_seconds: float | None, max_tokens: int | None,
+    memory: str, cpus: float, local: bool, network: str | None = None, allow: Sequence[str] = (), cache: Path | None = None,
+    network_log: Path | None = None, approve: str = "never", log: Path | None = None, no_log: bool = False,
+    agent: str | None = None, agents: Sequence[Path] = (), given: Sequence[str] = (),
+) -> int:  # fmt: skip
     """The command ``gamebox agent``; returns its exit code. Raises SandboxError for bad input."""
-    if not task.strip():
-        raise bad_input("The task is empty.", 'Say what to do, as in: gamebox agent "make the failing test pass" ...')
-    if language is not None and language not in LANGUAGES:
-        raise bad_input(f"--language {language!r} is not known.", f"Use one of: {', '.join(sorted(LANGUAGES))}.")
-    hub = default(agents)
-    spec = hub.load(agent or DEFAULT_AGENT)
-    inputs = inputs_of(spec, task, given)
-    if spec.needs_repo and repo is None:
-        raise bad_input(f"The agent {spec.name} works on a repository, and none was named.", "Name its folder with --repo.")
-    if apply and repo is None:
-        raise bad_input("--apply means nothing without --repo.", "Name the folder to write to with --repo, or leave --apply out.")
-    budget = budget_of(max_iterations, max_seconds, max_tokens, max_cost)
-    job = Job(
-        task=task,
-        repo=repo,
-        brain=brain_for(spec, model, script, budget),
-        open_environment=opener(
-            image or spec.image or DEFAULT_IMAGE, memory=memory, cpus=cpus, local=local, network=network, allow=allow, cache=cache,
-            network_log=network_log,
-        ),
-        spec=spec,
-        hub=hub,
-        inputs=inputs,
-        language=None if language is None else language_of(language, {}),
-        budget=budget,
-        apply=apply,
-    )
+    options = AgentOptions(
+        task=task, repo=repo, model=model, script=script, image=image, apply=apply, language=language,
+        max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, memory=memory,
+        cpus=cpus, local=local, network=network, allow=tuple(allow), cache=cache, network_log=network_log, approve=approve,
+        agent=agent, agents=tuple(agents), given=tuple(given),
+    )  # fmt: skip
+    job = options.job()  # what is wrong with the options is said before a log is made
     screen = Screen()
-    outcome = carry_out(job, screen)
+    if no_log:
+        return show_outcome(carry_out(job, screen), screen, as_json=as_json)
+    with EventLog(log) as events:
+        return show_outcome(carry_out_recorded(options, events, screen), screen, as_json=as_json)
+
+
+def show_outcome(outcome: Outcome, screen: Screen, *, as_json: bool) -> int:
+    """Tell what came of it, print the diff, or all of it as JSON; the exit code."""
     tell(outcome, screen)
     if as_json:
         print_json(outcome.to_dict())
     elif outcome.diff:
         Screen(sys.stdout).diff(outcome.diff)
     return outcome.exit_code
-
-
-def inputs_of(spec: AgentSpec, task: str, given: Sequence[str]) -> dict[str, Any]:
-    """The inputs of ``spec`` from KEY=VALUE each; the task is its input of that name. Values are JSON where its schema asks for
-    anything but a text. Raises SandboxError.
-    """
-    properties: Any = spec.inputs.get("properties", {})
-    inputs: dict[str, Any] = {"task": task} if "task" in properties else {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise bad_input(f"--input {text[:200]!r} is not KEY=VALUE.", "Write it as in --input summary='a library'.")
-        if key not in properties:
-            raise bad_input(
-                f"The agent {spec.name} has no input {key[:80]!r}.", f"It has: {', '.join(properties) or 'none'}."
-            )
-        inputs[key] = _value(key, value, properties[key])
-    check_inputs(spec, inputs)
-    return inputs
-
-
-def _value(key: str, text: str, schema: Any) -> Any:
-    if not isinstance(schema, dict) or schema.get("type", "string") == "string":
-        return text
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        kind = schema["type"]
-        raise bad_input(f"--input {key}={text[:80]!r} is no JSON, and {key} is {kind}.", "Write it as JSON.") from error
-
-
-def brain_for(spec: AgentSpec, model: str | None, script: Path | None, budget: Budget) -> Brain | None:
-    """The brain the options name, None for an agent that asks no model. Raises SandboxError."""
-    if spec.needs_model:
-        return brain_of(model, script, budget)
-    if model is not None or script is not None:
-        option = "--model" if model is not None else "--script"
-        raise bad_input(f"{option} means nothing with the agent {spec.name}: it asks no model.", f"Leave {option} out.")
-    return None
 
 
 def run_check(target: str) -> int:
@@ -138,36 +66,6 @@ def run_check(target: str) -> int:
     return 1 if any(f.verdict == "fail" for f in findings) else 0
 
 
-def budget_of(iterations: int, seconds: float | None, tokens: int | None, cost: float | None) -> Budget:
-    """The budget of the options. Raises SandboxError for a limit that is not positive."""
-    try:
-        return Budget(max_iterations=iterations, max_seconds=seconds, max_tokens=tokens, max_cost_usd=cost)
-    except ValueError as error:
-        raise bad_input(f"A limit is no good: {error}", "Give a positive number, or leave the option out.") from error
-
-
-def brain_of(model: str | None, script: Path | None, budget: Budget) -> Brain:
-    """The brain the options ask for, checked as far as can be without a call. Raises SandboxError."""
-    if (model is None) == (script is None):
-        raise bad_input(
-            "Give either --model or --script." if model else "No model was named.",
-            "Use --model provider/name, for example --model anthropic/claude-sonnet-4-5, or --script FILE.json.",
-        )
-    if script is not None:
-        from .model.scripted import ScriptedModel
-
-        return ScriptedModel.from_file(script)
-    from .model.litellm_model import LiteLLMModel
-
-    brain = LiteLLMModel(model or "")
-    brain.check()
-    if budget.max_cost_usd is not None and not brain.is_priced():
-        raise bad_input(
-            f"--max-cost cannot be kept: the price of {model} is not known.", "Use --max-tokens instead of --max-cost."
-        )
-    return brain
-
-
 def opener(
     image: str,
     *,
@@ -179,17 +77,12 @@ def opener(
     cache: Path | None = None,
     network_log: Path | None = None,
 ) -> Callable[[Path], Environment]:
-    """What makes the sandbox around a folder; its network is what ``network`` and ``allow`` open, as for ``gamebox run``."""
-    from sandbox.cli import sandbox_of
-
-    def opened(folder: Path) -> Environment:
-        if local:  # it works in the folder it is given, and ours must stay as it is: the diff is made against it
-            folder = Path(shutil.copytree(folder, folder.with_name("local"), symlinks=True))
-        return sandbox_of(
-            image, folder, network, memory, cpus, local, allow=allow, cache=cache, network_log=network_log
-        )
-
-    return opened
+    """What makes the sandbox around a folder; see ``AgentOptions.opener``."""
+    options = AgentOptions(
+        task="", image=image, memory=memory, cpus=cpus, local=local, network=network, allow=tuple(allow),
+        cache=cache, network_log=network_log,
+    )  # fmt: skip
+    return options.opener(Kept())
 
 
 def tell_proofs(outcome: Outcome, screen: Screen) -> None:
@@ -202,19 +95,18 @@ def tell_proofs(outcome: Outcome, screen: Screen) -> None:
 
 def tell(outcome: Outcome, screen: Screen) -> None:
     """How it ended, on standard error."""
-    result: Any = outcome.run.result
-    if isinstance(result, dict) and isinstance(result.get("summary"), str):
-        screen.line(f"\n{result['summary']}")
-    elif isinstance(result, dict) and outcome.run.ok:
-        for name, value in result.items():
-            screen.line(f"\n{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+    _tell_result(outcome, screen)
     screen.line(f"\n{summary_line(outcome.run)}", "green" if outcome.run.ok else "yellow")
     error = outcome.run.error
     if getattr(error, "hint", ""):
         screen.line(f"hint: {getattr(error, 'hint', '')}")
     for path in outcome.skipped:
         screen.line(f"not brought back: {path}", "yellow")
-    if outcome.interrupted:
+    if outcome.kept:
+        how = "paused" if outcome.run.status is RunStatus.paused else "cut off"
+        screen.line(f"{how}; go on with: gamebox runs resume {outcome.recorded}", "yellow")
+        screen.line(f"or end its sandbox, and forget it: gamebox runs rm {outcome.recorded}", "yellow")
+    elif outcome.interrupted:
         screen.line("interrupted; the sandbox is gone and nothing was written back", "yellow")
     elif outcome.diff is None:
         screen.line("no diff: the sandbox could not be read any more", "red")
@@ -225,3 +117,12 @@ def tell(outcome: Outcome, screen: Screen) -> None:
         screen.line(f"{files(outcome.changes)} written back", "green")
     else:
         screen.line(f"{files(outcome.changes)} changed")
+
+
+def _tell_result(outcome: Outcome, screen: Screen) -> None:
+    result: Any = outcome.run.result
+    if isinstance(result, dict) and isinstance(result.get("summary"), str):
+        screen.line(f"\n{result['summary']}")
+    elif isinstance(result, dict) and outcome.run.ok:
+        for name, value in result.items():
+            screen.line(f"\n{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")

@@ -18,6 +18,7 @@ from .hooks import Hooks, Step
 from .loop import Agent
 from .memory import Memory
 from .registry import ActionRegistry
+from .resuming import execute_as_part
 from .run import AgentRun
 from .sessions import OwnSessions
 from .status import RunStatus, StopRun
@@ -114,7 +115,7 @@ class Delegation:
     def _run(self, child: Agent, spec: AgentSpec, inputs: Mapping[str, Any], sessions: OwnSessions) -> AgentRun:
         self._child = child
         try:
-            return child.execute(task_of(spec, inputs))
+            return execute_as_part(child, task_of(spec, inputs), name=spec.name)
         finally:
             self._child = None
             for kit in getattr(child.environment, "kits", ()):

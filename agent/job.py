@@ -53,7 +53,8 @@ class Job:
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What came of it. ``diff`` is None when the sandbox could not be read any more; ``refused`` is why nothing was
-    applied; ``connections`` are the last 1,000 of the sandbox.
+    applied; ``connections`` are the last 1,000 of the sandbox. ``recorded`` is the id of the run in the log; ``kept`` says that its
+    sandbox waits for it to be resumed.
     """
 
     run: AgentRun
@@ -65,6 +66,8 @@ class Outcome:
     interrupted: bool = False
     proofs: tuple[Proof, ...] = ()
     connections: tuple[Connection, ...] = ()
+    recorded: str = ""
+    kept: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -87,6 +90,7 @@ class Outcome:
             "applied": self.applied,
             "apply_refused": refused,
             "connections": [connection.to_dict() for connection in self.connections],
+            **({"run": self.recorded, "resumable": self.kept} if self.recorded else {}),
         }
 
 
@@ -97,7 +101,7 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
     Raises SandboxError for what is wrong before the run begins (no repository, no engine, no image).
     """
     with terminated_like_interrupted(), scratch_folder() as scratch:
-        snapshot = _taken(job.repo, scratch, screen)
+        snapshot = taken(job.repo, scratch, scratch / "before", screen)
         environment = job.open_environment(snapshot.copy)
         try:
             environment.start()
@@ -105,19 +109,19 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
             if run.status is RunStatus.cancelled:
                 outcome = Outcome(run=run, interrupted=True)
             else:
-                outcome = _brought_back(job, run, environment, snapshot, scratch / "after")
+                outcome = brought_back(job, run, environment, snapshot, scratch / "after")
         finally:
             with uninterrupted():
                 environment.close()
         return replace(outcome, connections=environment.connections)  # those too that its end has cut
 
 
-def _taken(repo: Path | None, scratch: Path, screen: Screen) -> Snapshot:
-    """The files that go into the sandbox; none where there is no repository."""
+def taken(repo: Path | None, scratch: Path, before: Path, screen: Screen) -> Snapshot:
+    """The files that go into the sandbox, copied to ``before``; none where there is no repository."""
     if repo is None:
         (scratch / "empty").mkdir()
-        return take(scratch / "empty", scratch / "before")
-    snapshot = take(repo.absolute(), scratch / "before")
+        return take(scratch / "empty", before)
+    snapshot = take(repo.absolute(), before)
     for path in snapshot.left_out:
         screen.line(f"left out: {path} is a link that leads out of the repository", "yellow")
     screen.line(f"into the sandbox: {files(snapshot.files)} of {repo}", "dim")
@@ -125,27 +129,43 @@ def _taken(repo: Path | None, scratch: Path, screen: Screen) -> Snapshot:
 
 
 def _run(job: Job, environment: Environment, screen: Screen) -> AgentRun:
+    agent = agent_of(job, environment, screen)
+    with lineage.within(job.spec.name):
+        return until_interrupted(agent, lambda: agent.execute(job.task))
+
+
+def agent_of(job: Job, environment: Environment, screen: Screen) -> Agent:
+    """The agent that does the job in ``environment``, shown on ``screen``, as are those it delegates to."""
+
     def watched(agent: Agent, setting: Setting) -> None:
         name = setting.spec.name if setting.depth and setting.spec is not None else ""
         agent.hooks.insert(0, LiveView(screen, agent.actions, name))
 
-    agent = build(
+    return build(
         job.spec,
         Setting(
             environment=environment, hub=job.hub, brain=job.brain, budget=job.budget, inputs=job.inputs, language=job.language,
             on_built=watched,
         ),
     )  # fmt: skip
+
+
+def until_interrupted(agent: Agent, run: Callable[[], AgentRun]) -> AgentRun:
+    """The run; one that Ctrl-C ended as far as it got. Raises KeyboardInterrupt where none was begun."""
+    before = agent.last_run
     try:
-        with lineage.within(job.spec.name):
-            return agent.execute(job.task)
+        return run()
     except KeyboardInterrupt:
-        if agent.last_run is None:
+        if agent.last_run is None or agent.last_run is before:
             raise
         return agent.last_run
+    finally:
+        for kit in getattr(agent.environment, "kits", ()):
+            kit.close()
 
 
-def _brought_back(job: Job, run: AgentRun, environment: Environment, snapshot: Snapshot, after: Path) -> Outcome:
+def brought_back(job: Job, run: AgentRun, environment: Environment, snapshot: Snapshot, after: Path) -> Outcome:
+    """What came of ``run``: the diff against ``snapshot``, the proofs, and the changes written back where that was asked for."""
     if run.status is RunStatus.environment_lost:
         return Outcome(run=run)
     answer = environment.download(".", after)

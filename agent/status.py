@@ -20,6 +20,7 @@ class RunStatus(StrEnum):
     max_cost = "max_cost"
     no_valid_action = "no_valid_action"  # too many replies in a row from which no action could be carried out
     unexpected = "unexpected"  # a script met another answer than it expects
+    paused = "paused"  # by the user, or for an answer; a recorded run can be resumed
     cancelled = "cancelled"
     model_failed = "model_failed"
     environment_lost = "environment_lost"

@@ -108,6 +108,14 @@ class ErrorCode(StrEnum):
     delegation_refused = "delegation_refused"
     delegate_not_finished = "delegate_not_finished"
     read_only = "read_only"
+    # runs and their log
+    log_unusable = "log_unusable"
+    run_not_found = "run_not_found"
+    run_in_use = "run_in_use"
+    run_not_resumable = "run_not_resumable"
+    effects_unknown = "effects_unknown"
+    approval_pending = "approval_pending"
+    finish_refused = "finish_refused"
 
 
 class SandboxError(Exception):

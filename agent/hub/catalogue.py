@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # the commands that list agents are to be fast
 KITS: dict[str, str] = {
     "delegate": "agent.tools.delegate:DelegateKit",
     "reject": "agent.tools.rejecting:RejectKit",
+    "ask_user": "agent.tools.asking:AskUserKit",
 }
 LANGUAGES: dict[str, str] = {
     "function_calling": "agent.language:FunctionCallingLanguage",

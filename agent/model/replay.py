@@ -27,7 +27,7 @@ class RecordingModel:
     def __call__(self, prompt: Any, /) -> Any:
         reply = self.brain(prompt)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_stored(reply), ensure_ascii=False) + "\n")
+            file.write(json.dumps(stored(reply), ensure_ascii=False) + "\n")
         return reply
 
 
@@ -44,7 +44,7 @@ class ReplayModel(ScriptedModel):
         """The replies that a RecordingModel wrote. Raises SandboxError ``invalid_configuration``."""
         try:
             lines: Iterable[str] = Path(path).read_text(encoding="utf-8").splitlines()
-            return cls(_restored(json.loads(line)) for line in lines if line.strip())
+            return cls(restored(json.loads(line)) for line in lines if line.strip())
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SandboxError(
                 ErrorCode.invalid_configuration,
@@ -53,13 +53,18 @@ class ReplayModel(ScriptedModel):
             ) from error
 
 
-def _stored(reply: Any) -> dict[str, Any]:
+def stored(reply: Any) -> dict[str, Any]:
+    """A reply as JSON-ready data, for ``restored``; what is no reply at all is kept as text."""
     if isinstance(reply, str) or (isinstance(reply, dict) and "tool" in reply):
         return {"reply": jsonable(reply)}
-    return {"response": asdict(Response.of(reply))}
+    try:
+        return {"response": asdict(Response.of(reply))}
+    except TypeError:
+        return {"reply": jsonable(reply)}
 
 
-def _restored(data: dict[str, Any]) -> Any:
+def restored(data: dict[str, Any]) -> Any:
+    """The reply again. Raises KeyError and TypeError for what is none."""
     if "reply" in data:
         return data["reply"]
     stored = data["response"]

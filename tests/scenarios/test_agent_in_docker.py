@@ -143,10 +143,10 @@ def wait_for_start(mark: str) -> None:
 @pytest.mark.parametrize(
     "signals", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP], [signal.SIGKILL]]
 )
-def test_an_interrupted_agent_leaves_no_container(repo: Path, tmp_path: Path, signals: list[signal.Signals]) -> None:
+def test_an_interrupted_agent_without_a_log_leaves_no_container(repo: Path, tmp_path: Path, signals: list[signal.Signals]) -> None:
     mark = uuid.uuid4().hex
     steps = scripted(tmp_path, run(f"sh -c 'sleep 300; : {mark}'"), FINISH)
-    command = [*GAMEBOX, "agent", "wait", "--repo", str(repo), "--script", steps, "--apply"]
+    command = [*GAMEBOX, "agent", "wait", "--repo", str(repo), "--script", steps, "--apply", "--no-log"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             wait_for_start(mark)

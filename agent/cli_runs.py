@@ -1,0 +1,92 @@
+"""The commands ``gamebox runs``: what is in the event log, and going on with it. Nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+LOG_HELP = "The event log; $XDG_STATE_HOME/gamebox/runs.db where it is not given."
+_RUN_HELP = 'Id of the run, the beginning of one, or "last".'
+_LOG = typer.Option(None, "--log", metavar="FILE", help=LOG_HELP)
+_JSON = typer.Option(False, "--json", help="Print it as JSON.")
+_RUN = typer.Argument(..., metavar="RUN", help=_RUN_HELP)
+
+_RUNS = typer.Argument(..., metavar="RUN...", help=_RUN_HELP)
+
+app = typer.Typer(
+    name="runs",
+    help="See, verify, resume and remove recorded runs of agents.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command("ls")
+def ls(log: Path | None = _LOG, as_json: bool = _JSON) -> None:
+    """List the runs in the log, the latest first."""
+    from .runs_commands import list_runs
+
+    raise typer.Exit(list_runs(log, as_json=as_json))
+
+
+@app.command("show")
+def show(run: str = _RUN, log: Path | None = _LOG, as_json: bool = _JSON) -> None:
+    """Show the steps of a run: what was thought, done and answered."""
+    from .runs_commands import show_run
+
+    raise typer.Exit(show_run(run, log, as_json=as_json))
+
+
+@app.command("verify")
+def verify(
+    run: str | None = typer.Argument(None, metavar="[RUN]", help=f"{_RUN_HELP} All, if it is not given."),
+    head: str | None = typer.Option(
+        None, metavar="ID:HASH", help="The head an earlier verify told: it must still be there."
+    ),
+    log: Path | None = _LOG,
+    as_json: bool = _JSON,
+) -> None:
+    """Find events that were changed, removed or put in another order. Exit code 0: all are as they were written, 1: not."""
+    from .runs_commands import verify_runs
+
+    raise typer.Exit(verify_runs(run, head, log, as_json=as_json))
+
+
+@app.command("resume")
+def resume(
+    run: str = _RUN,
+    say: str = typer.Option("", metavar="TEXT", help="Told to the agent before it goes on."),
+    fresh: bool = typer.Option(
+        False, "--fresh", help="In a new sandbox, with the repository as it is now; the agent is told."
+    ),
+    apply: bool | None = typer.Option(
+        None, "--apply/--no-apply", help="Write the changes back when the agent has finished."
+    ),
+    approve: str | None = typer.Option(
+        None, metavar="never|risky|always", help="Which actions you are asked about first."
+    ),
+    max_iterations: int | None = typer.Option(None, help="Steps at most, those before included."),
+    max_cost: float | None = typer.Option(None, help="US dollars at most, those before included."),
+    max_seconds: float | None = typer.Option(None, help="Seconds at most, those before included."),
+    max_tokens: int | None = typer.Option(None, help="Tokens at most, those before included."),
+    log: Path | None = _LOG,
+    as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON instead of the diff."),
+) -> None:
+    """Go on with a run that was paused or cut off, as gamebox agent would; ends with the diff."""
+    from .runs_commands import resume_run
+
+    changes = {
+        "apply": apply, "approve": approve, "max_iterations": max_iterations, "max_cost": max_cost, "max_seconds": max_seconds,
+        "max_tokens": max_tokens,
+    }  # fmt: skip
+    raise typer.Exit(resume_run(run, log, changes, fresh=fresh, say=say, as_json=as_json))
+
+
+@app.command("rm")
+def rm(runs: list[str] = _RUNS, log: Path | None = _LOG) -> None:
+    """Remove runs from the log, with the sandboxes that wait for them. Prints their ids."""
+    from .runs_commands import remove_runs
+
+    raise typer.Exit(remove_runs(runs, log))

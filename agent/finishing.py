@@ -1,0 +1,119 @@
+"""Finish checks: a run ends only when what it claims holds. A check that fails is told to the model, which goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox.envelope import Failure, jsonable
+from sandbox.environment import ActionLike, Environment
+from sandbox.errors import ErrorCode
+
+from .actions import Action
+from .registry import ActionRegistry
+from .run import AgentRun
+from .wrapped import WrappedEnvironment
+
+log = logging.getLogger(__name__)
+
+SHOWN_CHARS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found: whether it passed, and what the model is told where it did not."""
+
+    passed: bool
+    told: str = ""
+
+
+Check = Callable[[Environment, Mapping[str, Any]], Finding]
+
+
+class FinishChecks(WrappedEnvironment):
+    """``inner``, which carries out a terminal action only where every check passes; they are asked in order, to the first that
+    fails. A check that raises has failed. After ``most`` refusals the action is carried out all the same, with a notice that
+    says so; None is no bound.
+    """
+
+    def __init__(self, inner: Environment, checks: Sequence[Check], *, most: int | None = None) -> None:
+        super().__init__(inner)
+        if most is not None and most < 1:
+            raise ValueError(f"most must be at least 1, got {most}.")
+        self.checks, self.most = tuple(checks), most
+        self.refused = 0
+
+    def execute_action(self, action: ActionLike, args: Any) -> dict[str, Any]:
+        """See the base class."""
+        if not getattr(action, "terminal", False):
+            return self.inner.execute_action(action, args)
+        finding = self._finding(args if isinstance(args, Mapping) else {})
+        if finding.passed:
+            return self.inner.execute_action(action, args)
+        self.refused += 1
+        if self.most is not None and self.refused > self.most:
+            return _with_notice(self.inner.execute_action(action, args), finding.told)
+        failure = Failure[Any](
+            ErrorCode.finish_refused,
+            f"The run does not end yet: {finding.told}",
+            f"Mend that, then call {action.name} again.",
+            next_tool=action.name,
+        )
+        masked: dict[str, Any] = self.hidden.data(failure.to_dict())
+        return masked
+
+    def _finding(self, args: Mapping[str, Any]) -> Finding:
+        for check in self.checks:
+            try:
+                finding = check(self.inner, args)
+            except Exception as error:
+                log.warning("a finish check failed", exc_info=True)
+                finding = Finding(False, f"a check could not be made ({type(error).__name__}: {error})")
+            if not finding.passed:
+                return Finding(False, finding.told[:SHOWN_CHARS])
+        return Finding(True)
+
+
+def fits_schema(schema: Mapping[str, Any]) -> Check:
+    """The arguments of the terminal action fit this JSON schema."""
+    probe = Action("result", lambda: None, "The result.", schema)
+
+    def check(_: Environment, args: Mapping[str, Any]) -> Finding:
+        fits, problem = ActionRegistry().validate_args(probe, jsonable(args))
+        return Finding(fits, "" if fits else f"the result does not fit: {problem}")
+
+    return check
+
+
+def command_passes(command: str, timeout_seconds: float = 600.0) -> Check:
+    """The command exits with 0 in the sandbox, in a session of its own."""
+
+    def check(environment: Environment, _: Mapping[str, Any]) -> Finding:
+        answer = environment.run(command, session=None, timeout_seconds=timeout_seconds)
+        if answer.ok and answer.result.exit_code == 0:
+            return Finding(True)
+        return Finding(False, f"this does not pass: {command}\n{answer.to_text()[-SHOWN_CHARS // 2 :]}")
+
+    return check
+
+
+def verified_by(verify: Callable[[Mapping[str, Any]], AgentRun]) -> Check:
+    """Another agent agrees: ``verify`` runs it on the result. Its own result says so with ``{"passed": true}``, and with
+    ``reason`` why not; a run that did not finish has not agreed.
+    """
+
+    def check(_: Environment, args: Mapping[str, Any]) -> Finding:
+        run = verify(args)
+        if not run.ok or not isinstance(run.result, Mapping):
+            return Finding(False, f"the verifier came to no verdict: {run.reason}")
+        passed = run.result.get("passed") is True
+        return Finding(passed, "" if passed else f"the verifier says: {run.result.get('reason') or 'it is not done'}")
+
+    return check
+
+
+def _with_notice(envelope: dict[str, Any], told: str) -> dict[str, Any]:
+    notice = {"code": "finish_unchecked", "message": f"It ended though a check failed: {told}", "hint": ""}
+    return {**envelope, "notices": [*envelope.get("notices", ()), notice]}

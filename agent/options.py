@@ -1,0 +1,190 @@
+"""What ``gamebox agent`` was asked for, as a value that can be kept with a run, and the job that it makes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from sandbox.cli import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, Kept, bad_input, sandbox_of
+from sandbox.environment import Environment
+from sandbox.errors import ErrorCode, SandboxError
+
+from .budget import Budget
+from .given import inputs_of
+from .hub import AgentSpec, Hub, default
+from .hub.catalogue import LANGUAGES
+from .hub.catalogue import language as language_of
+from .hub.finding import DEFAULT_AGENT
+from .job import Job
+from .model.brain import Brain
+
+APPROVALS = ("never", "risky", "always")
+# How long the sandbox of a run waits to be resumed, seconds; its guest ends it then.
+KEEP_SECONDS = 3600.0
+_PATHS = ("repo", "script", "cache", "network_log")
+_LISTS = ("allow", "given")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """The options of one run; paths are absolute. All of it is JSON-ready but for the paths, which are texts in ``to_data``.
+
+    ``agents`` are folders with agents, ``given`` the agent's inputs as KEY=VALUE. What is None is the agent's own.
+    """
+
+    task: str
+    repo: Path | None = None
+    agent: str | None = None
+    agents: tuple[Path, ...] = ()
+    given: tuple[str, ...] = ()
+    model: str | None = None
+    script: Path | None = None
+    image: str | None = None
+    apply: bool = False
+    language: str | None = None
+    max_iterations: int = 50
+    max_cost: float | None = None
+    max_seconds: float | None = None
+    max_tokens: int | None = None
+    memory: str = DEFAULT_MEMORY
+    cpus: float = DEFAULT_CPUS
+    local: bool = False
+    network: str | None = None
+    allow: tuple[str, ...] = ()
+    cache: Path | None = None
+    network_log: Path | None = None
+    approve: str = "never"
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON-ready data, for ``of_data``."""
+        given = {name: getattr(self, name) for name in _PATHS}
+        paths = {name: path and str(path.absolute()) for name, path in given.items()}
+        lists = {name: list(getattr(self, name)) for name in _LISTS}
+        return {**asdict(self), **paths, **lists, "agents": [str(folder.absolute()) for folder in self.agents]}
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any], run: str) -> AgentOptions:
+        """The options that were kept with ``run``. Raises SandboxError ``run_not_resumable`` where these are none."""
+        known = {f.name for f in fields(cls)}
+        try:
+            given = {name: value for name, value in data.items() if name in known}
+            paths = {name: given.get(name) and Path(given[name]) for name in _PATHS}
+            lists = {name: tuple(given.get(name, ())) for name in _LISTS}
+            return cls(**{**given, **paths, **lists, "agents": tuple(map(Path, given["agents"]))})
+        except (KeyError, TypeError) as error:
+            raise SandboxError(
+                ErrorCode.run_not_resumable,
+                f"The run {run} was not made by gamebox agent, so it is not known how to make its agent again.",
+                "Resume it with agent.resuming.resume(...) from the program that made it.",
+            ) from error
+
+    def changed(self, changes: Mapping[str, Any]) -> AgentOptions:
+        """The same with those that are not None."""
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+    def budget(self) -> Budget:
+        """The budget. Raises SandboxError for a limit that is not positive."""
+        return budget_of(self.max_iterations, self.max_seconds, self.max_tokens, self.max_cost)
+
+    def job(self, name: str | None = None, *, attached: bool = False, replies: int = 0) -> Job:
+        """The job. ``name`` is that of a sandbox to keep, or, where ``attached``, of one that there is; ``replies`` are those of a
+        script that were used. Raises SandboxError for options that are no good.
+        """
+        self._check()
+        hub, spec = self.found()
+        kept = Kept(inside=name) if attached else Kept(name is not None, name, None, KEEP_SECONDS)
+        budget = self.budget()
+        return Job(
+            task=self.task, repo=self.repo, brain=brain_for(spec, self.model, self.script, budget, replies), budget=budget,
+            open_environment=self.opener(kept, spec.image), spec=spec, hub=hub, inputs=inputs_of(spec, self.task, self.given),
+            language=None if self.language is None else language_of(self.language, {}), apply=self.apply,
+        )  # fmt: skip
+
+    def found(self) -> tuple[Hub, AgentSpec]:
+        """All agents there are, and the one that is meant. Raises SandboxError for a name that none has, or without its needs."""
+        hub = default(self.agents)
+        spec = hub.load(self.agent or DEFAULT_AGENT)
+        if spec.needs_repo and self.repo is None:
+            raise bad_input(
+                f"The agent {spec.name} works on a repository, and none was named.", "Name its folder with --repo."
+            )
+        return hub, spec
+
+    def _check(self) -> None:
+        if not self.task.strip():
+            raise bad_input(
+                "The task is empty.", 'Say what to do, as in: gamebox agent "make the failing test pass" ...'
+            )
+        if self.language is not None and self.language not in LANGUAGES:
+            raise bad_input(
+                f"--language {self.language!r} is not known.", f"Use one of: {', '.join(sorted(LANGUAGES))}."
+            )
+        if self.approve not in APPROVALS:
+            raise bad_input(f"--approve {self.approve!r} is not known.", f"Use {', '.join(APPROVALS)}.")
+        if self.apply and self.repo is None:
+            raise bad_input(
+                "--apply means nothing without --repo.",
+                "Name the folder to write to with --repo, or leave --apply out.",
+            )
+
+    def opener(self, kept: Kept, image: str | None = None) -> Callable[[Path], Environment]:
+        """What makes the sandbox around a folder, of ``image`` unless the options name another; its network is what ``network`` and
+        ``allow`` open, as for ``gamebox run``.
+        """
+
+        def opened(folder: Path) -> Environment:
+            if self.local:  # it works in the folder it is given, and the diff is made against ours
+                folder = Path(shutil.copytree(folder, folder.with_name("local"), symlinks=True))
+            return sandbox_of(
+                self.image or image or DEFAULT_IMAGE, folder, self.network, self.memory, self.cpus, self.local,
+                allow=self.allow, kept=kept, cache=self.cache, network_log=self.network_log,
+            )  # fmt: skip
+
+        return opened
+
+
+def budget_of(iterations: int, seconds: float | None, tokens: int | None, cost: float | None) -> Budget:
+    """The budget of the options. Raises SandboxError for a limit that is not positive."""
+    try:
+        return Budget(max_iterations=iterations, max_seconds=seconds, max_tokens=tokens, max_cost_usd=cost)
+    except ValueError as error:
+        raise bad_input(f"A limit is no good: {error}", "Give a positive number, or leave the option out.") from error
+
+
+def brain_for(spec: AgentSpec, model: str | None, script: Path | None, budget: Budget, replies: int = 0) -> Brain | None:
+    """The brain the options name, None for an agent that asks no model. Raises SandboxError."""
+    if spec.needs_model:
+        return brain_of(model, script, budget, replies)
+    if model is not None or script is not None:
+        option = "--model" if model is not None else "--script"
+        raise bad_input(f"{option} means nothing with the agent {spec.name}: it asks no model.", f"Leave {option} out.")
+    return None
+
+
+def brain_of(model: str | None, script: Path | None, budget: Budget, replies: int = 0) -> Brain:
+    """The brain the options ask for, checked as far as can be without a call; a script goes on behind its first ``replies``.
+
+    Raises SandboxError.
+    """
+    if (model is None) == (script is None):
+        raise bad_input(
+            "Give either --model or --script." if model else "No model was named.",
+            "Use --model provider/name, for example --model anthropic/claude-sonnet-4-5, or --script FILE.json.",
+        )
+    if script is not None:
+        from .model.scripted import ScriptedModel
+
+        scripted = ScriptedModel.from_file(script)
+        return ScriptedModel(scripted.steps[replies:])
+    from .model.litellm_model import LiteLLMModel
+
+    brain = LiteLLMModel(model or "")
+    brain.check()
+    if budget.max_cost_usd is not None and not brain.is_priced():
+        raise bad_input(
+            f"--max-cost cannot be kept: the price of {model} is not known.", "Use --max-tokens instead of --max-cost."
+        )
+    return brain

@@ -1,0 +1,207 @@
+"""A job whose run is recorded: its sandbox outlives this process until the run has ended, so that it can be resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from sandbox.environment import Environment
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.interrupts import terminated_like_interrupted, uninterrupted
+
+from . import events as ev
+from . import lineage
+from .job import Job, Outcome, agent_of, brought_back, taken, until_interrupted
+from .loop import Agent
+from .options import KEEP_SECONDS, AgentOptions
+from .repo.ignoring import Rules
+from .repo.snapshot import Snapshot, states_under
+from .resuming import check_resumable, record, resume
+from .run import AgentRun
+from .scratch import scratch_folder
+from .show import Screen
+from .status import RunStatus
+from .store import EventLog, RunRecord, RunWriter, record_of
+from .terminal_approvals import ask_on, laid_over
+
+# After these the run can go on in its sandbox.
+GOES_ON = frozenset({RunStatus.paused, RunStatus.environment_lost})
+
+
+def sandbox_name(run: str) -> str:
+    """The name of the sandbox of a run."""
+    return f"run-{run}"
+
+
+def carry_out_recorded(options: AgentOptions, log: EventLog, screen: Screen) -> Outcome:
+    """As ``job.carry_out``, with a record in ``log``. Where the run was paused, or its sandbox lost, that is left to be resumed;
+    after every other end nothing is left.
+
+    Raises SandboxError as that, and for a log that cannot be used.
+    """
+    with terminated_like_interrupted(), scratch_folder() as scratch, log.begin() as writer:
+        job = options.job(None if options.local else sandbox_name(writer.run))
+        began = ev.RunBegan(task=job.task, agent=job.spec.name, options=options.to_data())
+        writer.append(began)
+        try:
+            snapshot = taken(options.repo, scratch, _place(log, writer, options, scratch), screen)
+            return _in_sandbox(options, job, writer, screen, snapshot, scratch, None)
+        except BaseException as error:
+            if not _has_end(log, writer.run):
+                _note_failure(writer, error)
+                forget_files(log, writer.run)
+            raise
+
+
+def resume_recorded(
+    options: AgentOptions, run: str, log: EventLog, screen: Screen, *, fresh: bool, say: str
+) -> Outcome:
+    """Go on with a recorded run in its sandbox, or in a ``fresh`` one. ``say`` is told to the model.
+
+    Raises SandboxError: ``run_in_use``, ``run_not_resumable``, and as ``carry_out_recorded``.
+    """
+    with terminated_like_interrupted(), scratch_folder() as scratch, log.begin(run) as writer:
+        known = record_of(log, run)
+        check_resumable(known, options.budget())
+        replies = sum(step.decided is not None for step in known.steps)
+        before = log.folder(run) / "before"
+        if fresh:
+            _refuse_second_sandbox(known, options)
+            shutil.rmtree(before, ignore_errors=True)
+            job = options.job(None if options.local else sandbox_name(run), replies=replies)
+            snapshot = taken(options.repo, scratch, _place(log, writer, options, scratch), screen)
+        else:
+            job = options.job(sandbox_name(run), attached=True, replies=replies)
+            snapshot = _found_again(options.repo, before, known)
+        return _in_sandbox(options, job, writer, screen, snapshot, scratch, known, fresh=fresh, say=say)
+
+
+def _in_sandbox(
+    options: AgentOptions, job: Job, writer: RunWriter, screen: Screen, snapshot: Snapshot, scratch: Path, known: RunRecord | None,
+    *, fresh: bool = False, say: str = "",
+) -> Outcome:  # fmt: skip
+    attached = known is not None and not fresh
+    environment = (
+        _attached(job, snapshot, known) if known is not None and attached else job.open_environment(snapshot.copy)
+    )
+    keeps = attached  # until it is known how the run ended, what others made is not ours to remove
+    try:
+        environment.start()
+        agent = agent_of(job, environment, screen)
+        run = _run(agent, options, job, writer, screen, known, same=not fresh, say=say)
+        if run.status is RunStatus.cancelled and _is_paused(writer):
+            run = replace(run, status=RunStatus.paused, reason="The run was interrupted.")
+        unrecorded = run.status is RunStatus.failed and not _has_end(writer.log, writer.run)
+        keeps = not options.local and (run.status in GOES_ON or unrecorded)
+        outcome = Outcome(run=run, interrupted=run.status is RunStatus.paused)
+        if run.status not in GOES_ON:
+            outcome = brought_back(job, run, environment, snapshot, scratch / "after")
+        outcome = replace(outcome, recorded=writer.run, kept=keeps)
+    finally:
+        with uninterrupted():
+            if keeps:
+                environment.close()
+            else:
+                environment.remove()
+                forget_files(writer.log, writer.run)
+    return replace(outcome, connections=environment.connections)  # those too that its end has cut
+
+
+def _run(
+    agent: Agent, options: AgentOptions, job: Job, writer: RunWriter, screen: Screen, known: RunRecord | None, *, same: bool,
+    say: str,
+) -> AgentRun:  # fmt: skip
+    def lay_over(recorded: Agent) -> None:
+        laid_over(recorded, options.approve, ask_on(screen))
+
+    with lineage.within(job.spec.name, writer.run):
+        if known is None:
+            record(agent, writer)
+            lay_over(agent)
+            return until_interrupted(agent, lambda: agent.execute(job.task))
+        return until_interrupted(
+            agent, lambda: resume(agent, writer, same=same, say=say, options=options.to_data(), prepare=lay_over)
+        )
+
+
+def _attached(job: Job, snapshot: Snapshot, known: RunRecord) -> Environment:
+    try:
+        return job.open_environment(snapshot.copy)
+    except SandboxError as error:
+        if error.code not in (ErrorCode.sandbox_not_found, ErrorCode.sandbox_unavailable):
+            raise
+        raise _sandbox_gone(known.run) from error
+
+
+def _sandbox_gone(run: str) -> SandboxError:
+    return SandboxError(
+        ErrorCode.run_not_resumable,
+        f"The sandbox of the run {run} is gone: it ended, or nobody came back to it within {KEEP_SECONDS / 60:g} minutes.",
+        f"Go on in a new sandbox with the repository as it is now: gamebox runs resume {run} --fresh.",
+    )
+
+
+def _refuse_second_sandbox(known: RunRecord, options: AgentOptions) -> None:
+    if options.local:
+        return
+    if sandbox_of_run(known.run) is not None:
+        raise SandboxError(
+            ErrorCode.run_not_resumable,
+            f"The sandbox of the run {known.run} is still there.",
+            f"Leave out --fresh, or end that one first: gamebox rm {sandbox_name(known.run)}.",
+        )
+
+
+def sandbox_of_run(run: str) -> object | None:
+    """The sandbox of a run that is on the engine; None where there is none. Raises SandboxError as the engine does."""
+    from sandbox.docker.engine import connect
+    from sandbox.docker.inventory import sandboxes
+
+    return next((each for each in sandboxes(connect()) if each.kept and each.name == sandbox_name(run)), None)
+
+
+def remove_sandbox_of_run(run: str) -> bool:
+    """End the sandbox of a run; whether there was one. Raises SandboxError as the engine does, or where it is in use."""
+    from sandbox.docker.inventory import Listed, remove
+
+    found = sandbox_of_run(run)
+    if isinstance(found, Listed):
+        remove(found)
+    return found is not None
+
+
+def _place(log: EventLog, writer: RunWriter, options: AgentOptions, scratch: Path) -> Path:
+    """Where the copy of the repository is: with the log, if another process may need it."""
+    return (scratch if options.local else log.folder(writer.run)) / "before"
+
+
+def _found_again(repo: Path | None, before: Path, known: RunRecord) -> Snapshot:
+    """The copy that was made at the beginning. Raises SandboxError ``run_not_resumable`` where it is gone."""
+    if not before.is_dir():
+        raise _sandbox_gone(known.run)
+    return Snapshot(repo or before, before, Rules(repo if repo is not None and repo.is_dir() else before), states_under(before))
+
+
+def forget_files(log: EventLog, run: str) -> None:
+    """Remove what is kept beside the log for a run that can be resumed."""
+    shutil.rmtree(log.folder(run), ignore_errors=True)
+
+
+def _has_end(log: EventLog, run: str) -> bool:
+    try:
+        return record_of(log, run).status is not None
+    except SandboxError:
+        return False
+
+
+def _is_paused(writer: RunWriter) -> bool:
+    return record_of(writer.log, writer.run).status == RunStatus.paused
+
+
+def _note_failure(writer: RunWriter, error: BaseException) -> None:
+    status = RunStatus.cancelled if isinstance(error, KeyboardInterrupt) else RunStatus.failed
+    reason = error.message if isinstance(error, SandboxError) else f"{type(error).__name__}: {error}"
+    with contextlib.suppress(SandboxError):  # the first error is the one to tell
+        writer.append(ev.RunEnded(status=status.value, reason=reason))

@@ -1,0 +1,153 @@
+"""The file of an event log: made for its owner alone, brought to the present version, and its faults in words."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+from sandbox.errors import ErrorCode, SandboxError
+
+# "GBXL": what tells this file from databases of other programs.
+APPLICATION_ID = 0x4742584C
+# Step N brings a database from version N to N + 1; schema.sql makes version 1 in an empty file. A step is never changed once it
+# was in a release; what all of them make together is what a new file gets.
+STEPS: tuple[str, ...] = ("schema.sql",)
+# How long a writer waits for another process to be done with the file.
+BUSY_SECONDS = 30.0
+_ANOTHER = "Name another file with --log."
+
+
+def opened(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
+    """The database at ``path``, made where there is none, at the version of ``steps``.
+
+    Raises SandboxError: ``log_unusable`` for what is no event log, one of a newer version, or one that cannot be read or written,
+    ``host_disk_full``.
+    """
+    with translated(path):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _made_private(path)
+        database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            database.text_factory = _text
+            database.execute("PRAGMA foreign_keys = ON")
+            _check(database, path, len(steps))  # before anything is written to what may be another program's
+            database.execute("PRAGMA journal_mode = WAL")
+            _migrate(database, path, steps)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+
+def version_of(database: sqlite3.Connection) -> int:
+    """The version of its schema; 0 for an empty file."""
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+@contextmanager
+def writing(database: sqlite3.Connection, *, durable: bool) -> Iterator[None]:
+    """One transaction, in which no other process writes. ``durable`` waits until the disk has it: a crash of the machine does not
+    undo it; else a crash of this process does not.
+    """
+    database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Faults of the file and of SQLite as SandboxError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _worded(path, error) from error
+    except OSError as error:
+        raise _unusable(path, f"cannot be opened: {error.strerror or error}", f"Make it yours. {_ANOTHER}") from error
+
+
+def _made_private(path: Path) -> None:
+    """Runs hold what models and users said: the file is its owner's. SQLite gives its other two files the same mode.
+
+    One that is there is not opened here: closing it would let go of the locks that this process has on it.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode) and mode & 0o077:
+            path.chmod(0o600)
+
+
+def _check(database: sqlite3.Connection, path: Path, newest: int) -> None:
+    application = int(database.execute("PRAGMA application_id").fetchone()[0])
+    tables = int(database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+    if application != APPLICATION_ID and (application or tables):
+        raise _unusable(path, "is a database of another program", _ANOTHER)
+    version = version_of(database)
+    if version > newest:
+        raise _unusable(
+            path,
+            f"was written by a newer gamebox (version {version} of the log; this one knows {newest})",
+            f"Use that gamebox. {_ANOTHER}",
+        )
+
+
+def _migrate(database: sqlite3.Connection, path: Path, steps: Sequence[str]) -> None:
+    if version_of(database) == len(steps):
+        return
+    with writing(database, durable=True):  # another process may be at it: whoever comes second finds it done
+        _check(database, path, len(steps))
+        for number in range(version_of(database), len(steps)):
+            for statement in _statements(files(__package__).joinpath(steps[number]).read_text(encoding="utf-8")):
+                database.execute(statement)
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version = {len(steps)}")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script one by one: ``executescript`` would end the transaction around it."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _text(data: bytes) -> str:
+    """What somebody may have put there that is no text, so that it is found to be changed and not only unreadable."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _worded(path: Path, error: sqlite3.Error) -> SandboxError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return SandboxError(
+            ErrorCode.host_disk_full,
+            f"There is no room left for the event log {path}.",
+            "Free some space there, remove old runs with gamebox runs rm, or name another file with --log.",
+        )
+    if code == sqlite3.SQLITE_NOTADB:
+        return _unusable(path, "is no event log", _ANOTHER)
+    if code == sqlite3.SQLITE_CORRUPT:
+        return _unusable(path, "is damaged", "Move it away, or name another file with --log.")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return _unusable(path, f"was in use by another process for {BUSY_SECONDS:g} s", f"Try again. {_ANOTHER}")
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return _unusable(path, f"cannot be opened or written ({error})", f"Make it yours. {_ANOTHER}")
+    return _unusable(path, f"cannot be used: {error}", f"Check the disk it is on. {_ANOTHER}")
+
+
+def _unusable(path: Path, why: str, hint: str) -> SandboxError:
+    return SandboxError(ErrorCode.log_unusable, f"The event log {path} {why}.", hint)

@@ -1,0 +1,270 @@
+"""The event log on SQLite: only ever added to, in a chain of hashes for each run. One file, many processes, one writer a run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from agent.events import Event, event_of
+from sandbox.envelope import now
+from sandbox.errors import ErrorCode, SandboxError
+
+from .chain import Blobs, hash_of, put_together, taken_apart
+from .database import opened, translated, writing
+
+_COLUMNS = "run, id, parent, kind, at, data, previous, hash"
+
+
+def default_path() -> Path:
+    """``$XDG_STATE_HOME/gamebox/runs.db``, below ~/.local/state where that is not set."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "gamebox", "runs.db")
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """An event as it stands in the log. ``at`` is ISO 8601; ``data`` is its JSON, longer texts by reference."""
+
+    run: str
+    id: int
+    parent: str | None
+    kind: str
+    at: str
+    data: str
+    previous: str
+    hash: str
+
+
+class EventLog:
+    """The events of many runs in the file ``path``. May be used by many threads. Every method raises SandboxError
+    ``log_unusable`` or ``host_disk_full`` where the file cannot be used.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = default_path() if path is None else Path(path)
+        self._lock = threading.RLock()
+        self._database = opened(self.path)
+
+    def close(self) -> None:
+        """Close the file; may be called more than once."""
+        with self._lock:
+            self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- writing ------------------------------------------------------------------
+    def begin(self, run: str | None = None, parent: str | None = None) -> RunWriter:
+        """The writer of a new run, or of one that is there. Raises SandboxError ``run_in_use`` where it has one."""
+        return RunWriter(self, run or new_run(), parent)
+
+    def append(self, run: str, events: Sequence[Event], parent: str | None = None) -> int:
+        """Add events to a run, all or none; the id of the last. Durable if one of them is.
+
+        Raises SandboxError ``log_unusable`` for an event that is too large.
+        """
+        prepared = [(event.kind, *self._taken_apart(event)) for event in events]
+        with self._lock, translated(self.path), writing(self._database, durable=any(e.durable for e in events)):
+            last = self._database.execute(
+                "SELECT id, hash, parent FROM events WHERE run = ? ORDER BY id DESC LIMIT 1", (run,)
+            ).fetchone()
+            ident, previous = (0, "") if last is None else last[:2]
+            parent = parent if last is None else last[2]
+            for kind, data, blobs in prepared:
+                ident += 1
+                at = now()
+                row = (run, ident, parent, kind, at, data, previous)
+                previous = hash_of(*row)
+                self._add_blobs(run, blobs)
+                self._database.execute(f"INSERT INTO events ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)", (*row, previous))  # noqa: S608
+        return int(ident)
+
+    def _taken_apart(self, event: Event) -> tuple[str, Blobs]:
+        try:
+            return taken_apart(event.to_data())
+        except (ValueError, TypeError, RecursionError) as error:
+            raise SandboxError(
+                ErrorCode.log_unusable,
+                f"An event {event.kind} cannot be kept in the event log: {error}.",
+                "Have the tool or the model answer with less, or run without a log.",
+            ) from error
+
+    def _add_blobs(self, run: str, blobs: Blobs) -> None:
+        for digest, content in blobs.items():
+            self._database.execute("INSERT OR IGNORE INTO blobs (sha256, content) VALUES (?, ?)", (digest, content))
+            self._database.execute("INSERT OR IGNORE INTO blob_uses (run, sha256) VALUES (?, ?)", (run, digest))
+
+    def remove(self, run: str) -> None:
+        """Remove a run and those that are parts of it; a tombstone stays. Raises SandboxError ``run_not_found``."""
+        head = self.head(run)
+        if head is None:
+            raise not_found(run)
+        for child in self.children(run):
+            self.remove(child)
+        with self._lock, translated(self.path), writing(self._database, durable=True):
+            do = self._database.execute
+            do("INSERT OR IGNORE INTO removed (run, at, events, head) VALUES (?, ?, ?, ?)", (run, now(), *head))
+            do("DELETE FROM events WHERE run = ?", (run,))
+            do("DELETE FROM blob_uses WHERE run = ?", (run,))
+            do("DELETE FROM blobs WHERE sha256 NOT IN (SELECT sha256 FROM blob_uses)")
+
+    # --- reading ------------------------------------------------------------------
+    def head(self, run: str) -> tuple[int, str] | None:
+        """The id and the hash of the last event of a run; None where there is no such run."""
+        found = self._rows("SELECT id, hash FROM events WHERE run = ? ORDER BY id DESC LIMIT 1", (run,))
+        return None if not found else (int(found[0][0]), str(found[0][1]))
+
+    def runs(self) -> list[str]:
+        """Ids of all runs that are no part of another, the latest first."""
+        rows = self._rows("SELECT run FROM events WHERE id = 1 AND parent IS NULL ORDER BY at DESC, run", ())
+        return [str(row[0]) for row in rows]
+
+    def every_run(self) -> list[str]:
+        """Ids of all runs, parts of others too, and those whose first event is not there any more."""
+        return [str(row[0]) for row in self._rows("SELECT DISTINCT run FROM events ORDER BY run", ())]
+
+    def uses(self, run: str, digest: str) -> bool:
+        """Whether it is noted that a run refers to a text: without that, the text goes with the other runs that do."""
+        return bool(self._rows("SELECT 1 FROM blob_uses WHERE run = ? AND sha256 = ?", (run, digest)))
+
+    def children(self, run: str) -> list[str]:
+        """Ids of the runs that are parts of this one, in the order of their beginnings."""
+        rows = self._rows("SELECT run FROM events WHERE parent = ? AND id = 1 ORDER BY at, run", (run,))
+        return [str(row[0]) for row in rows]
+
+    def found(self, beginning: str) -> str:
+        """The id of the run that begins so. Raises SandboxError ``run_not_found``, also where several do."""
+        if beginning in ("", "last"):
+            newest = self.runs()
+            if beginning and newest:
+                return newest[0]
+            raise not_found(beginning)
+        pattern = beginning.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%"
+        rows = self._rows("SELECT run FROM events WHERE id = 1 AND run LIKE ? ESCAPE '!' LIMIT 3", (pattern,))
+        exact = [row[0] for row in rows if row[0] == beginning]
+        if not exact and len(rows) != 1:
+            raise not_found(beginning, [str(row[0]) for row in rows])
+        return str((exact or rows[0])[0])
+
+    def logged(self, run: str, after: int = 0) -> Iterator[Logged]:
+        """The events of a run as they stand there, in order, from the one behind ``after``."""
+        while rows := self._rows(
+            f"SELECT {_COLUMNS} FROM events WHERE run = ? AND id > ? ORDER BY id LIMIT 500",  # noqa: S608
+            (run, after),
+        ):
+            for row in rows:
+                yield Logged(*row)
+            after = rows[-1][1]
+
+    def events(self, run: str, after: int = 0) -> Iterator[tuple[Logged, Event]]:
+        """The same with their values. Raises SandboxError ``log_unusable`` for one that cannot be read."""
+        for logged in self.logged(run, after):
+            try:
+                yield logged, event_of(logged.kind, self.data(logged))
+            except (ValueError, KeyError, RecursionError) as error:
+                raise SandboxError(
+                    ErrorCode.log_unusable,
+                    f"Event {logged.id} of the run {run} cannot be read: {error}.",
+                    f"See what was changed: gamebox runs verify {run}.",
+                ) from error
+
+    def data(self, logged: Logged) -> dict[str, Any]:
+        """The data of an event with its texts. Raises ValueError and KeyError for what was changed."""
+        return put_together(logged.data, self.blob)
+
+    def blob(self, digest: str) -> bytes:
+        """A text that stands beside the events. Raises KeyError."""
+        rows = self._rows("SELECT content FROM blobs WHERE sha256 = ?", (digest,))
+        if not rows:
+            raise KeyError(f"the text {digest[:12]} is not there")
+        return bytes(rows[0][0]) if not isinstance(rows[0][0], str) else rows[0][0].encode()
+
+    def removed(self, run: str) -> Mapping[str, Any] | None:
+        """The tombstone of a run: ``at``, ``events``, ``head``; None where it was not removed."""
+        rows = self._rows("SELECT at, events, head FROM removed WHERE run = ?", (run,))
+        return dict(zip(("at", "events", "head"), rows[0], strict=True)) if rows else None
+
+    def _rows(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        with self._lock, translated(self.path):
+            return self._database.execute(query, values).fetchall()
+
+    # --- the folder beside ------------------------------------------------------------------
+    def folder(self, run: str) -> Path:
+        """A folder for what belongs to a run and is no event; made, and only its owner's. ``remove`` does not know of it."""
+        folder = self.path.with_name(f"{self.path.name}.files") / run
+        with translated(self.path):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return folder
+
+    def is_written(self, run: str) -> bool:
+        """Whether a process that lives is the writer of this run."""
+        path = self.path.with_name(f"{self.path.name}.files") / run / "lock"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+
+class RunWriter:
+    """Adds to one run, and holds it: no other process can meanwhile, and the kernel lets go when this one dies."""
+
+    def __init__(self, log: EventLog, run: str, parent: str | None = None) -> None:
+        self.log, self.run, self.parent = log, run, parent
+        with translated(log.path):
+            self._held = os.open(log.folder(run) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._held)
+            raise SandboxError(
+                ErrorCode.run_in_use,
+                f"The run {run} is going on in another process.",
+                "Wait for it, or end that process.",
+            ) from None
+
+    def append(self, *events: Event) -> int:
+        """See ``EventLog.append``."""
+        return self.log.append(self.run, events, self.parent)
+
+    def close(self) -> None:
+        """Let go of the run; may be called more than once."""
+        held, self._held = self._held, -1
+        if held >= 0:
+            os.close(held)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def new_run() -> str:
+    """An id for a run: when it began (UTC), and what tells it from others of that second."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+def not_found(run: str, several: Sequence[str] = ()) -> SandboxError:
+    """The error for a run that is not in the log, or may be any of ``several``."""
+    if several:
+        message = f"The run {run[:80]!r} may be any of {', '.join(several)}{' ...' if len(several) > 2 else ''}."
+        return SandboxError(ErrorCode.run_not_found, message, "Give more of its id.")
+    return SandboxError(
+        ErrorCode.run_not_found, f"There is no run {run[:80]!r} in the log.", "See those there are: gamebox runs ls."
+    )

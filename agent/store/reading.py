@@ -1,0 +1,242 @@
+"""A run as its events tell it: what to show of it, and all that is needed to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent import events as ev
+from agent.budget import Usage
+from agent.messages import Message, exchange
+from agent.model.replay import restored
+from sandbox.errors import ErrorCode, SandboxError
+
+from .log import EventLog, Logged
+
+
+@dataclass(slots=True, kw_only=True)
+class StepRecord:
+    """A turn as far as it got. ``decided`` is its decision, ``envelope`` what was answered; ``ended`` is False for the last one
+    of a run that was cut off, or paused, in the middle of it. ``request_id`` belongs to ``started``.
+    """
+
+    number: int
+    at: str
+    decided: ev.ActionDecided | None = None
+    requested: ev.ApprovalRequested | None = None
+    answered: ev.ApprovalAnswered | None = None
+    started: ev.ActionStarted | None = None
+    executed: ev.ActionExecuted | None = None
+    ended: bool = False
+    notices: list[Any] | None = None
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0
+
+    @property
+    def tool(self) -> str | None:
+        """The name of the tool; None where there was no decision, or none that could be read."""
+        return None if self.decided is None else self.decided.tool
+
+    @property
+    def args(self) -> Any:
+        """The arguments of the decision."""
+        return None if self.decided is None else self.decided.args
+
+    @property
+    def reply(self) -> Any:
+        """The brain's reply, as the loop got it."""
+        return None if self.decided is None else restored(self.decided.reply)
+
+    @property
+    def envelope(self) -> dict[str, Any] | None:
+        """The answer that is in the memory."""
+        if self.executed is None:
+            return None
+        own = dict(self.executed.envelope)
+        return own if self.notices is None else {**own, "notices": self.notices}
+
+
+@dataclass(slots=True, kw_only=True)
+class RunRecord:
+    """A run with its steps. ``status`` is None until it ended; ``messages`` are those of its memory, in order, ``notes`` those
+    that follow the step it goes on in; ``kits`` and ``condensed`` are the states to be restored, ``children`` the runs that are
+    parts of it.
+    """
+
+    run: str
+    parent: str | None
+    began: str
+    task: str = ""
+    agent: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    budget: dict[str, Any] = field(default_factory=dict)
+    last: str = ""
+    status: str | None = None
+    reason: str = ""
+    result: Any = None
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0
+    steps: list[StepRecord] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    notes: list[Message] = field(default_factory=list)
+    kits: dict[str, Any] = field(default_factory=dict)
+    condensed: Any = None
+    approved: list[ev.ApprovalAnswered] = field(default_factory=list)
+    connections: list[Mapping[str, Any]] = field(default_factory=list)
+    resumed: int = 0
+    events: int = 0
+    children: list[str] = field(default_factory=list)
+
+    @property
+    def pending(self) -> StepRecord | None:
+        """The step that has a decision and was not ended: where the run goes on."""
+        last = self.steps[-1] if self.steps else None
+        return last if last is not None and last.decided is not None and not last.ended else None
+
+    @property
+    def ended_steps(self) -> int:
+        """How many steps are behind it."""
+        return sum(step.ended for step in self.steps)
+
+
+def record_of(log: EventLog, run: str) -> RunRecord:
+    """The run of that id. Raises SandboxError ``run_not_found``, ``log_unusable``."""
+    run = log.found(run)
+    try:
+        record = folded(log.events(run))
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise SandboxError(
+            ErrorCode.log_unusable,
+            f"The events of the run {run} make no sense: {type(error).__name__}: {error}.",
+            f"See what was changed: gamebox runs verify {run}.",
+        ) from error
+    record.children = log.children(record.run)
+    return record
+
+
+def folded(events: Iterable[tuple[Logged, ev.Event]]) -> RunRecord:
+    """The run that these events tell of, in their order; there must be one at least."""
+    record: RunRecord | None = None
+    for logged, event in events:
+        if record is None:
+            record = RunRecord(run=logged.run, parent=logged.parent, began=logged.at)
+        record.last, record.events = logged.at, logged.id
+        fold = _FOLDS.get(type(event))
+        if fold is not None:
+            fold(record, event, logged)
+    if record is None:
+        raise ValueError("a run has one event at least")
+    return record
+
+
+def usage_of(data: Mapping[str, Any]) -> Usage:
+    """The usage in an event; fields that are no numbers count nothing."""
+    known = Usage.__dataclass_fields__
+    numbers: dict[str, Any] = {k: v for k, v in data.items() if k in known and isinstance(v, int | float)}
+    return Usage(**numbers)
+
+
+def _began(record: RunRecord, event: ev.RunBegan, _: Logged) -> None:
+    record.task, record.agent = event.task, event.agent
+    record.options, record.budget = dict(event.options), dict(event.budget)
+
+
+def _resumed(record: RunRecord, event: ev.RunResumed, _: Logged) -> None:
+    record.status, record.reason, record.result = None, "", None
+    record.resumed += 1
+    record.options.update(event.options)
+    record.budget.update(event.budget)
+    record.notes += [dict(note) for note in event.notes]
+    if record.pending is None:
+        _tell_notes(record)
+
+
+def _message(record: RunRecord, event: ev.MessageAdded, _: Logged) -> None:
+    record.messages.append(dict(event.message))
+
+
+def _spoke(record: RunRecord, event: ev.UserSpoke, _: Logged) -> None:
+    record.messages.append(spoken(event.text))
+
+
+def spoken(text: str) -> Message:
+    """What the user says in the middle of a run, as the memory has it."""
+    return {"role": "user", "content": text, "source": "user"}
+
+
+def _step_began(record: RunRecord, event: ev.StepBegan, logged: Logged) -> None:
+    if record.steps and record.steps[-1].number == event.step and not record.steps[-1].ended:
+        return  # it is gone through again after the run was resumed
+    record.steps.append(StepRecord(number=event.step, at=logged.at))
+
+
+def _decided(record: RunRecord, event: ev.ActionDecided, _: Logged) -> None:
+    step = record.steps[-1]
+    step.decided = event
+    _use(record, step, event.usage)
+
+
+def _requested(record: RunRecord, event: ev.ApprovalRequested, _: Logged) -> None:
+    record.steps[-1].requested = event
+
+
+def _answered(record: RunRecord, event: ev.ApprovalAnswered, _: Logged) -> None:
+    record.steps[-1].answered = event
+    if event.for_session:
+        record.approved.append(event)
+
+
+def _started(record: RunRecord, event: ev.ActionStarted, _: Logged) -> None:
+    record.steps[-1].started = event
+
+
+def _executed(record: RunRecord, event: ev.ActionExecuted, _: Logged) -> None:
+    record.steps[-1].executed = event
+
+
+def _changed(record: RunRecord, event: ev.StateChanged, _: Logged) -> None:
+    record.kits[event.kit] = event.state
+
+
+def _condensed(record: RunRecord, event: ev.MemoryCondensed, _: Logged) -> None:
+    record.condensed = event.state
+
+
+def _step_ended(record: RunRecord, event: ev.StepEnded, _: Logged) -> None:
+    step = record.steps[-1]
+    step.ended, step.notices, step.seconds = True, event.notices, event.seconds
+    record.seconds += event.seconds
+    _use(record, step, event.usage)
+    if event.implied and step.envelope is not None:
+        record.messages += exchange(step.reply, step.envelope)
+    _tell_notes(record)
+
+
+def _tell_notes(record: RunRecord) -> None:
+    record.messages += record.notes
+    record.notes = []
+
+
+def _connection(record: RunRecord, event: ev.ConnectionClosed, _: Logged) -> None:
+    record.connections.append(event.connection)
+
+
+def _ended(record: RunRecord, event: ev.RunEnded, _: Logged) -> None:
+    record.status, record.reason, record.result = event.status, event.reason, event.result
+    if event.usage:
+        record.usage, record.seconds = usage_of(event.usage), event.seconds
+
+
+def _use(record: RunRecord, step: StepRecord, usage: Mapping[str, Any]) -> None:
+    used = usage_of(usage)
+    step.usage += used
+    record.usage += used
+
+
+_FOLDS: Mapping[type[ev.Event], Callable[[RunRecord, Any, Logged], None]] = {
+    ev.RunBegan: _began, ev.RunResumed: _resumed, ev.MessageAdded: _message, ev.UserSpoke: _spoke, ev.StepBegan: _step_began,
+    ev.ActionDecided: _decided, ev.ApprovalRequested: _requested, ev.ApprovalAnswered: _answered, ev.ActionStarted: _started,
+    ev.ActionExecuted: _executed, ev.StateChanged: _changed, ev.MemoryCondensed: _condensed, ev.StepEnded: _step_ended,
+    ev.ConnectionClosed: _connection, ev.RunEnded: _ended,
+}  # fmt: skip

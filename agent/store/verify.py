@@ -1,0 +1,107 @@
+"""Verifying the log: whether the events of a run are those that were written, all of them, in their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.events import KINDS, RunEnded, RunResumed, event_of
+from sandbox.errors import SandboxError
+
+from .chain import digest_of, hash_of, put_together
+from .log import EventLog, Logged
+
+# A chain proves nothing about what once stood behind its end: that is said with every verdict.
+CANNOT_SHOW = (
+    "A chain of hashes cannot show that events are missing at its end, nor that somebody wrote the whole run anew: keep the head "
+    "elsewhere and give it as --head."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """What is wrong at an event; ``id`` is where it stands now."""
+
+    id: int | str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What was found of one run. ``head`` is "ID:HASH" of its last event; ``ended`` is False where the last part of the run has
+    no RunEnded: it is going on, was cut off, or its end was removed.
+    """
+
+    run: str
+    events: int
+    head: str
+    ended: bool
+    flaws: tuple[Flaw, ...] = ()
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.flaws
+
+
+def verify(log: EventLog, run: str, head: str | None = None) -> Verdict:
+    """Look at every event of a run, and every text that it refers to.
+
+    ``head`` is that of an earlier verdict: its event must still be there as it was. Raises SandboxError ``run_not_found``, and
+    ``log_unusable`` where the file cannot be read at all.
+    """
+    flaws: list[Flaw] = []
+    previous, count, ended, at_head = "", 0, False, False
+    for logged in log.logged(run):
+        count += 1
+        flaws += [Flaw(logged.id, what) for what in _flaws(log, logged, count, previous)]
+        previous = str(logged.hash)
+        ended = logged.kind == RunEnded.__name__ or (ended and logged.kind != RunResumed.__name__)
+        at_head = at_head or f"{logged.id}:{logged.hash}" == head
+    if head is not None and not at_head:
+        flaws.append(Flaw(head[:80], "the event of this head is not there any more"))
+    if log.removed(run) is not None and count:
+        flaws.append(Flaw(count, "the run has a tombstone, and events all the same"))
+    return Verdict(run=run, events=count, head=f"{count}:{previous}", ended=ended, flaws=tuple(flaws))
+
+
+def verify_all(log: EventLog) -> list[Verdict]:
+    """The same of every run that has an event, also one whose beginning is not there any more."""
+    return [verify(log, run) for run in log.every_run()]
+
+
+def _flaws(log: EventLog, logged: Logged, place: int, previous: str) -> list[str]:
+    if logged.id != place:
+        return [f"event {place} is missing, or events stand in another order"]
+    found = []
+    if logged.previous != previous:
+        found.append("the event before it is not the one that was there")
+    try:
+        expected = hash_of(logged.run, logged.id, logged.parent, logged.kind, logged.at, logged.data, logged.previous)
+    except (TypeError, ValueError):
+        expected = ""
+    if logged.hash != expected:
+        found.append("it was changed")
+        return found
+    if logged.kind not in KINDS:
+        return [*found, f"its kind {logged.kind!r} is not known to this version"]
+    return found + _flawed_texts(log, logged)
+
+
+def _flawed_texts(log: EventLog, logged: Logged) -> list[str]:
+    found = []
+
+    def looked_over(digest: str) -> bytes:
+        content = log.blob(digest)
+        if digest_of(content) != digest:
+            found.append(f"the text {digest[:12]} was changed")
+        if not log.uses(logged.run, digest):
+            found.append(f"it is not noted that the text {digest[:12]} is used")
+        return content
+
+    try:
+        event_of(logged.kind, put_together(logged.data, looked_over))
+    except KeyError as error:
+        found.append(str(error.args[0]))
+    except (ValueError, RecursionError, SandboxError) as error:
+        found.append(f"it cannot be read: {error}")
+    return found

@@ -1,0 +1,90 @@
+"""Approvals on a terminal: the call is shown, and whoever sits there answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sandbox.envelope import jsonable
+
+from .approvals import Answer, ApprovalPolicy, ApprovalRequest, ApprovingEnvironment, Ask
+from .loop import Agent
+from .recorded import RecordedEnvironment
+from .show import Screen, main_argument
+
+CHOICES = "[a]pprove, approve for the [s]ession, [e]dit, [r]eject, [l]ater (pauses the run)"
+
+
+def laid_over(agent: Agent, approve: str, ask: Ask | None) -> None:
+    """Have what ``approve`` says (never, risky, always) approved before it reaches the agent's environment."""
+    if approve not in ("risky", "always"):
+        return
+    inner = agent.environment
+    recorder = inner.recorder if isinstance(inner, RecordedEnvironment) else None
+    policy = ApprovalPolicy(
+        default="risky" if approve == "risky" else "always", tools={"think": "never", "finish": "never"}
+    )
+    agent.environment = ApprovingEnvironment(inner, policy, ask, registry=agent.actions, recorder=recorder)
+
+
+def ask_on(screen: Screen, read: Callable[[], str] | None = None) -> Ask | None:
+    """What asks on the terminal; None where standard input is none."""
+    if read is None:
+        if not sys.stdin.isatty():
+            return None
+        read = _line
+    return lambda request: _ask(screen, read, request)
+
+
+def ask_user_on(screen: Screen, read: Callable[[], str] | None = None) -> Callable[[str], str | None] | None:
+    """What asks a question of the agent on the terminal (see ``Setting.ask_user``); None where standard input is none."""
+    if read is None:
+        if not sys.stdin.isatty():
+            return None
+        read = _line
+
+    def asked(question: str) -> str | None:
+        screen.line(f"\nthe agent asks: {question}", "bold yellow")
+        return read().strip() or None
+
+    return asked
+
+
+def _ask(screen: Screen, read: Callable[[], str], request: ApprovalRequest) -> Answer:
+    screen.line(f"\nto be approved: {request.tool} {main_argument(dict(request.args))}", "bold yellow")
+    screen.line(json.dumps(jsonable(request.args), ensure_ascii=False, indent=2), "dim")
+    why = f": {', '.join(request.rating.reasons)}" if request.rating.reasons else ""
+    screen.line(f"risk {request.rating.risk.name}{why}", "yellow")
+    if request.problem:
+        screen.line(f"these arguments do not fit: {request.problem}", "red")
+    while True:
+        screen.line(CHOICES)
+        said = read()
+        choice = said.strip().lower()[:1]
+        if choice in ("a", "s"):
+            return Answer(verdict="approve", for_session=choice == "s")
+        if choice == "r":
+            screen.line("why? (is told to the model)")
+            return Answer(verdict="reject", reason=read().strip())
+        if choice == "l" or not said:  # the end of the input
+            return Answer(verdict="later")
+        if choice == "e":
+            args = _edited(screen, read)
+            if args is not None:
+                return Answer(verdict="edit", args=args)
+
+
+def _edited(screen: Screen, read: Callable[[], str]) -> Mapping[str, Any] | None:
+    screen.line("the arguments as JSON, on one line:")
+    try:
+        args = json.loads(read())
+    except (ValueError, RecursionError) as error:
+        screen.line(f"that is no JSON: {error}", "red")
+        return None
+    return args if isinstance(args, dict) else None
+
+
+def _line() -> str:
+    return sys.stdin.readline()

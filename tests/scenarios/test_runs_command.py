@@ -1,0 +1,305 @@
+"""The commands on recorded runs, as a person uses them: pausing, resuming, a sandbox that is gone, and what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.store import EventLog, RunRecord, record_of, verify
+from sandbox.docker.engine import connect
+from sandbox.docker.inventory import Listed, remove, sandboxes
+
+GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
+FINISH = {"tool": "finish", "args": {"summary": "all done"}}
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "repo/a.txt").write_text("one\n")
+    return tmp_path / "repo"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "state/gamebox/runs.db"
+
+
+@pytest.fixture
+def _no_sandbox_is_left(log: Path) -> Iterator[None]:
+    yield
+    left = left_of(log)
+    for each in left:
+        remove(each, force=True)
+    assert left == []
+
+
+def left_of(log: Path) -> list[Listed]:
+    """The sandboxes of the runs in this log."""
+    if not log.exists():
+        return []
+    with EventLog(log) as events:
+        names = {f"run-{run}" for run in events.runs()}
+    return [each for each in sandboxes(connect(), every=True) if each.name in names]
+
+
+def gamebox(*args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*GAMEBOX, *args], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def script(tmp_path: Path, *steps: Any) -> str:
+    file = tmp_path / f"{uuid.uuid4().hex}.json"
+    file.write_text(json.dumps(steps))
+    return str(file)
+
+
+def run(command: str) -> dict[str, Any]:
+    return {"tool": "run", "args": {"command": command}}
+
+
+def started(log: Path, command: list[str], until: Callable[[RunRecord], bool]) -> subprocess.Popen[str]:
+    """The command in a process of its own, once its run has come so far."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not far_enough(log, until):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    return process
+
+
+def far_enough(log: Path, until: Callable[[RunRecord], bool]) -> bool:
+    if not log.exists():
+        return False
+    with EventLog(log) as events:
+        return bool(events.runs()) and until(record_of(events, events.runs()[0]))
+
+
+def second_is_started(record: RunRecord) -> bool:
+    return len(record.steps) == 2 and record.steps[1].started is not None
+
+
+SLOW = "echo begun >> a.txt; sleep 3; echo slept >> a.txt"
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("_no_sandbox_is_left")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_paused_or_killed_and_resumed(repo: Path, tmp_path: Path, log: Path, number: signal.Signals) -> None:
+    """The diff is that of all. A command goes on in the sandbox when its orchestrator is killed, and its answer is found; one
+    that was interrupted was cancelled, which is its answer.
+    """
+    whole = number == signal.SIGKILL
+    steps = script(tmp_path, run("echo two >> a.txt"), run(SLOW), run("cat a.txt"), FINISH)
+    command = [*GAMEBOX, "agent", "count", "--repo", str(repo), "--script", steps]
+    with started(log, command, second_is_started) as process:
+        time.sleep(0.5)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert out == ""
+    assert process.returncode == (-9 if number == signal.SIGKILL else 130), err
+    listed = json.loads(gamebox("runs", "ls", "--json").stdout)
+    assert [each["status"] for each in listed] == ["cut off" if number == signal.SIGKILL else "paused"]
+    ident = listed[0]["run"]
+    if number != signal.SIGKILL:
+        assert f"gamebox runs resume {ident}" in err
+    assert len(left_of(log)) == 1
+    assert "2:" not in gamebox("runs", "verify", ident).stdout
+    done = gamebox("runs", "resume", "last", "--say", "go on", "--apply")
+    expected = ["one", "two", "begun", *(["slept"] if whole else [])]
+    assert [line[1:] for line in done.stdout.splitlines() if line[:1] in " +" and line[:3] != "+++"] == expected
+    assert (repo / "a.txt").read_text().split() == expected
+    shown = json.loads(gamebox("runs", "show", ident, "--json").stdout)
+    assert (shown["status"], shown["resumed"], len(shown["steps"])) == ("finished", 1, 4)
+    assert shown["steps"][1]["envelope"].get("code") == (None if whole else "cancelled")
+    assert shown["steps"][2]["envelope"]["result"]["output"].split() == expected
+    assert list((log.parent / "runs.db.files").iterdir()) == []
+    assert "run_not_resumable" in gamebox("runs", "resume", ident, code=2).stderr
+    with EventLog(log) as events:
+        assert verify(events, ident).ended
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("_no_sandbox_is_left")
+def test_a_sandbox_that_is_gone(repo: Path, tmp_path: Path, log: Path) -> None:
+    """It is said, with what can be done; in a new one the agent is told, and its steps and limits go on."""
+    steps = script(tmp_path, run("echo two >> a.txt"), run("sleep 60"), run("cat a.txt"), FINISH)
+    command = [*GAMEBOX, "agent", "count", "--repo", str(repo), "--script", steps, "--max-iterations", "4"]
+    with started(log, command, second_is_started) as process:
+        gone = gamebox("runs", "resume", "last", code=2).stderr
+        assert "run_in_use" in gone
+        assert "run_in_use" in gamebox("runs", "rm", "last", code=2).stderr
+        process.kill()
+        process.communicate()
+    refused = gamebox("runs", "resume", "last", "--fresh", code=2).stderr
+    assert "still there" in refused
+    for each in left_of(log):
+        remove(each, force=True)
+    refused = gamebox("runs", "resume", "last", code=2).stderr
+    assert "run_not_resumable" in refused
+    assert "--fresh" in refused
+    (repo / "a.txt").write_text("anew\n")
+    told = json.loads(gamebox("runs", "resume", "last", "--fresh", "--json").stdout)
+    assert (told["status"], told["changes"], told["resumable"]) == ("finished", [], False)
+    assert told["steps"][0]["envelope"]["code"] == "effects_unknown"
+    assert told["steps"][1]["envelope"]["result"]["output"] == "anew\n"
+    with EventLog(log) as events:
+        record = record_of(events, told["run"])
+    assert [step.number for step in record.steps] == [1, 2, 3, 4]
+    assert sum("new sandbox" in str(m["content"]) for m in record.messages if m["role"] == "user") == 1
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("_no_sandbox_is_left")
+def test_a_paused_run_that_is_not_wanted(repo: Path, tmp_path: Path, log: Path) -> None:
+    steps = script(tmp_path, run("true"), run("sleep 60"), FINISH)
+    with started(log, [*GAMEBOX, "agent", "x", "--repo", str(repo), "--script", steps], second_is_started) as process:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    (each,) = left_of(log)
+    gamebox("runs", "rm", "last")
+    assert each.id not in {found.id for found in sandboxes(connect(), every=True)}
+    assert gamebox("runs", "ls", "--json").stdout == "[]\n"
+    assert list((log.parent / "runs.db.files").iterdir()) == []
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("_no_sandbox_is_left")
+@pytest.mark.parametrize("steps", [[run("echo x > new"), FINISH], [run("true")], ["no action"] * 9])
+def test_a_run_that_ended_leaves_nothing(repo: Path, tmp_path: Path, log: Path, steps: list[Any]) -> None:
+    """However it ended: finished, out of replies, without a valid action."""
+    command = ["agent", "x", "--repo", str(repo), "--script", script(tmp_path, *steps)]
+    gamebox(*command, code=0 if steps[-1] is FINISH else 1)
+    assert left_of(log) == []
+    assert list((log.parent / "runs.db.files").iterdir()) == []
+
+
+@pytest.mark.engine
+def test_what_cannot_be_begun_is_recorded_as_failed(repo: Path, tmp_path: Path, log: Path) -> None:
+    steps = script(tmp_path, FINISH)
+    gamebox("agent", "x", "--repo", str(repo), "--script", steps, "--image", "example.com/none", code=2)
+    (told,) = json.loads(gamebox("runs", "ls", "--json").stdout)
+    assert told["status"] == "failed"
+    assert "example.com/none" in told["reason"]
+    assert list((log.parent / "runs.db.files").iterdir()) == []
+
+
+# --- without an engine ------------------------------------------------------------------
+@pytest.fixture
+def recorded(repo: Path, tmp_path: Path) -> str:
+    """The id of a run that finished, without isolation."""
+    steps = script(tmp_path, {"thought": "look \x1b[31m", **run("echo two >> a.txt; cat a.txt")}, FINISH)
+    done = gamebox("agent", "count \x1b[2Jthings", "--repo", str(repo), "--script", steps, "--local", "--json")
+    return str(json.loads(done.stdout)["run"])
+
+
+def test_what_is_shown(recorded: str, log: Path) -> None:
+    listed = gamebox("runs", "ls").stdout
+    assert listed.splitlines()[0].split() == ["RUN", "BEGAN", "STATUS", "STEPS", "COST", "TASK"]
+    assert recorded in listed
+    assert "count things" in listed
+    shown = gamebox("runs", "show", recorded[:18]).stdout
+    for expected in ("look", "→ run echo two", "one\n    two", "finished: finish ended the run."):
+        assert expected in shown
+    assert "\x1b" not in listed + shown
+    verified = gamebox("runs", "verify")
+    assert f"{recorded}  intact" in verified.stdout
+    assert "--head" in verified.stderr
+    head = verified.stdout.split("head ")[1].split()[0]
+    gamebox("runs", "verify", recorded, "--head", head)
+    gamebox("runs", "verify", recorded, "--head", f"1:{'0' * 64}", code=1)
+
+
+def test_a_changed_log_is_found(recorded: str, log: Path) -> None:
+    import sqlite3
+
+    database = sqlite3.connect(log)
+    database.execute("DROP TRIGGER events_stay_as_they_are")
+    database.execute("UPDATE events SET at = '2020-01-01' WHERE id = 3")
+    database.commit()
+    database.close()
+    told = gamebox("runs", "verify", code=1).stdout
+    assert "CHANGED" in told
+    assert "event 3: it was changed" in told
+
+
+def test_errors_in_words(tmp_path: Path, recorded: str, repo: Path) -> None:
+    none = str(tmp_path / "none.db")
+    for command in (["ls", "--log", none],):
+        assert gamebox("runs", *command).stdout.startswith("RUN")
+    assert not Path(none).exists()
+    for command, code in (
+        (["show", "x", "--log", none], "log_unusable"), (["show", "nonsense"], "run_not_found"),
+        (["rm", "nonsense"], "run_not_found"), (["verify", "nonsense"], "run_not_found"),
+        (["resume", recorded], "run_not_resumable"),
+        (["show", recorded, "--log", str(repo)], "log_unusable"),
+    ):  # fmt: skip
+        done = gamebox("runs", *command, code=2)
+        assert code in done.stderr
+        assert "hint: " in done.stderr
+    told = json.loads(gamebox("runs", "show", "nonsense", "--json", code=2).stdout)
+    assert told["code"] == "run_not_found"
+
+
+def test_a_log_that_cannot_be_used_stops_a_run_before_it_begins(repo: Path, tmp_path: Path) -> None:
+    steps = script(tmp_path, FINISH)
+    (tmp_path / "text").write_text("x" * 5000)
+    command = ["agent", "x", "--repo", str(repo), "--script", steps, "--local"]
+    assert "log_unusable" in gamebox(*command, "--log", str(tmp_path / "text"), code=2).stderr
+    gamebox(*command, "--log", str(tmp_path / "text"), "--no-log")
+
+
+def test_approvals_without_a_terminal_are_rejected(repo: Path, tmp_path: Path) -> None:
+    steps = script(tmp_path, run("echo x > made"), FINISH)
+    command = ["agent", "x", "--repo", str(repo), "--script", steps, "--local", "--json", "--approve"]
+    told = json.loads(gamebox(*command, "always").stdout)
+    assert told["steps"][0]["envelope"]["code"] == "approval_refused"
+    assert told["changes"] == []
+    assert json.loads(gamebox(*command, "risky").stdout)["changes"] == [{"path": "made", "kind": "added"}]
+    assert "invalid_configuration" in gamebox(*command, "sometimes", code=2).stderr
+
+
+def test_approvals_on_a_terminal(repo: Path, tmp_path: Path) -> None:
+    steps = script(tmp_path, run("echo x > made"), run("echo y > more"), FINISH)
+    own, theirs = pty.openpty()
+    command = [
+        *GAMEBOX,
+        "agent",
+        "x",
+        "--repo",
+        str(repo),
+        "--script",
+        steps,
+        "--local",
+        "--json",
+        "--approve",
+        "always",
+    ]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        os.close(theirs)
+        os.write(own, b"a\nr\nnot that\n")
+        out, err = process.communicate(timeout=60)
+    os.close(own)
+    told = json.loads(out)
+    assert told["changes"] == [{"path": "made", "kind": "added"}]
+    assert "not that" in told["steps"][1]["envelope"]["error"]
+    assert "to be approved: run echo x > made" in err
