@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .budget import Budget, Usage
     from .goals import Goal
     from .hooks import Hooks, PrintingHooks, Step
-    from .language import AgentLanguage, FunctionCallingLanguage, JsonLanguage
+    from .language import AgentLanguage, FencedLanguage, FunctionCallingLanguage, JsonLanguage, TagLanguage
     from .loop import Agent
     from .memory import Memory, WindowMemory
     from .model.litellm_model import LiteLLMModel
@@ -38,6 +38,7 @@ _HOMES = {
     "AgentRun": ".run",
     "Budget": ".budget",
     "Environment": "sandbox.environment",
+    "FencedLanguage": ".language",
     "FunctionCallingLanguage": ".language",
     "Goal": ".goals",
     "Hooks": ".hooks",
@@ -54,6 +55,7 @@ _HOMES = {
     "ScriptedModel": ".model.scripted",
     "Step": ".hooks",
     "StopRun": ".status",
+    "TagLanguage": ".language",
     "ToolCall": ".model.response",
     "ToolError": "sandbox.errors",
     "Usage": ".budget",
@@ -72,6 +74,7 @@ __all__ = [
     "AgentRun",
     "Budget",
     "Environment",
+    "FencedLanguage",
     "FunctionCallingLanguage",
     "Goal",
     "Hooks",
@@ -88,6 +91,7 @@ __all__ = [
     "ScriptedModel",
     "Step",
     "StopRun",
+    "TagLanguage",
     "ToolCall",
     "ToolError",
     "Usage",

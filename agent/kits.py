@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sandbox.environment import Environment
+from sandbox.envelope import Failure
+from sandbox.environment import ActionLike, Environment
+from sandbox.errors import SandboxError
 
 from .actions import Action
 from .hooks import Hooks
@@ -20,6 +22,7 @@ class Kit:
     """A set of actions and their state. Everything but ``actions`` may be left as it is."""
 
     name: str = ""
+    ends_runs: bool = False  # whether its hooks end runs, so that no action need do it
 
     def actions(self) -> Sequence[Action]:
         """The actions, in the order in which they are registered; the same objects each time."""
@@ -32,6 +35,10 @@ class Kit:
     def hooks(self) -> Sequence[Hooks]:
         """Hooks for the runs of the agent."""
         return ()
+
+    def objection(self, action: str) -> SandboxError | None:  # noqa: ARG002
+        """Why the run may not be ended by that action now; None where nothing speaks against it."""
+        return None
 
     def snapshot(self) -> Any:
         """The state as JSON-ready data, for ``restore``; None when there is none. Cheap: asked for after each step."""
@@ -48,11 +55,22 @@ class Kit:
 
 
 class EquippedEnvironment(WrappedEnvironment):
-    """An environment and the kits that an agent has in it: what they say of their state follows what it says of itself."""
+    """An environment and the kits that an agent has in it: what they say of their state follows what it says of itself.
+
+    An action that ends the run is refused while a kit objects to it.
+    """
 
     def __init__(self, inner: Environment, kits: Sequence[Kit]) -> None:
         super().__init__(inner)
         self.kits = tuple(kits)
+
+    def execute_action(self, action: ActionLike, args: Any) -> dict[str, Any]:
+        """See the base class."""
+        if getattr(action, "terminal", False):
+            for kit in self.kits:
+                if (objection := kit.objection(action.name)) is not None:
+                    return Failure[Any].of(objection).to_dict()
+        return self.inner.execute_action(action, args)
 
     def describe(self) -> dict[str, str]:
         """See the base class."""

@@ -108,6 +108,10 @@ class ErrorCode(StrEnum):
     delegation_refused = "delegation_refused"
     delegate_not_finished = "delegate_not_finished"
     read_only = "read_only"
+    tasks_open = "tasks_open"
+    lint_errors = "lint_errors"
+    no_open_file = "no_open_file"
+    kernel_died = "kernel_died"
     # runs and their log
     log_unusable = "log_unusable"
     run_not_found = "run_not_found"

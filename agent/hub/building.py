@@ -51,11 +51,13 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
     brain = spec.brain(setting) if spec.brain is not None else setting.brain
     # Those that watch come before those that may end a run: what ends it is still seen by them.
     hooks = [*setting.hooks, *(hook for kit in kits for hook in kit.hooks()), *_watching(brain)]
+    language = setting.language or catalogue.language(spec.language, spec.language_options)
+    language = language.for_actions(registry.get_actions())
     made = HubAgent(
         [_filled(goal, spec, setting.inputs) for goal in spec.goals],
-        setting.language or catalogue.language(spec.language, spec.language_options),
+        language,
         registry,
-        _wrapped(brain, spec, setting),
+        _wrapped(brain, spec, replace(setting, kits=tuple(kits), language=language)),
         EquippedEnvironment(setting.environment, kits),
         hooks=hooks,
         budget=_budget(spec, setting.budget),
@@ -84,7 +86,7 @@ def _registry(spec: AgentSpec, setting: Setting, kits: list[Kit]) -> ActionRegis
     for name in spec.actions:
         for action in _actions(name, spec, setting, kits):
             registry.register(action)
-    if not any(action.terminal for action in registry.get_actions()):
+    if not any(action.terminal for action in registry.get_actions()) and not any(kit.ends_runs for kit in kits):
         raise SandboxError(
             ErrorCode.invalid_configuration,
             f"The agent {spec.name!r} has no action that ends a run.",

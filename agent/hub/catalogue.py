@@ -21,15 +21,25 @@ if TYPE_CHECKING:  # the commands that list agents are to be fast
 KITS: dict[str, str] = {
     "delegate": "agent.tools.delegate:DelegateKit",
     "reject": "agent.tools.rejecting:RejectKit",
+    "editor": "agent.tools.editor:EditorKit",
+    "ipython": "agent.tools.ipython:IPythonKit",
+    "message": "agent.tools.message:MessageKit",
+    "mini": "agent.tools.mini:MiniKit",
+    "plan": "agent.tools.plan:PlanKit",
     "ask_user": "agent.tools.asking:AskUserKit",
 }
 LANGUAGES: dict[str, str] = {
     "function_calling": "agent.language:FunctionCallingLanguage",
     "json": "agent.language:JsonLanguage",
     "structured": "agent.language.structured:StructuredLanguage",
+    "tags": "agent.language:TagLanguage",
+    "fenced": "agent.language:FencedLanguage",
 }
 MEMORIES: dict[str, str] = {"window": "agent.memory:WindowMemory"}
-MIDDLEWARE: dict[str, str] = {}
+MIDDLEWARE: dict[str, str] = {
+    "retry_format": "agent.model.retry_format:retry_format",
+    "finish_when_plan_closed": "agent.tools.plan:finish_when_plan_closed",
+}
 
 
 def kit(name: str, setting: Setting, options: Mapping[str, Any]) -> Kit:

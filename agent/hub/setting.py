@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.budget import Budget
 from agent.hooks import Hooks
+from agent.kits import Kit
 from agent.language import AgentLanguage
 from agent.model.brain import Brain
 from sandbox.environment import Environment
@@ -26,8 +27,9 @@ class Setting:
 
     ``brain`` may be None only for specs that bring their own. ``language`` replaces that of the spec. ``ask_user`` is asked a
     question and answers, or answers None where nobody is there. ``depth`` counts the delegations above. ``new_memory`` replaces
-    the memory of the spec. ``spec`` is filled in by ``build``. ``on_built`` is given each agent that is built with this setting,
-    those that are delegated to as well, and the setting it was built in: to lay a record or approvals around
+    the memory of the spec. ``spec`` and ``kits`` are filled in by ``build``, the kits for brains and middleware that work with
+    one; these also find in ``language`` the one that the agent speaks. ``on_built`` is given each agent that is built with this
+    setting, those that are delegated to as well, and the setting it was built in: to lay a record or approvals around
     ``agent.environment``, and to add hooks. ``agent.lineage`` then tells the runs apart.
     """
 
@@ -43,3 +45,4 @@ class Setting:
     new_memory: Callable[[], Memory] | None = None
     spec: AgentSpec | None = None
     on_built: Callable[[Agent, Setting], None] | None = None
+    kits: Sequence[Kit] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from agent.actions import Action
 from agent.goals import Goal, in_order
@@ -16,7 +16,7 @@ from agent.status import LanguageError
 from sandbox.environment import Environment
 
 from .decoding import Invocation, find_invocation, invocation_of_calls
-from .turns import conversation, text_turns
+from .turns import conversation, json_call, named, text_turns
 
 _USE = re.compile(r"\buse\s+([\w.-]+)\s*$", re.IGNORECASE)
 
@@ -32,9 +32,29 @@ class AgentLanguage:
         self, actions: Sequence[Action], environment: Environment, goals: Sequence[Goal], memory: Memory
     ) -> Any:
         """The prompt: goals and actions sorted, then the memory, then what the environment says of itself now."""
-        system = "\n\n".join(part for part in (goals_text(goals), actions_text(actions), self.instructions()) if part)
-        turns = text_turns(conversation(memory.get_memories()), actions)
-        return prompt_of(system, turns, environment, goals, actions)
+        parts = (goals_text(goals), self.tools_text(actions), self.instructions())
+        turns = named(conversation(memory.get_memories()), self.tool_of)
+        system = "\n\n".join(part for part in parts if part)
+        return prompt_of(system, text_turns(turns, actions, self.call_text), environment, goals, actions)
+
+    def for_actions(self, actions: Sequence[Action]) -> Self:  # noqa: ARG002
+        """The same for an agent with these actions: for languages that read a reply by what there is."""
+        return self
+
+    def tools_text(self, actions: Sequence[Action]) -> str:
+        """The actions as the prompt tells them, in the form in which they are to be used."""
+        return actions_text(actions)
+
+    def call_text(self, name: str, arguments: str) -> str:
+        """A call with arguments as JSON text, as a model would have written it in this language."""
+        return json_call(name, arguments)
+
+    def tool_of(self, text: str) -> str | None:
+        """The tool that a reply of text has chosen; None for a reply that cannot be read."""
+        try:
+            return str(self.parse_response(text)["tool"])
+        except LanguageError:
+            return None
 
     def instructions(self) -> str:
         """How the model is to reply."""

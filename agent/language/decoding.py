@@ -111,6 +111,14 @@ def repaired(text: str, cut: bool) -> Any:
         raise LanguageError("The JSON of the reply is malformed.", "Send it again as valid JSON.") from error
 
 
+def decoded_value(text: str) -> Any:
+    """The JSON value that ``text`` is. Raises ValueError where it is none."""
+    try:
+        return _DECODER.decode(text.strip())
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
 def checked(value: Any) -> Any:
     """``value`` if it can be written as JSON in UTF-8. Raises LanguageError otherwise."""
     try:

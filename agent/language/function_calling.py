@@ -15,7 +15,7 @@ from sandbox.environment import Environment
 
 from .base import AgentLanguage, goals_text, prompt_of, reply_of
 from .decoding import CALL_HINT, find_invocation, invocation_of_calls
-from .turns import Turn, conversation, shown
+from .turns import Turn, conversation, named, shown
 
 
 class FunctionCallingLanguage(AgentLanguage):
@@ -25,7 +25,7 @@ class FunctionCallingLanguage(AgentLanguage):
         self, actions: Sequence[Action], environment: Environment, goals: Sequence[Goal], memory: Memory
     ) -> Any:
         """The prompt, with ``tools`` by name."""
-        turns = _native(conversation(memory.get_memories()), actions)
+        turns = _native(named(conversation(memory.get_memories()), self.tool_of), actions)
         return prompt_of(goals_text(goals), turns, environment, goals, actions, tools_of(actions))
 
     def parse_response(self, response: Any) -> dict[str, Any]:

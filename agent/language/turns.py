@@ -5,7 +5,7 @@ stored in.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,19 @@ def _decision(message: Mapping[str, Any], index: int) -> Turn:
     return Turn("assistant", content, named)
 
 
+def named(turns: Iterable[Turn], tool_of: Callable[[str], str | None]) -> list[Turn]:
+    """The turns, where an answer to a reply of text knows its tool too: ``tool_of`` reads it from the reply."""
+    done: list[Turn] = []
+    waiting: str | None = None
+    for turn in turns:
+        if turn.role == "assistant":
+            waiting = tool_of(turn.content) if isinstance(turn.content, str) and not turn.calls else None
+        elif turn.role == "tool" and turn.tool is None:
+            turn.tool, waiting = waiting, None
+        done.append(turn)
+    return done
+
+
 def shown(turn: Turn, actions: Mapping[str, Action]) -> str:
     """The content of a turn as text: an envelope in the words of the action it answers."""
     content = turn.content
@@ -75,9 +88,16 @@ def shown(turn: Turn, actions: Mapping[str, Action]) -> str:
     return action.show(content) if action is not None else text_of(content)
 
 
-def text_turns(turns: Iterable[Turn], actions: Sequence[Action]) -> list[Message]:
-    """The turns for a model that only reads and writes text: calls as JSON, answers of tools as messages of the
-    user.
+def json_call(name: str, arguments: str) -> str:
+    """A call as JSON in text."""
+    return f'{{"tool": {json.dumps(name, ensure_ascii=False)}, "args": {arguments}}}'
+
+
+def text_turns(
+    turns: Iterable[Turn], actions: Sequence[Action], call_text: Callable[[str, str], str] = json_call
+) -> list[Message]:
+    """The turns for a model that only reads and writes text: calls as ``call_text`` words them (name, arguments as JSON), answers
+    of tools as messages of the user.
     """
     by_name = {a.name: a for a in actions}
     messages: list[Message] = []
@@ -87,10 +107,6 @@ def text_turns(turns: Iterable[Turn], actions: Sequence[Action]) -> list[Message
             name = f" of {turn.tool}" if turn.tool else ""
             messages.append({"role": "user", "content": f"Result{name}:\n{text}"})
             continue
-        parts = [text, *(_as_json(name, arguments) for _, name, arguments in turn.calls)]
+        parts = [text, *(call_text(name, arguments) for _, name, arguments in turn.calls)]
         messages.append({"role": turn.role, "content": "\n".join(p for p in parts if p)})
     return messages
-
-
-def _as_json(name: str, arguments: str) -> str:
-    return f'{{"tool": {json.dumps(name, ensure_ascii=False)}, "args": {arguments}}}'

@@ -1,0 +1,67 @@
+"""Files as the editor has them: read whole through the environment's own operations, with a digest to see changes by."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from sandbox.environment import Environment
+from sandbox.errors import ErrorCode, SandboxError
+
+from .lines import Lines
+
+MAX_BYTES = 2 << 20
+_SNIFFED = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A file as it is now. ``exact`` is false where bytes of it are no UTF-8: it can be shown, and not written back."""
+
+    path: str
+    text: str
+    exact: bool = True
+
+    @property
+    def lines(self) -> Lines:
+        """Its lines."""
+        return Lines.of(self.text)
+
+    @property
+    def digest(self) -> str:
+        """Different for different texts."""
+        return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def load(environment: Environment, path: str) -> Loaded:
+    """The file as it is. Raises SandboxError: what ``read`` answers, ``not_text``, ``file_too_large``."""
+    parts: list[str] = []
+    exact, offset, shown = True, 0, path
+    while True:
+        part = environment.read(path, offset=offset).unwrap()
+        if part.size_bytes > MAX_BYTES:
+            raise SandboxError(
+                ErrorCode.file_too_large,
+                f"{part.path} has {part.size_bytes} bytes; the editor opens files of up to {MAX_BYTES} bytes.",
+                "Look for the place with a search, and change it with a command.",
+            )
+        exact, shown = exact and not part.encoding_errors, part.path
+        parts.append(part.content)
+        if not part.truncated or part.next_offset is None or part.next_offset <= offset:
+            break
+        offset = part.next_offset
+    text = "".join(parts)
+    if "\0" in text[:_SNIFFED]:
+        raise SandboxError(
+            ErrorCode.not_text, f"{shown} is binary.", "Look at it with a command such as file, xxd or strings."
+        )
+    return Loaded(shown, text, exact)
+
+
+def is_there(environment: Environment, path: str) -> bool:
+    """Whether there is a file. Raises SandboxError for what is no place for one."""
+    answer = environment.read(path, offset=0, max_bytes=1)
+    if not answer.ok and answer.code is ErrorCode.path_not_found:
+        return False
+    answer.unwrap()
+    return True
