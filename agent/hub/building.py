@@ -50,7 +50,7 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
         equipped,
         hooks=[*(hook for kit in kits for hook in kit.hooks()), *setting.hooks],
         budget=_budget(spec, setting.budget),
-        new_memory=setting.new_memory or catalogue.memory(spec.memory, spec.memory_options),
+        new_memory=setting.new_memory or catalogue.memory(spec.memory, spec.memory_options, setting.brain),
     )
 
 
