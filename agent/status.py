@@ -18,6 +18,7 @@ class RunStatus(StrEnum):
     max_tokens = "max_tokens"
     max_cost = "max_cost"
     no_valid_action = "no_valid_action"  # too many replies in a row from which no action could be carried out
+    stuck = "stuck"  # it went in circles, and went on after it was told
     cancelled = "cancelled"
     model_failed = "model_failed"
     environment_lost = "environment_lost"

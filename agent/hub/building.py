@@ -8,10 +8,12 @@ from typing import Any
 
 from agent.actions import Action
 from agent.budget import Budget
+from agent.hooks import Hooks
 from agent.kits import EquippedEnvironment, Kit
 from agent.loop import Agent
 from agent.model.brain import Brain
 from agent.registry import ActionRegistry
+from agent.stuck import StuckDetector, Thresholds
 from agent.tools import SandboxAction, finish_action, think_action
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations import OPERATIONS
@@ -48,7 +50,7 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
         registry,
         _brain(spec, setting),
         equipped,
-        hooks=[*(hook for kit in kits for hook in kit.hooks()), *setting.hooks],
+        hooks=[*(hook for kit in kits for hook in kit.hooks()), *setting.hooks, *_detector(spec)],
         budget=_budget(spec, setting.budget),
         new_memory=setting.new_memory or catalogue.memory(spec.memory, spec.memory_options, setting.brain),
     )
@@ -101,6 +103,20 @@ def _brain(spec: AgentSpec, setting: Setting) -> Brain:
     for name in spec.middleware:
         brain = catalogue.middleware(name, brain, setting)
     return brain
+
+
+def _detector(spec: AgentSpec) -> list[Hooks]:
+    """What ends a run that goes in circles; the last of the hooks, so that all others have seen the step by then."""
+    if spec.stuck is None or not spec.needs_model:
+        return []
+    try:
+        return [StuckDetector(Thresholds(**spec.stuck))]
+    except (TypeError, ValueError) as error:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The agent {spec.name!r} has thresholds that are none: {error}",
+            "Look at stuck in docs/agents.md.",
+        ) from error
 
 
 def _budget(spec: AgentSpec, budget: Budget) -> Budget:

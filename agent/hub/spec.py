@@ -24,6 +24,8 @@ class AgentSpec:
     options. ``inputs`` and ``outputs`` are JSON schemas; where there are outputs, they are the arguments of ``finish``.
     ``brain`` makes the brain of an agent that needs no model, from the setting; ``middleware`` are names of the catalogue that are
     laid around a brain, the innermost first. ``max_iterations`` bounds a run where its caller's budget does not say less.
+    ``stuck`` are thresholds of ``agent.stuck`` that differ from the usual ones; None switches the detection off. A spec's own brain
+    is never watched.
     """
 
     name: str
@@ -40,6 +42,7 @@ class AgentSpec:
     brain: Callable[[Setting], Brain] | None = None
     middleware: tuple[str, ...] = ()
     max_iterations: int | None = None
+    stuck: Mapping[str, Any] | None = field(default_factory=dict)
     image: str | None = None
     source: str = "python"
 

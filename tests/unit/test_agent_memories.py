@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agent import Budget
 from agent.budget import Meter, Usage, charge, metering
 from agent.hub import catalogue
-from agent.memory import Condensation, CondensingMemory, LayeredMemory, Memory, RecallMemory, WindowMemory
+from agent.memory import Condensation, CondensingMemory, Memory, RecallMemory, WindowMemory
 from agent.memory.layered import layers
 from agent.memory.shapes import shortened, tokens
 from agent.memory.summarising import LEAST_CHARS, prompt_for
@@ -104,7 +104,7 @@ def test_what_is_shown(
             assert where.count(None) <= 1
             for index, place in enumerate(where):
                 if place is not None and memory.items[place]["role"] == "tool":
-                    assert index > 0 and where[index - 1] == place - 1, "a call and its answer were parted"
+                    assert where[max(index - 1, 0)] == place - 1, "a call and its answer were parted"
             assert shown[-1] is memory.items[-1]
             before = list(memory.condensations)
             memory.condense()
@@ -151,9 +151,11 @@ def test_the_summary_stands_in_place_and_says_for_what() -> None:
     task, summary, *rest = memory.get_memories()
     latest = memory.condensations[-1]
     assert task is memory.items[0]
-    assert summary["role"] == "user" and summary["replaces"] == [2, latest.last]
+    assert summary["role"] == "user"
+    assert summary["replaces"] == [2, latest.last]
     assert f"messages 2 to {latest.last} of this conversation" in summary["content"]
-    assert "recall finds" in summary["content"] and summary["content"].endswith("Done: ran it.")
+    assert "recall finds" in summary["content"]
+    assert summary["content"].endswith("Done: ran it.")
     assert rest == memory.items[latest.last :]
     assert memory.shown_tokens <= 2000
     system, told = asked[-1].messages
@@ -180,11 +182,13 @@ def test_without_a_summary_the_oldest_are_dropped_and_that_is_said(summariser: A
     memory = CondensingMemory(summariser=summariser, threshold_tokens=2000)
     talk(memory, 40)
     latest = memory.condensations[-1]
-    assert why in latest.failure and latest.summary == ""
+    assert why in latest.failure
+    assert latest.summary == ""
     assert memory.get_memories()[1]["content"] == (
         f"[Memory: messages 2 to {latest.last} of this conversation are no longer shown.]"
     )
-    assert memory.shown_tokens <= 2000 and len(memory.items) == 81
+    assert memory.shown_tokens <= 2000
+    assert len(memory.items) == 81
 
 
 def test_what_was_dropped_unread_is_read_by_the_next_summary() -> None:
@@ -230,7 +234,8 @@ def test_a_prompt_that_is_too_long_is_shortened_and_asked_again() -> None:
         memory.add_memory(message)
     assert memory.condensations[-1].summary == "Done."
     first, second, third = sizes[-3:]
-    assert 36_000 > first > 1.6 * second > 2.5 * third and third <= 10_000
+    assert 36_000 > first > 1.6 * second > 2.5 * third
+    assert third <= 10_000
 
 
 @given(st.lists(st.text(max_size=3000), min_size=1, max_size=12), st.integers(4 * LEAST_CHARS, 20_000))
@@ -246,7 +251,8 @@ def test_what_a_summariser_is_given_is_bounded(texts: list[str], chars: int) -> 
 def test_shortened_keeps_head_and_tail(text: str, chars: int) -> None:
     short = shortened(text, chars)
     assert len(short) <= chars or short == text
-    assert short[:20] == text[:20] and short[-20:] == text[-20:]
+    assert short[:20] == text[:20]
+    assert short[-20:] == text[-20:]
 
 
 def test_an_earlier_memory_is_taken_over_without_asking() -> None:
@@ -278,7 +284,7 @@ def test_what_is_no_condensation_is_refused(data: dict[str, Any]) -> None:
     ],
 )  # fmt: skip
 def test_options_that_do_not_fit(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="condensing memory needs|must not be negative"):
+    with pytest.raises(ValueError, match=r"condensing memory needs|must not be negative"):
         CondensingMemory(**options)
 
 
@@ -313,7 +319,8 @@ def test_recall_finds_what_is_no_longer_shown() -> None:
     talk(memory, 30)
     assert not any("vault" in str(m) for m in memory.get_memories())
     hit, *_ = memory.recall("Which file holds DATABASE passwords?")
-    assert "vault.toml" in hit.excerpt and "vault" in str(memory.items[hit.message - 1])
+    assert "vault.toml" in hit.excerpt
+    assert "vault" in str(memory.items[hit.message - 1])
     assert memory.recall("") == memory.recall("?!") == []
 
 
@@ -321,10 +328,11 @@ def test_what_recall_answered_is_not_found() -> None:
     memory = RecallMemory()
     talk(memory, 3)
     found = {"recalled": [{"message": 2, "text": "zebra"}]}
-    for message in [
+    messages: list[Message] = [
         {"role": "assistant", "content": '{"tool": "recall", "args": {"query": "zebra"}}'},
         {"role": "tool", "content": envelope(found)},
-    ]:
+    ]
+    for message in messages:
         memory.add_memory(message)
         assert memory.recall("zebra") == []
     assert memory.recall("output")
@@ -358,7 +366,8 @@ def test_an_index_in_a_file_outlives_its_process(tmp_path: Path) -> None:
     for message in exchange("run", "a zebra"):
         again.add_memory(message)
     numbers = [hit.message for hit in again.recall("output zebra", 20)]
-    assert sorted(numbers) == sorted(set(numbers)) and 9 in numbers
+    assert sorted(numbers) == sorted(set(numbers))
+    assert 9 in numbers
     (tmp_path / "no.db").write_text("this is no database" * 100)
     with pytest.raises(SandboxError) as caught:
         RecallMemory(path=tmp_path / "no.db")
@@ -392,8 +401,9 @@ def test_memories_by_name_and_over_each_other() -> None:
     below = {"memory": "recall", "over": {"memory": "window", "limit": 50}}
     made = catalogue.memory("condensing", {"threshold_tokens": 900, "over": below}, short)()
     assert [type(layer) for layer in layers(made)] == [CondensingMemory, RecallMemory, WindowMemory]
-    assert isinstance(made, CondensingMemory) and made.summariser is short
-    assert isinstance(made, LayeredMemory) and made.items is made.inner.items
+    assert isinstance(made, CondensingMemory)
+    assert made.summariser is short
+    assert made.items is made.inner.items
     for options in ({"over": "recall"}, {"over": {"memory": "none"}}, {"over": {"memory": "window", "limit": 0}}):
         with pytest.raises(SandboxError) as caught:
             catalogue.memory("condensing", options)
