@@ -108,6 +108,9 @@ def agent(
     allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
     cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
     network_log: Path | None = typer.Option(None, "--network-log", metavar="FILE", help=LOG_HELP),
+    no_agents_md: bool = typer.Option(
+        False, "--no-agents-md", help="Leave out AGENTS.md and skills of the repository."
+    ),
 ) -> None:
     """Let an agent work on a copy of a repository; ends with the diff. Exit code 0: finished, 1: not finished."""
     from agent.commands import run_agent
@@ -116,6 +119,7 @@ def agent(
         task=task, repo=repo, model=model, script=script, image=image, apply=apply, as_json=as_json, language=language,
         max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, memory=memory,
         cpus=cpus, local=local, network=network, allow=allow, cache=cache, network_log=network_log,
+        agents_md=not no_agents_md,
     )  # fmt: skip
     raise typer.Exit(code)
 

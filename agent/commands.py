@@ -41,6 +41,7 @@ def run_agent(
     allow: Sequence[str] = (),
     cache: Path | None = None,
     network_log: Path | None = None,
+    agents_md: bool = True,
 ) -> int:
     """The command ``gamebox agent``; returns its exit code. Raises SandboxError for bad input."""
     if not task.strip():
@@ -58,6 +59,7 @@ def run_agent(
         language=LANGUAGES[language](),
         budget=budget,
         apply=apply,
+        agents_md=agents_md,
     )
     screen = Screen()
     outcome = carry_out(job, screen)

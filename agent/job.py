@@ -23,6 +23,7 @@ from .repo.snapshot import Snapshot, take
 from .run import AgentRun
 from .scratch import scratch_folder
 from .show import LiveView, Screen, files
+from .skills import Words, teach
 from .status import RunStatus
 
 
@@ -31,7 +32,7 @@ class Job:
     """What is to be done. ``open_environment`` makes the sandbox around a folder that is copied into it.
 
     ``apply`` writes the changes back to ``repo``, only after a run that finished. ``proofs`` are commands that must
-    then exit with 0 in the sandbox.
+    then exit with 0 in the sandbox. With ``agents_md`` the agent is told what AGENTS.md and the skills of the repository say.
     """
 
     task: str
@@ -42,6 +43,7 @@ class Job:
     budget: Budget = field(default_factory=Budget)
     apply: bool = False
     proofs: tuple[str, ...] = ()
+    agents_md: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +111,19 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
         return replace(outcome, connections=environment.connections)  # those too that its end has cut
 
 
+def tell_words(words: Words, screen: Screen) -> None:
+    """What of the repository's words the agent is told."""
+    told = [i.path for i in words.instructions] + [f"the skill {skill.name}" for skill in words.skills]
+    if told:
+        screen.line(f"the agent is told what the repository says: {', '.join(told)}", "dim")
+    for problem in words.problems:
+        screen.line(f"not told: {problem}", "yellow")
+
+
 def _run(job: Job, environment: Environment, screen: Screen) -> AgentRun:
     agent = coding_agent(job.brain, environment, language=job.language, budget=job.budget)
+    if job.agents_md:
+        tell_words(teach(agent), screen)
     agent.hooks.append(LiveView(screen, agent.actions))
     try:
         return agent.execute(job.task)

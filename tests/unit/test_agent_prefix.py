@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 import pytest
 
 from agent import Budget, Goal, Prompt
-from agent.hub import AgentSpec, Hub, Setting, build
+from agent.hub import AgentSpec, Hub, Setting, build, catalogue
 from sandbox.environment import Environment
 
 STEPS = 50
@@ -51,7 +52,7 @@ def written(prompt: Prompt) -> bytes:
 def stable_share(prompts: list[bytes]) -> float:
     """Of all bytes but those of the first prompt, those that the prompt before began with in the same way."""
     kept = 0
-    for before, after in zip(prompts, prompts[1:], strict=False):
+    for before, after in itertools.pairwise(prompts):
         same = next(
             (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(len(before), len(after))
         )
@@ -80,7 +81,7 @@ def prompts_of_run(language: str, memory: str, options: dict[str, Any]) -> list[
     return asked
 
 
-@pytest.mark.parametrize("language", ["function_calling", "json"])
+@pytest.mark.parametrize("language", sorted(catalogue.LANGUAGES))
 @pytest.mark.parametrize("name", MEMORIES)
 def test_the_stable_share_of_the_prompt(language: str, name: str) -> None:
     memory, options, least = MEMORIES[name]
