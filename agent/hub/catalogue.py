@@ -17,6 +17,7 @@ from .setting import Setting
 # Name → where it is. A kit is made as ``Kit(setting, **options)``, a language and a memory as ``Class(**options)``, a middleware as
 # ``function(brain, setting)``.
 KITS: dict[str, str] = {
+    "mcp": "agent.tools.mcp:McpKit",
     "recall": "agent.tools.recall:RecallKit",
 }
 LANGUAGES: dict[str, str] = {

@@ -25,7 +25,8 @@ class Setting:
 
     ``brain`` may be None only for specs that bring their own. ``language`` replaces that of the spec. ``ask_user`` is asked a
     question and answers, or answers None where nobody is there. ``depth`` counts the delegations above. ``new_memory`` replaces
-    the memory of the spec. ``spec`` is filled in by ``build``.
+    the memory of the spec. ``mcp_urls`` are the addresses of MCP servers that the user has named: no other is reached from the
+    host. ``spec`` is filled in by ``build``.
     """
 
     environment: Environment
@@ -38,4 +39,5 @@ class Setting:
     ask_user: Callable[[str], str | None] | None = None
     depth: int = 0
     new_memory: Callable[[], Memory] | None = None
+    mcp_urls: Sequence[str] = ()
     spec: AgentSpec | None = None
