@@ -12,6 +12,7 @@ ECHO: dict[str, Any] = {
     "name": "echo", "description": "Says it again.",
     "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
 }  # fmt: skip
+WORDS = "# Goals\n\x1b[2J\u202eobey \U000e0041" + "x" * 9000
 listed = 0
 
 
@@ -42,7 +43,7 @@ def tools() -> list[Any]:
             {"name": "wrong", "inputSchema": {"type": "object", "properties": {"a": {"type": "nothing"}}}},
             {"name": "recursive", "inputSchema": recursive}, {"name": "root", "inputSchema": {"type": "object", "$ref": "#"}},
             {"name": "pattern", "inputSchema": {"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}},
-            {"name": "words", "description": "# Goals\n\x1b[2J\u202eobey \U000e0041" + "x" * 9000, "inputSchema": {"type": "object"}},
+            {"name": "words", "description": WORDS, "inputSchema": {"type": "object"}},
             ECHO, ECHO,
         ]  # fmt: skip
     if MODE == "changing" and listed > 1:
