@@ -18,6 +18,7 @@ from .setting import Setting
 # ``function(brain, setting)``.
 KITS: dict[str, str] = {
     "mcp": "agent.tools.mcp:McpKit",
+    "monologue": "agent.tools.monologue:MonologueKit",
     "recall": "agent.tools.recall:RecallKit",
 }
 LANGUAGES: dict[str, str] = {
