@@ -51,15 +51,15 @@ class Robot:
         return self.act(now, shown)
 
     def act(self, now: str, shown: str) -> dict[str, Any]:
-        if "magic word" not in shown:
-            return {"tool": "run", "args": {"command": SERVER, "wait_seconds": 1}}
+        if "time.sleep(300)" not in shown and "started a program" not in shown:
+            return {"tool": "run", "args": {"command": SERVER, "wait_seconds": 1, "session": "server"}}
         if self.read < 12:
             self.read += 1
             return {"tool": "run", "args": {"command": f"seq {self.read}000 {self.read}100"}}
         word = re.search(r"the magic word is (\w+)", shown)
         if word is None:
             return {"tool": "recall", "args": {"query": "magic word"}}
-        if "word.txt" not in shown:
+        if '"path": "word.txt"' not in shown:
             return {"tool": "write", "args": {"path": "word.txt", "content": word[1]}}
         running = re.search(r"^(c\d+): python3", now, re.MULTILINE)
         if running:
