@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .hooks import Hooks, PrintingHooks, Step
     from .language import AgentLanguage, FunctionCallingLanguage, JsonLanguage
     from .loop import Agent
-    from .memory import Memory, WindowMemory
+    from .memory import CondensingMemory, Memory, RecallMemory, WindowMemory
+    from .model.embedding import LiteLLMEmbedder
     from .model.litellm_model import LiteLLMModel
     from .model.replay import RecordingModel, ReplayModel
     from .model.response import Response, ToolCall
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .registry import ActionRegistry, ActionWarning
     from .run import AgentRun
     from .status import LanguageError, RunStatus, StopRun
+    from .stuck import StuckDetector, Thresholds
     from .tools import sandbox_tools, standard_registry
 
 _HOMES = {
@@ -37,16 +39,19 @@ _HOMES = {
     "AgentLanguage": ".language",
     "AgentRun": ".run",
     "Budget": ".budget",
+    "CondensingMemory": ".memory",
     "Environment": "sandbox.environment",
     "FunctionCallingLanguage": ".language",
     "Goal": ".goals",
     "Hooks": ".hooks",
     "JsonLanguage": ".language",
     "LanguageError": ".status",
+    "LiteLLMEmbedder": ".model.embedding",
     "LiteLLMModel": ".model.litellm_model",
     "Memory": ".memory",
     "PrintingHooks": ".hooks",
     "Prompt": ".prompt",
+    "RecallMemory": ".memory",
     "RecordingModel": ".model.replay",
     "ReplayModel": ".model.replay",
     "Response": ".model.response",
@@ -54,6 +59,8 @@ _HOMES = {
     "ScriptedModel": ".model.scripted",
     "Step": ".hooks",
     "StopRun": ".status",
+    "StuckDetector": ".stuck",
+    "Thresholds": ".stuck",
     "ToolCall": ".model.response",
     "ToolError": "sandbox.errors",
     "Usage": ".budget",
@@ -71,16 +78,19 @@ __all__ = [
     "AgentLanguage",
     "AgentRun",
     "Budget",
+    "CondensingMemory",
     "Environment",
     "FunctionCallingLanguage",
     "Goal",
     "Hooks",
     "JsonLanguage",
     "LanguageError",
+    "LiteLLMEmbedder",
     "LiteLLMModel",
     "Memory",
     "PrintingHooks",
     "Prompt",
+    "RecallMemory",
     "RecordingModel",
     "ReplayModel",
     "Response",
@@ -88,6 +98,8 @@ __all__ = [
     "ScriptedModel",
     "Step",
     "StopRun",
+    "StuckDetector",
+    "Thresholds",
     "ToolCall",
     "ToolError",
     "Usage",
