@@ -76,16 +76,22 @@ class CondensingMemory(LayeredMemory):
         """The first messages, the summary where there is one, and the rest; or the last ``limit`` of these."""
         return list(last([message for _, message in self._view()], limit))
 
-    def restore(self, messages: Iterable[Mapping[str, Any]], condensations: Sequence[Condensation]) -> None:
-        """Take over the messages and ``condensations`` of an earlier memory; nothing is condensed again.
+    def snapshot(self) -> Any:
+        """The latest condensation, which is all that counts for what is shown, and the state of what is below."""
+        own, below = self.condensations[-1:], super().snapshot()
+        return {"condensed": own[0].to_dict() if own else None, "below": below} if own or below else None
 
-        Raises ValueError for a condensation of messages that are not there.
-        """
-        for message in messages:
-            self.inner.add_memory(message)
-        if any(c.last > len(self.items) for c in condensations):
+    def restore(self, state: Any) -> None:
+        """See the base class; nothing is condensed again."""
+        if state is None:
+            return
+        if not isinstance(state, Mapping) or set(state) != {"condensed", "below"}:
+            raise ValueError(f"This is no state of a condensing memory: {state!r:.200}")
+        made = [] if state["condensed"] is None else [Condensation.from_dict(state["condensed"])]
+        if any(c.last > len(self.items) for c in made):
             raise ValueError(f"A condensation tells of messages that are not among the {len(self.items)}.")
-        self.condensations = list(condensations)
+        super().restore(state["below"])
+        self.condensations = made
 
     @property
     def shown_tokens(self) -> int:

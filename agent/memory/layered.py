@@ -23,6 +23,17 @@ class LayeredMemory(Memory):
         """What is shown, or its last ``limit`` messages."""
         return list(last(self.inner.get_memories(), limit))
 
+    def snapshot(self) -> Any:
+        """What is not in ``items`` but shapes what is shown, as JSON-ready data; None where there is nothing."""
+        return self.inner.snapshot() if isinstance(self.inner, LayeredMemory) else None
+
+    def restore(self, state: Any) -> None:
+        """Take over what ``snapshot`` gave; the messages are in ``items`` by then. Raises ValueError for what is no such state."""
+        if isinstance(self.inner, LayeredMemory):
+            self.inner.restore(state)
+        elif state is not None:
+            raise ValueError(f"This memory has no state to take over, and was given {state!r:.200}")
+
 
 def layers(memory: Memory) -> Iterator[Memory]:
     """The memory and all below it, the outermost first."""

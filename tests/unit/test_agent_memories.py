@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from agent import Budget
 from agent.budget import Meter, Usage, charge, metering
 from agent.hub import catalogue
-from agent.memory import Condensation, CondensingMemory, Memory, RecallMemory, WindowMemory
+from agent.memory import Condensation, CondensingMemory, LayeredMemory, Memory, RecallMemory, WindowMemory
 from agent.memory.layered import layers
 from agent.memory.shapes import shortened, tokens
 from agent.memory.summarising import LEAST_CHARS, prompt_for
@@ -255,14 +256,30 @@ def test_shortened_keeps_head_and_tail(text: str, chars: int) -> None:
     assert short[-20:] == text[-20:]
 
 
-def test_an_earlier_memory_is_taken_over_without_asking() -> None:
-    first = CondensingMemory(summariser=short, threshold_tokens=2000)
+@pytest.mark.parametrize(
+    "over", [lambda memory: memory, RecallMemory, lambda memory: CondensingMemory(RecallMemory(memory))]
+)
+def test_an_earlier_memory_is_taken_over_without_asking(over: Callable[[Memory], LayeredMemory]) -> None:
+    first = over(CondensingMemory(summariser=short, threshold_tokens=2000))
+    assert first.snapshot() is None
     talk(first, 40)
-    again = CondensingMemory(summariser=failing, threshold_tokens=2000)
-    again.restore(first.items, [Condensation.from_dict(c.to_dict()) for c in first.condensations])
+    state = json.loads(json.dumps(first.snapshot()))
+    again = over(CondensingMemory(summariser=failing, threshold_tokens=2000))
+    again.items.extend(first.items)
+    again.restore(state)
     assert again.get_memories() == first.get_memories()
-    with pytest.raises(ValueError, match="not among the 1"):
-        CondensingMemory().restore(user("x"), [Condensation(first=1, last=2)])
+    assert again.snapshot() == state
+    empty = over(CondensingMemory())
+    empty.restore(None)
+    with pytest.raises(ValueError, match="not among the 0"):
+        empty.restore(state)
+
+
+@pytest.mark.parametrize("state", [7, {}, {"condensed": 3, "below": None}, {"condensed": None, "below": 3}])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    for memory in (CondensingMemory(), RecallMemory(CondensingMemory()), RecallMemory()):
+        with pytest.raises(ValueError, match=r"no (state|condensation)"):
+            memory.restore(state)
 
 
 @given(
