@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .hooks import Hooks, PrintingHooks, Step
     from .language import AgentLanguage, FencedLanguage, FunctionCallingLanguage, JsonLanguage, TagLanguage
     from .loop import Agent
-    from .memory import Memory, WindowMemory
+    from .memory import CondensingMemory, Memory, RecallMemory, WindowMemory
+    from .model.embedding import LiteLLMEmbedder
     from .model.litellm_model import LiteLLMModel
     from .model.replay import RecordingModel, ReplayModel
     from .model.response import Response, ToolCall
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .registry import ActionRegistry, ActionWarning
     from .run import AgentRun
     from .status import LanguageError, RunStatus, StopRun
+    from .stuck import StuckDetector, Thresholds
     from .tools import sandbox_tools, standard_registry
 
 _HOMES = {
@@ -37,6 +39,7 @@ _HOMES = {
     "AgentLanguage": ".language",
     "AgentRun": ".run",
     "Budget": ".budget",
+    "CondensingMemory": ".memory",
     "Environment": "sandbox.environment",
     "FencedLanguage": ".language",
     "FunctionCallingLanguage": ".language",
@@ -44,10 +47,12 @@ _HOMES = {
     "Hooks": ".hooks",
     "JsonLanguage": ".language",
     "LanguageError": ".status",
+    "LiteLLMEmbedder": ".model.embedding",
     "LiteLLMModel": ".model.litellm_model",
     "Memory": ".memory",
     "PrintingHooks": ".hooks",
     "Prompt": ".prompt",
+    "RecallMemory": ".memory",
     "RecordingModel": ".model.replay",
     "ReplayModel": ".model.replay",
     "Response": ".model.response",
@@ -56,6 +61,8 @@ _HOMES = {
     "Step": ".hooks",
     "StopRun": ".status",
     "TagLanguage": ".language",
+    "StuckDetector": ".stuck",
+    "Thresholds": ".stuck",
     "ToolCall": ".model.response",
     "ToolError": "sandbox.errors",
     "Usage": ".budget",
@@ -73,6 +80,7 @@ __all__ = [
     "AgentLanguage",
     "AgentRun",
     "Budget",
+    "CondensingMemory",
     "Environment",
     "FencedLanguage",
     "FunctionCallingLanguage",
@@ -80,10 +88,12 @@ __all__ = [
     "Hooks",
     "JsonLanguage",
     "LanguageError",
+    "LiteLLMEmbedder",
     "LiteLLMModel",
     "Memory",
     "PrintingHooks",
     "Prompt",
+    "RecallMemory",
     "RecordingModel",
     "ReplayModel",
     "Response",
@@ -91,7 +101,9 @@ __all__ = [
     "ScriptedModel",
     "Step",
     "StopRun",
+    "StuckDetector",
     "TagLanguage",
+    "Thresholds",
     "ToolCall",
     "ToolError",
     "Usage",

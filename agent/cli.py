@@ -123,6 +123,9 @@ def agent(
     approve: str = typer.Option("never", metavar="never|risky|always", help="Which actions you are asked about first."),
     log: Path | None = typer.Option(None, metavar="FILE", help=RUNS_LOG_HELP),
     no_log: bool = typer.Option(False, "--no-log", help="Record nothing; the run cannot be resumed then."),
+    no_agents_md: bool = typer.Option(
+        False, "--no-agents-md", help="Leave out AGENTS.md and skills of the repository."
+    ),
 ) -> None:
     """Let an agent work, on a copy of a repository; ends with the diff. Exit code 0: finished, 1: not finished."""
     from agent.commands import run_agent
@@ -131,7 +134,7 @@ def agent(
         task=task, repo=repo, model=model, script=script, image=image, apply=apply, as_json=as_json, language=language,
         max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, memory=memory,
         cpus=cpus, local=local, network=network, allow=allow, cache=cache, network_log=network_log, approve=approve, log=log,
-        no_log=no_log, agent=name, agents=agents, given=given,
+        no_log=no_log, agent=name, agents=agents, given=given, agents_md=not no_agents_md,
     )  # fmt: skip
     raise typer.Exit(code)
 

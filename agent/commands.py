@@ -26,14 +26,14 @@ def run_agent(
     language: str | None, max_iterations: int, max_cost: float | None, max_seconds: float | None, max_tokens: int | None,
     memory: str, cpus: float, local: bool, network: str | None = None, allow: Sequence[str] = (), cache: Path | None = None,
     network_log: Path | None = None, approve: str = "never", log: Path | None = None, no_log: bool = False,
-    agent: str | None = None, agents: Sequence[Path] = (), given: Sequence[str] = (),
+    agent: str | None = None, agents: Sequence[Path] = (), given: Sequence[str] = (), agents_md: bool = True,
 ) -> int:  # fmt: skip
     """The command ``gamebox agent``; returns its exit code. Raises SandboxError for bad input."""
     options = AgentOptions(
         task=task, repo=repo, model=model, script=script, image=image, apply=apply, language=language,
         max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, memory=memory,
         cpus=cpus, local=local, network=network, allow=tuple(allow), cache=cache, network_log=network_log, approve=approve,
-        agent=agent, agents=tuple(agents), given=tuple(given),
+        agent=agent, agents=tuple(agents), given=tuple(given), agents_md=agents_md,
     )  # fmt: skip
     job = options.job()  # what is wrong with the options is said before a log is made
     screen = Screen()

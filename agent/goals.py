@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from typing import overload
 
 DEFAULT_PRIORITY = 10
+EXAMPLE = "example"
 
 
 @dataclass(frozen=True, init=False)
 class Goal:
     """One goal, rule or worked example. The lower ``priority`` comes first in the prompt.
+
+    One whose name begins with "example" is an example: it is shown after the goals, marked as made up, and being no part of the
+    memory it is never condensed, indexed or recalled.
 
     ``Goal("text")`` is a description alone: its name is made from its first words and its priority is 10.
     Raises TypeError for a priority that is no whole number or a name or description that is no text.
@@ -37,6 +41,11 @@ class Goal:
         object.__setattr__(self, "priority", priority)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "description", description)
+
+    @property
+    def is_example(self) -> bool:
+        """Whether it only shows how the work goes."""
+        return self.name.lower().startswith(EXAMPLE)
 
     @classmethod
     def of(cls, text: str) -> Goal:

@@ -25,6 +25,7 @@ from .repo.snapshot import Snapshot, take
 from .run import AgentRun
 from .scratch import scratch_folder
 from .show import LiveView, Screen, files
+from .skills import Words, teach
 from .status import RunStatus
 
 
@@ -34,7 +35,7 @@ class Job:
     into it: ``repo``, or an empty one where that is None. ``language`` is the agent's own unless it is given.
 
     ``apply`` writes the changes back to ``repo``, only after a run that finished. ``proofs`` are commands that must
-    then exit with 0 in the sandbox.
+    then exit with 0 in the sandbox. With ``agents_md`` the agent is told what AGENTS.md and the skills of the repository say.
     """
 
     task: str
@@ -48,6 +49,7 @@ class Job:
     budget: Budget = field(default_factory=Budget)
     apply: bool = False
     proofs: tuple[str, ...] = ()
+    agents_md: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,15 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
         return replace(outcome, connections=environment.connections)  # those too that its end has cut
 
 
+def tell_words(words: Words, screen: Screen) -> None:
+    """What of the repository's words the agent is told."""
+    told = [i.path for i in words.instructions] + [f"the skill {skill.name}" for skill in words.skills]
+    if told:
+        screen.line(f"the agent is told what the repository says: {', '.join(told)}", "dim")
+    for problem in words.problems:
+        screen.line(f"not told: {problem}", "yellow")
+
+
 def taken(repo: Path | None, scratch: Path, before: Path, screen: Screen) -> Snapshot:
     """The files that go into the sandbox, copied to ``before``; none where there is no repository."""
     if repo is None:
@@ -141,13 +152,16 @@ def agent_of(job: Job, environment: Environment, screen: Screen) -> Agent:
         name = setting.spec.name if setting.depth and setting.spec is not None else ""
         agent.hooks.insert(0, LiveView(screen, agent.actions, name))
 
-    return build(
+    agent = build(
         job.spec,
         Setting(
             environment=environment, hub=job.hub, brain=job.brain, budget=job.budget, inputs=job.inputs, language=job.language,
             on_built=watched,
         ),
     )  # fmt: skip
+    if job.agents_md and job.repo is not None:
+        tell_words(teach(agent), screen)
+    return agent
 
 
 def until_interrupted(agent: Agent, run: Callable[[], AgentRun]) -> AgentRun:

@@ -57,6 +57,7 @@ class AgentOptions:
     cache: Path | None = None
     network_log: Path | None = None
     approve: str = "never"
+    agents_md: bool = True
 
     def to_data(self) -> dict[str, Any]:
         """As JSON-ready data, for ``of_data``."""
@@ -101,6 +102,7 @@ class AgentOptions:
             task=self.task, repo=self.repo, brain=brain_for(spec, self.model, self.script, budget, replies), budget=budget,
             open_environment=self.opener(kept, spec.image), spec=spec, hub=hub, inputs=inputs_of(spec, self.task, self.given),
             language=None if self.language is None else language_of(self.language, {}), apply=self.apply,
+            agents_md=self.agents_md,
         )  # fmt: skip
 
     def found(self) -> tuple[Hub, AgentSpec]:

@@ -21,6 +21,7 @@ class RunStatus(StrEnum):
     no_valid_action = "no_valid_action"  # too many replies in a row from which no action could be carried out
     unexpected = "unexpected"  # a script met another answer than it expects
     paused = "paused"  # by the user, or for an answer; a recorded run can be resumed
+    stuck = "stuck"  # it went in circles, and went on after it was told
     cancelled = "cancelled"
     model_failed = "model_failed"
     environment_lost = "environment_lost"

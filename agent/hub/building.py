@@ -13,6 +13,7 @@ from agent.kits import EquippedEnvironment, Kit
 from agent.loop import Agent
 from agent.model.brain import Brain
 from agent.registry import ActionRegistry
+from agent.stuck import StuckDetector, Thresholds
 from agent.tools import SandboxAction, finish_action, think_action
 from agent.tools.sandbox_tools import HOST_ONLY
 from sandbox.errors import ErrorCode, SandboxError
@@ -50,7 +51,7 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
     registry = _registry(spec, setting, kits)
     brain = spec.brain(setting) if spec.brain is not None else setting.brain
     # Those that watch come before those that may end a run: what ends it is still seen by them.
-    hooks = [*setting.hooks, *(hook for kit in kits for hook in kit.hooks()), *_watching(brain)]
+    hooks = [*setting.hooks, *(hook for kit in kits for hook in kit.hooks()), *_watching(brain), *_detector(spec)]
     language = setting.language or catalogue.language(spec.language, spec.language_options)
     language = language.for_actions(registry.get_actions())
     made = HubAgent(
@@ -61,7 +62,7 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
         EquippedEnvironment(setting.environment, kits),
         hooks=hooks,
         budget=_budget(spec, setting.budget),
-        new_memory=setting.new_memory or catalogue.memory(spec.memory, spec.memory_options),
+        new_memory=setting.new_memory or catalogue.memory(spec.memory, spec.memory_options, setting.brain),
     )
     if setting.on_built is not None:
         setting.on_built(made, setting)
@@ -147,6 +148,20 @@ def _wrapped(brain: Brain | None, spec: AgentSpec, setting: Setting) -> Brain:
     for name in spec.middleware:
         brain = catalogue.middleware(name, brain, setting)
     return brain
+
+
+def _detector(spec: AgentSpec) -> list[Hooks]:
+    """What ends a run that goes in circles; the last of the hooks, so that all others have seen the step by then."""
+    if spec.stuck is None or not spec.needs_model:
+        return []
+    try:
+        return [StuckDetector(Thresholds(**spec.stuck))]
+    except (TypeError, ValueError) as error:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The agent {spec.name!r} has thresholds that are none: {error}",
+            "Look at stuck in docs/agents.md.",
+        ) from error
 
 
 def _budget(spec: AgentSpec, budget: Budget) -> Budget:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -27,6 +27,9 @@ KITS: dict[str, str] = {
     "mini": "agent.tools.mini:MiniKit",
     "plan": "agent.tools.plan:PlanKit",
     "ask_user": "agent.tools.asking:AskUserKit",
+    "mcp": "agent.tools.mcp:McpKit",
+    "monologue": "agent.tools.monologue:MonologueKit",
+    "recall": "agent.tools.recall:RecallKit",
 }
 LANGUAGES: dict[str, str] = {
     "function_calling": "agent.language:FunctionCallingLanguage",
@@ -35,7 +38,11 @@ LANGUAGES: dict[str, str] = {
     "tags": "agent.language:TagLanguage",
     "fenced": "agent.language:FencedLanguage",
 }
-MEMORIES: dict[str, str] = {"window": "agent.memory:WindowMemory"}
+MEMORIES: dict[str, str] = {
+    "condensing": "agent.memory:CondensingMemory",
+    "recall": "agent.memory:RecallMemory",
+    "window": "agent.memory:WindowMemory",
+}
 MIDDLEWARE: dict[str, str] = {
     "retry_format": "agent.model.retry_format:retry_format",
     "finish_when_plan_closed": "agent.tools.plan:finish_when_plan_closed",
@@ -54,11 +61,32 @@ def language(name: str, options: Mapping[str, Any]) -> AgentLanguage:
     return made
 
 
-def memory(name: str, options: Mapping[str, Any]) -> Callable[[], Memory]:
-    """What makes a memory of that name. Raises SandboxError ``invalid_configuration``, also for options that do not fit."""
-    make = _found("memory", MEMORIES, name)
-    _made("memory", MEMORIES, name, lambda make: make(**options))
-    return lambda: make(**options)
+def memory(name: str, options: Mapping[str, Any], brain: Brain | None = None) -> Callable[[], Memory]:
+    """What makes a memory of that name; ``brain`` is for those that want one.
+
+    The option ``over`` names the memory below it and has its options: ``{"memory": "recall", ...}``. Raises SandboxError
+    ``invalid_configuration``, also for options that do not fit.
+    """
+    given = dict(options)
+    over = given.pop("over", None)
+    inner: Callable[[], Memory] | None = None
+    if over is not None:
+        if not isinstance(over, Mapping) or not isinstance(over.get("memory"), str):
+            raise SandboxError(
+                ErrorCode.invalid_configuration,
+                f"The memory {name!r} cannot be over {over!r:.200}.",
+                "Write it as over: {memory: NAME, ...}.",
+            )
+        inner = memory(over["memory"], {key: value for key, value in over.items() if key != "memory"}, brain)
+
+    def made(make: Any) -> Any:
+        below = {} if inner is None else {"inner": inner()}
+        wanted = {"summariser": brain} if getattr(make, "wants_brain", False) else {}
+        return make(**below, **wanted, **given)
+
+    found = _found("memory", MEMORIES, name)
+    _made("memory", MEMORIES, name, made)
+    return lambda: cast("Memory", made(found))
 
 
 def middleware(name: str, brain: Brain, setting: Setting) -> Brain:

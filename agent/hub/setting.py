@@ -27,10 +27,11 @@ class Setting:
 
     ``brain`` may be None only for specs that bring their own. ``language`` replaces that of the spec. ``ask_user`` is asked a
     question and answers, or answers None where nobody is there. ``depth`` counts the delegations above. ``new_memory`` replaces
-    the memory of the spec. ``spec`` and ``kits`` are filled in by ``build``, the kits for brains and middleware that work with
-    one; these also find in ``language`` the one that the agent speaks. ``on_built`` is given each agent that is built with this
-    setting, those that are delegated to as well, and the setting it was built in: to lay a record or approvals around
-    ``agent.environment``, and to add hooks. ``agent.lineage`` then tells the runs apart.
+    the memory of the spec. ``mcp_urls`` are the addresses of MCP servers that the user has named: no other is reached from the
+    host. ``spec`` and ``kits`` are filled in by ``build``, the kits for brains and middleware that work with one; these also find
+    in ``language`` the one that the agent speaks. ``on_built`` is given each agent that is built with this setting, those that
+    are delegated to as well, and the setting it was built in: to lay a record or approvals around ``agent.environment``, and to
+    add hooks. ``agent.lineage`` then tells the runs apart.
     """
 
     environment: Environment
@@ -43,6 +44,7 @@ class Setting:
     ask_user: Callable[[str], str | None] | None = None
     depth: int = 0
     new_memory: Callable[[], Memory] | None = None
+    mcp_urls: Sequence[str] = ()
     spec: AgentSpec | None = None
     on_built: Callable[[Agent, Setting], None] | None = None
     kits: Sequence[Kit] = ()

@@ -24,7 +24,8 @@ class AgentSpec:
     options. ``inputs`` and ``outputs`` are JSON schemas; where there are outputs, they are the arguments of ``finish``.
     ``brain`` makes the brain of an agent that needs no model, from the setting; ``middleware`` are names of the catalogue that are
     laid around a brain, the innermost first. A brain that is also a ``Hooks`` watches the runs it decides. ``max_iterations``
-    bounds a run where its caller's budget does not say less.
+    bounds a run where its caller's budget does not say less. ``stuck`` are thresholds of ``agent.stuck`` that differ from the usual
+    ones; None switches the detection off. A spec's own brain is never watched.
 
     ``image`` is that of the sandbox it needs. ``needs_repo``: it works on a repository. ``read_only``: its commands may change
     nothing in the workspace (see ``read_only.ReadOnlyEnvironment``). ``delegable``: other agents may delegate to it.
@@ -45,6 +46,7 @@ class AgentSpec:
     brain: Callable[[Setting], Brain] | None = None
     middleware: tuple[str, ...] = ()
     max_iterations: int | None = None
+    stuck: Mapping[str, Any] | None = field(default_factory=dict)
     image: str | None = None
     needs_repo: bool = False
     read_only: bool = False

@@ -18,6 +18,7 @@ from sandbox.environment import Environment
 from .decoding import Invocation, find_invocation, invocation_of_calls
 from .turns import conversation, json_call, named, text_turns
 
+EXAMPLES = "# Examples\nThese show how the work goes. They are made up: nothing in them has happened."
 _USE = re.compile(r"\buse\s+([\w.-]+)\s*$", re.IGNORECASE)
 
 
@@ -89,9 +90,11 @@ def reply_of(response: Any) -> Response:
 
 
 def goals_text(goals: Iterable[Goal]) -> str:
-    """The goals in order, each with its name."""
-    blocks = [f"## {g.name}\n{g.description.strip()}" for g in in_order(goals)]
-    return "\n\n".join(["# Goals", *blocks]) if blocks else ""
+    """The goals in order, each with its name, then the examples."""
+    ordered = in_order(goals)
+    parts = [("# Goals", [g for g in ordered if not g.is_example]), (EXAMPLES, [g for g in ordered if g.is_example])]
+    texts = ["\n\n".join([head, *(f"## {g.name}\n{g.description.strip()}" for g in of)]) for head, of in parts if of]
+    return "\n\n".join(texts)
 
 
 def actions_text(actions: Iterable[Action]) -> str:

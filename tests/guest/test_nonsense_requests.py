@@ -62,7 +62,13 @@ def test_arguments_that_no_host_gives(local: LocalEnvironment, operation: str, a
 
 @pytest.mark.parametrize(
     "extra",
-    [{"acknowledged": 5}, {"acknowledged": [[]]}, {"acknowledged": {"a": 1}}, {"request_id": [1]}, {"max_reply_bytes": "x"}],
+    [
+        {"acknowledged": 5},
+        {"acknowledged": [[]]},
+        {"acknowledged": {"a": 1}},
+        {"request_id": [1]},
+        {"max_reply_bytes": "x"},
+    ],
 )
 def test_fields_that_no_host_sends(local: LocalEnvironment, extra: dict[str, Any]) -> None:
     message = wire.pack_message({"operation": "list", "args": {}, **extra})

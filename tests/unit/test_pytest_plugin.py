@@ -354,7 +354,9 @@ def test_services_of_the_host_and_certificates_are_taken() -> None:
 def test_a_post_mortem_shows_hints_and_the_connections_that_were_refused(local: RecordedLocal) -> None:
     hinted = replace(local.run("true"), notices=(Notice("network_denied", "It was refused.", "Do without it."),))
     local.record.add("run", {"command": "curl"}, hinted)
-    assert "! network_denied: It was refused. Do without it." in collect("t", "call", "sandbox", local, None, 0).to_text()
+    assert (
+        "! network_denied: It was refused. Do without it." in collect("t", "call", "sandbox", local, None, 0).to_text()
+    )
     local._connection_log.add(Connection("fine.example.com", 443, "allowed"))
     for number in range(25):
         local._connection_log.add(Connection(f"h{number}.example.com", 443, "denied", why="no rule opens it"))

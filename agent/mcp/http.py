@@ -1,0 +1,156 @@
+"""A server at an address: streamable HTTP, from the host. Only for addresses that the user has named."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from sandbox.errors import ErrorCode, OperationError
+
+from .wire import MAX_MESSAGE_BYTES, Message, decoded, encoded, gone, is_answer, late, nonsense
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_SECONDS = 10.0
+SESSION, VERSION = "mcp-session-id", "mcp-protocol-version"
+
+
+class HttpWire:
+    """Requests to ``url``, each answered in its response, as JSON or as a stream of events.
+
+    Redirects are not followed and packed bodies not taken; what is read of an answer is bounded in size and time. ``headers`` go
+    with each request (a token, for example) and nowhere else. Raises OperationError ``invalid_url``.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
+        import httpx
+
+        self.ended = ""
+        self._url = url
+        if not url.startswith(("http://", "https://")):
+            raise OperationError(
+                ErrorCode.invalid_url, f"{url[:200]!r} is no address of a server.", "Use http(s)://..."
+            )
+        self._headers = {
+            **(headers or {}), "accept": "application/json, text/event-stream", "accept-encoding": "identity",
+        }  # fmt: skip
+        self._client = httpx.Client(follow_redirects=False, timeout=CONNECT_SECONDS)
+        self._on_message: Callable[[Message], None] = lambda _: None
+
+    def open(self, on_message: Callable[[Message], None]) -> None:
+        """See ``Wire``."""
+        self._on_message = on_message
+
+    def ask(self, message: Message, seconds: float) -> Message:
+        """See ``Wire``."""
+        for answer in self._post(message, seconds):
+            if is_answer(answer) and answer.get("id") == message["id"]:
+                version = answer.get("result", {}) if message.get("method") == "initialize" else {}
+                if isinstance(version, dict) and isinstance(version.get("protocolVersion"), str):
+                    self._headers[VERSION] = version["protocolVersion"][:40]
+                return answer
+            if "method" in answer:
+                self._on_message(answer)
+        raise nonsense("a response that does not answer the request")
+
+    def tell(self, message: Message) -> None:
+        """See ``Wire``."""
+        for _ in self._post(message, CONNECT_SECONDS):
+            break
+
+    def close(self) -> None:
+        """See ``Wire``."""
+        import httpx
+
+        if SESSION in self._headers and not self._client.is_closed:
+            try:
+                self._client.delete(self._url, headers=self._headers, timeout=2.0)
+            except httpx.HTTPError:
+                pass  # it forgets the session by itself, some day
+        self.ended = self.ended or "it was closed."
+        self._client.close()
+
+    def _post(self, message: Message, seconds: float) -> Iterator[Message]:
+        """The messages of the response. Raises OperationError."""
+        import httpx
+
+        if self.ended:
+            raise gone(self.ended)
+        deadline = time.monotonic() + seconds
+        body = encoded(message).encode()
+        headers = {**self._headers, "content-type": "application/json"}
+        timeout = httpx.Timeout(max(seconds, 0.1), connect=min(CONNECT_SECONDS, max(seconds, 0.1)))
+        try:
+            with self._client.stream("POST", self._url, content=body, headers=headers, timeout=timeout) as response:
+                self._check(response)
+                is_stream = response.headers.get("content-type", "").partition(";")[0].strip() == "text/event-stream"
+                read = _events if is_stream else _whole
+                yield from read(_bounded(response, deadline, seconds))
+        except httpx.TimeoutException as error:
+            raise late(seconds) from error
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
+            raise OperationError(
+                ErrorCode.connection_failed,
+                f"The MCP server at {self._url} cannot be reached: {type(error).__name__}: {error}"[:500],
+                "Do without it, or ask the user whether it runs.",
+                effects="unknown",
+            ) from error
+
+    def _check(self, response: httpx.Response) -> None:
+        """Take over the session, and raise for a response that answers nothing."""
+        session = response.headers.get(SESSION)
+        if session and SESSION not in self._headers:
+            self._headers[SESSION] = session[:1024]
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise nonsense("a packed response, which was not asked for")
+        status = response.status_code
+        if status == 404 and SESSION in self._headers:
+            self.ended = "it has forgotten the session."
+            raise gone(self.ended)
+        if status >= 300:
+            hint = "Its headers lack what it asks for; tell the user." if status in (401, 403) else "Tell the user."
+            words = f"The MCP server at {self._url} answered with the status {status}."
+            raise OperationError(ErrorCode.connection_failed, words, hint)
+
+
+def _bounded(response: httpx.Response, deadline: float, seconds: float) -> Iterator[bytes]:
+    """The body in pieces, until the time is over. Raises OperationError."""
+    for piece in response.iter_raw():
+        if time.monotonic() > deadline:
+            raise late(seconds)
+        yield piece
+
+
+def _whole(pieces: Iterator[bytes]) -> Iterator[Message]:
+    body = bytearray()
+    for piece in pieces:
+        body += piece
+        if len(body) > MAX_MESSAGE_BYTES:
+            raise nonsense(f"a response of more than {MAX_MESSAGE_BYTES >> 20} MiB")
+    if body.strip():
+        message = decoded(bytes(body))
+        if message is None:
+            raise nonsense("a response that is no message")
+        yield message
+
+
+def _events(pieces: Iterator[bytes]) -> Iterator[Message]:
+    """The messages of a stream of events: the data lines of each, joined."""
+    pending, data, size = bytearray(), [], 0
+    for piece in pieces:
+        pending += piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, rest = pending.split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                data.append(bytes(line[5:]).removeprefix(b" "))
+                size += len(line)
+            elif not line and data:
+                message = decoded(b"\n".join(data))
+                data, size = [], 0
+                if message is not None:
+                    yield message
+        pending = bytearray(rest)
+        if size + len(pending) > MAX_MESSAGE_BYTES:
+            raise nonsense(f"an event of more than {MAX_MESSAGE_BYTES >> 20} MiB")

@@ -1,0 +1,105 @@
+"""Vectors of a model over HTTP, through litellm, and a memory that finds by them."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agent import Budget, forbid_real_models
+from agent.budget import Meter, metering
+from agent.memory import RecallMemory
+from agent.model.embedding import LiteLLMEmbedder
+from sandbox.errors import ErrorCode, SandboxError
+
+TOPICS = {"cat": 0, "kitten": 0, "feline": 0, "car": 1, "engine": 1, "vehicle": 1}
+
+
+class Embeddings(http.server.BaseHTTPRequestHandler):
+    """Puts words of one topic near each other; answers with an error as the path says."""
+
+    asked: list[list[str]]
+
+    def do_POST(self) -> None:
+        """See the base class."""
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path.startswith("/broken"):
+            self.answer(400, {"error": {"message": "no such model", "type": "invalid_request_error"}})
+            return
+        texts = request["input"]
+        Embeddings.asked.append(texts)
+        rows = [{"object": "embedding", "index": n, "embedding": vector(text)} for n, text in enumerate(texts)]
+        if self.path.startswith("/few"):
+            rows = rows[:-1]
+        usage = {"prompt_tokens": 3 * len(texts), "total_tokens": 3 * len(texts)}
+        self.answer(200, {"object": "list", "data": rows[::-1], "model": "test", "usage": usage})
+
+    def answer(self, status: int, body: dict[str, Any]) -> None:
+        """Send JSON."""
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: Any) -> None:
+        """Say nothing."""
+
+
+def vector(text: str) -> list[float]:
+    found = [0.01, 0.01, 0.02]
+    for word in text.lower().split():
+        if word in TOPICS:
+            found[TOPICS[word]] += 1.0
+    return found
+
+
+@pytest.fixture
+def base() -> Iterator[str]:
+    Embeddings.asked = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Embeddings) as listener:
+        listener.daemon_threads = True
+        threading.Thread(target=listener.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.server_address[1]}"
+        listener.shutdown()
+
+
+def embedder(base: str) -> LiteLLMEmbedder:
+    return LiteLLMEmbedder("openai/test-embedding", api_base=base, api_key="sk-test")
+
+
+def test_a_memory_finds_by_meaning(base: str) -> None:
+    memory = RecallMemory(embed=embedder(base))
+    for text in ("the kitten sleeps", "an engine roars", "nothing at all"):
+        memory.add_memory({"role": "user", "content": text})
+    with metering(Meter(Budget())) as meter:
+        assert memory.recall("feline", 1)[0].message == 1
+        assert memory.recall("vehicle", 1)[0].message == 2
+    assert [len(texts) for texts in Embeddings.asked] == [3, 1, 1], "each message is embedded once"
+    assert (meter.usage.calls, meter.usage.input_tokens) == (3, 15)
+
+
+def test_vectors_come_in_the_order_of_their_texts(base: str) -> None:
+    assert embedder(base)(["cat", "car"]) == [vector("cat"), vector("car")]
+
+
+def test_faults_are_told_and_leave_the_words(base: str) -> None:
+    with metering(Meter(Budget())) as meter, pytest.raises(SandboxError) as caught:
+        embedder(f"{base}/broken")(["cat"])
+    assert caught.value.code is ErrorCode.model_rejected_request
+    assert meter.usage.failed_calls == 1
+    with pytest.raises(SandboxError, match="1 texts with 0 vectors"):
+        embedder(f"{base}/few")(["cat"])
+    with forbid_real_models(), pytest.raises(SandboxError) as forbidden:
+        embedder(base)(["cat"])
+    assert forbidden.value.code is ErrorCode.real_calls_forbidden
+    memory = RecallMemory(embed=embedder(f"{base}/broken"))
+    memory.add_memory({"role": "user", "content": "the kitten sleeps"})
+    assert memory.recall("kitten")[0].message == 1
+    with pytest.raises(SandboxError):
+        LiteLLMEmbedder("")
