@@ -27,6 +27,8 @@ KITS: dict[str, str] = {
     "mini": "agent.tools.mini:MiniKit",
     "plan": "agent.tools.plan:PlanKit",
     "ask_user": "agent.tools.asking:AskUserKit",
+    "early": "agent.adapters.early:EarlyKit",
+    "late": "agent.adapters.late:LateKit",
 }
 LANGUAGES: dict[str, str] = {
     "function_calling": "agent.language:FunctionCallingLanguage",
