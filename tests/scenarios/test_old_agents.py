@@ -1,4 +1,4 @@
-"""Agents written to the two old contracts, as their pages had it, at work in a sandbox on our loop. The agents know nothing of it."""
+"""Agents written to the two old contracts, as their pages had it, at work in a sandbox on our loop; they know nothing of it."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_an_agent_of_the_late_contract_with_its_model(env: DockerEnvironment) ->
 class Script:
     """An agent of the late contract that goes by a script and keeps what it was shown."""
 
-    def __init__(self, *actions: Action) -> None:
+    def __init__(self, *actions: Any) -> None:
         self.actions = list(actions)
         self.new: list[list[tuple[Action, Observation]]] = []
         self.state: State | None = None
@@ -148,7 +148,8 @@ class Script:
     def step(self, state: State) -> Action:
         self.state = state
         self.new.append(state.updated_info)
-        return self.actions[state.iteration - 1]
+        action: Action = self.actions[state.iteration - 1]
+        return action
 
     def search_memory(self, query: str) -> list[str]:
         return [f"found {query}"]
@@ -190,7 +191,7 @@ def test_every_action_of_the_late_contract(env: DockerEnvironment) -> None:
     assert [t.to_string() for t in state.root_task.subtasks] == ["💪 0 the first\n    💪 0.0 inner"]
     assert all(o.content for _, o in told if isinstance(o, ErrorObservation))
     assert script.new[0] == state.history[:1]  # each step is told what came since the last one
-    assert sum(script.new, []) == state.history[:-1]
+    assert [pair for new in script.new for pair in new] == state.history[:-1]
     assert state.outputs == {"done": True}
 
 
@@ -211,13 +212,13 @@ def test_what_the_user_says_in_mid_run_is_told(env: DockerEnvironment) -> None:
 
 
 def test_an_agent_that_answers_nonsense_is_told_and_bounded(env: DockerEnvironment) -> None:
-    script = Script(*[{"tool": "run", "args": {"command": "touch /tmp/evil"}}] * 20)  # type: ignore[list-item]
+    script = Script(*[{"tool": "run", "args": {"command": "touch /tmp/evil"}}] * 20)
     outcome = run(late_spec("script", lambda: script), env, budget=Budget(max_invalid_replies=3))
     assert outcome.status is RunStatus.no_valid_action
     state = script.state
     assert state is not None
     assert ["'action' is missing" in o.content for _, o in state.history] == [False, True, True, True]
-    assert not env.run("test -e /tmp/evil").unwrap().exit_code == 0
+    assert env.run("test -e /tmp/evil").unwrap().exit_code != 0
 
 
 def test_the_state_of_a_run_is_taken_over_by_another_process(env: DockerEnvironment) -> None:

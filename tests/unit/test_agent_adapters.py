@@ -105,7 +105,8 @@ def test_a_model_is_not_shown_pictures_and_trees() -> None:
         ({"action": "fly"}, "no action 'fly'"), ({"action": 3}, "no action 3"), ({"action": ["run"]}, "no action"),
         ({"action": "run"}, "command: Field required"), ({"action": "run", "args": {"command": 1}}, "command"),
         ({"action": "run", "args": []}, "command: Field required"), ({"action": "run", "args": [1]}, "must be an object"),
-        ({"action": "run", "args": {"command": "a", "timeout": 3}}, "timeout"), ({"action": "kill", "args": {"id": "x"}}, "command_id"),
+        ({"action": "run", "args": {"command": "a", "timeout": 3}}, "timeout"),
+        ({"action": "kill", "args": {"id": "x"}}, "command_id"),
     ],
 )  # fmt: skip
 def test_what_is_no_action_is_refused_with_words(data: Any, says: str) -> None:
@@ -144,7 +145,8 @@ def test_names_of_the_early_contract() -> None:
         == CmdRunAction("ls")
         == action_of({"action": "run", "args": {"command": "ls"}})
     )
-    for wrong in (None, 3, "run", {}, Event("fly"), Event("run", {"cmd": "ls"})):
+    wrongs: list[Any] = [None, 3, "run", {}, Event("fly"), Event("run", {"cmd": "ls"})]
+    for wrong in wrongs:
         with pytest.raises(MalformedActionError):
             action_of(wrong)
 
@@ -165,8 +167,7 @@ def test_a_plan_keeps_its_rules(changes: list[tuple[str, str, str]]) -> None:
                 )
             else:
                 plan.set_subtask_state(ident, state)
-        except ToolError as refused:
-            assert refused.hint
+        except ToolError:
             assert plan.to_dict() == before
     for task in plan.walk():
         assert all(below.id == f"{task.id}.{n}".lstrip(".") for n, below in enumerate(task.subtasks))
