@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import typer
 import typer.core
 
+from agent import cli_runs
 from sandbox import cli as sandbox_cli
 from sandbox import cli_kept
 from sandbox.cli_network import ALLOW_HELP, CACHE_HELP, LOG_HELP, NETWORK_HELP
@@ -70,6 +71,7 @@ app = typer.Typer(
 app.add_typer(runs)
 app.command("run", context_settings={"allow_interspersed_args": False}, epilog=sandbox_cli.EPILOG)(sandbox_cli.run)
 app.command("ls", epilog=cli_kept.LS_EPILOG)(cli_kept.ls)
+app.add_typer(cli_runs.runs)
 app.command("rm", epilog=cli_kept.RM_EPILOG)(cli_kept.rm)
 app.add_typer(cli_hub.app, name="hub")
 

@@ -14,9 +14,10 @@ from sandbox.envelope import jsonable
 from .recorded import Recorded, RecordedStep
 from .wording import answer_text
 
-# What is never the same twice.
+# What is never the same twice; the folder of a command is a path of the host where there is no container.
 _PASSING = frozenset({
     "timestamp", "duration_ms", "cpu_seconds", "max_rss_bytes", "rss_bytes", "id", "pid", "request_id", "spill_path", "started_at",
+    "cwd",
 })  # fmt: skip
 _MASKS = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?"), "TIME"),

@@ -16,13 +16,17 @@ _HEAD = """\
 {about}
 state=$(mktemp -d) || exit 1
 trap 'rm -rf "$state"' EXIT
-: > "$state/variables"
-# A command as the sandbox ran it: its folder and exported variables carry over to the next, and an exit ends it alone.
-step() {{
-    ( trap 'pwd > "$state/folder"; export -p > "$state/variables"' EXIT; eval "$1" )
+# A command as the sandbox ran it: the folder and exported variables of its session carry over, and an exit ends it alone.
+keep() {{ pwd > "$state/$session.folder"; export -p | sed "s/^declare -x /export /" > "$state/$session.variables"; }}
+step() {{  # session, command
+    (
+        session=$1
+        [ -s "$state/$1.folder" ] && cd "$(cat "$state/$1.folder")" && . "$state/$1.variables"
+        [ -n "$1" ] && trap keep EXIT
+        eval "$2"
+    )
     echo "[exit code $?]" >&2
 }}
-carry() {{ [ -s "$state/folder" ] && cd "$(cat "$state/folder")" || true; }}
 edit() {{  # file, old text, new text, all or once
     python3 -c 'import sys
 path, old, new, how = sys.argv[1:]
@@ -51,7 +55,7 @@ def shell_script(run: Recorded) -> str:
         about.append(f"NOT IN HERE: {missed} step{'' if missed == 1 else 's'}, marked below.")
     head = _HEAD.format(about="\n".join(_comment(line) for line in about))
     end = _comment(f"The end: {run.reason} {summary(run.result)}".strip())
-    return "\n".join([head, *body, end, ""]).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return "\n".join([head, *body, end, ""]).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def _steps(run: Recorded) -> Iterator[tuple[str, bool]]:
@@ -115,7 +119,8 @@ def _command(step: RecordedStep) -> list[str] | None:
         name = _name(str(step.result.get("id")))
         return [f'bash -c {shlex.quote(text)} > "$state/{name}" 2>&1 & {name}=$!']
     fed = f" <<< {shlex.quote(step.argument('stdin'))}" if step.argument("stdin") else " < /dev/null"
-    return [f"step {shlex.quote(text)}{fed}", '. "$state/variables"; carry']
+    session = args.get("session", "default")
+    return [f"step {'' if session is None else _name(str(session))!r} {shlex.quote(text)}{fed}"]
 
 
 def _seconds(step: RecordedStep) -> float:
@@ -134,7 +139,7 @@ def _written(path: str, content: str) -> str:
 
 
 def _name(ident: str) -> str:
-    return "pid_" + re.sub(r"\W", "_", ident)[:40]
+    return "n_" + re.sub(r"\W", "_", ident)[:40]
 
 
 def _dashed(path: str) -> str:
