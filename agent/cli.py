@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import typer
 import typer.core
 
-from agent import cli_runs
+from agent import cli_batch, cli_runs
 from sandbox import cli as sandbox_cli
 from sandbox import cli_kept
 from sandbox.cli_network import ALLOW_HELP, CACHE_HELP, LOG_HELP, NETWORK_HELP
@@ -72,6 +72,7 @@ app.add_typer(runs)
 app.command("run", context_settings={"allow_interspersed_args": False}, epilog=sandbox_cli.EPILOG)(sandbox_cli.run)
 app.command("ls", epilog=cli_kept.LS_EPILOG)(cli_kept.ls)
 app.add_typer(cli_runs.runs)
+app.command("batch", epilog=cli_batch.EPILOG)(cli_batch.batch)
 app.command("rm", epilog=cli_kept.RM_EPILOG)(cli_kept.rm)
 app.add_typer(cli_hub.app, name="hub")
 
