@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import typer
 
-from sandbox.cli import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, bad_input, print_json
+from sandbox.cli import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY
 
 EPILOG = """Examples:
 
@@ -39,28 +38,12 @@ def batch(
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON instead of a table."),
 ) -> None:
     """Run many tasks. Exit code 0: all have an outcome, 1: some have none."""
-    from .batch import Batch, load_tasks, run_batch
-    from .batch.command import Progress, exit_code, parts_of, shown, table
+    from .batch.command import Options, run
     from .commands import budget_of
-    from .trajectory.finding import known_agents
 
-    if workers < 1:
-        raise bad_input(f"--workers is {workers}.", "Give 1 or more.")
-    budget = budget_of(max_iterations, max_seconds, max_tokens, max_cost)
-    loaded = load_tasks(tasks)
-    parts = parts_of(
-        agent=agent, hub=known_agents(), model=model, script=script, budget=budget, image=image, memory=memory, cpus=cpus,
-        network=network, local=local, tasks=loaded,
+    options = Options(
+        tasks=tasks, out=output, agent=agent, model=model, script=script, image=image, memory=memory, cpus=cpus, network=network,
+        budget=budget_of(max_iterations, max_seconds, max_tokens, max_cost), workers=workers, local=local, retry=retry,
+        as_json=as_json,
     )  # fmt: skip
-    progress = Progress(len(loaded))
-    try:
-        results, complete = run_batch(
-            Batch(tasks=loaded, out=output, parts=parts, workers=workers, retry=retry), progress.tell
-        )
-    finally:
-        progress.close()
-    if as_json:
-        print_json({"complete": complete, "results": [result.to_dict() for result in results]})
-    else:
-        sys.stdout.write(shown(table(results, len(loaded))))
-    raise typer.Exit(exit_code(results, len(loaded), complete))
+    raise typer.Exit(run(options))

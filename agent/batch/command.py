@@ -2,69 +2,125 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agent.budget import Budget
 from agent.coding import coding_agent
 from agent.commands import brain_of
-from agent.hub import Hub, Setting, build
+from agent.hub import AgentSpec, Hub, Setting, build
 from agent.loop import Agent
 from agent.model.brain import Brain
 from agent.model.scripted import ScriptedModel
 from agent.show import Screen
-from sandbox.cli import bad_input, sandbox_of
+from agent.trajectory.finding import known_agents
+from sandbox.cli import bad_input, print_json, sandbox_of
 from sandbox.environment import Environment
 
 from .oracle import oracle_agent
 from .results import Result, State
-from .tasks import BatchTask
+from .running import Batch, run_batch
+from .tasks import BatchTask, load_tasks
 from .trial import Parts
 
 ORACLE = "oracle"
 
 
-def parts_of(
-    *, agent: str | None, hub: Hub, model: str | None, script: Path | None, budget: Budget, image: str, memory: str, cpus: float,
-    network: str, local: bool, tasks: Sequence[BatchTask],
-) -> Parts:  # fmt: skip
-    """What trials are made of. Raises SandboxError for options that are no good."""
-    if network not in ("none", "task", "open"):
-        raise bad_input(f"--network {network!r} is not known.", "Use none, task (what each task asks for) or open.")
-    spec = None if agent in (None, ORACLE) else hub.load(agent)
-    thinks = agent != ORACLE and (spec is None or spec.needs_model)
-    if thinks and not all(task.script for task in tasks):
-        brain_of(model, script, budget)  # what is wrong with it is said before anything begins
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of the command."""
 
-    def make_brain(task: BatchTask) -> Brain:
-        if not thinks:
-            return ScriptedModel([])
-        return brain_of(None, task.script, budget) if task.script is not None else brain_of(model, script, budget)
+    tasks: Path
+    out: Path
+    agent: str | None
+    model: str | None
+    script: Path | None
+    budget: Budget
+    image: str
+    memory: str
+    cpus: float
+    network: str
+    workers: int = 1
+    local: bool = False
+    retry: bool = False
+    as_json: bool = False
+    hub: Hub = field(default_factory=known_agents)
 
-    def make_agent(task: BatchTask, environment: Environment, brain: Brain, budget: Budget) -> Agent:
-        if agent == ORACLE:
-            return oracle_agent(task, environment, budget)
-        if spec is None:
-            return coding_agent(brain, environment, budget=budget)
-        return build(spec, Setting(environment=environment, hub=hub, brain=brain, budget=budget, inputs=task.inputs))
+    @property
+    def spec(self) -> AgentSpec | None:
+        """The agent by name; None for the coding agent, and for the oracle. Raises SandboxError for one that is not there."""
+        return None if self.agent in (None, ORACLE) else self.hub.load(str(self.agent))
 
-    def open_environment(task: BatchTask, folder: Path) -> Environment:
-        asked = task.network if network == "task" else network
-        allow = task.allow if asked == "allow" else ()
-        if local and task.verifier is not None:
+    @property
+    def thinks(self) -> bool:
+        """Whether the agent needs a brain from outside."""
+        return self.agent != ORACLE and (self.spec is None or self.spec.needs_model)
+
+    def check(self, tasks: Sequence[BatchTask]) -> None:
+        """Raises SandboxError for what is wrong before anything begins."""
+        if self.workers < 1:
+            raise bad_input(f"--workers is {self.workers}.", "Give 1 or more.")
+        if self.network not in ("none", "task", "open"):
             raise bad_input(
-                f"The task {task.id} cannot be run with --local: its verifier works as root at /tests.", "Leave it out."
+                f"--network {self.network!r} is not known.", "Use none, task (what each task asks for) or open."
             )
+        if self.thinks and not all(task.script for task in tasks):
+            brain_of(self.model, self.script, self.budget)
+
+    def make_brain(self, task: BatchTask) -> Brain:
+        """The brain of one task. Raises SandboxError."""
+        if not self.thinks:
+            return ScriptedModel([])
+        if task.script is not None:
+            return brain_of(None, task.script, self.budget)
+        return brain_of(self.model, self.script, self.budget)
+
+    def make_agent(self, task: BatchTask, environment: Environment, brain: Brain, budget: Budget) -> Agent:
+        """The agent of one task. Raises SandboxError."""
+        if self.agent == ORACLE:
+            return oracle_agent(task, environment, budget)
+        if self.spec is None:
+            return coding_agent(brain, environment, budget=budget)
+        setting = Setting(environment=environment, hub=self.hub, brain=brain, budget=budget, inputs=task.inputs)
+        return build(self.spec, setting)
+
+    def open_environment(self, task: BatchTask, folder: Path) -> Environment:
+        """The sandbox of one task, around a copy of ``folder``. Raises SandboxError."""
+        asked = task.network if self.network == "task" else self.network
+        if self.local and task.verifier is not None:
+            why = f"The task {task.id} cannot be run with --local: its verifier works as root at /tests."
+            raise bad_input(why, "Leave --local out.")
+        if self.local:  # it works in the folder it is given, and ours must stay as it is: the diff is made against it
+            folder = Path(shutil.copytree(folder, folder.with_name(f"{folder.name}-local"), symlinks=True))
         return sandbox_of(
-            task.image or image, folder, None if asked == "allow" else asked, task.memory or memory, task.cpus or cpus, local,
-            allow=allow, profile=task.profile,
+            task.image or self.image, folder, None if asked == "allow" else asked, task.memory or self.memory,
+            task.cpus or self.cpus, self.local, allow=task.allow if asked == "allow" else (), profile=task.profile,
         )  # fmt: skip
 
-    return Parts(
-        open_environment=open_environment, make_agent=make_agent, make_brain=make_brain, budget=budget, agent=agent or "coding",
-        model=model or "",
+
+def run(options: Options) -> int:
+    """The command; returns its exit code. Raises SandboxError for bad input."""
+    tasks = load_tasks(options.tasks)
+    options.check(tasks)
+    parts = Parts(
+        open_environment=options.open_environment, make_agent=options.make_agent, make_brain=options.make_brain,
+        budget=options.budget, agent=options.agent or "coding", model=options.model or "",
     )  # fmt: skip
+    batch = Batch(tasks=tasks, out=options.out, parts=parts, workers=options.workers, retry=options.retry)
+    progress = Progress(len(tasks))
+    try:
+        results, complete = run_batch(batch, progress.tell)
+    finally:
+        progress.close()
+    if options.as_json:
+        print_json({"complete": complete, "results": [result.to_dict() for result in results]})
+    else:
+        sys.stdout.write(shown(table(results, len(tasks))))
+    return exit_code(results, len(tasks), complete)
 
 
 class Progress:

@@ -62,13 +62,17 @@ def harbor_task(folder: Path, ident: Any = None) -> BatchTask:
         network={"no-network": "none", "public": "open", "allowlist": "allow"}.get(mode, "none"),
         allow=tuple(str(host) for host in environment.get("allowed_hosts") or ()),
         seconds=_seconds(agent, "timeout_sec", folder),
-        verifier=Verifier(
-            folder=folder / "tests",
-            seconds=_seconds(verifier, "timeout_sec", folder) or 600.0,
-            env=_variables(verifier, folder),
-            fresh=verifier.get("environment_mode") == "separate",
-        ),
+        verifier=_verifier(verifier, folder),
         solution=solution if (solution / "solve.sh").is_file() else None,
+    )
+
+
+def _verifier(section: Mapping[str, Any], folder: Path) -> Verifier:
+    return Verifier(
+        folder=folder / "tests",
+        seconds=_seconds(section, "timeout_sec", folder) or 600.0,
+        env=_variables(section, folder),
+        fresh=section.get("environment_mode") == "separate",
     )
 
 
