@@ -22,7 +22,7 @@ def batch(
         Path("batch"), "-o", "--output", help="Folder of the results; what is done there is skipped."
     ),
     workers: int = typer.Option(1, "--workers", "-n", help="Tasks at a time."),
-    agent: str | None = typer.Option(None, help="Agent by name; oracle runs the solutions that the tasks bring."),
+    agent: str = typer.Option("coding", help="Agent by name; oracle runs the solutions that the tasks bring."),
     model: str | None = typer.Option(None, help="Model as provider/name; its key comes from the environment."),
     script: Path | None = typer.Option(None, help="A JSON file of replies to follow instead of a model."),
     image: str = typer.Option(DEFAULT_IMAGE, help="Image of tasks that name none."),

@@ -126,5 +126,5 @@ def early_spec(name: str, make: Callable[..., Any], description: str = "An agent
         description=description,
         actions=("early",),
         kit_options={"early": {"make": make}},
-        brain=lambda setting: kit_of(setting, EarlyKit),
+        brain=lambda setting: kit_of(setting, EarlyKit).__call__,
     )

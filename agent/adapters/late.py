@@ -103,5 +103,5 @@ def late_spec(name: str, make: Callable[..., Any], description: str = "An agent 
         description=description,
         actions=("late", *(["delegate"] if "delegate" in catalogue.KITS else [])),
         kit_options={"late": {"make": make}},
-        brain=lambda setting: kit_of(setting, LateKit),
+        brain=lambda setting: kit_of(setting, LateKit).__call__,
     )

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from agent.budget import Budget
-from agent.coding import coding_agent
 from agent.commands import brain_of
 from agent.hub import AgentSpec, Hub, Setting, build
 from agent.loop import Agent
@@ -36,7 +35,7 @@ class Options:
 
     tasks: Path
     out: Path
-    agent: str | None
+    agent: str
     model: str | None
     script: Path | None
     budget: Budget
@@ -52,13 +51,13 @@ class Options:
 
     @property
     def spec(self) -> AgentSpec | None:
-        """The agent by name; None for the coding agent, and for the oracle. Raises SandboxError for one that is not there."""
-        return None if self.agent in (None, ORACLE) else self.hub.load(str(self.agent))
+        """The agent by name; None for the oracle. Raises SandboxError for one that is not there."""
+        return None if self.agent == ORACLE else self.hub.load(self.agent)
 
     @property
     def thinks(self) -> bool:
         """Whether the agent needs a brain from outside."""
-        return self.agent != ORACLE and (self.spec is None or self.spec.needs_model)
+        return self.spec is not None and self.spec.needs_model
 
     def check(self, tasks: Sequence[BatchTask]) -> None:
         """Raises SandboxError for what is wrong before anything begins."""
@@ -81,10 +80,8 @@ class Options:
 
     def make_agent(self, task: BatchTask, environment: Environment, brain: Brain, budget: Budget) -> Agent:
         """The agent of one task. Raises SandboxError."""
-        if self.agent == ORACLE:
-            return oracle_agent(task, environment, budget)
         if self.spec is None:
-            return coding_agent(brain, environment, budget=budget)
+            return oracle_agent(task, environment, budget)
         setting = Setting(environment=environment, hub=self.hub, brain=brain, budget=budget, inputs=task.inputs)
         return build(self.spec, setting)
 
@@ -108,7 +105,7 @@ def run(options: Options) -> int:
     options.check(tasks)
     parts = Parts(
         open_environment=options.open_environment, make_agent=options.make_agent, make_brain=options.make_brain,
-        budget=options.budget, agent=options.agent or "coding", model=options.model or "",
+        budget=options.budget, agent=options.agent, model=options.model or "",
     )  # fmt: skip
     batch = Batch(tasks=tasks, out=options.out, parts=parts, workers=options.workers, retry=options.retry)
     progress = Progress(len(tasks))
