@@ -7,6 +7,7 @@ from .early import CommandManager, early_spec
 from .early_events import Event
 from .late import late_spec
 from .llm import LLM
+from .old_modules import old_modules
 from .reading import MalformedActionError, action_from_dict, observation_from_dict
 from .state import State
 
@@ -20,4 +21,5 @@ __all__ = [
     "early_spec",
     "late_spec",
     "observation_from_dict",
+    "old_modules",
 ]
