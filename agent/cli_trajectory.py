@@ -75,14 +75,15 @@ def replay(
     as_json: bool = typer.Option(False, "--json", help="Print the differences as JSON."),
 ) -> None:
     """Carry out the decisions of a run in a fresh sandbox; shows what is answered differently. Exit code 1: something is."""
+    from .hub import default
     from .scratch import scratch_folder
-    from .trajectory.finding import equip_from, find, known_agents
+    from .trajectory.finding import equip_from, find
     from .trajectory.replaying import replay as again
 
     recorded = find(run, log)
     found = []
     with scratch_folder() as scratch, _sandbox(repo, scratch, image, memory, cpus, local) as environment:
-        for step, difference in again(recorded, environment, equip_from(known_agents())):
+        for step, difference in again(recorded, environment, equip_from(default())):
             sys.stderr.write(
                 f"step {step.number} {step.tool or 'no action'}: {'differs' if difference else 'the same'}\n"
             )

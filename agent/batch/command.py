@@ -11,12 +11,11 @@ from typing import Any
 
 from agent.budget import Budget
 from agent.commands import brain_of
-from agent.hub import AgentSpec, Hub, Setting, build
+from agent.hub import AgentSpec, Hub, Setting, build, default
 from agent.loop import Agent
 from agent.model.brain import Brain
 from agent.model.scripted import ScriptedModel
 from agent.show import Screen
-from agent.trajectory.finding import known_agents
 from sandbox.cli import bad_input, print_json, sandbox_of
 from sandbox.environment import Environment
 
@@ -47,7 +46,7 @@ class Options:
     local: bool = False
     retry: bool = False
     as_json: bool = False
-    hub: Hub = field(default_factory=known_agents)
+    hub: Hub = field(default_factory=default)
 
     @property
     def spec(self) -> AgentSpec | None:

@@ -6,7 +6,7 @@ import importlib
 from dataclasses import replace
 from pathlib import Path
 
-from agent.hub import AgentSpec, Hub, Setting, build
+from agent.hub import Hub, Setting, build
 from agent.hub.spec import EMPTY
 from agent.model.scripted import ScriptedModel
 from agent.registry import ActionRegistry
@@ -33,17 +33,6 @@ def find(run: str, log: Path | None = None) -> RecordedRun:
         ) from None
     with store.EventLog(log) as events:
         return of_record(store.record_of(events, run), lambda ident: store.record_of(events, ident))
-
-
-def known_agents() -> Hub:
-    """All agents by name."""
-    default = getattr(importlib.import_module("agent.hub"), "default", None)
-    if default is not None:
-        found: Hub = default()
-        return found
-    goals = tuple(importlib.import_module("agent.coding").GOALS)
-    actions = tuple(action.name for action in standard_registry().get_actions())
-    return Hub([AgentSpec(name="coding", description="Works on a repository.", goals=goals, actions=actions)])
 
 
 def equip_from(hub: Hub) -> Equip:

@@ -15,10 +15,11 @@ from hypothesis import given
 
 from agent.cli import main
 from agent.cli_trajectory import FORMATS, exported
+from agent.hub import default
 from agent.trajectory import RecordedRun, RecordedStep, from_file
 from agent.trajectory.atif import atif
 from agent.trajectory.comparing import differences
-from agent.trajectory.finding import equip_from, known_agents
+from agent.trajectory.finding import equip_from
 from agent.trajectory.mini import mini
 from agent.trajectory.page import MOST_CHARS, page
 from agent.trajectory.reading import from_dict
@@ -199,7 +200,7 @@ def test_a_run_does_not_differ_from_itself(run: RecordedRun) -> None:
 
 
 def test_a_replay_shows_what_is_different_now(recorded: RecordedRun, tmp_path: Path) -> None:
-    equip = equip_from(known_agents())
+    equip = equip_from(default())
     with LocalEnvironment(workspace=tmp_path) as fresh:
         assert [step.number for step, difference in replay(recorded, fresh, equip) if difference] == []
     other = tmp_path / "other"
