@@ -11,7 +11,7 @@ from agent.hooks import Hooks, Step
 from agent.kits import Kit
 from agent.memory import Memory
 from agent.run import AgentRun
-from agent.status import StopRun
+from agent.status import RunStatus, StopRun
 from agent.tools import SandboxAction
 
 from .actions import Action, AgentRejectAction, ChangeAgentStateAction, MessageAction, NullAction
@@ -108,7 +108,7 @@ class OldAgentKit(Kit, Hooks):
         if isinstance(action, MessageAction) and action.wait_for_response:
             self._heard(str((envelope.get("result") or {}).get("answer")))
         if isinstance(action, AgentRejectAction):
-            raise StopRun("The agent gave the task back.", result=action.outputs)
+            raise StopRun("The agent gave the task back.", RunStatus.rejected, action.outputs)
         if isinstance(action, ChangeAgentStateAction) and action.agent_state in ENDING:
             raise StopRun(f"The agent asked for the state {action.agent_state}.")
 

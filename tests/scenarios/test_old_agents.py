@@ -213,7 +213,7 @@ def test_what_the_user_says_in_mid_run_is_told(env: DockerEnvironment) -> None:
         ["make it blue"],
         [],
     ]
-    assert (outcome.status, outcome.result) == (RunStatus.stopped, {"reason": "no paint"})
+    assert (outcome.status, outcome.result) == (RunStatus.rejected, {"reason": "no paint"})
 
 
 def test_an_agent_that_answers_nonsense_is_told_and_bounded(env: DockerEnvironment) -> None:
