@@ -15,7 +15,7 @@ from sandbox import cli as sandbox_cli
 from sandbox import cli_kept
 from sandbox.cli_network import ALLOW_HELP, CACHE_HELP, LOG_HELP, NETWORK_HELP
 
-from . import cli_hub
+from . import cli_batch, cli_hub
 from .cli_runs import LOG_HELP as RUNS_LOG_HELP
 from .cli_runs import app as runs
 
@@ -70,6 +70,8 @@ app = typer.Typer(
 app.add_typer(runs)
 app.command("run", context_settings={"allow_interspersed_args": False}, epilog=sandbox_cli.EPILOG)(sandbox_cli.run)
 app.command("ls", epilog=cli_kept.LS_EPILOG)(cli_kept.ls)
+app.add_typer(runs)
+app.command("batch", epilog=cli_batch.EPILOG)(cli_batch.batch)
 app.command("rm", epilog=cli_kept.RM_EPILOG)(cli_kept.rm)
 app.add_typer(cli_hub.app, name="hub")
 

@@ -43,6 +43,11 @@ class Screen:
 
             self._console = Console(file=self.stream, highlight=False, soft_wrap=True)
 
+    @property
+    def console(self) -> Console | None:
+        """rich's, on a terminal; else None."""
+        return self._console
+
     def line(self, text: str, style: str = "") -> None:
         """Show one or several lines."""
         if self._console is None:

@@ -49,6 +49,7 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
         setting = read_only(setting)
     kits: list[Kit] = []
     registry = _registry(spec, setting, kits)
+    setting = replace(setting, kits=tuple(kits))
     brain = spec.brain(setting) if spec.brain is not None else setting.brain
     # Those that watch come before those that may end a run: what ends it is still seen by them.
     hooks = [*setting.hooks, *(hook for kit in kits for hook in kit.hooks()), *_watching(brain), *_detector(spec)]

@@ -30,6 +30,8 @@ KITS: dict[str, str] = {
     "mcp": "agent.tools.mcp:McpKit",
     "monologue": "agent.tools.monologue:MonologueKit",
     "recall": "agent.tools.recall:RecallKit",
+    "early": "agent.adapters.early:EarlyKit",
+    "late": "agent.adapters.late:LateKit",
 }
 LANGUAGES: dict[str, str] = {
     "function_calling": "agent.language:FunctionCallingLanguage",

@@ -40,7 +40,7 @@ def test_help_names_the_commands() -> None:
     assert "gamebox doctor --runtime runsc" in gamebox("doctor", "--help").stdout
 
 
-COMMANDS = ("run", "ls", "rm", "agent", "demo", "check", "setup", "doctor", "version", "hub", "runs")
+COMMANDS = ("run", "ls", "rm", "agent", "demo", "check", "setup", "doctor", "version", "hub", "runs", "batch")
 
 
 def test_the_help_of_all_commands_is_looked_at() -> None:

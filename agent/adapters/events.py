@@ -1,0 +1,66 @@
+"""What actions and observations of the late contract have in common: who, when, in answer to what, and their forms as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+from sandbox.envelope import jsonable
+
+# A page's picture and trees would fill a prompt.
+HEAVY = frozenset({
+    "screenshot", "dom_object", "axtree_object", "open_pages_urls", "active_page_index", "last_browser_action",
+    "focused_element_bid",
+})  # fmt: skip
+
+
+class Event:
+    """Base of actions and observations. ``id`` is -1 until the run has given one; ``cause`` is the id of the action answered;
+    ``source`` is "agent" or "user".
+    """
+
+    kind: ClassVar[str] = ""  # "action" or "observation"
+    type: ClassVar[str] = ""
+    id: int = -1
+    cause: int | None = None
+    source: str | None = None
+    timestamp: str | None = None
+
+    @property
+    def message(self) -> str:
+        """What happened, as a sentence for a person."""
+        return ""
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of this type alone, as JSON-ready data."""
+        itself: Any = self  # every type is a dataclass
+        data: dict[str, Any] = jsonable(asdict(itself))
+        return data
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON-ready data; ``action_from_dict`` and ``observation_from_dict`` read it."""
+        known = {
+            "id": self.id if self.id >= 0 else None,
+            "timestamp": self.timestamp,
+            "source": self.source,
+            "cause": self.cause,
+        }
+        head = {name: value for name, value in known.items() if value is not None}
+        return {**head, **({"message": self.message} if self.message else {}), **self.body(self.fields())}
+
+    def to_memory(self) -> dict[str, Any]:
+        """What a model is shown: without ids and times, and without pictures and trees of pages."""
+        return self.body({name: value for name, value in self.fields().items() if name not in HEAVY})
+
+    def body(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The type and ``fields``, in the form of actions or of observations."""
+        raise NotImplementedError
+
+
+def stamped(event: Event, data: Mapping[str, Any]) -> None:
+    """Take over id, cause, source and timestamp from ``data``, where they are what they should be."""
+    for name, kind in (("id", int), ("cause", int), ("source", str), ("timestamp", str)):
+        value = data.get(name)
+        if isinstance(value, kind) and not isinstance(value, bool):
+            setattr(event, name, value)

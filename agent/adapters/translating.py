@@ -1,0 +1,108 @@
+"""From an old action to the call of one of our tools, and from its envelope to an old observation. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from agent.envelopes import text_of
+
+from . import actions as act
+from . import observations as obs
+from .background import Background
+
+_GOTO = re.compile(r"""\s*goto\(\s*(["'])(?P<url>[^"'\s]{1,8000})\1\s*\)\s*""")
+# Old observations have no place for notices; these would stand under every command.
+_QUIET = frozenset({"files_changed"})
+
+
+def invocation_of(action: act.Action, background: Background) -> dict[str, Any]:
+    """The call that carries ``action`` out, with its thought."""
+    tool, args = _call_of(action, background)
+    thought = str(getattr(action, "thought", ""))
+    return {"thought": thought, "tool": tool, "args": args}
+
+
+def _call_of(action: act.Action, background: Background) -> tuple[str, dict[str, Any]]:
+    match action:
+        case act.CmdRunAction():
+            return "run", {"command": action.command, **({"background": True} if action.background else {})}
+        case act.CmdKillAction():
+            return "kill", {"id": background.id_of(action.command_id)}
+        case act.FileReadAction():
+            return "read", {"path": action.path, **_range(action.start, action.end)}
+        case act.FileWriteAction(start=0, end=-1):
+            return "write", {"path": action.path, "content": action.content}
+        case act.FileWriteAction():
+            return "write_lines", {
+                "path": action.path, "content": action.content, "start": action.start, "end": action.end,
+            }  # fmt: skip
+        case act.BrowseInteractiveAction() if goto := _GOTO.fullmatch(action.browser_actions):
+            return "browse", {"url": goto["url"]}
+    args = action.fields()
+    args.pop("thought", None)
+    return ("wait", {}) if action.type == "null" else (action.type, args)
+
+
+def _range(start: int, end: int) -> dict[str, int]:
+    lines = {"start_line": start + 1} if start > 0 or end >= 0 else {}
+    return {**lines, "end_line": max(end, start + 1)} if end >= 0 else lines
+
+
+def observation_of(action: act.Action, envelope: Mapping[str, Any], background: Background) -> obs.Observation:
+    """What came of ``action``. Failures are error observations with the hint; a command that was stopped keeps its output."""
+    result = envelope.get("result")
+    if isinstance(action, act.CmdRunAction) and isinstance(result, Mapping) and "output" in result:
+        return _of_command(action, envelope, result, background)
+    if envelope.get("tool_executed") is not True:
+        return obs.ErrorObservation(text_of(envelope))
+    fields: Mapping[str, Any] = result if isinstance(result, Mapping) else {}
+    match action:
+        case act.CmdKillAction():
+            text = f"Background command {action.command_id} was killed."
+            return obs.CmdOutputObservation(text, action.command_id, background.command_of(action.command_id))
+        case act.FileReadAction():
+            shown = f"[{action.path} is binary, {fields.get('size_bytes')} bytes]" if fields.get("binary") else None
+            return obs.FileReadObservation(shown or str(fields.get("content", "")), action.path)
+        case act.FileWriteAction():
+            return obs.FileWriteObservation("", action.path)
+        case act.BrowseURLAction() | act.BrowseInteractiveAction():
+            return _of_page(action, fields)
+        case act.AgentRecallAction():
+            return obs.AgentRecallObservation("", [str(each) for each in result or ()])
+        case act.AgentDelegateAction():
+            return obs.AgentDelegateObservation("", dict(fields.get("outputs") or {}))
+        case act.IPythonRunCellAction():
+            return obs.IPythonRunCellObservation(str(fields.get("output", result)), action.code)
+    return obs.NullObservation("")
+
+
+def _of_command(
+    action: act.CmdRunAction, envelope: Mapping[str, Any], result: Mapping[str, Any], background: Background
+) -> obs.Observation:
+    if envelope.get("tool_executed") is True and result.get("running"):
+        started = background.started(str(result.get("id")), action.command)
+        text = f"Background command started. To stop it, send a kill action with id {started.id}."
+        return obs.CmdOutputObservation(text, started.id, action.command)
+    lines = [str(result["output"])]
+    if envelope.get("tool_executed") is not True:
+        lines.append(f"{envelope.get('error')} {envelope.get('hint', '')}".strip())
+    lines += [
+        f"{n['message']} {n.get('hint', '')}".strip()
+        for n in envelope.get("notices", ())
+        if n.get("code") not in _QUIET
+    ]
+    code = result.get("exit_code")
+    content = "\n".join(line.rstrip("\n") for line in lines if line) if len(lines) > 1 else lines[0]
+    return obs.CmdOutputObservation(content, -1, action.command, code if isinstance(code, int) else -1)
+
+
+def _of_page(action: act.Action, fields: Mapping[str, Any]) -> obs.Observation:
+    status = fields.get("status")
+    status = status if isinstance(status, int) else 200
+    done = action.browser_actions if isinstance(action, act.BrowseInteractiveAction) else ""
+    url = str(fields.get("final_url") or fields.get("url") or "")
+    return obs.BrowserOutputObservation(
+        str(fields.get("text", "")), url, status_code=status, error=status >= 400, last_browser_action=done
+    )

@@ -1,0 +1,121 @@
+"""Tasks in Harbor's form: a folder with instruction.md, task.toml, tests/test.sh, and maybe solution/solve.sh."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .tasks import BatchTask, Verifier, checked_id, wrong
+
+# Their meaning is not kept here: a task that has them would not be the same task.
+_UNKNOWN_PARTS = {
+    "steps": "has several steps",
+    "environment.gpus": "asks for GPUs",
+    "environment.tpu": "asks for a TPU",
+    "environment.mcp_servers": "brings MCP servers",
+    "environment.healthcheck": "has a healthcheck",
+    "verifier.environment": "has an environment of its own for the verifier",
+    "verifier.collect": "collects from further services",
+}
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+MOST_TEXT_BYTES = 4 << 20
+
+
+def is_harbor_task(folder: Path) -> bool:
+    """Whether the folder is one."""
+    return (folder / "task.toml").is_file()
+
+
+def harbor_task(folder: Path, ident: Any = None) -> BatchTask:
+    """The task; its id is the folder's name, unless another is given. Raises SandboxError ``invalid_configuration``."""
+    config, instruction = _read(folder)
+    for part, what in _UNKNOWN_PARTS.items():
+        if _at(config, part):
+            raise wrong(f"The task {folder} {what} ({part}), which gamebox batch does not do.", "Run it with Harbor.")
+    environment, agent, verifier = (_at(config, name) or {} for name in ("environment", "agent", "verifier"))
+    image = environment.get("docker_image")
+    if not isinstance(image, str) or not image:
+        raise wrong(
+            f"The task {folder} names no image.",
+            "Build its environment/Dockerfile, and name the image as docker_image under [environment] in task.toml.",
+        )
+    if environment.get("os", "linux") != "linux":
+        raise wrong(f"The task {folder} is for {environment['os']!r:.40}.", "Only tasks for Linux can be run.")
+    if not (folder / "tests" / "test.sh").is_file():
+        raise wrong(f"The task {folder} has no tests/test.sh.", "Without it nothing gives a reward.")
+    mode = environment.get("network_mode", "public")
+    memory = environment.get("memory_mb")
+    solution = folder / "solution"
+    return BatchTask(
+        id=checked_id(ident if ident is not None else folder.resolve().name, str(folder)),
+        task=instruction,
+        image=image,
+        profile="conformance",  # such tasks work as root anywhere in the file system
+        folder=environment.get("workdir"),
+        env=_variables(environment, folder),
+        memory=f"{memory}m" if isinstance(memory, int) and memory > 0 else None,
+        cpus=_seconds(environment, "cpus", folder),
+        network={"no-network": "none", "public": "open", "allowlist": "allow"}.get(mode, "none"),
+        allow=tuple(str(host) for host in environment.get("allowed_hosts") or ()),
+        seconds=_seconds(agent, "timeout_sec", folder),
+        verifier=_verifier(verifier, folder),
+        solution=solution if (solution / "solve.sh").is_file() else None,
+    )
+
+
+def _verifier(section: Mapping[str, Any], folder: Path) -> Verifier:
+    return Verifier(
+        folder=folder / "tests",
+        seconds=_seconds(section, "timeout_sec", folder) or 600.0,
+        env=_variables(section, folder),
+        fresh=section.get("environment_mode") == "separate",
+    )
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], str]:
+    try:
+        texts = []
+        for name in ("task.toml", "instruction.md"):
+            if (folder / name).stat().st_size > MOST_TEXT_BYTES:
+                raise ValueError(f"{name} is larger than {MOST_TEXT_BYTES >> 20} MiB")
+            texts.append((folder / name).read_text(encoding="utf-8"))
+        return tomllib.loads(texts[0]), texts[1]
+    except (OSError, ValueError, RecursionError) as error:
+        raise wrong(
+            f"The task {folder} cannot be read: {error}.", "It needs task.toml and instruction.md, as UTF-8."
+        ) from error
+
+
+def _at(config: Mapping[str, Any], part: str) -> Any:
+    value: Any = config
+    for name in part.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _seconds(section: Mapping[str, Any], name: str, folder: Path) -> float | None:
+    value = section.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+        raise wrong(f"The task {folder}: {name} is {value!r:.40}.", "Give a positive number.")
+    return float(value)
+
+
+def _variables(section: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """The variables of a section; ${NAME} and ${NAME:-otherwise} are taken from this process."""
+
+    def of(match: re.Match[str]) -> str:
+        value = os.environ.get(match[1], match[2])
+        if value is None:
+            raise wrong(f"The task {folder} needs the variable {match[1]}, which is not set.", f"Set {match[1]}.")
+        return value
+
+    given = section.get("env") or {}
+    if not isinstance(given, Mapping):
+        raise wrong(f"The task {folder}: env is {given!r:.40}.", "Give a table of texts.")
+    return {str(name): _VARIABLE.sub(of, str(value)) for name, value in given.items()}

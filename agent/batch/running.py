@@ -1,0 +1,164 @@
+"""Running a batch: some tasks at a time, each in a thread; what is done is skipped, and Ctrl-C leaves only whole results."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.interrupts import terminated_like_interrupted, uninterrupted
+
+from .results import Result, State, TaskFolder, kept
+from .tasks import BatchTask
+from .trial import Parts, Trial
+
+# Beyond the seconds of the agent and of the verifier: starting, copying, closing.
+SPARE_SECONDS = 300.0
+ABORT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What is to be done. ``retry`` also does again what a verifier failed on."""
+
+    tasks: Sequence[BatchTask]
+    out: Path
+    parts: Parts
+    workers: int = 1
+    retry: bool = False
+
+
+@dataclass(slots=True)
+class _Worker:
+    trial: Trial
+    thread: threading.Thread
+    deadline: float | None
+    result: list[Result] = field(default_factory=list)
+
+
+def run_batch(batch: Batch, tell: Callable[[Result, bool], None]) -> tuple[list[Result], bool]:
+    """The results in the order of the tasks, and whether all was gone through; ``tell`` hears of each as it comes, and whether it
+    is an earlier batch's. Raises SandboxError where another batch is at work in the folder.
+    """
+    results: dict[str, Result] = {}
+    waiting: list[BatchTask] = []
+
+    def done(result: Result) -> None:
+        results[result.id] = result
+        tell(result, False)
+
+    with _alone(batch.out), terminated_like_interrupted():
+        for task in batch.tasks:
+            earlier = kept(batch.out / task.id, task)
+            if earlier is None or (batch.retry and earlier.state is State.verifier_failed):
+                waiting.append(task)
+            else:
+                results[task.id] = earlier
+                tell(earlier, True)
+        complete = _work(batch, waiting, done)
+    return [results[task.id] for task in batch.tasks if task.id in results], complete
+
+
+def _work(batch: Batch, waiting: list[BatchTask], done: Callable[[Result], None]) -> bool:
+    active: list[_Worker] = []
+    try:
+        while waiting or active:
+            while waiting and len(active) < batch.workers:
+                active.append(_begun(batch, waiting.pop(0)))
+            for worker in _ended(active):
+                active.remove(worker)
+                done(_settled(worker))
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        with uninterrupted():
+            _end(active)
+        return False
+    return True
+
+
+def _begun(batch: Batch, task: BatchTask) -> _Worker:
+    trial = Trial(task, batch.parts, TaskFolder(batch.out, task.id))
+    bounds = [batch.parts.budget.max_seconds, task.seconds]
+    seconds = min((b for b in bounds if b is not None), default=None)
+    verifying = 0.0 if task.verifier is None else task.verifier.seconds
+    deadline = None if seconds is None else time.monotonic() + seconds + verifying + SPARE_SECONDS
+    worker = _Worker(trial, threading.Thread(name=f"task {task.id}"), deadline)
+
+    def run() -> None:
+        try:
+            worker.result.append(trial.run())
+        except BaseException:  # noqa: BLE001 - an abort; the one who asked for it knows
+            return
+
+    worker.thread = threading.Thread(target=run, name=f"task {task.id}", daemon=True)
+    worker.thread.start()
+    return worker
+
+
+def _ended(active: Sequence[_Worker]) -> Iterator[_Worker]:
+    now = time.monotonic()
+    for worker in list(active):
+        if not worker.thread.is_alive() or (worker.deadline is not None and now > worker.deadline):
+            yield worker
+
+
+def _settled(worker: _Worker) -> Result:
+    """The result of a task that has ended, or that does not end: what holds it up is left to itself."""
+    trial = worker.trial
+    if worker.result and not trial.aborted.is_set():
+        trial.folder.finish(worker.result[0])
+        return worker.result[0]
+    threading.Thread(target=trial.abort, daemon=True).start()
+    words = f"It did not end in time ({trial.seconds:.0f} s): a call of the model or of the engine does not return."
+    result = Result(
+        id=trial.task.id,
+        state=State.infra_error,
+        error=words,
+        seconds=round(trial.seconds, 3),
+        fingerprint=trial.task.fingerprint,
+    )
+    trial.folder.finish(result)
+    return result
+
+
+def _end(active: Sequence[_Worker]) -> None:
+    """End what is under way; it leaves no results, and is done again by the next batch."""
+    aborting = [threading.Thread(target=worker.trial.abort, daemon=True) for worker in active]
+    for thread in aborting:
+        thread.start()
+    deadline = time.monotonic() + ABORT_SECONDS
+    for thread in [*aborting, *(worker.thread for worker in active)]:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    for worker in active:
+        worker.trial.folder.drop()
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Within it, no other batch works in the folder. Raises SandboxError."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = os.open(out / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"Results cannot be kept in {out}: {error.strerror}.",
+            "Name another folder with -o.",
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"Another batch is at work in {out}.",
+            "Wait for it, or name another folder with -o.",
+        ) from None
+    finally:
+        os.close(lock)

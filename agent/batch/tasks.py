@@ -1,0 +1,167 @@
+"""Tasks of a batch: lines of a JSON file, or folders in Harbor's form."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sandbox.envelope import jsonable
+from sandbox.errors import ErrorCode, SandboxError
+
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+MOST_FILE_BYTES = 64 << 20
+_HINT = 'A line is {"id": "...", "task": "...", "repo": "FOLDER", "checks": ["COMMAND"]} or {"harbor": "FOLDER"}.'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verifier:
+    """A folder of files that the agent never sees, put at /tests once it has ended, with ``test.sh`` that writes the reward.
+
+    ``fresh`` has it run in a sandbox that the agent never touched, which gets the files of the agent's folder; else in the
+    agent's own, in which nothing of the agent runs any more.
+    """
+
+    folder: Path
+    seconds: float = 600.0
+    env: Mapping[str, str] = field(default_factory=dict)
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTask:
+    """One task. ``image``, ``seconds`` (of the agent's run, at most), ``memory`` and ``cpus`` are those of the batch where they are
+    None. ``folder`` is where the agent works in the sandbox, the workspace by default. ``allow`` are rules for a network that tasks
+    may ask for. ``checks`` are commands that must exit with 0 once the agent has ended.
+    """
+
+    id: str
+    task: str
+    repo: Path | None = None
+    image: str | None = None
+    profile: str = "default"
+    folder: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    memory: str | None = None
+    cpus: float | None = None
+    network: str = "none"
+    allow: tuple[str, ...] = ()
+    seconds: float | None = None
+    script: Path | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    checks: tuple[str, ...] = ()
+    verifier: Verifier | None = None
+    solution: Path | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells whether a result is of this task as it is now: its fields, and the files of its verifier."""
+        digest = hashlib.sha256(json.dumps(jsonable(asdict(self)), sort_keys=True, default=str).encode())
+        for path in sorted(self.verifier.folder.rglob("*")) if self.verifier is not None else ():
+            if path.is_file() and not path.is_symlink():
+                digest.update(f"\0{path.relative_to(self.verifier.folder if self.verifier else path)}\0".encode())
+                digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
+
+
+def load_tasks(path: Path) -> list[BatchTask]:
+    """The tasks of a .jsonl file, of a folder of Harbor tasks, or the one of such a task's folder.
+
+    Raises SandboxError ``invalid_configuration`` that names the line or the file.
+    """
+    from .harbor import harbor_task, is_harbor_task
+
+    if path.is_dir():
+        folders = (
+            [path] if is_harbor_task(path) else sorted(p for p in path.iterdir() if p.is_dir() and is_harbor_task(p))
+        )
+        if not folders:
+            raise wrong(
+                f"{path} holds no task: no folder with a task.toml.",
+                "Name a file of tasks, or a folder of tasks in Harbor's form.",
+            )
+        tasks = [harbor_task(folder) for folder in folders]
+    else:
+        tasks = list(_of_lines(path))
+    seen: set[str] = set()
+    for task in tasks:
+        if task.id in seen:
+            raise wrong(f"Two tasks have the id {task.id!r}.", "Results are kept by id: give each its own.")
+        seen.add(task.id)
+    if not tasks:
+        raise wrong(f"{path} holds no task.", _HINT)
+    return tasks
+
+
+def _of_lines(path: Path) -> Iterator[BatchTask]:
+    from .harbor import harbor_task
+
+    try:
+        if path.stat().st_size > MOST_FILE_BYTES:
+            raise wrong(f"{path} is larger than {MOST_FILE_BYTES >> 20} MiB.", "Make several batches of it.")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise wrong(f"The tasks {path} cannot be read: {error}.", _HINT) from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise wrong(f"{where} is no JSON: {error}.", _HINT) from error
+        if isinstance(data, dict) and isinstance(data.get("harbor"), str) and set(data) <= {"harbor", "id"}:
+            yield harbor_task(path.parent / data["harbor"], data.get("id"))
+        else:
+            yield _task(data, path.parent, where)
+
+
+_KINDS: dict[str, Any] = {
+    "id": str, "task": str, "repo": str, "image": str, "profile": str, "seconds": (int, float), "script": str, "memory": str,
+    "cpus": (int, float), "inputs": dict, "checks": list,
+}  # fmt: skip
+
+
+def _task(data: Any, base: Path, where: str) -> BatchTask:
+    if not isinstance(data, dict):
+        raise wrong(f"{where} is no object.", _HINT)
+    for name, value in data.items():
+        if name not in _KINDS:
+            near = difflib.get_close_matches(name, _KINDS, n=1)
+            raise wrong(
+                f"{where} has a field {name!r}, which tasks have not.", f"Did you mean {near[0]!r}?" if near else _HINT
+            )
+        if not isinstance(value, _KINDS[name]) or isinstance(value, bool):
+            raise wrong(f"{where}: {name} is {value!r:.80}.", _HINT)
+    if not data.get("task", "").strip():
+        raise wrong(f"{where} has no task.", _HINT)
+    checked_id(data.get("id", ""), where)
+    checks = data.get("checks", [])
+    if not all(isinstance(check, str) for check in checks):
+        raise wrong(f"{where}: checks are {checks!r:.80}.", "Give commands as texts.")
+    if data.get("seconds", 1) <= 0 or data.get("cpus", 1) <= 0:
+        raise wrong(f"{where}: seconds and cpus must be positive.", _HINT)
+    paths = {name: base / data[name] for name in ("repo", "script") if name in data}
+    known = {f.name for f in fields(BatchTask)}
+    rest = {name: value for name, value in data.items() if name in known and name not in {*paths, "checks"}}
+    return BatchTask(**rest, **paths, checks=tuple(checks))
+
+
+def checked_id(ident: Any, where: str) -> str:
+    """The id, which names a folder. Raises SandboxError ``invalid_configuration``."""
+    if not isinstance(ident, str) or not ID.fullmatch(ident):
+        raise wrong(
+            f"{where} has the id {ident!r:.120}.",
+            "An id has letters, digits, '.', '_' and '-', 100 at most, and begins with no sign.",
+        )
+    return ident
+
+
+def wrong(message: str, hint: str) -> SandboxError:
+    """Something is wrong with a task."""
+    return SandboxError(ErrorCode.invalid_configuration, message, hint)

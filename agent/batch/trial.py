@@ -1,0 +1,183 @@
+"""One task: a sandbox, the agent in it, and the verdict on what it left."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from agent.budget import Budget
+from agent.loop import Agent
+from agent.model.brain import Brain
+from agent.repo.changes import changes, diff_text
+from agent.repo.snapshot import Snapshot, take
+from agent.run import AgentRun
+from agent.scratch import scratch_folder
+from agent.status import RunStatus
+from agent.trajectory import of_run as recorded_of
+from sandbox.environment import Environment
+from sandbox.errors import SandboxError
+
+from .results import Result, State, TaskFolder, of_run
+from .tasks import BatchTask
+from .verifying import Verdict, end_commands, verdict_of
+
+log = logging.getLogger(__name__)
+
+# The agent's run failed by no fault of its own.
+_INFRA = frozenset({RunStatus.model_failed, RunStatus.environment_lost, RunStatus.failed})
+# How long a run that was told to end may take before its commands are ended; after six times that its sandbox is closed.
+GRACE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What trials are made of. ``open_environment`` makes the sandbox of a task around a folder; ``make_agent`` its agent, with a
+    brain of its own, in that sandbox. All may raise SandboxError.
+    """
+
+    open_environment: Callable[[BatchTask, Path], Environment]
+    make_agent: Callable[[BatchTask, Environment, Brain, Budget], Agent]
+    make_brain: Callable[[BatchTask], Brain]
+    budget: Budget = field(default_factory=Budget)
+    agent: str = ""
+    model: str = ""
+
+
+class Trial:
+    """A task under way. ``abort`` may be called from any thread, and ends it soon; then there is no result."""
+
+    def __init__(self, task: BatchTask, parts: Parts, folder: TaskFolder) -> None:
+        self.task, self.parts, self.folder = task, parts, folder
+        self.aborted = threading.Event()
+        self._agent: Agent | None = None
+        self._opened: list[Environment] = []
+        self._lines: list[str] = []
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._started
+
+    def abort(self) -> None:
+        """End it: its agent, and its sandboxes."""
+        self.aborted.set()
+        self._stop()
+
+    def run(self) -> Result:
+        """Do the task, fill the folder, and answer the result. Raises nothing but what is no Exception."""
+        fields: dict[str, Any] = {}
+        try:
+            verdict = self._attempt(fields)
+        except Exception as error:
+            log.info("the task %s failed", self.task.id, exc_info=True)
+            words = str(error) if isinstance(error, SandboxError) else f"{type(error).__name__}: {error}"
+            verdict = Verdict(State.infra_error, error=words)
+        if verdict.output:
+            self.folder.write("verifier.txt", verdict.output)
+        self._say(f"{verdict.state.value} {json.dumps(verdict.rewards)} {verdict.error}".rstrip())
+        self.folder.write("log.txt", "\n".join([*self._lines, ""]))
+        return Result(
+            id=self.task.id, state=verdict.state, rewards=verdict.rewards, error=verdict.error, seconds=round(self.seconds, 3),
+            fingerprint=self.task.fingerprint, **fields,
+        )  # fmt: skip
+
+    def _attempt(self, fields: dict[str, Any]) -> Verdict:
+        with scratch_folder() as scratch:
+            snapshot = None if self.task.repo is None else take(self.task.repo.absolute(), scratch / "before")
+            with self._sandbox(snapshot, scratch, "agent") as sandbox:
+                run = self._run(sandbox)
+                fields.update(of_run(run))
+                trajectory = recorded_of(
+                    run, task=self.task.task, agent=self.parts.agent, model=self.parts.model, ident=self.task.id
+                )
+                self.folder.write("trajectory.json", json.dumps(trajectory.to_dict(), indent=1) + "\n")
+                if run.status in _INFRA or self.aborted.is_set():
+                    return Verdict(State.infra_error, error=run.reason)
+                if snapshot is not None:
+                    self._keep_diff(sandbox, snapshot, scratch / "after")
+                return verdict_of(self.task, sandbox, partial(self._sandbox, snapshot, scratch, "verifier"))
+
+    @contextmanager
+    def _sandbox(self, snapshot: Snapshot | None, scratch: Path, name: str) -> Iterator[Environment]:
+        """A sandbox as the task wants it, started; closed after the block."""
+        folder = scratch / f"{name}-empty"
+        folder.mkdir()
+        environment = self.parts.open_environment(self.task, folder if snapshot is None else snapshot.copy)
+        self._opened.append(environment)
+        try:
+            environment.start()
+            if self.aborted.is_set():
+                raise KeyboardInterrupt
+            yield environment
+        finally:
+            environment.close()
+
+    def _run(self, sandbox: Environment) -> AgentRun:
+        place = shlex.quote(self.task.folder or ".")
+        exports = "".join(f"export {shlex.quote(f'{name}={value}')}; " for name, value in self.task.env.items())
+        sandbox.run(
+            f"{exports}mkdir -p -- {place} && cd -- {place}"
+        ).unwrap()  # the session of the agent's commands begins so
+        budget = self.parts.budget
+        if self.task.seconds is not None:
+            budget = replace(budget, max_seconds=min(self.task.seconds, budget.max_seconds or self.task.seconds))
+        self._agent = self.parts.make_agent(self.task, sandbox, self.parts.make_brain(self.task), budget)
+        self._say(f"{len(self._agent.actions.get_actions())} actions, at most {budget.max_iterations} steps")
+        with (
+            _after(budget.max_seconds, self._agent.cancel),
+            _after(budget.max_seconds, partial(end_commands, sandbox), GRACE_SECONDS),
+            _after(budget.max_seconds, self._close_all, 6 * GRACE_SECONDS),
+        ):
+            run = self._agent.execute(self.task.task)
+        late = budget.max_seconds is not None and run.seconds >= budget.max_seconds
+        if late and run.status in (RunStatus.cancelled, RunStatus.environment_lost):
+            run = replace(
+                run,
+                status=RunStatus.max_seconds,
+                reason=f"{run.seconds:.1f} of {budget.max_seconds:g} seconds were used.",
+            )
+        self._say(f"{run.status.value}: {run.reason} {run.iterations} steps")
+        return run
+
+    def _keep_diff(self, sandbox: Environment, snapshot: Snapshot, after: Path) -> None:
+        answer = sandbox.download(".", after)
+        if not answer.ok:
+            self._say(f"no diff: {answer.error}")
+            return
+        self.folder.write("changes.diff", diff_text(snapshot, after, changes(snapshot, after, answer.result.skipped)))
+
+    def _stop(self) -> None:
+        if self._agent is not None:
+            self._agent.cancel()
+        self._close_all()
+
+    def _close_all(self) -> None:
+        for environment in list(self._opened):
+            environment.close()
+
+    def _say(self, text: str) -> None:
+        self._lines.append(f"{self.seconds:8.1f} s  {text}")
+
+
+@contextmanager
+def _after(seconds: float | None, call: Callable[[], None], more: float = 0.0) -> Iterator[None]:
+    """Within the block, ``call`` is made once ``seconds`` and ``more`` are over."""
+    timer = None if seconds is None else threading.Timer(seconds + more, call)
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()

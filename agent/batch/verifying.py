@@ -1,0 +1,118 @@
+"""Verifying: the tests of a task come into a sandbox when the agent has ended, and what they write is the reward."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent.proof import prove
+from sandbox.environment import Environment
+from sandbox.errors import SandboxError
+
+from .results import State
+from .tasks import BatchTask, Verifier
+
+Fresh = Callable[[], AbstractContextManager[Environment]]
+TESTS, LOGS = "/tests", "/logs/verifier"
+MOST_REWARD_BYTES = 64 << 10
+# Nothing that the agent started lives on, and nothing that it left stands where the verifier writes or is read.
+_CLEAN = f"rm -rf -- {TESTS} {LOGS} && mkdir -p {TESTS} {LOGS} && chmod 755 {TESTS} {LOGS}"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier found: rewards with the state ``value``, else why there are none. ``output`` is what it printed."""
+
+    state: State
+    rewards: dict[str, float] = field(default_factory=dict)
+    error: str = ""
+    output: str = ""
+
+
+def verdict_of(task: BatchTask, sandbox: Environment, fresh: Fresh) -> Verdict:
+    """What the task's checks or its verifier say of what is in ``sandbox``. ``fresh`` makes another one like it was."""
+    if task.verifier is not None:
+        try:
+            return _verified(task, task.verifier, sandbox, fresh)
+        except SandboxError as error:
+            return Verdict(State.infra_error, error=str(error))
+    if not task.checks:
+        return Verdict(State.not_verified)
+    proofs = prove(sandbox, task.checks)
+    output = "".join(f"$ {proof.command}\n{proof.output}\n" for proof in proofs)
+    return Verdict(State.value, {"reward": sum(proof.passed for proof in proofs) / len(proofs)}, output=output)
+
+
+def _verified(task: BatchTask, verifier: Verifier, sandbox: Environment, fresh: Fresh) -> Verdict:
+    if not verifier.fresh:
+        end_commands(sandbox)
+        return _run(task, verifier, sandbox)
+    with tempfile.TemporaryDirectory(prefix="gamebox-verify-") as between, fresh() as untouched:
+        folder = task.folder or "."
+        copied = Path(between) / "files"
+        sandbox.download(folder, copied).unwrap()
+        untouched.run(f"rm -rf -- {shlex.quote(folder)}/* 2>/dev/null; true", session=None).unwrap()
+        untouched.upload(copied, folder).unwrap()
+        return _run(task, verifier, untouched)
+
+
+def end_commands(sandbox: Environment) -> None:
+    """End every command, in the background too, with all it left running. Raises SandboxError where the sandbox is gone."""
+    for command in sandbox.processes().unwrap().commands:
+        if command.running or command.process_count:
+            sandbox.kill(command.id)
+
+
+def _run(task: BatchTask, verifier: Verifier, sandbox: Environment) -> Verdict:
+    sandbox.run(_CLEAN, session=None, cwd="/", env={"PATH": _PATH}).unwrap()
+    sandbox.upload(verifier.folder, TESTS).unwrap()
+    answer = sandbox.run(
+        f"bash {TESTS}/test.sh", session=None, cwd=task.folder, env={"PATH": _PATH, **task.env, **verifier.env},
+        timeout_seconds=verifier.seconds,
+    )  # fmt: skip
+    output = answer.to_text()
+    if not answer.ok and answer.code.value == "timeout":
+        return Verdict(
+            State.verifier_failed, error=f"The verifier took more than {verifier.seconds:g} s.", output=output
+        )
+    if not answer.ok:
+        return Verdict(State.infra_error, error=f"{answer.error} ({answer.code.value})", output=output)
+    try:
+        return Verdict(State.value, _rewards(sandbox), output=output)
+    except ValueError as error:
+        return Verdict(
+            State.verifier_failed, error=f"{error} Its exit code was {answer.result.exit_code}.", output=output
+        )
+
+
+def _rewards(sandbox: Environment) -> dict[str, float]:
+    """What reward.json, or else reward.txt, says. Raises ValueError for what is no reward."""
+    for name in ("reward.json", "reward.txt"):
+        read = sandbox.read(f"{LOGS}/{name}", max_bytes=MOST_REWARD_BYTES, offset=0)
+        if not read.ok and read.code.value == "path_not_found":
+            continue
+        text = read.unwrap().content if read.ok else ""
+        if not read.ok or read.result.truncated:
+            raise ValueError(f"{name} cannot be read, or is too long.")
+        return _parsed(name, text)
+    raise ValueError("The verifier wrote neither reward.txt nor reward.json.")
+
+
+def _parsed(name: str, text: str) -> dict[str, float]:
+    try:
+        value: Any = json.loads(text) if name.endswith(".json") else float(text)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{name} holds no reward: {text[:80]!r}.") from None
+    found = value if isinstance(value, dict) and value else {"reward": value}
+    for each in found.values():
+        if not isinstance(each, int | float) or isinstance(each, bool) or not math.isfinite(each):
+            raise ValueError(f"{name} holds {each!r:.80}, which is no reward: give finite numbers.")
+    return {str(key)[:100]: float(each) for key, each in found.items()}

@@ -1,0 +1,143 @@
+"""``gamebox runs export``, ``replay`` and ``diff``. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sandbox.cli import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, bad_input, print_json
+
+if TYPE_CHECKING:
+    from .trajectory import RecordedRun
+    from .trajectory.comparing import Difference
+
+RUN_HELP = "Id of a run, or a file of one (export --format json, or trajectory.json of gamebox batch)."
+LOG_HELP = "The event log, if it is not the usual one."
+FORMATS = ("html", "atif", "mini", "shell", "json")
+
+
+def add_to(runs: typer.Typer) -> None:
+    """Add the commands to the group."""
+    runs.command("export")(export)
+    runs.command("replay")(replay)
+    runs.command("diff")(diff)
+
+
+def export(
+    run: str = typer.Argument(..., help=RUN_HELP),
+    form: str = typer.Option("html", "--format", help="html (a page to read), atif, mini, shell or json."),
+    output: Path | None = typer.Option(None, "-o", "--output", help="File to write to, instead of standard output."),
+    log: Path | None = typer.Option(None, help=LOG_HELP),
+) -> None:
+    """Write a run in another format."""
+    if form not in FORMATS:
+        raise bad_input(f"--format {form!r} is not known.", f"Use {', '.join(FORMATS)}.")
+    from .trajectory.finding import find
+
+    text = exported(find(run, log), form)
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise bad_input(f"{output} cannot be written: {error.strerror}.", "Name another file with -o.") from error
+
+
+def exported(run: RecordedRun, form: str) -> str:
+    """The run as text in one of FORMATS."""
+    import json
+    from importlib.metadata import version
+
+    from .trajectory.atif import atif
+    from .trajectory.mini import mini
+    from .trajectory.page import page
+    from .trajectory.shell_script import shell_script
+
+    if form in ("html", "shell"):
+        return page(run) if form == "html" else shell_script(run)
+    ours = version("gamebox")
+    data = {"atif": lambda: atif(run, ours), "mini": lambda: mini(run, ours), "json": run.to_dict}[form]()
+    return json.dumps(data, ensure_ascii=True, indent=1, allow_nan=False) + "\n"
+
+
+def replay(
+    run: str = typer.Argument(..., help=RUN_HELP),
+    repo: Path | None = typer.Option(None, help="Folder to start from; it is copied into the sandbox."),
+    image: str = typer.Option(DEFAULT_IMAGE, help="Image of the sandbox."),
+    memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit of the sandbox, as in 512m or 2g."),
+    cpus: float = typer.Option(DEFAULT_CPUS, help="How many processors the sandbox may use."),
+    local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
+    log: Path | None = typer.Option(None, help=LOG_HELP),
+    as_json: bool = typer.Option(False, "--json", help="Print the differences as JSON."),
+) -> None:
+    """Carry out the decisions of a run in a fresh sandbox; shows what is answered differently. Exit code 1: something is."""
+    from .hub import default
+    from .scratch import scratch_folder
+    from .trajectory.finding import equip_from, find
+    from .trajectory.replaying import replay as again
+
+    recorded = find(run, log)
+    found = []
+    with scratch_folder() as scratch, _sandbox(repo, scratch, image, memory, cpus, local) as environment:
+        for step, difference in again(recorded, environment, equip_from(default())):
+            sys.stderr.write(
+                f"step {step.number} {step.tool or 'no action'}: {'differs' if difference else 'the same'}\n"
+            )
+            if difference is not None:
+                found.append(difference)
+    _tell(found, as_json)
+
+
+def _sandbox(repo: Path | None, scratch: Path, image: str, memory: str, cpus: float, local: bool) -> Any:
+    from .commands import opener
+    from .repo.snapshot import take
+
+    if repo is None:
+        folder = scratch / "empty"
+        folder.mkdir()
+    else:
+        folder = take(repo.absolute(), scratch / "before").copy
+    return opener(image, memory=memory, cpus=cpus, local=local)(folder)
+
+
+def diff(
+    a: str = typer.Argument(..., help=RUN_HELP),
+    b: str = typer.Argument(..., help="The other run."),
+    log: Path | None = typer.Option(None, help=LOG_HELP),
+    as_json: bool = typer.Option(False, "--json", help="Print the differences as JSON."),
+) -> None:
+    """Compare two runs step by step; ids, times and durations do not count. Exit code 1: they differ."""
+    from .trajectory.comparing import differences
+    from .trajectory.finding import find
+
+    _tell(differences(find(a, log), find(b, log)), as_json)
+
+
+def _tell(found: list[Difference], as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from .show import Screen
+
+    if as_json:
+        print_json({"same": not found, "differences": [asdict(each) for each in found]})
+    else:
+        screen = Screen(sys.stdout)
+        for each in found:
+            screen.line(_headline(each), "bold")
+            for line in each.lines:
+                screen.line(f"  {line}", {"+": "green", "-": "red"}.get(line[:1], ""))
+        screen.line(f"{len(found)} difference{'' if len(found) == 1 else 's'}" if found else "no differences")
+    raise typer.Exit(1 if found else 0)
+
+
+def _headline(each: Difference) -> str:
+    if each.kind == "only_a":
+        return f"only in the first, step {each.step_a}: {each.what}"
+    if each.kind == "only_b":
+        return f"only in the second, step {each.step_b}: {each.what}"
+    where = f"step {each.step_a}" if each.step_a == each.step_b else f"steps {each.step_a} and {each.step_b}"
+    return f"{where}: another answer to {each.what}" if each.kind == "answer" else "another end"

@@ -1,0 +1,48 @@
+"""Where recorded runs are found, and the parts of the agents that made them, to replay them."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from pathlib import Path
+
+from agent.hub import Hub, Setting, build
+from agent.hub.spec import EMPTY
+from agent.model.scripted import ScriptedModel
+from agent.registry import ActionRegistry
+from agent.tools import standard_registry
+from sandbox.environment import Environment
+from sandbox.errors import ErrorCode, SandboxError
+
+from .reading import from_file, of_record
+from .recorded import RecordedRun
+from .replaying import Equip
+
+
+def find(run: str, log: Path | None = None) -> RecordedRun:
+    """The run of a file of that name, or of that id in the event log. Raises SandboxError."""
+    if Path(run).is_file():
+        return from_file(Path(run))
+    try:
+        store = importlib.import_module("agent.store")
+    except ModuleNotFoundError:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"There is no file {run!r} of a recorded run.",
+            "Name a file that gamebox batch wrote.",
+        ) from None
+    with store.EventLog(log) as events:
+        return of_record(store.record_of(events, run), lambda ident: store.record_of(events, ident))
+
+
+def equip_from(hub: Hub) -> Equip:
+    """What equips a sandbox as the agent of a name is: with its kits and actions; the standard ones where it is not there."""
+
+    def equip(name: str, sandbox: Environment) -> tuple[Environment, ActionRegistry]:
+        if name not in hub.names():
+            return sandbox, standard_registry()
+        spec = replace(hub.load(name), brain=None, middleware=(), goals=(), inputs=EMPTY)
+        agent = build(spec, Setting(environment=sandbox, hub=hub, brain=ScriptedModel([])))
+        return agent.environment, agent.actions
+
+    return equip

@@ -1,0 +1,156 @@
+"""A run as a shell script: its commands and its changes of files, in order, to be run once more in a folder like its own."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from agent.show import clean
+
+from .recorded import Recorded, RecordedStep, child_of
+from .wording import summary
+
+_HEAD = """\
+#!/usr/bin/env bash
+{about}
+state=$(mktemp -d) || exit 1
+trap 'rm -rf "$state"' EXIT
+# A command as the sandbox ran it: the folder and exported variables of its session carry over, and an exit ends it alone.
+keep() {{ pwd > "$state/$session.folder"; export -p | sed "s/^declare -x /export /" > "$state/$session.variables"; }}
+step() {{  # session, command
+    (
+        session=$1
+        [ -s "$state/$1.folder" ] && cd "$(cat "$state/$1.folder")" && . "$state/$1.variables"
+        [ -n "$1" ] && trap keep EXIT
+        eval "$2"
+    )
+    echo "[exit code $?]" >&2
+}}
+edit() {{  # file, old text, new text, all or once
+    python3 -c 'import sys
+path, old, new, how = sys.argv[1:]
+with open(path, newline="", encoding="utf-8") as file: text = file.read()
+assert old in text, f"{{path}}: the text to be replaced is not there"
+with open(path, "w", newline="", encoding="utf-8") as file: file.write(text.replace(old, new, -1 if how == "all" else 1))' "$@"
+}}
+"""
+# What changes nothing: told in a comment.
+_ONLY_READ = frozenset(
+    {"read", "list", "search", "logs", "browse", "usage", "processes", "screen", "think", "finish", "wait_for"}
+)
+
+
+def shell_script(run: Recorded) -> str:
+    """The script, for bash; ``edit`` needs python3. What it cannot do again is said in comments, and how much that is on top."""
+    body, missed = [], 0
+    for line, done in _steps(run):
+        body.append(line)
+        missed += not done
+    about = [
+        f"Run {run.run or '(without an id)'} of {run.agent or 'an agent'}: {run.status or 'not ended'}",
+        f"Task: {run.task}",
+    ]
+    if missed:
+        about.append(f"NOT IN HERE: {missed} step{'' if missed == 1 else 's'}, marked below.")
+    head = _HEAD.format(about="\n".join(_comment(line) for line in about))
+    end = _comment(f"The end: {run.reason} {summary(run.result)}".strip())
+    return "\n".join([head, *body, end, ""]).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def _steps(run: Recorded) -> Iterator[tuple[str, bool]]:
+    for step in run.steps:
+        child = child_of(run, step)
+        lines = _lines(step) if child is None else [_comment("what the other agent did:")]
+        told = [
+            _comment(f"--- step {step.number} {step.thought}".rstrip()),
+            *(lines or [_comment(f"NOT IN HERE: {_short(step)}")]),
+            "",
+        ]
+        yield "\n".join(told), lines is not None
+        if child is not None:
+            yield from _steps(child)
+
+
+def _lines(step: RecordedStep) -> list[str] | None:
+    """The lines that do what the step did; None for what the script cannot do."""
+    if step.tool is None or step.tool in _ONLY_READ:
+        return [_comment(_short(step))]
+    if step.tool == "run":
+        return _command(step)
+    if not step.executed:
+        return [_comment(f"{_short(step)} failed, and changed nothing")] if _no_effect(step) else None
+    path = shlex.quote(_dashed(step.argument("path")))
+    match step.tool:
+        case "write":
+            return [f'mkdir -p -- "$(dirname -- {path})"', _written(path, step.argument("content"))]
+        case "edit":
+            how = "all" if step.args.get("replace_all") else "once"
+            return [
+                f"edit {path} {shlex.quote(step.argument('old_text'))} {shlex.quote(step.argument('new_text'))} {how}"
+            ]
+        case "make_dir":
+            return [f"mkdir -p -- {path}"]
+        case "delete":
+            return [f"rm -rf -- {path}"]
+        case "move":
+            places = [shlex.quote(_dashed(step.argument(name))) for name in ("source", "target")]
+            return [f"mv -- {' '.join(places)}"] if all(step.argument(n) for n in ("source", "target")) else None
+        case "kill":
+            return [f'kill "${{{_name(step.argument("id"))}-}}" 2>/dev/null']
+    return None
+
+
+def _no_effect(step: RecordedStep) -> bool:
+    return step.envelope is not None and step.envelope.get("effects") == "none"
+
+
+def _command(step: RecordedStep) -> list[str] | None:
+    args = step.args if isinstance(step.args, dict) else {}
+    if step.envelope is None or not (step.executed or step.result):
+        return [_comment(f"{_short(step)} was not carried out")] if step.envelope is None or _no_effect(step) else None
+    argv = args.get("argv")
+    text = shlex.join(str(word) for word in argv) if isinstance(argv, list) else step.argument("command")
+    if step.argument("cwd"):
+        text = f"cd {shlex.quote(step.argument('cwd'))} && {{ {text}\n}}"
+    if not step.executed:
+        text = f"timeout --signal=KILL {_seconds(step):.0f} bash -c {shlex.quote(text)}"
+    if args.get("background"):
+        name = _name(str(step.result.get("id")))
+        return [f'bash -c {shlex.quote(text)} > "$state/{name}" 2>&1 & {name}=$!']
+    fed = f" <<< {shlex.quote(step.argument('stdin'))}" if step.argument("stdin") else " < /dev/null"
+    session = args.get("session", "default")
+    return [f"step {'' if session is None else _name(str(session))!r} {shlex.quote(text)}{fed}"]
+
+
+def _seconds(step: RecordedStep) -> float:
+    """How long a command ran that was stopped."""
+    taken = step.result.get("duration_ms")
+    return max(float(taken) / 1000, 1.0) if isinstance(taken, int | float) else 60.0
+
+
+def _written(path: str, content: str) -> str:
+    if not content.endswith("\n") or "\0" in content:
+        return f"printf %s {shlex.quote(content)} > {path}"
+    mark = "END"
+    while f"\n{mark}\n" in f"\n{content}":
+        mark += "_"
+    return f"cat > {path} <<'{mark}'\n{content}{mark}"
+
+
+def _name(ident: str) -> str:
+    return "n_" + re.sub(r"\W", "_", ident)[:40]
+
+
+def _dashed(path: str) -> str:
+    """A path that no program takes for an option."""
+    return f"./{path}" if path.startswith("-") else path
+
+
+def _short(step: RecordedStep) -> str:
+    text = clean(f"{step.tool} {step.args}")
+    return text if len(text) <= 300 else f"{text[:300]}…"
+
+
+def _comment(text: str) -> str:
+    return "\n".join(f"# {line}".rstrip() for line in clean(text).split("\n"))

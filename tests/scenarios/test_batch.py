@@ -1,0 +1,341 @@
+"""Batches: many tasks with results that are whole, resumed where they were left, and rewards that an agent cannot write itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.batch import BatchTask, load_tasks
+from agent.batch.command import shown, table
+from agent.batch.results import Result, State
+from sandbox.errors import SandboxError
+
+BASE = "gamebox/base"
+TOML = """
+[environment]
+docker_image = "{image}"
+workdir = "/app"
+memory_mb = 512
+network_mode = "no-network"
+[environment.env]
+GREETING = "hello"
+[agent]
+timeout_sec = {seconds}
+[verifier]
+timeout_sec = 20
+environment_mode = "{mode}"
+"""
+VERIFY = 'if [ "$(cat /app/out.txt 2>/dev/null)" = "hello world" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'
+SOLVE = 'echo "$GREETING world" > out.txt\n'
+
+
+def harbor(
+    folder: Path, test: str = VERIFY, solution: str | None = SOLVE, mode: str = "shared", **options: Any
+) -> Path:
+    """A task in Harbor's form."""
+    for name in ("tests", "solution"):
+        (folder / name).mkdir(parents=True)
+    (folder / "instruction.md").write_text("Write the greeting and the word world into /app/out.txt.\n")
+    (folder / "task.toml").write_text(TOML.format(image=BASE, mode=mode, seconds=60, **options))
+    (folder / "tests" / "test.sh").write_text(test)
+    if solution is not None:
+        (folder / "solution" / "solve.sh").write_text(solution)
+    return folder
+
+
+def batch(*args: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from agent.cli import main; main()", "batch", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, **options)
+
+
+def results(out: Path) -> dict[str, dict[str, Any]]:
+    return {path.parent.name: json.loads(path.read_text()) for path in sorted(out.glob("*/result.json"))}
+
+
+def lines(path: Path, *tasks: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    return path
+
+
+def script(path: Path, *replies: dict[str, Any]) -> str:
+    path.write_text(json.dumps([*replies, {"tool": "finish", "args": {"summary": "done"}}]))
+    return str(path)
+
+
+def run(command: str, **args: Any) -> dict[str, Any]:
+    return {"tool": "run", "args": {"command": command, **args}}
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """Three tasks on a repository, of which one fails its check and one has no model that works."""
+    repo = tmp_path / "repo"
+    repo.mkdir()
+    (repo / "a.txt").write_text("old\n")
+    subprocess.run(["git", "init", "-q", str(repo)], check=True)
+    good = script(tmp_path / "good.json", run("echo new > a.txt; echo ran >> ran"))
+    broken = tmp_path / "broken.json"
+    broken.write_text(json.dumps([run("true")]))
+    check = ["grep -q new a.txt", "test -e b.txt"]
+    return lines(
+        tmp_path / "tasks.jsonl",
+        {"id": "good", "task": "mend", "repo": "repo", "script": good, "checks": check[:1]},
+        {"id": "half", "task": "mend", "repo": "repo", "script": good, "checks": check},
+        {"id": "broken", "task": "mend", "repo": "repo", "script": str(broken), "checks": check},
+    )
+
+
+def test_a_batch_is_done_and_not_done_again(tasks: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = batch(tasks, "--local", "-o", out, "--workers", "2")
+    assert done.returncode == 1, done.stderr  # the broken one
+    found = results(out)
+    assert {name: (r["state"], r["rewards"], r["status"]) for name, r in found.items()} == {
+        "good": ("value", {"reward": 1.0}, "finished"),
+        "half": ("value", {"reward": 0.5}, "finished"),
+        "broken": ("infra_error", {}, "model_failed"),
+    }
+    assert "mean 0.750 of 2" in done.stdout  # what has no reward is not counted as 0
+    assert "[3/3]" in done.stderr
+    assert "+new" in (out / "good" / "changes.diff").read_text()
+    assert "test -e b.txt" in (out / "half" / "verifier.txt").read_text()
+    assert {p.name for p in (out / "good").iterdir()} == {
+        "changes.diff", "log.txt", "result.json", "trajectory.json", "verifier.txt",
+    }  # fmt: skip
+    again = batch(tasks, "--local", "-o", out, "--json")
+    assert again.stderr.count("done before") == 2
+    data = json.loads(again.stdout)
+    assert data["complete"] is True
+    assert [r["id"] for r in data["results"]] == ["good", "half", "broken"]
+    assert results(out)["good"] == found["good"]
+    # a task that is changed is another one
+    text = tasks.read_text().replace('"task": "mend"', '"task": "mend it"', 1)
+    tasks.write_text(text)
+    assert batch(tasks, "--local", "-o", out).stderr.count("done before") == 1
+    exported = subprocess.run(
+        [sys.executable, "-c", "from agent.cli import main; main()", "runs", "export", str(out / "good" / "trajectory.json")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "echo new &gt; a.txt" in exported.stdout
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("mode", ["shared", "separate"])
+def test_the_oracle_gets_its_reward_and_an_idle_agent_none(mode: str, tmp_path: Path) -> None:
+    harbor(tmp_path / "tasks" / "greeting", mode=mode)
+    done = batch(tmp_path / "tasks", "--agent", "oracle", "-o", tmp_path / "out")
+    assert results(tmp_path / "out")["greeting"]["rewards"] == {"reward": 1.0}, done.stderr
+    assert done.returncode == 0
+    script(tmp_path / "idle.json", run("ls -la / /tests /logs /solution; true"))
+    done = batch(tmp_path / "tasks", "--script", tmp_path / "idle.json", "-o", tmp_path / "idle")
+    assert results(tmp_path / "idle")["greeting"]["rewards"] == {"reward": 0.0}, done.stderr
+    steps = json.loads((tmp_path / "idle" / "greeting" / "trajectory.json").read_text())["steps"]
+    for hidden in ("/tests", "/solution"):  # the agent never saw the files of the verifier, nor the solution
+        assert f"cannot access '{hidden}'" in steps[0]["envelope"]["result"]["output"]
+
+
+CHEAT = (
+    "mkdir -p /logs/verifier /tests; echo 1 > /logs/verifier/reward.txt; echo '{\"reward\": 1}' > /logs/verifier/reward.json; "
+    "echo 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh"
+)
+REWRITE = "while :; do mkdir -p /logs/verifier; echo '{\"reward\": 1}' > /logs/verifier/reward.json; sleep 0.01; done"
+LINKED = "rm -rf /logs; mkdir -p /app/mine; echo 1 > /app/mine/reward.txt; ln -s /app/mine /logs; mkdir -p /app/mine/verifier"
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("mode", ["shared", "separate"])
+def test_an_agent_that_writes_the_reward_itself_does_not_get_it(mode: str, tmp_path: Path) -> None:
+    harbor(tmp_path / "tasks" / "zero", mode=mode)
+    harbor(tmp_path / "tasks" / "silent", test="sleep 0.3; true\n", mode=mode)
+    script(
+        tmp_path / "cheat.json", run(CHEAT), run(REWRITE, background=True), run(f"setsid sh -c {json.dumps(REWRITE)} & exit 0"),
+        run(f"nohup sh -c {json.dumps(REWRITE)} >/dev/null 2>&1 & disown; exit 0", session="other"), run(LINKED),
+    )  # fmt: skip
+    done = batch(tmp_path / "tasks", "--script", tmp_path / "cheat.json", "-o", tmp_path / "out", "-n", "2")
+    found = results(tmp_path / "out")
+    assert (found["zero"]["state"], found["zero"]["rewards"]) == ("value", {"reward": 0.0}), done.stderr
+    assert (found["silent"]["state"], found["silent"]["rewards"]) == ("verifier_failed", {}), done.stderr
+    assert "neither reward.txt nor reward.json" in found["silent"]["error"]
+    assert done.returncode == 1
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("test", "state", "rewards", "says"),
+    [
+        ('echo \'{"a": 1, "b": 0.5}\' > /logs/verifier/reward.json', "value", {"a": 1.0, "b": 0.5}, ""),
+        ("echo 0 > /logs/verifier/reward.txt; exit 1", "value", {"reward": 0.0}, ""),
+        ("echo nan > /logs/verifier/reward.txt", "verifier_failed", {}, "no reward"),
+        ("echo '{\"reward\": 1e999}' > /logs/verifier/reward.json", "verifier_failed", {}, "no reward"),
+        ("echo '{\"reward\": \"1\"}' > /logs/verifier/reward.json", "verifier_failed", {}, "no reward"),
+        ("echo '{' > /logs/verifier/reward.json; echo 1 > /logs/verifier/reward.txt", "verifier_failed", {}, "no reward"),
+        (": > /logs/verifier/reward.txt", "verifier_failed", {}, "no reward"),
+        ("yes > /logs/verifier/reward.txt & sleep 0.2; kill $!", "verifier_failed", {}, "too long"),
+        ("mkdir /logs/verifier/reward.txt", "verifier_failed", {}, "cannot be read"),
+        ("exit 7", "verifier_failed", {}, "exit code was 7"),
+        ("sleep 60", "verifier_failed", {}, "more than 20 s"),
+    ],
+)  # fmt: skip
+def test_what_a_verifier_may_write(test: str, state: str, rewards: dict[str, float], says: str, tmp_path: Path) -> None:
+    harbor(tmp_path / "task", test=f"{test}\n")
+    batch(tmp_path / "task", "--agent", "oracle", "-o", tmp_path / "out")
+    found = results(tmp_path / "out")["task"]
+    assert (found["state"], found["rewards"]) == (state, rewards), found
+    assert says in found["error"]
+
+
+@pytest.mark.engine
+def test_an_image_that_is_not_there_is_no_zero(tmp_path: Path) -> None:
+    folder = harbor(tmp_path / "task")
+    (folder / "task.toml").write_text(TOML.format(image="gamebox/no-such-image", mode="shared", seconds=60))
+    done = batch(folder, "--agent", "oracle", "-o", tmp_path / "out")
+    found = results(tmp_path / "out")["task"]
+    assert (found["state"], found["rewards"], done.returncode) == ("infra_error", {}, 1)
+    assert "no-such-image" in found["error"]
+
+
+def test_a_task_that_takes_too_long_is_ended_and_still_verified(tmp_path: Path) -> None:
+    stuck = script(tmp_path / "stuck.json", run("echo began > began; sleep 100", timeout_seconds=100))
+    tasks = lines(
+        tmp_path / "tasks.jsonl",
+        {"id": "stuck", "task": "wait", "script": stuck, "seconds": 1, "checks": ["grep began began"]},
+    )
+    started = time.monotonic()
+    done = batch(tasks, "--local", "-o", tmp_path / "out")
+    assert time.monotonic() - started < 60
+    found = results(tmp_path / "out")["stuck"]
+    assert (found["state"], found["rewards"], found["status"]) == ("value", {"reward": 1.0}, "max_seconds"), done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_batch_that_is_ended_leaves_whole_results_and_goes_on(number: signal.Signals, tmp_path: Path) -> None:
+    quick = script(tmp_path / "quick.json", run("true"))
+    slow = script(tmp_path / "slow.json", run("test -e ../go || sleep 50; true"))
+    tasks = lines(
+        tmp_path / "tasks.jsonl",
+        {"id": "a", "task": "x", "script": quick, "checks": ["true"]},
+        {"id": "b", "task": "x", "script": slow, "checks": ["true"]},
+        {"id": "c", "task": "x", "script": quick, "checks": ["true"]},
+    )
+    out = tmp_path / "out"
+    command = [
+        sys.executable,
+        "-c",
+        "from agent.cli import main; main()",
+        "batch",
+        str(tasks),
+        "--local",
+        "-o",
+        str(out),
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not (out / ".b.part").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1.5)
+        held = batch(tasks, "--local", "-o", out)  # meanwhile no other batch may work there
+        assert held.returncode == 2
+        assert "Another batch" in held.stderr
+        os.kill(process.pid, number)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == (-9 if number == signal.SIGKILL else 130), stderr
+    assert list(results(out)) == ["a"]
+    if number != signal.SIGKILL:
+        assert "1 of 3" in stdout
+        assert not (out / ".b.part").exists()
+    (tmp_path / "slow.json").write_text((tmp_path / "quick.json").read_text())
+    finished = batch(tasks, "--local", "-o", out)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stderr.count("done before") == 1
+    assert [r["rewards"] for r in results(out).values()] == [{"reward": 1.0}] * 3
+    assert [p.name for p in out.iterdir() if p.name.startswith(".")] == [".lock"]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "line 2 is no JSON"), ("[]", "line 2 is no object"), ('{"id": "a/../b", "task": "x"}', "'a/../b'"),
+        ('{"id": "..", "task": "x"}', "'..'"), ('{"id": "a", "task": " "}', "has no task"),
+        ('{"id": "a", "task": 3}', "task is 3"),
+        ('{"id": "a", "task": "x", "imgae": "y"}', "'imgae'"), ('{"id": "ok", "task": "x"}', "Two tasks have the id 'ok'"),
+        ('{"id": "a", "task": "x", "checks": [1]}', "checks are [1]"),
+        ('{"id": "a", "task": "x", "seconds": 0}', "must be positive"),
+        ('{"harbor": "nowhere"}', "cannot be read"), ('{"id": "a", "task": "x", "seconds": true}', "seconds is True"),
+    ],
+)  # fmt: skip
+def test_a_task_that_is_none_is_named(line: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(f'{{"id": "ok", "task": "x"}}\n{line}\n')
+    with pytest.raises(SandboxError) as refused:
+        load_tasks(path)
+    assert says in refused.value.message
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('docker_image = "gamebox/base"', "", "names no image"), ("timeout_sec = 60", "timeout_sec = -1", "timeout_sec is -1"),
+        ("[agent]", "[[steps]]\nname = 'x'\n[agent]", "several steps"), ("memory_mb = 512", "gpus = 1", "GPUs"),
+        ("memory_mb = 512", 'os = "windows"', "'windows'"), ('"hello"', '"${NO_SUCH_VARIABLE}"', "NO_SUCH_VARIABLE"),
+        ("[agent]", "[", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_harbor_task_that_would_be_another_one_is_refused(old: str, new: str, says: str, tmp_path: Path) -> None:
+    folder = harbor(tmp_path / "task")
+    text = (folder / "task.toml").read_text()
+    assert old in text
+    (folder / "task.toml").write_text(text.replace(old, new, 1))
+    with pytest.raises(SandboxError) as refused:
+        load_tasks(folder)
+    assert says in refused.value.message
+
+
+def test_a_harbor_task_is_read_whole(tmp_path: Path) -> None:
+    (task,) = load_tasks(harbor(tmp_path / "greeting", mode="separate"))
+    assert (task.id, task.image, task.folder, task.memory, task.network, task.seconds) == (
+        "greeting",
+        BASE,
+        "/app",
+        "512m",
+        "none",
+        60.0,
+    )
+    assert task.verifier is not None
+    assert (task.verifier.fresh, task.verifier.seconds, dict(task.env)) == (True, 20.0, {"GREETING": "hello"})
+    before = task.fingerprint
+    (tmp_path / "greeting" / "tests" / "test.sh").write_text("changed")
+    assert task.fingerprint != before
+
+
+def test_the_table_has_no_zero_for_what_is_missing() -> None:
+    some = [
+        Result(
+            id="a",
+            state=State.value,
+            rewards={"reward": 1.0},
+            status="finished",
+            steps=3,
+            seconds=1.0,
+            calls=2,
+            cost_usd=0.5,
+        ),
+        Result(id="b", state=State.verifier_failed, status="finished", steps=1, seconds=2.0),
+        Result(id="c", state=State.infra_error, error="gone"),
+    ]
+    text = shown(table(some, 4))
+    assert "mean 1.000 of 1" in text
+    assert "3 of 4" in text
+    assert "$0.5000" in text
+    assert BatchTask(id="x", task="y").fingerprint != BatchTask(id="x", task="z").fingerprint

@@ -1,0 +1,112 @@
+"""The page of a run in a real browser: searched and gone through by keys; it loads nothing, and runs nothing that a run says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.budget import Usage
+from agent.trajectory import RecordedRun, RecordedStep
+from agent.trajectory.page import page
+
+from .browser import PROGRAM, browser
+
+HOSTILE = (
+    "</pre></details><script>window.owned=1</script><img src=x onerror='window.owned=1'>"
+    "<style>body{display:none}</style>&lt;\u202egnp.exe\x1b]0;title\x07"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needs_a_browser() -> None:
+    if PROGRAM is None and os.environ.get("GAMEBOX_REQUIRE_ENGINE") == "1":
+        pytest.fail("there is no chromium")
+    if PROGRAM is None:
+        pytest.skip("there is no chromium")
+
+
+def answered(output: str, exit_code: int = 0) -> dict[str, object]:
+    result = {"output": output, "exit_code": exit_code, "id": "c1"}
+    return {
+        "tool_executed": True,
+        "result": result,
+        "timestamp": "2026-01-01T00:00:00.000+00:00",
+        "duration_ms": 1.0,
+        "notices": [],
+    }
+
+
+RUN = RecordedRun(
+    run="r1",
+    task=f"mend it {HOSTILE}",
+    agent=HOSTILE,
+    status="finished",
+    usage=Usage(calls=3, input_tokens=10, output_tokens=5, cost_usd=0.25),
+    steps=(
+        RecordedStep(number=1, tool="run", thought=HOSTILE, args={"command": HOSTILE}, envelope=answered(HOSTILE), seconds=1.5),
+        RecordedStep(
+            number=2, tool="edit", args={"path": "a.py", "old_text": "was", "new_text": "is"},
+            envelope={**answered(""), "result": {"path": "a.py", "diff": "--- a.py\n+++ a.py\n@@ -1 +1 @@\n-was\n+is"}},
+            usage=Usage(calls=1, input_tokens=7, output_tokens=2, cost_usd=0.125),
+        ),
+        RecordedStep(number=3, tool="run", args={"command": "make noise"}, envelope=answered("\x1b[31mnoise\x1b[0m\n" * 5000, 2)),
+        RecordedStep(number=4, tool=HOSTILE, args={HOSTILE: HOSTILE}, envelope=None),
+    ),
+    result={"summary": HOSTILE},
+)  # fmt: skip
+
+
+def test_a_page_in_a_browser(tmp_path: Path) -> None:
+    written = tmp_path / "run.html"
+    written.write_text(page(RUN), encoding="utf-8")
+    (tmp_path / "profile").mkdir()
+    with browser(tmp_path / "profile") as seen:
+        seen.open(written)
+        # nothing that the run says became part of the page
+        assert seen.value("window.owned") is None
+        assert seen.value("document.querySelectorAll('img, iframe, link, a, object').length") == 0
+        assert seen.value("document.querySelectorAll('script').length") == 1
+        assert seen.value("getComputedStyle(document.body).display") == "block"
+        assert "\u202e" not in seen.value("document.documentElement.textContent")
+        assert "<script>window.owned=1</script>" in seen.value("document.getElementById('step-1').textContent")
+        # what a browser would forbid was not tried, and the page's own style and script are not forbidden
+        assert not [e for e in seen.events if e["method"] in ("Log.entryAdded", "Runtime.exceptionThrown")], seen.events
+        requested = [e["params"]["request"]["url"] for e in seen.events if e["method"] == "Network.requestWillBeSent"]
+        assert [url for url in requested if url != written.as_uri()] == []
+        assert seen.value("getComputedStyle(document.querySelector('nav')).position") == "sticky"
+        # steps, costs, diffs, folding
+        assert (
+            seen.value("[...document.querySelectorAll('article')].map(a => a.id).join()")
+            == "step-1,step-2,step-3,step-4"
+        )
+        assert "$0.1250" in seen.value("document.querySelector('#step-2 .spent').textContent")
+        assert seen.value("document.querySelector('#step-2 .add').textContent") == "+is"
+        assert seen.value("document.querySelector('#step-3 .answer').textContent.startsWith('noise\\nnoise')") is True
+        assert seen.value("document.querySelector('#step-3 details').open") is False
+        # keys
+        here = "(document.querySelector('.here') || {id: ''}).id"
+        walked = []
+        for key in ("j", "j", "j", "j", "j", "k"):
+            seen.press(key)
+            walked.append(seen.value(here))
+        assert walked == ["step-1", "step-2", "step-3", "step-4", "step-4", "step-3"]
+        seen.press("e")
+        assert seen.value("document.querySelector('#step-3 details').open") is True
+        seen.press("/")
+        for key in "noise":
+            seen.press(key)
+        assert seen.value("document.getElementById('count').textContent") == "1 of 4"
+        assert (
+            seen.value("[...document.querySelectorAll('article')].filter(a => !a.hidden).map(a => a.id).join()")
+            == "step-3"
+        )
+        seen.press("Escape")
+        seen.press("k")
+        assert seen.value(here) == "step-3"
+        # the policy holds in the browser: no script that is put in later runs, and nothing can be fetched
+        put_in = "const s = document.createElement('script'); s.textContent = 'window.owned = 2'; document.body.append(s)"
+        seen.value(put_in)
+        assert seen.value("window.owned") is None
+        assert any("Content Security Policy" in str(e) for e in seen.events)
