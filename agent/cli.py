@@ -15,9 +15,8 @@ from sandbox import cli as sandbox_cli
 from sandbox import cli_kept
 from sandbox.cli_network import ALLOW_HELP, CACHE_HELP, LOG_HELP, NETWORK_HELP
 
-from . import cli_hub
-from .cli_runs import LOG_HELP as RUNS_LOG_HELP
 from . import cli_batch, cli_hub
+from .cli_runs import LOG_HELP as RUNS_LOG_HELP
 from .cli_runs import app as runs
 
 # What writing to a stream can fail with, other than that nobody reads it.
@@ -68,7 +67,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(runs)
 app.command("run", context_settings={"allow_interspersed_args": False}, epilog=sandbox_cli.EPILOG)(sandbox_cli.run)
 app.command("ls", epilog=cli_kept.LS_EPILOG)(cli_kept.ls)
 app.add_typer(runs)
@@ -108,7 +106,9 @@ def agent(
     script: Path | None = typer.Option(None, help="A JSON file of replies to follow instead of a model."),
     given: list[str] = typer.Option([], "--input", metavar="KEY=VALUE", help="An input of the agent besides the task."),
     agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP),
-    image: str | None = typer.Option(None, help=f"Image of the sandbox: the agent's, else {sandbox_cli.DEFAULT_IMAGE}."),
+    image: str | None = typer.Option(
+        None, help=f"Image of the sandbox: the agent's, else {sandbox_cli.DEFAULT_IMAGE}."
+    ),
     apply: bool = typer.Option(False, "--apply", help="Write the changes back when the agent has finished."),
     as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON instead of the diff."),
     language: str | None = typer.Option(None, help="function_calling, json ...: in place of the agent's own."),

@@ -39,7 +39,7 @@ def batch(
 ) -> None:
     """Run many tasks. Exit code 0: all have an outcome, 1: some have none."""
     from .batch.command import Options, run
-    from .commands import budget_of
+    from .options import budget_of
 
     options = Options(
         tasks=tasks, out=output, agent=agent, model=model, script=script, image=image, memory=memory, cpus=cpus, network=network,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from agent.model.scripted import ScriptedModel
 from agent.registry import ActionRegistry
 from agent.tools import standard_registry
 from sandbox.environment import Environment
-from sandbox.errors import ErrorCode, SandboxError
 
 from .reading import from_file, of_record
 from .recorded import RecordedRun
@@ -23,16 +21,10 @@ def find(run: str, log: Path | None = None) -> RecordedRun:
     """The run of a file of that name, or of that id in the event log. Raises SandboxError."""
     if Path(run).is_file():
         return from_file(Path(run))
-    try:
-        store = importlib.import_module("agent.store")
-    except ModuleNotFoundError:
-        raise SandboxError(
-            ErrorCode.invalid_configuration,
-            f"There is no file {run!r} of a recorded run.",
-            "Name a file that gamebox batch wrote.",
-        ) from None
-    with store.EventLog(log) as events:
-        return of_record(store.record_of(events, run), lambda ident: store.record_of(events, ident))
+    from agent.store import EventLog, record_of
+
+    with EventLog(log) as events:
+        return of_record(record_of(events, run), lambda ident: record_of(events, ident))
 
 
 def equip_from(hub: Hub) -> Equip:
