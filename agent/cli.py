@@ -106,7 +106,9 @@ def agent(
     script: Path | None = typer.Option(None, help="A JSON file of replies to follow instead of a model."),
     given: list[str] = typer.Option([], "--input", metavar="KEY=VALUE", help="An input of the agent besides the task."),
     agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP),
-    image: str | None = typer.Option(None, help=f"Image of the sandbox: the agent's, else {sandbox_cli.DEFAULT_IMAGE}."),
+    image: str | None = typer.Option(
+        None, help=f"Image of the sandbox: the agent's, else {sandbox_cli.DEFAULT_IMAGE}."
+    ),
     apply: bool = typer.Option(False, "--apply", help="Write the changes back when the agent has finished."),
     as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON instead of the diff."),
     language: str | None = typer.Option(None, help="function_calling, json ...: in place of the agent's own."),

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from . import cli_trajectory
+
 LOG_HELP = "The event log; $XDG_STATE_HOME/gamebox/runs.db where it is not given."
 _RUN_HELP = 'Id of the run, the beginning of one, or "last".'
 _LOG = typer.Option(None, "--log", metavar="FILE", help=LOG_HELP)
@@ -90,3 +92,6 @@ def rm(runs: list[str] = _RUNS, log: Path | None = _LOG) -> None:
     from .runs_commands import remove_runs
 
     raise typer.Exit(remove_runs(runs, log))
+
+
+cli_trajectory.add_to(app)

@@ -59,7 +59,7 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
         [_filled(goal, spec, setting.inputs) for goal in spec.goals],
         language,
         registry,
-        _wrapped(brain, spec, replace(setting, kits=tuple(kits), language=language)),
+        _wrapped(brain, spec, replace(setting, language=language)),
         EquippedEnvironment(setting.environment, kits),
         hooks=hooks,
         budget=_budget(spec, setting.budget),

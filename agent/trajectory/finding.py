@@ -21,10 +21,10 @@ def find(run: str, log: Path | None = None) -> RecordedRun:
     """The run of a file of that name, or of that id in the event log. Raises SandboxError."""
     if Path(run).is_file():
         return from_file(Path(run))
-    from agent import store
+    from agent.store import EventLog, record_of
 
-    with store.EventLog(log) as events:
-        return of_record(store.record_of(events, run), lambda ident: store.record_of(events, ident))
+    with EventLog(log) as events:
+        return of_record(record_of(events, run), lambda ident: record_of(events, ident))
 
 
 def equip_from(hub: Hub) -> Equip:
