@@ -12,6 +12,7 @@ import pytest
 
 from agent import AgentRun, Budget, Prompt
 from agent.hub import AgentSpec, Hub, Problem, Setting, build
+from agent.hub.files import read
 from agent.memory import CondensingMemory, RecallMemory
 from agent.memory.layered import layers
 from agent.tools.monologue import HINTS
@@ -23,10 +24,8 @@ SERVER = "python3 -c \"import time; print('the magic word is xyzzy', flush=True)
 
 
 def monologue(**options: Any) -> AgentSpec:
-    files = pytest.importorskip("agent.hub.files", reason="agents are not read from files yet")
-    (spec,) = files.read([FILE], trusted=False)
+    (spec,) = read([FILE])
     assert not isinstance(spec, Problem), spec
-    assert isinstance(spec, AgentSpec)
     fields = {name: getattr(spec, name) for name in spec.__dataclass_fields__}
     return AgentSpec(**{**fields, "memory_options": {**spec.memory_options, **options}})
 
