@@ -126,9 +126,7 @@ def agent(
     approve: str = typer.Option("never", metavar="never|risky|always", help="Which actions you are asked about first."),
     log: Path | None = typer.Option(None, metavar="FILE", help=RUNS_LOG_HELP),
     no_log: bool = typer.Option(False, "--no-log", help="Record nothing; the run cannot be resumed then."),
-    no_agents_md: bool = typer.Option(
-        False, "--no-agents-md", help="Leave out AGENTS.md and skills of the repository."
-    ),
+    no_agents_md: bool = typer.Option(False, "--no-agents-md", help="Leave out the repository's AGENTS.md and skills."),
 ) -> None:
     """Let an agent work, on a copy of a repository; ends with the diff. Exit code 0: finished, 1: not finished."""
     from agent.commands import run_agent

@@ -159,7 +159,7 @@ def agent_of(job: Job, environment: Environment, screen: Screen) -> Agent:
             on_built=watched,
         ),
     )  # fmt: skip
-    if job.agents_md and job.repo is not None:
+    if job.agents_md and job.repo is not None and job.spec.needs_model:
         tell_words(teach(agent), screen)
     return agent
 

@@ -96,11 +96,12 @@ class AgentOptions:
         """
         self._check()
         hub, spec = self.found()
+        inputs = inputs_of(spec, self.task, self.given)
         kept = Kept(inside=name) if attached else Kept(name is not None, name, None, KEEP_SECONDS)
         budget = self.budget()
         return Job(
             task=self.task, repo=self.repo, brain=brain_for(spec, self.model, self.script, budget, replies), budget=budget,
-            open_environment=self.opener(kept, spec.image), spec=spec, hub=hub, inputs=inputs_of(spec, self.task, self.given),
+            open_environment=self.opener(kept, spec.image), spec=spec, hub=hub, inputs=inputs,
             language=None if self.language is None else language_of(self.language, {}), apply=self.apply,
             agents_md=self.agents_md,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from .spec import AgentSpec
 
 GROUP = "gamebox.agents"
 # The agent of ``gamebox agent`` where none is named.
-DEFAULT_AGENT = "coding"
+DEFAULT_AGENT = "codeact"
 FOLDERS_VARIABLE = "GAMEBOX_AGENTS"
 PROJECT_FOLDER = Path(".gamebox/agents")
 _OWN = Path(__file__).with_name("agents")

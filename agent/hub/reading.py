@@ -165,8 +165,8 @@ def _shown(value: Any) -> str:
 
 
 _KINDS: dict[str, Callable[[str, Any, int | None], Any]] = {
-    "stuck": _mapping,
     "name": _name, "description": _text, "actions": _names, "language": _text, "language_options": _mapping, "memory": _text,
     "memory_options": _mapping, "kit_options": _mappings, "inputs": _fields, "outputs": _fields, "middleware": _names,
     "max_iterations": _count, "image": _text, "needs_repo": _flag, "read_only": _flag,
+    "stuck": _mapping,
 }  # fmt: skip

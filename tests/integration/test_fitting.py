@@ -55,7 +55,7 @@ def test_the_agent_command_takes_the_memory_that_is_asked_for(tmp_path: Path) ->
     script = tmp_path / "script.json"
     script.write_text('[{"tool": "finish", "args": {"summary": "done"}}]')
     command = [sys.executable, "-c", "from agent.cli import main; main()"]
-    args = ["agent", "t", "--repo", str(repo), "--script", str(script), "--memory"]
+    args = ["agent", "t", "--agent", "coding", "--repo", str(repo), "--script", str(script), "--memory"]
     small, enough = (
         subprocess.run([*command, *args, memory], capture_output=True, text=True, check=False) for memory in ("64m", "128m")
     )

@@ -43,7 +43,7 @@ FINISH = {"tool": "finish", "args": {"summary": "done"}}
 def test_an_agent_repairs_a_repository(repo: Path, tmp_path: Path) -> None:
     edit = {"tool": "edit", "args": {"path": "calc.py", "old_text": "a - b", "new_text": "a + b"}}
     steps = scripted(tmp_path, edit, run("python3 -c 'import calc; print(calc.add(2, 3))'; id -u"), FINISH)
-    command = [*GAMEBOX, "agent", "fix add", "--repo", str(repo), "--script", steps, "--apply", "--json"]
+    command = [*GAMEBOX, "agent", "fix add", "--agent", "coding", "--repo", str(repo), "--script", steps, "--apply", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -70,7 +70,7 @@ def test_an_agent_that_does_harm_harms_nobody(repo: Path, tmp_path: Path) -> Non
     timed = {"tool": "run", "args": {"command": "f() { f | f & }; f; wait; sleep 60", "timeout_seconds": 1}}
     write = {"tool": "write", "args": {"path": "../../etc/cron.d/mine", "content": "x"}}
     steps = scripted(tmp_path, *[run(command) for command in harm], timed, write, FINISH)
-    command = [*GAMEBOX, "agent", "harm", "--repo", str(repo), "--script", steps, "--json", "--memory", "512m"]
+    command = [*GAMEBOX, "agent", "harm", "--agent", "coding", "--repo", str(repo), "--script", steps, "--json", "--memory", "512m"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     envelopes = [step["envelope"] for step in json.loads(done.stdout)["steps"]]
@@ -97,7 +97,7 @@ def test_an_agent_answers_a_program_that_asks(repo: Path, tmp_path: Path) -> Non
         {"tool": "kill", "args": {"id": "c1"}},
         FINISH,
     )
-    command = [*GAMEBOX, "agent", "talk", "--repo", str(repo), "--script", steps, "--json"]
+    command = [*GAMEBOX, "agent", "talk", "--agent", "coding", "--repo", str(repo), "--script", steps, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     envelopes = [step["envelope"] for step in json.loads(done.stdout)["steps"]]
@@ -146,7 +146,7 @@ def wait_for_start(mark: str) -> None:
 def test_an_interrupted_agent_without_a_log_leaves_no_container(repo: Path, tmp_path: Path, signals: list[signal.Signals]) -> None:
     mark = uuid.uuid4().hex
     steps = scripted(tmp_path, run(f"sh -c 'sleep 300; : {mark}'"), FINISH)
-    command = [*GAMEBOX, "agent", "wait", "--repo", str(repo), "--script", steps, "--apply", "--no-log"]
+    command = [*GAMEBOX, "agent", "wait", "--agent", "coding", "--repo", str(repo), "--script", steps, "--apply", "--no-log"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             wait_for_start(mark)

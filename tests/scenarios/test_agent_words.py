@@ -37,7 +37,7 @@ def agent(repo: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProc
         *GAMEBOX,
         "agent",
         "publish it",
-        "--repo",
+        "--agent", "coding", "--repo",
         str(repo),
         "--script",
         str(script),

@@ -139,7 +139,7 @@ def test_an_agent_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: int
     steps = tmp_path / "steps.json"
     steps.write_text(json.dumps([{"tool": "run", "args": {"command": f"echo $$ > {mark}; exec sleep 600"}}]))
     with subprocess.Popen(
-        [*COMMAND, "agent", "t", "--repo", str(repo), "--script", str(steps), "--local"],
+        [*COMMAND, "agent", "t", "--agent", "coding", "--repo", str(repo), "--script", str(steps), "--local"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(scratch)},
     ) as process:  # fmt: skip
         pid = _number_in(mark)
@@ -167,7 +167,7 @@ def _number_in(file: Path) -> int:
         ("run", "--json", "--nonsense", "--", "true"),
         ("run", "--json", "--memory", "lots", "--", "true"),
         ("run", "--json", "--local", "--workspace", "/nonexistent", "--", "true"),
-        ("agent", "t", "--repo", "/nonexistent", "--script", "/nonexistent", "--json"),
+        ("agent", "t", "--agent", "coding", "--repo", "/nonexistent", "--script", "/nonexistent", "--json"),
         ("agent", "t", "--json"),
     ],
 )
