@@ -21,7 +21,19 @@ def agent(tmp_path: Path, replies: list[Reply], *options: str) -> tuple[subproce
     code = "from agent.cli import main; main()"
     with ModelServer(replies) as server:
         environment = {**os.environ, "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "sk-test"}
-        command = [sys.executable, "-c", code, "agent", "fix add", "--agent", "coding", "--repo", str(repo), "--model", "openai/gpt-4o-mini"]
+        command = [
+            sys.executable,
+            "-c",
+            code,
+            "agent",
+            "fix add",
+            "--agent",
+            "coding",
+            "--repo",
+            str(repo),
+            "--model",
+            "openai/gpt-4o-mini",
+        ]
         done = subprocess.run(
             [*command, "--local", *options], capture_output=True, text=True, env=environment, timeout=120, check=False
         )

@@ -143,7 +143,19 @@ def test_paused_or_killed_and_resumed(repo: Path, tmp_path: Path, log: Path, num
 def test_a_sandbox_that_is_gone(repo: Path, tmp_path: Path, log: Path) -> None:
     """It is said, with what can be done; in a new one the agent is told, and its steps and limits go on."""
     steps = script(tmp_path, run("echo two >> a.txt"), run("sleep 60"), run("cat a.txt"), FINISH)
-    command = [*GAMEBOX, "agent", "count", "--agent", "coding", "--repo", str(repo), "--script", steps, "--max-iterations", "4"]
+    command = [
+        *GAMEBOX,
+        "agent",
+        "count",
+        "--agent",
+        "coding",
+        "--repo",
+        str(repo),
+        "--script",
+        steps,
+        "--max-iterations",
+        "4",
+    ]
     with started(log, command, second_is_started) as process:
         gone = gamebox("runs", "resume", "last", code=2).stderr
         assert "run_in_use" in gone
@@ -172,7 +184,9 @@ def test_a_sandbox_that_is_gone(repo: Path, tmp_path: Path, log: Path) -> None:
 @pytest.mark.usefixtures("_no_sandbox_is_left")
 def test_a_paused_run_that_is_not_wanted(repo: Path, tmp_path: Path, log: Path) -> None:
     steps = script(tmp_path, run("true"), run("sleep 60"), FINISH)
-    with started(log, [*GAMEBOX, "agent", "x", "--agent", "coding", "--repo", str(repo), "--script", steps], second_is_started) as process:
+    with started(
+        log, [*GAMEBOX, "agent", "x", "--agent", "coding", "--repo", str(repo), "--script", steps], second_is_started
+    ) as process:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     (each,) = left_of(log)
@@ -196,7 +210,9 @@ def test_a_run_that_ended_leaves_nothing(repo: Path, tmp_path: Path, log: Path, 
 @pytest.mark.engine
 def test_what_cannot_be_begun_is_recorded_as_failed(repo: Path, tmp_path: Path, log: Path) -> None:
     steps = script(tmp_path, FINISH)
-    gamebox("agent", "x", "--agent", "coding", "--repo", str(repo), "--script", steps, "--image", "example.com/none", code=2)
+    gamebox(
+        "agent", "x", "--agent", "coding", "--repo", str(repo), "--script", steps, "--image", "example.com/none", code=2
+    )
     (told,) = json.loads(gamebox("runs", "ls", "--json").stdout)
     assert told["status"] == "failed"
     assert "example.com/none" in told["reason"]
@@ -208,7 +224,9 @@ def test_what_cannot_be_begun_is_recorded_as_failed(repo: Path, tmp_path: Path, 
 def recorded(repo: Path, tmp_path: Path) -> str:
     """The id of a run that finished, without isolation."""
     steps = script(tmp_path, {"thought": "look \x1b[31m", **run("echo two >> a.txt; cat a.txt")}, FINISH)
-    done = gamebox("agent", "count \x1b[2Jthings", "--agent", "coding", "--repo", str(repo), "--script", steps, "--local", "--json")
+    done = gamebox(
+        "agent", "count \x1b[2Jthings", "--agent", "coding", "--repo", str(repo), "--script", steps, "--local", "--json"
+    )
     return str(json.loads(done.stdout)["run"])
 
 
@@ -270,7 +288,19 @@ def test_a_log_that_cannot_be_used_stops_a_run_before_it_begins(repo: Path, tmp_
 
 def test_approvals_without_a_terminal_are_rejected(repo: Path, tmp_path: Path) -> None:
     steps = script(tmp_path, run("echo x > made"), FINISH)
-    command = ["agent", "x", "--agent", "coding", "--repo", str(repo), "--script", steps, "--local", "--json", "--approve"]
+    command = [
+        "agent",
+        "x",
+        "--agent",
+        "coding",
+        "--repo",
+        str(repo),
+        "--script",
+        steps,
+        "--local",
+        "--json",
+        "--approve",
+    ]
     told = json.loads(gamebox(*command, "always").stdout)
     assert told["steps"][0]["envelope"]["code"] == "approval_refused"
     assert told["changes"] == []
@@ -285,7 +315,9 @@ def test_approvals_on_a_terminal(repo: Path, tmp_path: Path) -> None:
         *GAMEBOX,
         "agent",
         "x",
-        "--agent", "coding", "--repo",
+        "--agent",
+        "coding",
+        "--repo",
         str(repo),
         "--script",
         steps,

@@ -130,23 +130,41 @@ FINISH = {"tool": "finish", "args": {"summary": "changed\x1b[31m"}}
         (("run", "--local", "--workspace", "/nonexistent", "--", "true"), "/nonexistent"),
         (("run",), "Missing argument"),
         (("agent", "task", "--agent", "coding", "--repo", "REPO"), "No model was named"),
-        (("agent", "task", "--agent", "coding", "--repo", "REPO", "--model", "a/b", "--script", "x"), "either --model or --script"),
+        (
+            ("agent", "task", "--agent", "coding", "--repo", "REPO", "--model", "a/b", "--script", "x"),
+            "either --model or --script",
+        ),
         (("agent", " ", "--agent", "coding", "--repo", "REPO", "--script", "SCRIPT"), "task is empty"),
         (("agent", "t", "--agent", "coding", "--repo", "/nonexistent", "--script", "SCRIPT"), "does not exist"),
         (("agent", "t", "--agent", "coding", "--repo", "SCRIPT", "--script", "SCRIPT"), "is a file"),
         (("agent", "t", "--agent", "coding", "--repo", "REPO", "--script", "/nonexistent"), "cannot be read"),
-        (("agent", "t", "--agent", "coding", "--repo", "REPO", "--script", "SCRIPT", "--max-iterations", "0"), "max_iterations"),
+        (
+            ("agent", "t", "--agent", "coding", "--repo", "REPO", "--script", "SCRIPT", "--max-iterations", "0"),
+            "max_iterations",
+        ),
         (("agent", "t", "--agent", "coding", "--repo", "REPO", "--script", "SCRIPT", "--memory", "lots"), "512m"),
         (("agent", "t", "--agent", "coding", "--repo", "REPO", "--script", "SCRIPT", "--cpus", "0"), "cpus=0"),
-        (("agent", "t", "--agent", "coding", "--repo", "REPO", "--script", "SCRIPT", "--network", "host"), "none, open or bridge"),
+        (
+            ("agent", "t", "--agent", "coding", "--repo", "REPO", "--script", "SCRIPT", "--network", "host"),
+            "none, open or bridge",
+        ),
         (
             ("agent", "t", "--agent", "coding", "--repo", "REPO", "--script", "SCRIPT", "--local", "--network", "open"),
             "--network open means",
         ),
-        (("agent", "t", "--agent", "coding", "--repo", "REPO", "--script", "SCRIPT", "--language", "xml"), "function_calling, json"),
-        (("agent", "t", "--agent", "coding", "--repo", "REPO", "--model", "anthropic/claude-sonnet-4-5"), "ANTHROPIC_API_KEY"),
+        (
+            ("agent", "t", "--agent", "coding", "--repo", "REPO", "--script", "SCRIPT", "--language", "xml"),
+            "function_calling, json",
+        ),
+        (
+            ("agent", "t", "--agent", "coding", "--repo", "REPO", "--model", "anthropic/claude-sonnet-4-5"),
+            "ANTHROPIC_API_KEY",
+        ),
         (("agent", "t", "--agent", "coding", "--repo", "REPO", "--model", "nosuch-thing"), "provider/name"),
-        (("agent", "t", "--agent", "coding", "--repo", "REPO", "--model", "openai/no-such-model", "--max-cost", "1"), "--max-tokens"),
+        (
+            ("agent", "t", "--agent", "coding", "--repo", "REPO", "--model", "openai/no-such-model", "--max-cost", "1"),
+            "--max-tokens",
+        ),
         (("check", "nowhere"), "module:attribute"),
         (("check", "no_such_module:agent"), "no_such_module"),
         (("check", "/nonexistent.py:agent"), "no file"),
@@ -250,7 +268,17 @@ def test_run_as_json() -> None:
 
 
 def test_agent_ends_with_a_diff_that_can_be_applied(repo: Path, tmp_path: Path) -> None:
-    done = gamebox("agent", "change it", "--agent", "coding", "--repo", str(repo), "--script", script(tmp_path, EDIT, FINISH), "--local")
+    done = gamebox(
+        "agent",
+        "change it",
+        "--agent",
+        "coding",
+        "--repo",
+        str(repo),
+        "--script",
+        script(tmp_path, EDIT, FINISH),
+        "--local",
+    )
     assert done.returncode == 0, done.stderr
     assert (repo / "a.txt").read_text() == "one\n"
     assert "→ edit a.txt" in done.stderr
@@ -267,7 +295,19 @@ def test_agent_ends_with_a_diff_that_can_be_applied(repo: Path, tmp_path: Path) 
 def test_agent_applies_and_tells_as_json(repo: Path, tmp_path: Path, language: str) -> None:
     steps = script(tmp_path, "no action", EDIT, FINISH)
     done = gamebox(
-        "agent", "t", "--agent", "coding", "--repo", str(repo), "--script", steps, "--local", "--apply", "--json", "--language", language
+        "agent",
+        "t",
+        "--agent",
+        "coding",
+        "--repo",
+        str(repo),
+        "--script",
+        steps,
+        "--local",
+        "--apply",
+        "--json",
+        "--language",
+        language,
     )
     told = json.loads(done.stdout)
     assert (done.returncode, told["status"], told["applied"]) == (0, "finished", True)
@@ -277,7 +317,20 @@ def test_agent_applies_and_tells_as_json(repo: Path, tmp_path: Path, language: s
 
 def test_an_agent_that_does_not_finish_applies_nothing(repo: Path, tmp_path: Path) -> None:
     steps = script(tmp_path, EDIT, EDIT, EDIT)
-    done = gamebox("agent", "t", "--agent", "coding", "--repo", str(repo), "--script", steps, "--local", "--apply", "--max-iterations", "1")
+    done = gamebox(
+        "agent",
+        "t",
+        "--agent",
+        "coding",
+        "--repo",
+        str(repo),
+        "--script",
+        steps,
+        "--local",
+        "--apply",
+        "--max-iterations",
+        "1",
+    )
     assert done.returncode == 1
     assert "max_iterations" in done.stderr
     assert "+two" in done.stdout
@@ -287,7 +340,16 @@ def test_an_agent_that_does_not_finish_applies_nothing(repo: Path, tmp_path: Pat
 def test_apply_refused_is_told_and_fails(repo: Path, tmp_path: Path) -> None:
     touch = {"tool": "run", "args": {"command": f"echo mine > {repo}/a.txt"}}
     done = gamebox(
-        "agent", "t", "--agent", "coding", "--repo", str(repo), "--script", script(tmp_path, EDIT, touch, FINISH), "--local", "--apply"
+        "agent",
+        "t",
+        "--agent",
+        "coding",
+        "--repo",
+        str(repo),
+        "--script",
+        script(tmp_path, EDIT, touch, FINISH),
+        "--local",
+        "--apply",
     )
     assert done.returncode == 1
     assert "apply_refused" in done.stderr
