@@ -66,7 +66,7 @@ class Used:
 
 def test_on_standard_streams() -> None:
     with LocalEnvironment() as env:
-        used = Used(env, {"command": f"exec {sys.executable} {OFFICIAL}", "timeout_seconds": 3})
+        used = Used(env, {"command": f"exec {sys.executable} {OFFICIAL}", "timeout_seconds": 15})
         used.does_all()
         slow = used.call("wait", seconds=30)
         assert (slow["code"], slow["effects"]) == ("timeout", "unknown")
@@ -168,7 +168,7 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_over_http(address: str) -> None:
-    used = Used(Environment(), {"url": address, "timeout_seconds": 3}, address)
+    used = Used(Environment(), {"url": address, "timeout_seconds": 15}, address)
     used.does_all()
     assert used.call("wait", seconds=30)["code"] == "timeout"
     assert used.call("add", a=1, b=1)["tool_executed"] is True
