@@ -89,7 +89,7 @@ class Jupyter:
         """What the cell printed and answered, how it ended, and how the kernel died if it did."""
         kept = Kept()
         patience = Patience(seconds, self._manager.interrupt_kernel, self._kill)
-        ident = self._client.execute(code, allow_stdin=False)
+        ident = self._client.execute(code, allow_stdin=False, stop_on_error=False)
         ok, over = True, False
         while not over:
             patience.look()
