@@ -32,6 +32,7 @@ from sandbox import DockerEnvironment, Limits, Network
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from network_cost import cost, parties
 from network_crowd import crowd
 from network_forward import forwarded
 
@@ -61,7 +62,7 @@ print(statistics.median(taken))
 class Side:
     """One of the two sandboxes, and how a client in it reaches the server."""
 
-    def __init__(self, env: DockerEnvironment, host: str, ports: tuple[int, int], proxied: bool) -> None:
+    def __init__(self, env: DockerEnvironment, host: str, ports: list[int], proxied: bool) -> None:
         self.env, self.host, self.proxied = env, host, proxied
         self.http, self.https = ports
         self.curl = f"curl -sSk --proxy {PROXY} --noproxy ''" if proxied else "curl -sSk"
@@ -189,8 +190,10 @@ def beside(side: Side, rounds: int) -> Row:
     }  # fmt: skip
 
 
-def measurements(pipe: Side, bridge: Side, rounds: int, size: int) -> dict[str, Callable[[], Row]]:
-    """Every row by its name."""
+def measurements(
+    pipe: Side, bridge: Side, pids: dict[str, int], rounds: int, size: int
+) -> dict[str, Callable[[], Row]]:
+    """Every row by its name; ``pids`` are the processes that the bytes of ``pipe`` go through."""
     fairness: list[float] = []
 
     def many(side: Side) -> float:
@@ -209,6 +212,8 @@ def measurements(pipe: Side, bridge: Side, rounds: int, size: int) -> dict[str, 
         "download, https": lambda: in_turns(
             lambda: pipe.download(size, "https"), lambda: bridge.download(size, "https"), rounds, "MB/s"
         ),
+        "processors, download": lambda: cost(pids, lambda: pipe.download(size), size, rounds),
+        "processors, upload": lambda: cost(pids, lambda: pipe.upload(size), size, rounds),
         f"{PARALLEL} downloads at once": parallel,
         "download beside a stalled one": lambda: stalled(pipe, size, rounds),
         "a connection": lambda: in_turns(lambda: pipe.connect(50), lambda: bridge.connect(50), rounds, "ms"),
@@ -219,8 +224,8 @@ def measurements(pipe: Side, bridge: Side, rounds: int, size: int) -> dict[str, 
 
 
 @contextmanager
-def server(addresses: list[str]) -> Iterator[tuple[int, int]]:
-    """Ports of http and https of a server in another process."""
+def server(addresses: list[str]) -> Iterator[tuple[int, int, int]]:
+    """Ports of http and https of a server in another process, and its id."""
     with tempfile.TemporaryDirectory() as folder:
         key, certificate = Path(folder) / "key.pem", Path(folder) / "certificate.pem"
         subprocess.run(
@@ -235,7 +240,7 @@ def server(addresses: list[str]) -> Iterator[tuple[int, int]]:
         ) as process:
             assert process.stdout is not None
             http, https = map(int, process.stdout.readline().split())
-            yield http, https
+            yield http, https, process.pid
             process.communicate()
 
 
@@ -274,14 +279,15 @@ def main() -> int:
     # An engine that was just installed tells only the network, whose first address it takes.
     gateway = config.get("Gateway") or str(next(ipaddress.ip_network(config["Subnet"]).hosts()))
     limits, rows = Limits(memory_bytes=1 << 30), {}
-    with server(["127.0.0.1", gateway]) as ports:
+    with server(["127.0.0.1", gateway]) as (*ports, serving):
         rules = [f"127.0.0.1:{port}" for port in ports]
         with (
             DockerEnvironment(limits=limits, network=Network.allow(*rules)) as one,
             DockerEnvironment(limits=limits, network=Network.bridge()) as other,
         ):
             sides = Side(one, "127.0.0.1", ports, True), Side(other, gateway, ports, False)
-            for name, measure in measurements(*sides, options.rounds, options.mib * MIB).items():
+            pids = parties(client, one._container_id, serving)  # noqa: SLF001  no user needs it
+            for name, measure in measurements(*sides, pids, options.rounds, options.mib * MIB).items():
                 if options.only is None or options.only in name:
                     show(name, rows.setdefault(name, measure()))
         if options.sandboxes:

@@ -38,6 +38,12 @@ class ProcessStream:
         """See ``ByteStream``."""
         return os.write(self._in, data) if self._room.poll(timeout_seconds * 1000) else 0
 
+    def has_room(self, timeout_seconds: float) -> bool:
+        """See ``ByteSink``."""
+        room = select.poll()  # its own, for another thread may be in ``send``
+        room.register(self._in, select.POLLOUT)
+        return bool(room.poll(timeout_seconds * 1000))
+
     def receive(self, timeout_seconds: float) -> bytes | None:
         """See ``ByteStream``."""
         if not self._poll.poll(timeout_seconds * 1000):

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .guest import wire
 
-# A connection's frame that the pipe does not take within this time gives way to others.
+# So long at a time a connection's frame waits for room.
 TURN_SECONDS = 0.05
 
 
@@ -17,6 +17,9 @@ class ByteSink(Protocol):
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
         """Write some of ``data`` and answer how much; 0 when nothing could be written in time. Raises OSError."""
+
+    def has_room(self, timeout_seconds: float) -> bool:
+        """Whether much can be written, waiting for that so long. Raises OSError."""
 
 
 class Carried(Protocol):
@@ -68,19 +71,24 @@ class FrameSender:
                 self._calm.notify()
 
     def flow(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
-        """Send one frame of a connection, however long the pipe takes for it. Raises OSError."""
+        """Send one frame of a connection, however long the pipe takes for it. Raises OSError.
+
+        It waits for room with no lock held, so that other frames find what room there is.
+        """
         begun = False
         while True:
+            if not self._sink.has_room(TURN_SECONDS):
+                continue
             with self._calm:
                 while self._first:
                     self._calm.wait()
             with self._lock:
-                if self._flush(time.monotonic() + TURN_SECONDS):
+                if self._flush(0):
                     if begun:
                         return
                     self._begin(kind, channel, payload)
                     begun = True
-                    if self._flush(time.monotonic() + TURN_SECONDS):
+                    if self._flush(0):
                         return
 
     def _begin(self, kind: int, channel: int, payload: bytes | memoryview) -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import select
 import socket
 import ssl
 import struct
 import threading
+from collections.abc import Callable
 from typing import Any
 
 log = logging.getLogger(__name__)
 
 SEND_SECONDS = 30.0
 CHUNK = 1 << 17
+# The kernel doubles it. A frame of connections, the longest there are, is to fit into three quarters of that at once: the engine is
+# woken once for it, and nobody has to wait for its end.
+SEND_BUFFER = 256 * 1024
+# So much is sent where there is any room; more waits for the most of it.
+SHORT = 16 * 1024
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2
 
@@ -21,14 +29,17 @@ _STDOUT, _STDERR = 1, 2
 class AttachStream:
     """Implements ``transport.ByteStream`` on what docker-py's ``attach_socket`` answers.
 
-    The engine puts an 8-byte header before each piece of output; pieces of stderr go to the log, bounded.
+    The engine puts an 8-byte header before each piece of output; pieces of stderr go to the log, bounded. ``widen`` is called once,
+    before the first long piece is sent.
     """
 
-    def __init__(self, attached: Any) -> None:
+    def __init__(self, attached: Any, widen: Callable[[], object] | None = None) -> None:
+        self._widen = widen
         self._attached = attached  # holds the HTTP response, which would close the socket when it goes
         self._socket: socket.socket = getattr(attached, "_sock", attached)
         # Python looks before each call on a socket with a timeout; this class does so itself, and only where it has to wait.
         self._encrypted = isinstance(self._socket, ssl.SSLSocket)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self._socket.settimeout(SEND_SECONDS if self._encrypted else 0)
         self._buffer = memoryview(bytearray(CHUNK))
         self._poll = select.poll()
@@ -44,12 +55,26 @@ class AttachStream:
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
         """See ``ByteStream``."""
+        if len(data) <= SHORT and not self._encrypted:
+            with contextlib.suppress(BlockingIOError):
+                return self._socket.send(data)
+        if len(data) > SHORT and self._widen is not None:
+            widen, self._widen = self._widen, None
+            widen()
         if not self._room.poll(timeout_seconds * 1000):
             return 0
         try:
             return self._socket.send(data)
         except BlockingIOError:  # another process holds the socket too, and was faster
             return 0
+
+    def has_room(self, timeout_seconds: float) -> bool:
+        """See ``ByteSink``. The kernel says so when three quarters of its buffer are free."""
+        room = select.poll()  # its own, for another thread may be in ``send``
+        if self._socket.fileno() < 0:
+            raise OSError(errno.EBADF, "the stream was released")
+        room.register(self._socket, select.POLLOUT)
+        return bool(room.poll(timeout_seconds * 1000))
 
     def receive(self, timeout_seconds: float) -> bytes | None:
         """See ``ByteStream``."""

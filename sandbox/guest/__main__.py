@@ -83,7 +83,7 @@ def _serve(
     lease = lease_of(hello, decoder.nonce or b"")
     requests = Requests(reactor, link, place, processes, workers)
     listens = bool(hello["isolated"]) and place.limits.get("network") != "bridge"
-    egress = Egress(reactor, link, processes, workers, listens, hello.get("names"))
+    egress = Egress(reactor, link, processes, workers, listens, hello.get("names"), 3)
     server = Server(reactor, 3, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]))
     _reap_orphans(reactor)
     facts = enforced([os.fsencode(folder) for folder in disk.get("bounded", ())])

@@ -39,6 +39,7 @@ class Server:
         self._reactor = reactor
         self._in = in_fd
         self._decoder = decoder
+        decoder.taker = egress.taker
         self._link = link
         self._processes = processes
         self._requests = requests
@@ -49,6 +50,7 @@ class Server:
         self._broken = self._late = False
         self._entrance: Entrance | None = None
         if self._keeper is None:
+            self._buffer = memoryview(bytearray(READ_BYTES))
             os.set_blocking(in_fd, False)
             reactor.watch(in_fd, select.EPOLLIN, self._readable)
         else:
@@ -72,17 +74,17 @@ class Server:
 
     def _readable(self, _: int) -> None:
         try:
-            data = os.read(self._in, READ_BYTES)
+            size = os.readv(self._in, [self._buffer])
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if not data:
+            size = 0
+        if not size:
             self._reactor.stop()
             return
         self._lease.renew()
         try:
-            self.feed(data)
+            self.feed(self._buffer[:size])
         except wire.WireError as error:
             print(f"the pipe is broken: {error}", file=sys.stderr)
             self._reactor.stop()
@@ -111,7 +113,7 @@ class Server:
         self._entrance = entrance
         if not keeper.same_host(call):
             self._requests.forget_host()
-        self._decoder, self._assembler, self._broken = wire.Decoder(call.nonce), wire.Assembler(), False
+        self._decoder, self._assembler, self._broken = wire.Decoder(call.nonce, self._egress.taker), wire.Assembler(), False
         self._link.restart(call.nonce, keeper.take(call), entrance.out_fd)
         self._requests.end_streams()
         self._egress.part(alone=False)
@@ -125,7 +127,7 @@ class Server:
             self._requests.acknowledge(wire.unpack_message(payload)[0].get("acknowledged"))
 
     # --- in ------------------------------------------------------------------
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Serve the frames in ``data``. Raises WireError."""
         for kind, channel, payload in self._decoder.feed(data):
             self.frame(kind, channel, payload)

@@ -5,6 +5,7 @@ Most sandboxes never use it, and what serves connections takes memory and time t
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import sys
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 PORT = 24128
 BACKLOG = 512
+# Of the standard input where connections use it. Longer ones make no faster, and requests wait behind what is in them.
+PIPE_BYTES = 256 * 1024
+F_SETPIPE_SZ = 1031
 # Channels the guest opens have the highest bit set.
 GUEST_CHANNELS = 0x80000000
 
@@ -37,8 +41,9 @@ class Egress:
 
     def __init__(
         self, reactor: Reactor, link: Link, processes: Processes, workers: Workers, listens: bool,
-        names: list[tuple[str, str, list[int]]] | None = None,
+        names: list[tuple[str, str, list[int]]] | None = None, in_fd: int = -1,
     ) -> None:  # fmt: skip
+        self._in = in_fd
         self._reactor = reactor
         self._link = link
         self._processes = processes
@@ -64,6 +69,10 @@ class Egress:
             or (self._tunnels is not None and self._tunnels.takes(channel))
         )
 
+    def taker(self, channel: int) -> wire.Taker | None:
+        """Who takes the bytes of that channel as they come; None where it is none of a connection."""
+        return self._tunnels.taker(channel) if self._tunnels is not None else None
+
     def frame(self, kind: int, channel: int, payload: bytes) -> None:
         """A frame of the host. Raises WireError."""
         if kind == Kind.OPEN:
@@ -83,6 +92,8 @@ class Egress:
         if self._tunnels is None:
             from .tunnels import Tunnels
 
+            widen(self._in)
+            widen(self._link.fd)
             self._tunnels = Tunnels(self._reactor, self._link, self._note, self._alone)
         return self._tunnels
 
@@ -98,6 +109,14 @@ class Egress:
 
             self._refusals = Refusals(self._reactor, self._processes, self._workers)
         self._refusals.note(ends, refusal, then)
+
+
+def widen(fd: int) -> None:
+    """Make a pipe longer, where it is one and the kernel lets: its writer is woken less often then."""
+    import fcntl
+
+    with contextlib.suppress(OSError):  # the user has many pipes already, or the engine gave something else
+        fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
 
 
 def listening(port: int = PORT) -> socket.socket | None:

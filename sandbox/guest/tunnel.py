@@ -21,22 +21,42 @@ if TYPE_CHECKING:
     from .link import Link
     from .reactor import Reactor
 
-CREDIT_STEP = wire.TUNNEL_WINDOW // 4
 # SO_LINGER with no time: closing resets the connection, so that a cut is not taken for an end.
 RESET = struct.pack("ii", 1, 0)
+
+
+class Growth:
+    """By how much the windows of all connections together may still grow: a guest holds what stalled programs do not take."""
+
+    def __init__(self) -> None:
+        self._left = wire.GROWTH_BYTES
+
+    def take(self, size: int) -> int:
+        """How much of ``size`` there is."""
+        taken = min(size, self._left)
+        self._left -= taken
+        return taken
+
+    def give_back(self, size: int) -> None:
+        """What a connection took that is over."""
+        self._left += size
 
 
 class Tunnel:
     """One connection. ``on_end`` is called once, when its socket is closed."""
 
-    def __init__(self, reactor: Reactor, link: Link, key: int, sock: socket.socket, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, reactor: Reactor, link: Link, key: int, sock: socket.socket, growth: Growth, on_end: Callable[[], None]
+    ) -> None:
         self.key = key
         self._reactor = reactor
         self._link = link
         self.socket = sock
         self._fd = sock.fileno()
         self._on_end: Callable[[], None] | None = on_end
-        self._window = wire.TUNNEL_WINDOW
+        self._window = wire.TUNNEL_WINDOW  # what may be sent to the host
+        self._growth = growth
+        self._granted = wire.TUNNEL_WINDOW  # what the host may have sent that was not taken
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
         self._owed = 0
@@ -61,16 +81,18 @@ class Tunnel:
         self._watch()
 
     # --- the channel ------------------------------------------------------------------
-    def take(self, payload: bytes) -> None:
-        """Bytes for the socket. A host that sends beyond its credit is cut off."""
+    def take(self, piece: memoryview) -> None:
+        """Bytes for the socket, which are kept where it does not take them. A host that sends beyond its credit is cut off."""
         if self.closed or self._far_ended:
             return
-        self._unsent.append(memoryview(payload))
-        self._unsent_bytes += len(payload)
-        if self._unsent_bytes > wire.TUNNEL_WINDOW:
-            self.cut("beyond the credit")
-        else:
-            self._write()
+        if not self._unsent and not self._holds:
+            piece = piece[self._sent(piece) :]
+        if piece and not self.closed:
+            self._unsent.append(memoryview(bytes(piece)))
+            self._unsent_bytes += len(piece)
+            if self._unsent_bytes > self._granted:
+                self.cut("beyond the credit")
+        self._settle()
 
     def credit(self, size: int) -> None:
         """The host took ``size`` bytes."""
@@ -175,25 +197,46 @@ class Tunnel:
 
     def _write(self) -> None:
         while self._unsent and not self._holds:
-            try:
-                sent = self.socket.send(self._unsent[0])
-            except (BlockingIOError, InterruptedError):
-                break
-            except OSError as error:
-                self.cut(error.strerror or "cut")
+            sent = self._sent(self._unsent[0])
+            if self.closed:
                 return
             self._unsent_bytes -= sent
-            self._owed += sent
-            if sent == len(self._unsent[0]):
-                self._unsent.popleft()
-            else:
+            if sent < len(self._unsent[0]):
                 self._unsent[0] = self._unsent[0][sent:]
-        if self._owed >= CREDIT_STEP:
-            self._link.frame(Kind.CREDIT, self.key, self._owed.to_bytes(4, "big"))
-            self._owed = 0
+                break
+            self._unsent.popleft()
+        self._settle()
+
+    def _sent(self, piece: memoryview) -> int:
+        """How much of it the socket takes now."""
+        try:
+            sent = self.socket.send(piece)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            self.cut(error.strerror or "cut")
+            return 0
+        self._owed += sent
+        return sent
+
+    def _settle(self) -> None:
+        """What is due when bytes went to the socket, or could not."""
+        if self.closed:
+            return
+        if self._owed >= self._granted // 4:
+            self._give_credit()
         if self._far_ended and not self._unsent and not self._holds:
             self._shut()
         self._watch()
+
+    def _give_credit(self) -> None:
+        """For what was taken; more where the socket takes all that comes, for then the way is what is slow."""
+        more = 0
+        if not self._unsent:
+            more = self._growth.take(min(self._owed, wire.MOST_TUNNEL_WINDOW - self._granted))
+        self._granted += more
+        self._link.frame(Kind.CREDIT, self.key, (self._owed + more).to_bytes(4, "big"))
+        self._owed = 0
 
     def _shut(self) -> None:
         if self.closed:
@@ -215,4 +258,5 @@ class Tunnel:
         self._reactor.unwatch(self._fd)
         self.socket.close()
         self._unsent.clear()
+        self._growth.give_back(self._granted - wire.TUNNEL_WINDOW)
         on_end()

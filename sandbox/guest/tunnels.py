@@ -8,7 +8,7 @@ import socket
 from . import wire
 from .egress import GUEST_CHANNELS
 from .refusals import ends_of
-from .tunnel import Tunnel
+from .tunnel import Growth, Tunnel
 from .wire import Kind
 
 TYPE_CHECKING = False
@@ -42,6 +42,7 @@ class Tunnels:
         # What gives up connections that the host wants and that do not stand yet.
         self._dialling: dict[int, Callable[[], None]] = {}
         self._alone = alone
+        self._growth = Growth()
 
     # --- from here ------------------------------------------------------------------
     def ask(self, host: str, port: int, answered: Answered) -> int:
@@ -60,7 +61,8 @@ class Tunnels:
 
     def join(self, channel: int, sock: socket.socket, first: bytes) -> None:
         """Let bytes flow between ``sock``, from which ``first`` was read already, and an open channel."""
-        tunnel = Tunnel(self._reactor, self._link, self._link.key(channel), sock, lambda: self._ended(channel))
+        key = self._link.key(channel)
+        tunnel = Tunnel(self._reactor, self._link, key, sock, self._growth, lambda: self._ended(channel))
         self._open[channel] = tunnel
         tunnel.begin(first)
 
@@ -89,6 +91,11 @@ class Tunnels:
         """Whether frames of that channel are for here."""
         return channel >= GUEST_CHANNELS or channel in self._open or channel in self._dialling
 
+    def taker(self, channel: int) -> wire.Taker | None:
+        """Who takes the bytes of that channel as they come; None where it is none of a connection that stands."""
+        tunnel = self._open.get(channel)
+        return None if tunnel is None else tunnel.take
+
     def frame(self, kind: int, channel: int, payload: bytes) -> None:
         """A frame of the host. Raises WireError."""
         if kind == Kind.REPLY:
@@ -103,7 +110,7 @@ class Tunnels:
         if tunnel is None:
             return
         if kind == Kind.DATA:
-            tunnel.take(payload)
+            tunnel.take(memoryview(payload))
         elif kind == Kind.CREDIT:
             tunnel.credit(int.from_bytes(payload[:4], "big"))
         elif kind == Kind.END:

@@ -18,8 +18,11 @@ from enum import IntEnum
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+    from collections.abc import Callable, Iterator
+    from typing import Any, TypeAlias
+
+    # Takes a piece of a stream, which holds until it returns.
+    Taker: TypeAlias = "Callable[[memoryview], None]"
 
 PROTOCOL = 1
 HEADER = struct.Struct(">8sIB3sII")
@@ -27,9 +30,11 @@ MAX_PAYLOAD = 256 * 1024
 WINDOW = 2 * 1024 * 1024
 # Of one connection through the pipe: there may be hundreds, and a guest holds what a stalled program does not take.
 TUNNEL_WINDOW = 512 * 1024
-# Of a connection's frames: short enough that a frame of something else between two of them is not late, and with its header as
-# much as a pipe takes at once.
-FLOW_CHUNK = 64 * 1024 - HEADER.size
+# What it may grow to where all that came was taken at once; all windows of a sandbox together grow by so much at most.
+MOST_TUNNEL_WINDOW = 1024 * 1024
+GROWTH_BYTES = 8 * 1024 * 1024
+# Of a connection's frames from the guest: short enough that a frame of something else between two of them is not late.
+FLOW_CHUNK = 128 * 1024 - HEADER.size
 NONCE_BYTES = 8
 # Requests carry at most one written text (8 MiB, six times that in the worst JSON escapes) and some fields.
 MAX_MESSAGE = 64 * 1024 * 1024
@@ -80,12 +85,19 @@ def frame(nonce: bytes, sequence: int, kind: int, channel: int, payload: bytes |
 
 
 class Decoder:
-    """Bytes in, frames out. ``nonce`` may be None: then the first frame sets it (the guest's side)."""
+    """Bytes in, frames out. ``nonce`` may be None: then the first frame sets it (the guest's side).
 
-    def __init__(self, nonce: bytes | None) -> None:
+    ``taker(channel)`` is asked who takes the payload of a DATA frame in pieces, as they come and without a copy; None where it
+    is to come out with its frame. A piece holds until ``feed`` goes on.
+    """
+
+    def __init__(self, nonce: bytes | None, taker: Callable[[int], Taker | None] | None = None) -> None:
         self.nonce = nonce
+        self.taker = taker
         self._buffer = bytearray()
         self._sequence = 0
+        self._take: Taker | None = None
+        self._left = 0  # of the payload that ``_take`` has
 
     @property
     def buffered(self) -> int:
@@ -99,23 +111,48 @@ class Decoder:
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[int, int, bytes]]:
         """The frames that ``data`` completes, as (kind, channel, payload). Raises WireError."""
-        self._buffer += data
-        offset, size = 0, len(self._buffer)
-        try:
-            while size - offset >= HEADER.size:
-                kind, channel, length = self._header(offset)
-                end = offset + HEADER.size + length
-                if size < end:
-                    break
-                payload = bytes(memoryview(self._buffer)[offset + HEADER.size : end])
-                offset = end
-                self._sequence = (self._sequence + 1) & 0xFFFFFFFF
-                yield kind, channel, payload
-        finally:
-            del self._buffer[:offset]
+        view = memoryview(data)
+        while view:
+            if self._left and self._take is not None:
+                piece, view = view[: self._left], view[self._left :]
+                self._left -= len(piece)
+                self._take(piece)
+                continue
+            view = self._collect(view, HEADER.size)
+            if len(self._buffer) < HEADER.size:
+                return
+            kind, channel, length = self._header(view)
+            if kind == Kind.DATA and length and self.taker is not None and (take := self.taker(channel)) is not None:
+                self._take, self._left = take, length
+                self._done()
+                continue
+            view = self._collect(view, HEADER.size + length)
+            if len(self._buffer) < HEADER.size + length:
+                return
+            payload = bytes(memoryview(self._buffer)[HEADER.size :])
+            self._done()
+            yield kind, channel, payload
 
-    def _header(self, offset: int) -> tuple[int, int, int]:
-        nonce, sequence, kind, zero, channel, length = HEADER.unpack_from(self._buffer, offset)
+    def _collect(self, view: memoryview, size: int) -> memoryview:
+        """Fill the buffer up to ``size`` bytes; what is left of ``view``."""
+        missing = max(0, size - len(self._buffer))
+        self._buffer += view[:missing]
+        return view[missing:]
+
+    def _done(self) -> None:
+        self._buffer.clear()
+        self._sequence = (self._sequence + 1) & 0xFFFFFFFF
+
+    def _header(self, behind: memoryview) -> tuple[int, int, int]:
+        """The header that the buffer begins with."""
+        try:
+            return self._checked()
+        except WireError:
+            self._buffer += behind
+            raise
+
+    def _checked(self) -> tuple[int, int, int]:
+        nonce, sequence, kind, zero, channel, length = HEADER.unpack_from(self._buffer)
         if self.nonce is None:
             self.nonce = nonce
         if nonce != self.nonce or zero != _ZERO:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from sandbox.guest.wire import FLOW_CHUNK, TUNNEL_WINDOW, Kind
+from sandbox.guest.wire import MAX_PAYLOAD, MOST_TUNNEL_WINDOW, TUNNEL_WINDOW, Kind
 
 from .allowance import Allowance
 
@@ -35,7 +35,7 @@ def _buffer() -> memoryview:
     """Where this thread reads into: one for all its connections."""
     made: memoryview | None = getattr(_threads, "buffer", None)
     if made is None:
-        made = _threads.buffer = memoryview(bytearray(FLOW_CHUNK))
+        made = _threads.buffer = memoryview(bytearray(MAX_PAYLOAD))
     return made
 
 
@@ -78,8 +78,8 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
     def begin(self) -> None:
         """The sandbox knows that the connection stands, and has credit: let bytes flow."""
         early, self._early = self._early, b""
-        for at in range(0, len(early), FLOW_CHUNK):
-            self._pass_on(memoryview(early)[at : at + FLOW_CHUNK])
+        for at in range(0, len(early), MAX_PAYLOAD):
+            self._pass_on(memoryview(early)[at : at + MAX_PAYLOAD])
         if self._window and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -142,7 +142,7 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
 
     def credit(self, size: int) -> None:
         """The sandbox took ``size`` bytes."""
-        self._window = min(self._window + size, TUNNEL_WINDOW)
+        self._window = min(self._window + size, MOST_TUNNEL_WINDOW)
         self.begin()
 
     def end(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from sandbox import descriptors
 from sandbox.guest.egress import GUEST_CHANNELS
-from sandbox.guest.wire import TUNNEL_WINDOW, Kind, WireError, pack_message, unpack_message
+from sandbox.guest.wire import MOST_TUNNEL_WINDOW, TUNNEL_WINDOW, Kind, WireError, pack_message, unpack_message
 
 from .relay import CREDIT_STEP, Frames, Relay
 
@@ -37,7 +37,7 @@ class _Account:
     """What the reader's thread knows of a channel: enough to tell frames from nonsense."""
 
     room: int = TUNNEL_WINDOW
-    owed: int = 0  # sent to the guest and not credited
+    credit: int = TUNNEL_WINDOW  # what may be sent to the guest
     ended: bool = False
     cancelled: bool = False
     # Looks for the way that the guest wants, in the loop.
@@ -108,9 +108,9 @@ class Streams:
     def _take_credit(self, channel: int, account: _Account, size: int) -> None:
         """The guest took bytes. It says so in steps: a flood of small ones could fill this host's memory."""
         with self._lock:
-            account.owed -= size
-        if size < CREDIT_STEP or account.owed < 0:
-            raise WireError("credit for what was not sent")
+            account.credit += size
+        if size < CREDIT_STEP or account.credit > MOST_TUNNEL_WINDOW:
+            raise WireError("credit beyond what a connection may have")
         self._with(channel, lambda relay: relay.credit(size))
 
     def _open(self, channel: int, payload: bytes) -> None:
@@ -302,7 +302,7 @@ class Streams:
                 if account is not None and kind == Kind.CREDIT:
                     account.room += int.from_bytes(payload, "big")
                 elif account is not None:
-                    account.owed += len(payload)
+                    account.credit -= len(payload)
         self._flowing.wait()
         with contextlib.suppress(OSError):
             self._to_guest(kind, channel, payload)

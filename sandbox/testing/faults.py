@@ -142,6 +142,10 @@ class FaultyStream:
                 raise BrokenPipeError("the stream was cut")
         return sent
 
+    def has_room(self, timeout_seconds: float) -> bool:
+        """See ``ByteSink``."""
+        return self._stream.has_room(timeout_seconds)
+
     def receive(self, timeout_seconds: float) -> bytes | None:
         """See ``ByteStream``."""
         deadline = time.monotonic() + timeout_seconds

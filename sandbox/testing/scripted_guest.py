@@ -28,6 +28,12 @@ class SocketStream:
         """See ``ByteStream``."""
         return self._socket.send(data, socket.MSG_DONTWAIT) if self._room.poll(timeout_seconds * 1000) else 0
 
+    def has_room(self, timeout_seconds: float) -> bool:
+        """See ``ByteSink``."""
+        room = select.poll()  # its own, for another thread may be in ``send``
+        room.register(self._socket, select.POLLOUT)
+        return bool(room.poll(timeout_seconds * 1000))
+
     def receive(self, timeout_seconds: float) -> bytes | None:
         """See ``ByteStream``."""
         if not self._poll.poll(timeout_seconds * 1000):

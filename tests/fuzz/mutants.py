@@ -67,6 +67,10 @@ class MutantStream:
             answers.clear()
             answers.extend(asked)
 
+    def has_room(self, timeout_seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closed or not self.full, timeout_seconds)
+
     def send(self, data: memoryview, timeout_seconds: float) -> int:
         with self._changed:
             if self._closed:

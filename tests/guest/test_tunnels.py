@@ -21,6 +21,7 @@ from sandbox.guest import wire
 from sandbox.guest.link import Link
 from sandbox.guest.proxy import Proxy
 from sandbox.guest.reactor import Reactor
+from sandbox.guest.tunnel import Growth
 from sandbox.guest.tunnels import Tunnels
 from sandbox.limits import Limits
 from sandbox.network import dialling
@@ -188,6 +189,41 @@ def test_a_tunnel_carries_both_ways_and_its_halves_end_apart(echo: int) -> None:
         assert (ended.sent_bytes, ended.received_bytes) == (len(sent), len(sent) + 3)
 
 
+def test_a_window_grows_for_who_reads_and_is_given_back(echo: int) -> None:
+    with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
+        growth = pair.tunnels._growth
+        sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
+        assert head(sock).startswith(b"HTTP/1.1 200 ")
+
+        def write() -> None:
+            sock.sendall(bytes(8 << 20))
+            sock.shutdown(socket.SHUT_WR)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        least, got = growth._left, 0
+        while data := sock.recv(1 << 16):
+            least, got = min(least, growth._left), got + len(data)
+        writer.join()
+        assert got == (8 << 20) + 3
+        most = wire.MOST_TUNNEL_WINDOW - wire.TUNNEL_WINDOW
+        assert wire.GROWTH_BYTES - most <= least < wire.GROWTH_BYTES
+        sock.close()
+        deadline = time.monotonic() + 5
+        while growth._left < wire.GROWTH_BYTES and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert growth._left == wire.GROWTH_BYTES
+
+
+def test_what_windows_grow_by_in_all_is_bounded() -> None:
+    growth = Growth()
+    assert growth.take(wire.GROWTH_BYTES - 1) == wire.GROWTH_BYTES - 1
+    assert growth.take(wire.TUNNEL_WINDOW) == 1
+    assert growth.take(wire.TUNNEL_WINDOW) == 0
+    growth.give_back(10)
+    assert growth.take(wire.TUNNEL_WINDOW) == 10
+
+
 def test_a_refusal_is_told_to_the_client_with_its_reason(echo: int) -> None:
     with ends(Network.allow("example.com")) as pair:
         with pair.connect() as sock:
@@ -250,6 +286,9 @@ def test_a_denial_cuts_what_was_granted_once_by_the_same_words(echo: int) -> Non
         sock.settimeout(10)
         with pytest.raises(ConnectionResetError):
             sock.recv(1)
+        deadline = time.monotonic() + 5
+        while not pair.log and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert "the rules were changed" in pair.log[0].why
 
 
@@ -517,7 +556,7 @@ def held(answering: threading.Event) -> Callable[[str, int], None]:
     [
         [(wire.Kind.END, b""), (wire.Kind.END, b"")],
         [(wire.Kind.CREDIT, (1).to_bytes(4, "big"))],
-        [(wire.Kind.CREDIT, wire.TUNNEL_WINDOW.to_bytes(4, "big"))],
+        [(wire.Kind.CREDIT, (wire.MOST_TUNNEL_WINDOW - wire.TUNNEL_WINDOW + 1).to_bytes(4, "big"))],
         [(wire.Kind.CREDIT, b"")],
         [(wire.Kind.DATA, bytes(wire.MAX_PAYLOAD))] * 3,
         [(wire.Kind.END, b""), (wire.Kind.DATA, b"x")],

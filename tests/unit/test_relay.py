@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sandbox.guest.wire import FLOW_CHUNK, TUNNEL_WINDOW, Kind
+from sandbox.guest.wire import MAX_PAYLOAD, TUNNEL_WINDOW, Kind
 from sandbox.network.relay import Relay
 
 
@@ -66,7 +66,7 @@ def test_no_more_is_read_than_the_sandbox_has_credit_for() -> None:
         far.shutdown(socket.SHUT_WR)
         await _until(lambda: told.kinds[-1] == Kind.END)
         assert told.data == whole
-        assert told.largest <= FLOW_CHUNK
+        assert told.largest <= MAX_PAYLOAD
         assert relay.received_bytes == len(whole)
         relay.abort("")
         far.close()
@@ -84,7 +84,7 @@ def test_what_came_before_it_began_comes_first_and_counts() -> None:
         relay.begin()
         await _until(lambda: len(told.data) == len(early) + 4)
         assert told.data == early + b"more"
-        assert told.largest <= FLOW_CHUNK
+        assert told.largest <= MAX_PAYLOAD
         assert relay.received_bytes == len(early) + 4
         relay.abort("")
         far.close()

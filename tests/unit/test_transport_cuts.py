@@ -32,6 +32,9 @@ class Said:
     def send(self, data: memoryview, timeout_seconds: float) -> int:
         return len(data)
 
+    def has_room(self, timeout_seconds: float) -> bool:
+        return True
+
     def receive(self, timeout_seconds: float) -> bytes | None:
         if self._said:
             return self._said.pop(0)

@@ -1,0 +1,111 @@
+"""Frames out to a guest: what goes first where the pipe is full."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sandbox.docker.stream import AttachStream
+from sandbox.docker.widening import PIPE_BYTES, widen_input
+from sandbox.guest import wire
+from sandbox.guest.wire import Decoder, Kind
+from sandbox.sender import FrameSender
+
+NONCE = b"12345678"
+BULK = bytes(wire.MAX_PAYLOAD)
+
+
+@contextlib.contextmanager
+def sender() -> Iterator[tuple[FrameSender, socket.socket]]:
+    near, far = socket.socketpair()
+    with near, far:
+        far.settimeout(10)
+        yield FrameSender(AttachStream(near), NONCE), far
+
+
+def frames(far: socket.socket, count: int) -> list[tuple[int, int, bytes]]:
+    decoder, found = Decoder(NONCE), list[tuple[int, int, bytes]]()
+    while len(found) < count:
+        found += decoder.feed(far.recv(1 << 16))
+    return found
+
+
+def test_a_request_finds_room_beside_a_connection_that_waits_for_it() -> None:
+    with sender() as (out, far):
+
+        def flow() -> None:
+            for _ in range(8):
+                out.flow(Kind.DATA, 1, BULK)
+
+        bulk = threading.Thread(target=flow)
+        bulk.start()
+        time.sleep(0.3)  # the pipe is full and nobody reads
+        assert bulk.is_alive()
+        began = time.monotonic()
+        assert out.send(Kind.REQUEST, 2, b"small", began + 5)
+        assert time.monotonic() - began < 1
+        found = frames(far, 9)
+        bulk.join(10)
+        assert [kind for kind, _, _ in found].index(Kind.REQUEST) < 4
+        assert [payload for kind, _, payload in found if kind == Kind.DATA] == [BULK] * 8
+
+
+def test_the_first_long_piece_widens_and_only_that_one() -> None:
+    near, far = socket.socketpair()
+    widened: list[int] = []
+    with near, far:
+        stream = AttachStream(near, lambda: widened.append(1))
+        stream.send(memoryview(b"short"), 1)
+        assert widened == []
+        for _ in range(2):
+            stream.send(memoryview(bytes(1 << 17)), 1)
+            far.recv(1 << 18)
+        assert widened == [1]
+
+
+def test_only_a_pipe_is_widened(tmp_path: object) -> None:
+    import fcntl
+    import os
+    from pathlib import Path
+
+    folder = Path(str(tmp_path))
+    for name in ("pipe", "file", "none"):
+        (folder / name).mkdir()
+    os.mkfifo(folder / "pipe" / "init-stdin")
+    (folder / "file" / "init-stdin").write_bytes(b"")
+    held = os.open(folder / "pipe" / "init-stdin", os.O_RDWR)
+    try:
+        assert fcntl.fcntl(held, fcntl.F_GETPIPE_SZ) < PIPE_BYTES
+        assert widen_input("pipe", str(folder))
+        assert fcntl.fcntl(held, fcntl.F_GETPIPE_SZ) == PIPE_BYTES
+        os.write(held, b"what is in it stays")
+        assert widen_input("pipe", str(folder))
+        assert os.read(held, 100) == b"what is in it stays"
+    finally:
+        os.close(held)
+    assert not widen_input("file", str(folder))
+    assert not widen_input("none", str(folder))
+
+
+@pytest.mark.parametrize("step", [1, 7, 24, 25, 1000, 1 << 20])
+def test_a_streams_bytes_come_as_they_arrive_and_in_order_with_frames(step: int) -> None:
+    taken: list[object] = []
+    decoder = Decoder(NONCE, lambda channel: (lambda piece: taken.append(bytes(piece))) if channel == 5 else None)
+    sent = [(Kind.DATA, 5, b"a" * 3000), (Kind.PING, 0, b""), (Kind.DATA, 6, b"whole"), (Kind.DATA, 5, b""), (Kind.DATA, 5, b"b")]
+    data = b"".join(wire.frame(NONCE, n, kind, channel, payload) for n, (kind, channel, payload) in enumerate(sent))
+    for at in range(0, len(data), step):
+        for frame in decoder.feed(data[at : at + step]):
+            taken.append(frame)
+    whole: list[object] = []
+    for one in taken:
+        if isinstance(one, bytes) and whole and isinstance(whole[-1], bytes):
+            whole[-1] += one
+        else:
+            whole.append(one)
+    assert whole == [b"a" * 3000, (Kind.PING, 0, b""), (Kind.DATA, 6, b"whole"), (Kind.DATA, 5, b""), b"b"]
+    assert decoder.buffered == 0
