@@ -108,7 +108,8 @@ class ApprovingEnvironment(WrappedEnvironment):
         self._session: dict[str, Risk] = {}
         for answer in known:
             self._allow(answer.tool, Risk.__members__.get(answer.risk, Risk.low))
-        self._own_approver = inner.approver is None and ask is not None
+        # That of an approving environment above, whose agent has delegated to this one, has approved the delegation alone.
+        self._own_approver = inner.approver in (None, _is_approved) and ask is not None
         if self._own_approver:
             inner.approver = _is_approved
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from sandbox.cli import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY
+from sandbox.cli import DEFAULT_CPUS, DEFAULT_MEMORY
 
 EPILOG = """Examples:
 
@@ -25,7 +25,7 @@ def batch(
     agent: str = typer.Option("coding", help="Agent by name; oracle runs the solutions that the tasks bring."),
     model: str | None = typer.Option(None, help="Model as provider/name; its key comes from the environment."),
     script: Path | None = typer.Option(None, help="A JSON file of replies to follow instead of a model."),
-    image: str = typer.Option(DEFAULT_IMAGE, help="Image of tasks that name none."),
+    image: str | None = typer.Option(None, help="Image of tasks that name none, instead of the agent's own."),
     max_iterations: int = typer.Option(50, help="Steps at most, for each task."),
     max_cost: float | None = typer.Option(None, help="US dollars at most, for each task."),
     max_seconds: float = typer.Option(3600.0, help="Seconds at most, for each task; a task may say less."),

@@ -41,8 +41,8 @@ def show(
 ) -> None:
     """Show what one agent is made of, and its goals with its inputs in their places as <name>."""
     hub = _hub(agents)
-    spec = hub.load(name)
     _tell_problems(hub)
+    spec = hub.load(name)
     whole = {**summary(spec), **details(spec)}
     if as_json:
         _print_json(whole)

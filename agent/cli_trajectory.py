@@ -67,10 +67,11 @@ def exported(run: RecordedRun, form: str) -> str:
 def replay(
     run: str = typer.Argument(..., help=RUN_HELP),
     repo: Path | None = typer.Option(None, help="Folder to start from; it is copied into the sandbox."),
-    image: str = typer.Option(DEFAULT_IMAGE, help="Image of the sandbox."),
+    image: str | None = typer.Option(None, help="Image of the sandbox, instead of the agent's own."),
     memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit of the sandbox, as in 512m or 2g."),
     cpus: float = typer.Option(DEFAULT_CPUS, help="How many processors the sandbox may use."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
+    agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help="Folder of agents beside those there are."),
     log: Path | None = typer.Option(None, help=LOG_HELP),
     as_json: bool = typer.Option(False, "--json", help="Print the differences as JSON."),
 ) -> None:
@@ -81,9 +82,13 @@ def replay(
     from .trajectory.replaying import replay as again
 
     recorded = find(run, log)
-    found = []
+    hub, found = default(agents), []
+    spec = hub.load(recorded.agent) if recorded.agent in hub.names() else None
+    if spec is None:
+        sys.stderr.write(f"there is no agent {recorded.agent!r}: its actions are carried out as far as others have them\n")
+    image = image or (spec.image if spec is not None else None) or DEFAULT_IMAGE
     with scratch_folder() as scratch, _sandbox(repo, scratch, image, memory, cpus, local) as environment:
-        for step, difference in again(recorded, environment, equip_from(default())):
+        for step, difference in again(recorded, environment, equip_from(hub)):
             sys.stderr.write(
                 f"step {step.number} {step.tool or 'no action'}: {'differs' if difference else 'the same'}\n"
             )

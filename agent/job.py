@@ -27,6 +27,7 @@ from .scratch import scratch_folder
 from .show import LiveView, Screen, files
 from .skills import Words, teach
 from .status import RunStatus
+from .terminal_approvals import ask_on, ask_user_on, laid_over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,7 @@ class Job:
 
     ``apply`` writes the changes back to ``repo``, only after a run that finished. ``proofs`` are commands that must
     then exit with 0 in the sandbox. With ``agents_md`` the agent is told what AGENTS.md and the skills of the repository say.
+    ``approve`` (never, risky, always) is what is asked about on the terminal before it is carried out, by delegated agents too.
     """
 
     task: str
@@ -50,6 +52,7 @@ class Job:
     apply: bool = False
     proofs: tuple[str, ...] = ()
     agents_md: bool = False
+    approve: str = "never"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +144,7 @@ def taken(repo: Path | None, scratch: Path, before: Path, screen: Screen) -> Sna
 
 def _run(job: Job, environment: Environment, screen: Screen) -> AgentRun:
     agent = agent_of(job, environment, screen)
+    laid_over(agent, job.approve, ask_on(screen))
     with lineage.within(job.spec.name):
         return until_interrupted(agent, lambda: agent.execute(job.task))
 
@@ -151,12 +155,14 @@ def agent_of(job: Job, environment: Environment, screen: Screen) -> Agent:
     def watched(agent: Agent, setting: Setting) -> None:
         name = setting.spec.name if setting.depth and setting.spec is not None else ""
         agent.hooks.insert(0, LiveView(screen, agent.actions, name))
+        if setting.depth:  # the first agent's own lies outside of its record
+            laid_over(agent, job.approve, ask_on(screen))
 
     agent = build(
         job.spec,
         Setting(
             environment=environment, hub=job.hub, brain=job.brain, budget=job.budget, inputs=job.inputs, language=job.language,
-            on_built=watched,
+            on_built=watched, ask_user=ask_user_on(screen),
         ),
     )  # fmt: skip
     if job.agents_md and job.repo is not None and job.spec.needs_model:

@@ -103,13 +103,21 @@ class AgentOptions:
             task=self.task, repo=self.repo, brain=brain_for(spec, self.model, self.script, budget, replies), budget=budget,
             open_environment=self.opener(kept, spec.image), spec=spec, hub=hub, inputs=inputs,
             language=None if self.language is None else language_of(self.language, {}), apply=self.apply,
-            agents_md=self.agents_md,
+            agents_md=self.agents_md, approve=self.approve,
         )  # fmt: skip
 
     def found(self) -> tuple[Hub, AgentSpec]:
         """All agents there are, and the one that is meant. Raises SandboxError for a name that none has, or without its needs."""
         hub = default(self.agents)
-        spec = hub.load(self.agent or DEFAULT_AGENT)
+        name = self.agent or DEFAULT_AGENT
+        unread = next((p for p in hub.problems if name in p.where), None)
+        if unread is not None:  # another of that name is not the one that is meant
+            raise SandboxError(
+                ErrorCode.invalid_configuration,
+                f"The agent {name!r} cannot be read: {unread.where}: {unread.what}",
+                "Mend the file; gamebox hub ls tells what else cannot be read.",
+            )
+        spec = hub.load(name)
         if spec.needs_repo and self.repo is None:
             raise bad_input(
                 f"The agent {spec.name} works on a repository, and none was named.", "Name its folder with --repo."

@@ -85,8 +85,11 @@ def resume(
     left = check_resumable(before, agent.budget)
     task = [] if before.messages else [{"role": "user", "content": before.task}]  # it was cut off before its first step
     notes = [*task, *([] if same else [{"role": "user", "content": FRESH}]), *([spoken(say)] if say else [])]
+    hidden = agent.environment.hidden.data
     writer.append(
-        ev.RunResumed(fresh=not same, notes=tuple(notes), options=dict(options or {}), budget=asdict(agent.budget))
+        ev.RunResumed(
+            fresh=not same, notes=tuple(hidden(notes)), options=hidden(dict(options or {})), budget=asdict(agent.budget)
+        )
     )
     known = record_of(writer.log, writer.run)
     _laid_around(agent, writer, known, same=same)

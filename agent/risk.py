@@ -41,11 +41,11 @@ _READS = frozenset(
 )
 _WRITES = frozenset({"write", "edit", "make_dir", "move", "kill", "end_session", "delete"})
 _FETCH = r"\b(?:curl|wget|fetch|aria2c|http)\b"
-_SHELL = r"(?:/\S*/)?(?:ba|z|da|k|fi)?sh|python[\d.]*|perl|ruby|node|php|source|eval|xargs"
+_SHELL = r"(?:/\S{0,200}/)?(?:ba|z|da|k|fi)?sh|python[\d.]*|perl|ruby|node|php|source|eval|xargs"
 _DEVICE = r"/dev/(?:sd|nvme|vd|xvd|hd|mmcblk|mem\b|kmem|port\b|disk|dm-|loop|mapper)"
 _HIDDEN_PLACES = (
     r"(?:/etc/(?:shadow|sudoers|gshadow)|(?:^|[\s'\"=/~])\.(?:ssh|aws|gnupg|netrc|git-credentials|npmrc|pypirc|docker/config|kube/config|env)\b"
-    r"|\bid_(?:rsa|ed25519|ecdsa)\b|/proc/\S+/environ|\bprintenv\b|(?:^|[;&|]\s*)env\s*(?:$|[;&|>]))"
+    r"|\bid_(?:rsa|ed25519|ecdsa)\b|/proc/\S{1,80}/environ|\bprintenv\b|(?:^|[;&|]\s*)env\s*(?:$|[;&|>]))"
 )
 _RULES: tuple[tuple[Risk, str, re.Pattern[str]], ...] = tuple(
     (risk, why, re.compile(pattern, re.IGNORECASE | re.MULTILINE))
@@ -53,7 +53,8 @@ _RULES: tuple[tuple[Risk, str, re.Pattern[str]], ...] = tuple(
         (Risk.high, "runs what it fetches", rf"{_FETCH}[^\n;]{{0,500}}\|\s*(?:sudo\s+)?(?:{_SHELL})\b"),
         (Risk.high, "runs what it fetches", rf"(?:{_SHELL})\s+(?:-\w+\s+)*[\"']?(?:<\(|\$\(|`)\s*{_FETCH}"),
         (Risk.high, "runs what it decodes", rf"\b(?:base64|xxd|openssl)\b[^\n;]{{0,500}}\|\s*(?:sudo\s+)?(?:{_SHELL})\b"),
-        (Risk.high, "touches raw devices", rf"(?:\bof=|>\s*|\b(?:mkfs\S*|wipefs|shred|fdisk|parted|dd)\b[^\n;]{{0,300}}){_DEVICE}"),
+        (Risk.high, "touches raw devices",
+         rf"(?:\bof=|>\s*|\b(?:mkfs\S{{0,9}}|wipefs|shred|fdisk|parted|dd)\b[^\n;]{{0,300}}){_DEVICE}"),
         (Risk.high, "makes or wipes a file system", r"\b(?:mkfs(?:\.\w+)?|wipefs|fdisk|parted|sgdisk)\b"),
         (Risk.high, "looks for secrets", _HIDDEN_PLACES),
         (Risk.high, "starts processes without end", r":\s*\(\s*\)\s*\{|\bfork\s*bomb\b"),

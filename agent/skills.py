@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, OperationError
 
 from .actions import Action
+from .frontmatter import AgentFileError, values
 from .goals import Goal
 from .loop import Agent
 
@@ -85,10 +86,10 @@ def goals_of(words: Words) -> list[Goal]:
     """The words as goals after all others; none where the repository says nothing."""
     parts = []
     for found in words.instructions:
-        more = f"\n> [it goes on: read {found.path}]" if found.cut else ""
-        parts.append(f"From {found.path}:\n{quoted(found.text)}{more}")
+        more = f"\n> [it goes on: read {_line(found.path)}]" if found.cut else ""
+        parts.append(f"From {_line(found.path)}:\n{quoted(found.text)}{more}")
     if words.elsewhere:
-        listed = "\n".join(f"> {_plain(path)}" for path in words.elsewhere)
+        listed = "\n".join(f"> {_line(path)}" for path in words.elsewhere)
         parts.append(f"Before you change anything below one of these folders, read what is said there:\n{listed}")
     goals = [Goal(PRIORITY, "words_of_the_repository", "\n\n".join([PREAMBLE, *parts]))] if parts else []
     if words.skills:
@@ -142,6 +143,11 @@ def quoted(text: str) -> str:
 
 def _plain(text: str) -> str:
     return _HIDDEN.sub("", text.replace("\r\n", "\n"))
+
+
+def _line(path: str) -> str:
+    """A path on one line, whatever its names hold: a line of its own would be no word of the repository."""
+    return " ".join(_plain(path).split())
 
 
 def _on_the_way(folder: str) -> list[str]:
@@ -200,14 +206,12 @@ def _skills(environment: Environment, problems: list[str]) -> Iterable[Skill]:
 
 def _skill(head: str, path: str) -> Skill:
     """Raises ValueError for a frontmatter that is none."""
-    import yaml  # only for repositories that have skills
-
+    if not head.strip():
+        raise ValueError("it has no frontmatter with name and description")
     try:
-        fields = yaml.safe_load(head)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ValueError(f"its frontmatter is no YAML: {str(error)[:200]}") from error
-    if not isinstance(fields, Mapping):
-        raise ValueError("it has no frontmatter with name and description")  # noqa: TRY004 - of a file, not of a caller
+        fields = values(head).values  # no aliases: they can grow without bound
+    except AgentFileError as error:
+        raise ValueError(f"its frontmatter cannot be used: {error}") from error
     name, description = fields.get("name"), fields.get("description")
     if not isinstance(name, str) or not NAME.fullmatch(name):
         shown = repr(name[:80]) if isinstance(name, str) else type(name).__name__  # the repr of aliases has no bound

@@ -12,8 +12,10 @@ from sandbox.envelope import jsonable
 from .approvals import Answer, ApprovalPolicy, ApprovalRequest, ApprovingEnvironment, Ask
 from .loop import Agent
 from .recorded import RecordedEnvironment
+from .risk import Risk
 from .show import Screen, main_argument
 
+WORDS = {"approve": "a", "session": "s", "edit": "e", "reject": "r", "later": "l"}
 CHOICES = "[a]pprove, approve for the [s]ession, [e]dit, [r]eject, [l]ater (pauses the run)"
 
 
@@ -24,7 +26,9 @@ def laid_over(agent: Agent, approve: str, ask: Ask | None) -> None:
     inner = agent.environment
     recorder = inner.recorder if isinstance(inner, RecordedEnvironment) else None
     policy = ApprovalPolicy(
-        default="risky" if approve == "risky" else "always", tools={"think": "never", "finish": "never"}
+        default="risky" if approve == "risky" else "always",
+        tools={"think": "never", "finish": "never"},
+        threshold=Risk.unknown,  # what nothing is known of is asked about, too
     )
     agent.environment = ApprovingEnvironment(inner, policy, ask, registry=agent.actions, recorder=recorder)
 
@@ -62,7 +66,8 @@ def _ask(screen: Screen, read: Callable[[], str], request: ApprovalRequest) -> A
     while True:
         screen.line(CHOICES)
         said = read()
-        choice = said.strip().lower()[:1]
+        word = said.strip().lower()
+        choice = word if len(word) < 2 else WORDS.get(word, "?")
         if choice in ("a", "s"):
             return Answer(verdict="approve", for_session=choice == "s")
         if choice == "r":

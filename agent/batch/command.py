@@ -12,11 +12,12 @@ from typing import Any
 from agent.budget import Budget
 from agent.commands import brain_of
 from agent.hub import AgentSpec, Hub, Setting, build, default
+from agent.hub.building import check_inputs
 from agent.loop import Agent
 from agent.model.brain import Brain
 from agent.model.scripted import ScriptedModel
 from agent.show import Screen
-from sandbox.cli import bad_input, print_json, sandbox_of
+from sandbox.cli import DEFAULT_IMAGE, bad_input, print_json, sandbox_of
 from sandbox.environment import Environment
 
 from .oracle import oracle_agent
@@ -38,7 +39,7 @@ class Options:
     model: str | None
     script: Path | None
     budget: Budget
-    image: str
+    image: str | None
     memory: str
     cpus: float
     network: str
@@ -68,6 +69,15 @@ class Options:
             )
         if self.thinks and not all(task.script for task in tasks):
             brain_of(self.model, self.script, self.budget)
+        for task in tasks:
+            if self.spec is not None:
+                check_inputs(self.spec, self.inputs_for(self.spec, task))
+
+    @staticmethod
+    def inputs_for(spec: AgentSpec, task: BatchTask) -> dict[str, Any]:
+        """What the agent is given for a task; the task itself is its input of that name, where it has one."""
+        own = {"task": task.task} if "task" in spec.inputs.get("properties", {}) else {}
+        return {**own, **task.inputs}
 
     def make_brain(self, task: BatchTask) -> Brain:
         """The brain of one task. Raises SandboxError."""
@@ -81,8 +91,10 @@ class Options:
         """The agent of one task. Raises SandboxError."""
         if self.spec is None:
             return oracle_agent(task, environment, budget)
-        setting = Setting(environment=environment, hub=self.hub, brain=brain, budget=budget, inputs=task.inputs)
-        return build(self.spec, setting)
+        inputs = self.inputs_for(self.spec, task)
+        return build(
+            self.spec, Setting(environment=environment, hub=self.hub, brain=brain, budget=budget, inputs=inputs)
+        )
 
     def open_environment(self, task: BatchTask, folder: Path) -> Environment:
         """The sandbox of one task, around a copy of ``folder``. Raises SandboxError."""
@@ -93,8 +105,9 @@ class Options:
         if self.local:  # it works in the folder it is given, and ours must stay as it is: the diff is made against it
             folder = Path(shutil.copytree(folder, folder.with_name(f"{folder.name}-local"), symlinks=True))
         return sandbox_of(
-            task.image or self.image, folder, None if asked == "allow" else asked, task.memory or self.memory,
-            task.cpus or self.cpus, self.local, allow=task.allow if asked == "allow" else (), profile=task.profile,
+            task.image or self.image or (self.spec and self.spec.image) or DEFAULT_IMAGE, folder,
+            None if asked == "allow" else asked, task.memory or self.memory, task.cpus or self.cpus, self.local,
+            allow=task.allow if asked == "allow" else (), profile=task.profile,
         )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from agent.proof import prove
 from sandbox.environment import Environment
-from sandbox.errors import SandboxError
+from sandbox.errors import ErrorCode, SandboxError
 
 from .results import State
 from .tasks import BatchTask, Verifier
@@ -59,7 +59,11 @@ def _verified(task: BatchTask, verifier: Verifier, sandbox: Environment, fresh: 
         folder = task.folder or "."
         copied = Path(between) / "files"
         sandbox.download(folder, copied).unwrap()
-        untouched.run(f"rm -rf -- {shlex.quote(folder)}/* 2>/dev/null; true", session=None).unwrap()
+        emptied = untouched.run(f"find {shlex.quote(folder)} -mindepth 1 -delete", session=None).unwrap()
+        if emptied.exit_code:
+            raise SandboxError(
+                ErrorCode.io_error, f"{folder} could not be emptied: {emptied.output[:500]}", "Look at the image of the task."
+            )
         untouched.upload(copied, folder).unwrap()
         return _run(task, verifier, untouched)
 

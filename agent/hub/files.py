@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .frontmatter import AgentFileError, sections, split, values
+from agent.frontmatter import AgentFileError, sections, split, values
+
 from .hub import Problem
 from .reading import spec_of
 from .spec import AgentSpec

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from agent.frontmatter import AgentFileError, Section, Values
 from agent.goals import Goal
 
 from . import catalogue, templates
-from .frontmatter import AgentFileError, Section, Values
 from .spec import EMPTY, AgentSpec
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")

@@ -183,7 +183,7 @@ def _requested(record: RunRecord, event: ev.ApprovalRequested, _: Logged) -> Non
 
 def _answered(record: RunRecord, event: ev.ApprovalAnswered, _: Logged) -> None:
     record.steps[-1].answered = event
-    if event.for_session:
+    if event.for_session and event.verdict != "reject":
         record.approved.append(event)
 
 

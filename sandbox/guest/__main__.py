@@ -20,13 +20,15 @@ from .spawner import Spawner, become_reaper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
     from .processes import Processes
 
 
 # A host that does not greet within this time is gone.
 GREETING_SECONDS = 120.0
+# What reading a greeting that is none raises.
+_NONE = (wire.WireError, KeyError, TypeError, ValueError, AttributeError)
 
 
 def main() -> None:
@@ -36,9 +38,8 @@ def main() -> None:
         hello, rest = _meet(decoder)
         isolated = bool(hello["isolated"])
         place = _place(hello["place"])
-    except (wire.WireError, KeyError, TypeError, ValueError, AttributeError) as error:
-        print(f"the host's greeting is none: {type(error).__name__}: {error}", file=sys.stderr)
-        os._exit(3)
+    except _NONE as error:
+        _refuse(error)
     out_fd = _take_pipe()
     if isolated:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
@@ -49,11 +50,19 @@ def main() -> None:
     reactor = Reactor()
     setting = {"isolated": isolated, "uid": place.uid, "gid": place.gid}
     spawner = Spawner(reactor, setting, place.interpreter)  # forks: before any thread
-    processes = _serve(reactor, spawner, place, decoder, out_fd, hello, rest)
+    try:
+        processes = _serve(reactor, spawner, place, decoder, out_fd, hello, rest)
+    except _NONE as error:  # a limit that the greeting lacks, say
+        _refuse(error)
     code = reactor.run()
     if not isolated:
         processes.stop_all()
     os._exit(code)
+
+
+def _refuse(error: Exception) -> NoReturn:
+    print(f"the host's greeting is none: {type(error).__name__}: {error}", file=sys.stderr)
+    os._exit(3)
 
 
 def _serve(

@@ -74,7 +74,8 @@ class Questions:
             return "once"
         if answer == "session":
             return "session"
-        self._refused.add((host, port))
+        if ask is self._answers_for:  # else the one who is asked now may say something else
+            self._refused.add((host, port))
         raise RefusedError("no rule opens it, and who was asked about it has refused it", "asked")
 
     async def _said(self, ask: Ask, host: str, port: int, seconds: float) -> object:

@@ -197,6 +197,8 @@ class Egress:
         try:
             rule = rule_for(host, port)
             with self._changing:  # the policy of now: what was denied while the question was open stays so
+                if self._network.ask is not network.ask:  # another network since, which nobody was asked about
+                    return self._network, ""
                 granted = self._network.granted(rule)
                 if answer == "session":
                     self._network, rule = granted, ""

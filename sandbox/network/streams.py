@@ -136,10 +136,16 @@ class Streams:
             self.spawn(look)
         except OSError as error:  # in a thread: the reader's own must not wait for room in the pipe
             log.warning("no connection of a sandbox can be served: %s", error)
-            self.forget(channel)
             found = descriptors.shortage(error)
             refused = {"failed": str(error) if found is None else descriptors.words(found)}
-            threading.Thread(target=self.message, args=(Kind.REPLY, channel, refused), daemon=True).start()
+            threading.Thread(target=self._refuse, args=(channel, refused), daemon=True).start()
+
+    def _refuse(self, channel: int, refused: dict[str, Any]) -> None:
+        """Tell it, and only then forget the channel: so the connections it may ask for bound the threads that tell."""
+        try:
+            self.message(Kind.REPLY, channel, refused)
+        finally:
+            self.forget(channel)
 
     def cut(self, why: str) -> None:
         """The pipe ended: what its connections were joined to is cut too. Those of another pipe may follow."""

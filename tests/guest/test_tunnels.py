@@ -364,7 +364,7 @@ def test_no_byte_beyond_the_limit_is_passed_on_and_each_connection_counts_one_pi
             reader.join(20)
         server.shutdown()
         assert 0 < sum(got) <= most
-        assert most <= allowance.received_bytes + allowance.sent_bytes <= most + connections * wire.FLOW_CHUNK
+        assert most <= allowance.received_bytes + allowance.sent_bytes <= most + connections * wire.MAX_PAYLOAD
 
 
 def test_what_was_sent_before_an_orderly_end_is_not_lost_on_a_slow_reader(echo: int) -> None:

@@ -102,7 +102,7 @@ def test_any_arguments_are_judged(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["curl ", "rm -rf a ", "base64 ", "\"'", "env;", 'bash "$(', 'rm "', "a\\\n", "http |"]
+    "piece", ["/", "mkfs/", "/proc/", "curl ", "rm -rf a ", "base64 ", "\"'", "env;", 'bash "$(', 'rm "', "a\\\n", "http |"]
 )
 def test_long_hostile_commands_are_judged_in_time(piece: str) -> None:
     started = time.monotonic()
@@ -224,6 +224,30 @@ def test_requires_approval_is_asked_once_by_whoever_is_there(sandbox: LocalEnvir
         assert ApprovingEnvironment(nobody, ApprovalPolicy()).execute_action(action, {})["code"] == "approval_refused"
 
 
+def test_what_was_approved_for_the_one_above_is_not_for_those_it_delegates_to(sandbox: LocalEnvironment) -> None:
+    deploy = Action("deploy", lambda: "deployed", "Deploy.", metadata={"requires_approval": True})
+    below = Asked(NO)
+    inner: list[dict[str, Any]] = []
+
+    def delegated() -> str:
+        inner.append(ApprovingEnvironment(sandbox, ApprovalPolicy(), below).execute_action(deploy, {}))
+        return "done"
+
+    above = ApprovingEnvironment(sandbox, ApprovalPolicy(default="always"), Asked(YES))
+    assert above.execute_action(Action("delegate", delegated, "Delegate."), {})["result"] == "done"
+    assert [answer["code"] for answer in inner] == ["approval_refused"]
+    assert len(below.requests) == 1
+    sandbox.approver = None
+
+
+def test_what_nothing_is_known_of_is_asked_about_on_a_terminal(sandbox: LocalEnvironment) -> None:
+    agent = agent_in(sandbox, [])
+    asked = Asked(NO)
+    laid_over(agent, "risky", asked)
+    assert agent.environment.execute_action(Action("ipython", lambda: "ran", "Runs."), {})["code"] == "approval_refused"
+    sandbox.approver = None
+
+
 # --- in recorded runs ------------------------------------------------------------------
 SCRIPT: list[Any] = [{"tool": "run", "args": {"command": "echo x >> done"}}, FINISH]
 
@@ -305,8 +329,8 @@ def test_on_a_terminal() -> None:
         assert ask is not None
         return ask(request)
 
-    assert said("what\n", "a\n") == YES
-    assert said("s\n") == SESSION
+    assert said("what\n", "a\n") == YES == said("abort\n", "annul\n", "approve\n")
+    assert said("s\n") == SESSION == said("stop\n", "skip\n", "session\n")
     assert said("r\n", "not on my disk\n") == Answer(verdict="reject", reason="not on my disk")
     assert said("l\n") == Answer(verdict="later") == said("")
     edited = json.dumps({"command": "ls"})

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.frontmatter import AgentFileError, sections, split, values
 from agent.hub import AgentSpec, Problem
 from agent.hub.files import MAX_BYTES, scan
-from agent.hub.frontmatter import AgentFileError, sections, split, values
 
 HEAD = "---\nname: one\ndescription: One.\n{more}---\n{body}"
 
