@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -33,10 +35,16 @@ class ProcessStream:
         self._room = select.poll()
         self._room.register(self._in, select.POLLOUT)
         os.set_blocking(self._in, False)
+        self._writing = threading.Lock()
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
         """See ``ByteStream``."""
-        return os.write(self._in, data) if self._room.poll(timeout_seconds * 1000) else 0
+        if not self._room.poll(timeout_seconds * 1000):
+            return 0
+        with self._writing:  # once it is closed, the number may be that of another file
+            if self._stdin.closed:
+                raise BrokenPipeError(errno.EPIPE, "the pipe to the guest is closed")
+            return os.write(self._in, data)
 
     def has_room(self, timeout_seconds: float) -> bool:
         """See ``ByteSink``."""
@@ -52,10 +60,11 @@ class ProcessStream:
 
     def close(self) -> None:
         """See ``ByteStream``."""
-        try:
-            self._stdin.close()  # the guest ends at the end of its input, and its output with it
-        except OSError:
-            pass
+        with self._writing:
+            try:
+                self._stdin.close()  # the guest ends at the end of its input, and its output with it
+            except OSError:
+                pass
 
 
 _NONE_HERE = {

@@ -68,7 +68,7 @@ class FrameSender:
         finally:
             with self._calm:
                 self._first -= 1
-                self._calm.notify()
+                self._calm.notify_all()  # several may wait in ``flow``
 
     def flow(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
         """Send one frame of a connection, however long the pipe takes for it. Raises OSError.

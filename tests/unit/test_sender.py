@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,7 @@ from sandbox.docker.stream import AttachStream
 from sandbox.docker.widening import PIPE_BYTES, widen_input
 from sandbox.guest import wire
 from sandbox.guest.wire import Decoder, Kind
+from sandbox.local import ProcessStream
 from sandbox.sender import FrameSender
 
 NONCE = b"12345678"
@@ -109,3 +113,23 @@ def test_a_streams_bytes_come_as_they_arrive_and_in_order_with_frames(step: int)
             whole.append(one)
     assert whole == [b"a" * 3000, (Kind.PING, 0, b""), (Kind.DATA, 6, b"whole"), (Kind.DATA, 5, b""), b"b"]
     assert decoder.buffered == 0
+
+
+def test_what_is_sent_after_the_end_goes_into_no_file_that_has_the_number_since(tmp_path: Path) -> None:
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    stream = ProcessStream(process)
+    assert process.stdin is not None
+    number = process.stdin.fileno()
+    stream.close()
+    with (tmp_path / "other").open("wb") as other:
+        taken = other.fileno() if other.fileno() == number else os.dup2(other.fileno(), number)
+        try:
+            with pytest.raises(BrokenPipeError):
+                stream.send(memoryview(b"frames"), 1.0)
+        finally:
+            if taken != other.fileno():
+                os.close(taken)
+    assert (tmp_path / "other").read_bytes() == b""
+    assert process.stdout is not None
+    with process, process.stdout as output:
+        assert output.read() == b""
