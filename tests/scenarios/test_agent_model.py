@@ -28,6 +28,9 @@ from sandbox.errors import ErrorCode
 
 from .model_server import ModelServer, Reply, call, calls, error, text
 
+# In a worker that had run some thousand other tests, each call of litellm failed while it built its answer (seen once; why is not known).
+pytestmark = pytest.mark.alone
+
 # One cent for a thousand tokens in, two for a thousand out.
 PRICES = {"input_cost_per_token": 1e-5, "output_cost_per_token": 2e-5}
 COST = 100 * 1e-5 + 20 * 2e-5
