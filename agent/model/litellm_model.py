@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -177,10 +178,18 @@ class LiteLLMModel:
         )  # fmt: skip
 
 
+_loading = threading.Lock()
+
+
 def load() -> Any:
     """litellm, quiet and without its own look-ups: it would fetch its price list from the network while being
-    imported.
+    imported. Safe in several threads: its modules import each other in circles, which two threads at once may leave half done.
     """
+    with _loading:
+        return _loaded()
+
+
+def _loaded() -> Any:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     import litellm
 

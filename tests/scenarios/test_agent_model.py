@@ -28,7 +28,8 @@ from sandbox.errors import ErrorCode
 
 from .model_server import ModelServer, Reply, call, calls, error, text
 
-# In a worker that had run some thousand other tests, each call of litellm failed while it built its answer (seen once; why is not known).
+# In a worker that had run some thousand other tests, each call of litellm failed while it built its answer: seen once, and why is
+# not known.
 pytestmark = pytest.mark.alone
 
 # One cent for a thousand tokens in, two for a thousand out.
