@@ -59,7 +59,8 @@ def _verified(task: BatchTask, verifier: Verifier, sandbox: Environment, fresh: 
         folder = task.folder or "."
         copied = Path(between) / "files"
         sandbox.download(folder, copied).unwrap()
-        emptied = untouched.run(f"find {shlex.quote(folder)} -mindepth 1 -delete", session=None).unwrap()
+        there = shlex.quote(folder)
+        emptied = untouched.run(f"mkdir -p {there} && find {there} -mindepth 1 -delete", session=None).unwrap()
         if emptied.exit_code:
             raise SandboxError(
                 ErrorCode.io_error, f"{folder} could not be emptied: {emptied.output[:500]}", "Look at the image of the task."
