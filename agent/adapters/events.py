@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ HEAVY = frozenset({
 })  # fmt: skip
 
 
-class Event:
+class Event(ABC):
     """Base of actions and observations. ``id`` is -1 until the run has given one; ``cause`` is the id of the action answered;
     ``source`` is "agent" or "user".
     """
@@ -53,9 +54,9 @@ class Event:
         """What a model is shown: without ids and times, and without pictures and trees of pages."""
         return self.body({name: value for name, value in self.fields().items() if name not in HEAVY})
 
+    @abstractmethod
     def body(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The type and ``fields``, in the form of actions or of observations."""
-        raise NotImplementedError
 
 
 def stamped(event: Event, data: Mapping[str, Any]) -> None:

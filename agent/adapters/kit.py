@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ OPERATIONS = ("run", "read", "write", "kill", "browse")
 ENDING = frozenset({"stopped", "finished", "error", "paused", "rejected"})
 
 
-class OldAgentKit(Kit, Hooks):
+class OldAgentKit(Kit, Hooks, ABC):
     """One old agent in one environment. ``make`` answers a new agent: called without arguments, or with the one it asks for (see
     the subclass); the agent has ``llm`` afterwards. An agent runs one task after the other; each finds it anew.
     """
@@ -56,13 +57,13 @@ class OldAgentKit(Kit, Hooks):
     def begin(self, task: str) -> None:
         """The first task of a run is known."""
 
+    @abstractmethod
     def decide(self) -> Action:
         """The agent's next action. Raises MalformedActionError for what is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def happened(self, action: Action, observation: Observation) -> None:
         """Tell the agent."""
-        raise NotImplementedError
 
     def actions(self) -> Sequence[OurAction]:
         """See the base class."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
@@ -17,7 +18,7 @@ from .reading import action_from_dict, observation_from_dict
 from .state import State
 
 
-class OldAgent:
+class OldAgent(ABC):
     """The base class of agents of the late contract: a model, ``reset``, and a register of classes by name."""
 
     sandbox_plugins: ClassVar[list[Any]] = []
@@ -26,15 +27,15 @@ class OldAgent:
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
 
+    @abstractmethod
     def step(self, state: State) -> Action:
         """The next action; for subclasses."""
-        raise NotImplementedError
 
     def search_memory(self, query: str) -> list[str]:  # noqa: ARG002 - for subclasses that remember
         """Nothing."""
         return []
 
-    def reset(self) -> None:
+    def reset(self) -> None:  # noqa: B027 - most have nothing to forget
         """Forget the last task; for subclasses."""
 
     @classmethod
