@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from .guest import wire
@@ -69,6 +70,14 @@ class FrameSender:
             with self._calm:
                 self._first -= 1
                 self._calm.notify_all()  # several may wait in ``flow``
+
+    def reroute(self, change: Callable[[], object]) -> bool:
+        """Let ``change`` send the sink another way, once the greeting is answered; False where more than that was sent already."""
+        with self._lock:
+            if self._sequence != 1 or self._unsent:
+                return False
+            change()
+            return True
 
     def flow(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
         """Send one frame of a connection, however long the pipe takes for it. Raises OSError.

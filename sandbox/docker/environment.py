@@ -39,6 +39,7 @@ from .profiles import profile_named
 from .removal import remove
 from .runtime import RuntimeVolume, ensure_runtime, forget_runtime
 from .served import check_attached, check_known
+from .shortcut import shorten
 from .stream import AttachStream
 
 if TYPE_CHECKING:
@@ -162,6 +163,8 @@ class DockerEnvironment(CachingEnvironment):
         }
         transport = self._transport_on(stream)
         facts = transport.open(hello, START_SECONDS)
+        if self._kept is None:
+            shorten(client, self.container_id, facts.get("input_inode"), transport.sender, stream)
         self._transport = transport
         enforcement.check(self.limits, disk, container.places(self.limits), facts)
         self._fill()

@@ -21,7 +21,6 @@ from . import owners
 from .engine import connect, translated
 from .kept import Kept
 from .stream import AttachStream
-from .widening import widen_input
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +119,7 @@ def attach_stream(client: docker.DockerClient, container_id: str) -> AttachStrea
         attached: Any = client.api.attach_socket(
             container_id, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
         )
-    return AttachStream(attached, lambda: widen_input(container_id))
+    return AttachStream(attached)
 
 
 def through_the_door(client: docker.DockerClient, container_id: str) -> AttachStream:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import logging
+import os
 import select
 import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable
+import time
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -22,6 +24,9 @@ CHUNK = 1 << 17
 SEND_BUFFER = 256 * 1024
 # So much is sent where there is any room; more waits for the most of it.
 SHORT = 16 * 1024
+# Of a pipe that long pieces go through: a frame of connections, the longest there are, and another begun. Requests wait behind it.
+PIPE_BYTES = 512 * 1024
+TURN_SECONDS = 0.2
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2
 
@@ -29,12 +34,10 @@ _STDOUT, _STDERR = 1, 2
 class AttachStream:
     """Implements ``transport.ByteStream`` on what docker-py's ``attach_socket`` answers.
 
-    The engine puts an 8-byte header before each piece of output; pieces of stderr go to the log, bounded. ``widen`` is called once,
-    before the first long piece is sent.
+    The engine puts an 8-byte header before each piece of output; pieces of stderr go to the log, bounded.
     """
 
-    def __init__(self, attached: Any, widen: Callable[[], object] | None = None) -> None:
-        self._widen = widen
+    def __init__(self, attached: Any) -> None:
         self._attached = attached  # holds the HTTP response, which would close the socket when it goes
         self._socket: socket.socket = getattr(attached, "_sock", attached)
         # Python looks before each call on a socket with a timeout; this class does so itself, and only where it has to wait.
@@ -50,17 +53,26 @@ class AttachStream:
         self._left = 0
         self._kind = _STDOUT
         self._stderr = bytearray()
+        self._input: int | None = None  # past the engine
+        self._wide = False
         self._close_lock = threading.Lock()
         self._closed = False
 
+    def shorten(self, fd: int) -> None:
+        """Send by ``fd`` from now on, another descriptor of the pipe, which becomes this stream's own. Nothing may be under way."""
+        with self._close_lock:
+            if self._closed:
+                os.close(fd)
+            else:
+                self._input = fd
+
     def send(self, data: memoryview, timeout_seconds: float) -> int:
         """See ``ByteStream``."""
+        if self._input is not None:
+            return self._put(self._input, data, timeout_seconds)
         if len(data) <= SHORT and not self._encrypted:
             with contextlib.suppress(BlockingIOError):
                 return self._socket.send(data)
-        if len(data) > SHORT and self._widen is not None:
-            widen, self._widen = self._widen, None
-            widen()
         if not self._room.poll(timeout_seconds * 1000):
             return 0
         try:
@@ -68,13 +80,27 @@ class AttachStream:
         except BlockingIOError:  # another process holds the socket too, and was faster
             return 0
 
+    def _put(self, fd: int, data: memoryview, timeout_seconds: float) -> int:
+        if len(data) > SHORT and not self._wide:  # not before: what a user may have of longer pipes is bounded
+            self._wide = True
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        until = time.monotonic() + timeout_seconds
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                return os.write(fd, data)
+            left = until - time.monotonic()
+            # In short turns: while a thread waits the pipe cannot be closed, which is what ends the guest.
+            if left <= 0 or (not _ready(fd, min(left, TURN_SECONDS)) and left <= TURN_SECONDS):
+                return 0
+
     def has_room(self, timeout_seconds: float) -> bool:
-        """See ``ByteSink``. The kernel says so when three quarters of its buffer are free."""
-        room = select.poll()  # its own, for another thread may be in ``send``
+        """See ``ByteSink``. Of a socket the kernel says so when three quarters of its buffer are free."""
+        if self._input is not None:
+            return _ready(self._input, timeout_seconds)
         if self._socket.fileno() < 0:
             raise OSError(errno.EBADF, "the stream was released")
-        room.register(self._socket, select.POLLOUT)
-        return bool(room.poll(timeout_seconds * 1000))
+        return _ready(self._socket.fileno(), timeout_seconds)  # a poll of its own, for another thread may be in ``send``
 
     def receive(self, timeout_seconds: float) -> bytes | None:
         """See ``ByteStream``."""
@@ -94,15 +120,18 @@ class AttachStream:
             if self._closed:
                 return
             self._closed = True
-        try:
+        with contextlib.suppress(OSError):  # closed by the other side already
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:  # closed by the other side already
-            pass
+        if self._input is not None:  # others may be about to write: its number is to be nobody else's, and takes nothing any more
+            os.dup2(self._socket.fileno(), self._input, inheritable=False)
 
     def release(self) -> None:
         """Close the descriptor; only when no thread uses the stream any more."""
         self.close()
         self._socket.close()
+        fd, self._input = self._input, None
+        if fd is not None:
+            os.close(fd)
         close = getattr(self._attached, "close", None)
         if close is not None:
             close()
@@ -135,3 +164,10 @@ class AttachStream:
     def _log(self, piece: bytes) -> None:
         self._stderr = (self._stderr + piece)[-8192:]
         log.debug("guest: %s", piece[:2000].decode("utf-8", "backslashreplace"))
+
+
+def _ready(fd: int, timeout_seconds: float) -> bool:
+    """Whether ``fd`` takes bytes, or has come to its end."""
+    room = select.poll()
+    room.register(fd, select.POLLOUT)
+    return bool(room.poll(timeout_seconds * 1000))

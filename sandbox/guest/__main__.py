@@ -92,10 +92,11 @@ def _serve(
     lease = lease_of(hello, decoder.nonce or b"")
     requests = Requests(reactor, link, place, processes, workers)
     listens = bool(hello["isolated"]) and place.limits.get("network") != "bridge"
-    egress = Egress(reactor, link, processes, workers, listens, hello.get("names"), 3)
-    server = Server(reactor, 3, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]))
+    egress = Egress(reactor, link, processes, workers, listens, hello.get("names"), wire.INPUT_FD)
+    server = Server(reactor, wire.INPUT_FD, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]))
     _reap_orphans(reactor)
     facts = enforced([os.fsencode(folder) for folder in disk.get("bounded", ())])
+    facts["input_inode"] = os.fstat(wire.INPUT_FD).st_ino
     link.message(wire.Kind.HELLO, 0, {**greeting(), **facts})
     for kind, channel, payload in rest:
         server.frame(kind, channel, payload)
@@ -135,12 +136,12 @@ def _place(fields: dict[str, Any]) -> Place:
 
 
 def _take_pipe() -> int:
-    """Move the pipe to descriptors 3 and 4, so that nothing inherits it and a stray print cannot break it."""
+    """Move the pipe to descriptors of its own, so that nothing inherits it and a stray print cannot break it."""
     null = os.open("/dev/null", os.O_RDWR)
-    for fd, target in ((0, 3), (1, 4)):
+    for fd, target in ((0, wire.INPUT_FD), (1, wire.OUTPUT_FD)):
         os.dup2(fd, target, inheritable=False)
         os.dup2(null, fd)
-    return 4
+    return wire.OUTPUT_FD
 
 
 def _reap_orphans(reactor: Reactor) -> None:

@@ -31,11 +31,13 @@ WINDOW = 2 * 1024 * 1024
 # Of one connection through the pipe: there may be hundreds, and a guest holds what a stalled program does not take.
 TUNNEL_WINDOW = 512 * 1024
 # What it may grow to where all that came was taken at once; all windows of a sandbox together grow by so much at most.
-MOST_TUNNEL_WINDOW = 1024 * 1024
+MOST_TUNNEL_WINDOW = 2 * 1024 * 1024
 GROWTH_BYTES = 8 * 1024 * 1024
 # Of a connection's frames from the guest: short enough that a frame of something else between two of them is not late.
 FLOW_CHUNK = 128 * 1024 - HEADER.size
 NONCE_BYTES = 8
+# Where the guest of a container has the two ends of the pipe once it has answered a host.
+INPUT_FD, OUTPUT_FD = 3, 4
 # Requests carry at most one written text (8 MiB, six times that in the worst JSON escapes) and some fields.
 MAX_MESSAGE = 64 * 1024 * 1024
 # What a host takes as a reply, unless the request says another.

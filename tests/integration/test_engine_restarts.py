@@ -12,7 +12,7 @@ import pytest
 
 from sandbox import DockerEnvironment, Limits
 from sandbox.docker import engine as engines
-from sandbox.docker import orphans
+from sandbox.docker import orphans, shortcut
 from sandbox.errors import ErrorCode, SandboxError
 
 from .observing import eventually, guest_pid, within
@@ -36,16 +36,23 @@ def _sockets_of_lost_engines() -> Iterator[None]:
 
 
 @pytest.fixture
-def own() -> Iterator[OwnEngine]:
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEngine]:
     with running() as engine:
+        usual(engine, monkeypatch)
         yield engine
 
 
 @pytest.fixture
-def restoring() -> Iterator[OwnEngine]:
+def restoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEngine]:
     """An engine whose containers outlive its restart."""
     with running(live_restore=True) as engine:
+        usual(engine, monkeypatch)
         yield engine
+
+
+def usual(engine: OwnEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let it count as the machine's: what is sent goes past it then (``test_engine_faults`` is about what goes through it)."""
+    monkeypatch.setattr(shortcut, "SOCKETS", (engine.address.removeprefix("unix://"),))
 
 
 def lost_in_a_run(env: DockerEnvironment, fault: Callable[[], object]) -> tuple[Any, float]:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from sandbox.docker.stream import AttachStream
-from sandbox.docker.widening import PIPE_BYTES, widen_input
 from sandbox.guest import wire
 from sandbox.guest.wire import Decoder, Kind
 from sandbox.local import ProcessStream
@@ -39,6 +38,17 @@ def frames(far: socket.socket, count: int) -> list[tuple[int, int, bytes]]:
     return found
 
 
+def test_only_an_answered_greeting_lets_what_follows_take_another_way() -> None:
+    changed: list[int] = []
+    with sender() as (out, _far):
+        assert not out.reroute(lambda: changed.append(0))  # not greeted yet
+        assert out.send(Kind.HELLO, 0, b"{}", time.monotonic() + 5)
+        assert out.reroute(lambda: changed.append(1))
+        assert out.send(Kind.PING, 0, b"", time.monotonic() + 5)
+        assert not out.reroute(lambda: changed.append(2))  # the ping may be under way
+    assert changed == [1]
+
+
 def test_a_request_finds_room_beside_a_connection_that_waits_for_it() -> None:
     with sender() as (out, far):
 
@@ -57,43 +67,6 @@ def test_a_request_finds_room_beside_a_connection_that_waits_for_it() -> None:
         bulk.join(10)
         assert [kind for kind, _, _ in found].index(Kind.REQUEST) < 4
         assert [payload for kind, _, payload in found if kind == Kind.DATA] == [BULK] * 8
-
-
-def test_the_first_long_piece_widens_and_only_that_one() -> None:
-    near, far = socket.socketpair()
-    widened: list[int] = []
-    with near, far:
-        stream = AttachStream(near, lambda: widened.append(1))
-        stream.send(memoryview(b"short"), 1)
-        assert widened == []
-        for _ in range(2):
-            stream.send(memoryview(bytes(1 << 17)), 1)
-            far.recv(1 << 18)
-        assert widened == [1]
-
-
-def test_only_a_pipe_is_widened(tmp_path: object) -> None:
-    import fcntl
-    import os
-    from pathlib import Path
-
-    folder = Path(str(tmp_path))
-    for name in ("pipe", "file", "none"):
-        (folder / name).mkdir()
-    os.mkfifo(folder / "pipe" / "init-stdin")
-    (folder / "file" / "init-stdin").write_bytes(b"")
-    held = os.open(folder / "pipe" / "init-stdin", os.O_RDWR)
-    try:
-        assert fcntl.fcntl(held, fcntl.F_GETPIPE_SZ) < PIPE_BYTES
-        assert widen_input("pipe", str(folder))
-        assert fcntl.fcntl(held, fcntl.F_GETPIPE_SZ) == PIPE_BYTES
-        os.write(held, b"what is in it stays")
-        assert widen_input("pipe", str(folder))
-        assert os.read(held, 100) == b"what is in it stays"
-    finally:
-        os.close(held)
-    assert not widen_input("file", str(folder))
-    assert not widen_input("none", str(folder))
 
 
 @pytest.mark.parametrize("step", [1, 7, 24, 25, 1000, 1 << 20])

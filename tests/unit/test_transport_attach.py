@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import socket
 import struct
 import threading
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.docker.stream import AttachStream
+from sandbox.docker.stream import PIPE_BYTES, AttachStream
 
 
 class Attached:
@@ -116,3 +118,83 @@ def test_closing_wakes_a_reader_and_can_be_repeated() -> None:
         attach.close()
         attach.release()
         assert attached.closed
+
+
+@contextlib.contextmanager
+def shortened() -> Iterator[tuple[AttachStream, int, socket.socket]]:
+    """A stream that sends by a pipe, where that is read, and the engine's end."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with pair() as (attach, engine, _):
+        attach.shorten(write)
+        try:
+            yield attach, read, engine
+        finally:
+            os.close(read)
+
+
+def test_a_shortened_stream_sends_past_the_engine_and_hears_it_as_before() -> None:
+    with shortened() as (attach, read, engine):
+        assert attach.send(memoryview(b"frame"), 1) == 5
+        assert os.read(read, 100) == b"frame"
+        engine.sendall(piece(1, b"answer"))
+        assert attach.receive(5) == b"answer"
+        engine.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            engine.recv(1)
+
+
+def test_its_pipe_grows_with_the_first_long_piece_and_not_before() -> None:
+    with shortened() as (attach, read, _):
+        attach.send(memoryview(bytes(100)), 1)
+        usual = fcntl.fcntl(read, fcntl.F_GETPIPE_SZ)
+        assert usual < PIPE_BYTES
+        assert attach.send(memoryview(bytes(300_000)), 1) == 300_000
+        assert fcntl.fcntl(read, fcntl.F_GETPIPE_SZ) == PIPE_BYTES
+
+
+def test_a_full_pipe_is_waited_for_and_no_longer_than_asked() -> None:
+    with shortened() as (attach, read, _):
+        filled = attach.send(memoryview(bytes(2 * PIPE_BYTES)), 1)
+        assert not attach.has_room(0.01)
+        began = time.monotonic()
+        assert attach.send(memoryview(b"more"), 0.3) == 0
+        assert 0.25 < time.monotonic() - began < 2
+        later = threading.Timer(0.2, os.read, (read, filled))
+        later.start()
+        assert attach.send(memoryview(b"more"), 10) == 4
+        later.join()
+
+
+def test_after_its_end_the_reader_sees_it_and_nothing_more_is_sent() -> None:
+    with shortened() as (attach, read, _):
+        attach.send(memoryview(bytes(2 * PIPE_BYTES)), 1)
+        failed: list[type[Exception]] = []
+
+        def wait() -> None:
+            try:
+                attach.send(memoryview(b"late"), 60)
+            except OSError as error:
+                failed.append(type(error))
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        time.sleep(0.1)
+        attach.close()
+        waiting.join(5)
+        assert failed == [BrokenPipeError]
+        while os.read(read, 1 << 20):
+            pass  # its end
+        with pytest.raises(BrokenPipeError):
+            attach.send(memoryview(b"late"), 1)
+        with pytest.raises(BrokenPipeError):
+            attach.send(memoryview(bytes(100_000)), 1)
+
+
+def test_what_is_closed_before_takes_no_other_way() -> None:
+    read, write = os.pipe()
+    with pair() as (attach, _engine, _):
+        attach.close()
+        attach.shorten(write)
+        assert os.read(read, 1) == b""
+    os.close(read)
