@@ -117,6 +117,7 @@ def kept_one(
     report: Callable[[str], None],
 ) -> GuestEnvironment:
     """The kept sandbox of that id or name, with what these options say of its network. Raises SandboxError."""
+    from .cli import bad_input
     from .docker.environment import DockerEnvironment
 
     rules = policy_of(network or "none", allow) if allow or network is not None else None
@@ -125,5 +126,9 @@ def kept_one(
         known, take_over=take_over, network=rules, cache=cache_in(cache, network or "none"), services=services or None,
         report=report,
     )  # fmt: skip
+    if log is not None and found.network.mode == "bridge":
+        found.close()
+        raise bad_input(f"--network-log {network_log} means nothing in {known}, which is on a bridge: no connection is seen there.",
+                        "Leave it out.")  # fmt: skip
     found.on_connection = log
     return found

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # SO_LINGER with no time: closing resets the connection, so that a cut is not taken for an end.
 RESET = struct.pack("ii", 1, 0)
+# Of what waits for a socket, so much is in one piece.
+KEPT_BYTES = 64 * 1024
 
 
 class Growth:
@@ -57,7 +59,8 @@ class Tunnel:
         self._window = wire.TUNNEL_WINDOW  # what may be sent to the host
         self._growth = growth
         self._granted = wire.TUNNEL_WINDOW  # what the host may have sent that was not taken
-        self._unsent: deque[memoryview] = deque()
+        self._unsent: deque[bytearray] = deque()
+        self._sent_of_first = 0
         self._unsent_bytes = 0
         self._owed = 0
         self._near_ended = False
@@ -88,11 +91,18 @@ class Tunnel:
         if not self._unsent and not self._holds:
             piece = piece[self._sent(piece) :]
         if piece and not self.closed:
-            self._unsent.append(memoryview(bytes(piece)))
-            self._unsent_bytes += len(piece)
+            self._keep(piece)
             if self._unsent_bytes > self._granted:
                 self.cut("beyond the credit")
         self._settle()
+
+    def _keep(self, piece: memoryview) -> None:
+        """Until the socket takes it; with what waits already, for a server may send single bytes."""
+        if self._unsent and len(self._unsent[-1]) + len(piece) <= KEPT_BYTES:
+            self._unsent[-1] += piece
+        else:
+            self._unsent.append(bytearray(piece))
+        self._unsent_bytes += len(piece)
 
     def credit(self, size: int) -> None:
         """The host took ``size`` bytes."""
@@ -197,14 +207,17 @@ class Tunnel:
 
     def _write(self) -> None:
         while self._unsent and not self._holds:
-            sent = self._sent(self._unsent[0])
+            first = self._unsent[0]
+            with memoryview(first) as whole, whole[self._sent_of_first :] as rest:
+                sent = self._sent(rest)
             if self.closed:
                 return
             self._unsent_bytes -= sent
-            if sent < len(self._unsent[0]):
-                self._unsent[0] = self._unsent[0][sent:]
+            self._sent_of_first += sent
+            if self._sent_of_first < len(first):
                 break
             self._unsent.popleft()
+            self._sent_of_first = 0
         self._settle()
 
     def _sent(self, piece: memoryview) -> int:

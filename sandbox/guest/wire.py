@@ -124,7 +124,8 @@ class Decoder:
             if len(self._buffer) < HEADER.size:
                 return
             kind, channel, length = self._header(view)
-            if kind == Kind.DATA and length and self.taker is not None and (take := self.taker(channel)) is not None:
+            asked = self.taker if kind == Kind.DATA and length and len(self._buffer) == HEADER.size else None
+            if asked is not None and (take := asked(channel)) is not None:
                 self._take, self._left = take, length
                 self._done()
                 continue

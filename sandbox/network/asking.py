@@ -25,7 +25,7 @@ class Questions:
     def __init__(self) -> None:
         self._answers_for: Ask | None = None
         self._refused: set[tuple[str, int]] = set()
-        self._open: dict[tuple[str, int], asyncio.Task[Answer]] = {}
+        self._open: dict[tuple[Ask, str, int], asyncio.Task[Answer]] = {}
         self._turn = asyncio.Lock()
         self._asked = 0
         self._returned: threading.Event | None = None
@@ -40,20 +40,22 @@ class Questions:
         if ask is not self._answers_for:
             self._answers_for = ask
             self._refused.clear()
-        key = (host, port)
-        if key in self._refused:
+        if (host, port) in self._refused:
             raise RefusedError("no rule opens it, and who was asked about it has refused it", "asked")
+        key = (ask, host, port)
         if key not in self._open:
-            if self._asked >= most:
-                why = f"no rule opens it, and {self._asked} questions were asked about such hosts, the most there may be"
-                raise RefusedError(why, "limit", "network_questions")
-            self._asked += 1
-            task = self._open[key] = asyncio.ensure_future(self._put(ask, host, port, seconds, needed))
+            self._check(most)
+            task = self._open[key] = asyncio.ensure_future(self._put(ask, host, port, seconds, most, needed))
             task.add_done_callback(lambda done: self._over(key, done))
         # To its end also where the client has gone: a person may be at it.
         return await asyncio.shield(self._open[key])
 
-    def _over(self, key: tuple[str, int], done: asyncio.Task[Answer]) -> None:
+    def _check(self, most: int) -> None:
+        if self._asked >= most:
+            why = f"no rule opens it, and {self._asked} questions were asked about such hosts, the most there may be"
+            raise RefusedError(why, "limit", "network_questions")
+
+    def _over(self, key: tuple[Ask, str, int], done: asyncio.Task[Answer]) -> None:
         self._open.pop(key, None)
         if not done.cancelled():
             done.exception()  # who waited for it may be gone
@@ -65,10 +67,13 @@ class Questions:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _put(self, ask: Ask, host: str, port: int, seconds: float, needed: Callable[[], bool]) -> Answer:
+    async def _put(
+        self, ask: Ask, host: str, port: int, seconds: float, most: int, needed: Callable[[], bool]
+    ) -> Answer:  # fmt: skip
         async with self._turn:
             if not needed():  # the rules were changed, or an earlier answer has opened it
                 return None
+            self._check(most)  # others that waited for their turn may have been put meanwhile
             answer = await self._said(ask, host, port, seconds)
         if answer == "once":
             return "once"
@@ -82,6 +87,7 @@ class Questions:
         """What it answered, whatever that is. Raises RefusedError."""
         if self._returned is not None and not self._returned.is_set():
             raise RefusedError("no rule opens it, and who is asked has not answered an earlier question", "asked")
+        self._asked += 1
         answered: concurrent.futures.Future[object] = concurrent.futures.Future()
         # Not of a pool: one that never answers would hold up the end of this process.
         self._returned = threading.Event()

@@ -127,7 +127,7 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         self._give_credit()
 
     # --- the sandbox ------------------------------------------------------------------
-    def take(self, payload: bytes) -> None:
+    def take(self, payload: bytes | bytearray) -> None:
         """The sandbox sent this; its amount was checked against the credit."""
         self.last_active = time.monotonic()
         if self._transport is None or self._transport.is_closing() or self._near_ended:

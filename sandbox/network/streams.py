@@ -43,6 +43,8 @@ class _Account:
     # Looks for the way that the guest wants, in the loop.
     looking: asyncio.Task[None] | None = None
     answered: Callable[[dict[str, Any]], None] | None = None
+    # What came and was not taken in the loop yet: bytes, for pieces of one byte each would fill this host's memory.
+    come: bytes | bytearray = b""
 
 
 class Streams:
@@ -89,11 +91,7 @@ class Streams:
             fields, _ = unpack_message(payload)
             self.in_loop(lambda: answered(fields))
         elif kind == Kind.DATA and payload and not account.ended:
-            with self._lock:
-                account.room -= len(payload)
-            if account.room < 0:
-                raise WireError("a connection's bytes beyond their credit")
-            self._with(channel, lambda relay: relay.take(payload))
+            self._take_data(channel, account, payload)
         elif kind == Kind.CREDIT and len(payload) == 4:
             self._take_credit(channel, account, int.from_bytes(payload, "big"))
         elif kind == Kind.END and not account.ended:
@@ -104,6 +102,28 @@ class Streams:
             self.in_loop(lambda: self._cancelled(channel))
         else:
             raise WireError(f"frame of kind {kind} on a connection")
+
+    def _take_data(self, channel: int, account: _Account, payload: bytes) -> None:
+        with self._lock:
+            account.room -= len(payload)
+            under_way = bool(account.come)
+            if not under_way:
+                account.come = payload
+            elif isinstance(account.come, bytearray):
+                account.come += payload
+            else:
+                account.come = bytearray(account.come) + payload
+        if account.room < 0:
+            raise WireError("a connection's bytes beyond their credit")
+        if not under_way:
+            self.in_loop(lambda: self._pass_on(channel, account))
+
+    def _pass_on(self, channel: int, account: _Account) -> None:
+        with self._lock:
+            come, account.come = account.come, b""
+        relay = self._relays.get(channel)
+        if relay is not None:
+            relay.take(come)
 
     def _take_credit(self, channel: int, account: _Account, size: int) -> None:
         """The guest took bytes. It says so in steps: a flood of small ones could fill this host's memory."""

@@ -11,6 +11,7 @@ import socket
 import socketserver
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from sandbox.guest import wire
 from sandbox.guest.link import Link
 from sandbox.guest.proxy import Proxy
 from sandbox.guest.reactor import Reactor
-from sandbox.guest.tunnel import Growth
+from sandbox.guest.tunnel import Growth, Tunnel
 from sandbox.guest.tunnels import Tunnels
 from sandbox.limits import Limits
 from sandbox.network import dialling
@@ -30,6 +31,8 @@ from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.egress import Egress
 from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
+from sandbox.network.relay import Relay
+from sandbox.network.streams import Streams
 
 # The proxy has one port: tests that make one must not run side by side.
 pytestmark = pytest.mark.xdist_group("proxy port")
@@ -578,6 +581,66 @@ def test_a_guest_that_talks_nonsense_on_a_connection_breaks_the_protocol(frames:
     finally:
         answering.set()
         egress.streams.close()
+
+
+def test_what_waits_for_a_stalled_program_costs_its_bytes_however_they_came() -> None:
+    """A server that sends single bytes to a program that reads none."""
+    near, far = socket.socketpair()
+    with near, far:
+        reactor = Reactor()
+        read, write = os.pipe()
+        tunnel = Tunnel(reactor, Link(reactor, write, NONCE), 1, near, Growth(), lambda: None)
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        tunnel.take(memoryview(bytes(100_000)))
+        tracemalloc.start()
+        try:
+            for number in range(200_000):
+                tunnel.take(memoryview(bytes([number % 251])))
+            assert tracemalloc.get_traced_memory()[0] < 2 * 200_000
+        finally:
+            tracemalloc.stop()
+        assert not tunnel.closed
+        far.settimeout(5)
+        came = b""
+        while len(came) < 300_000:
+            came += far.recv(1 << 16)
+            tunnel._write()
+        assert came[100_000:] == bytes(number % 251 for number in range(200_000))
+        tunnel.cut(tell=False)
+    os.close(read)
+    os.close(write)
+
+
+def test_single_bytes_that_wait_in_the_host_cost_their_bytes() -> None:
+    """A guest that sends as small pieces as there are, faster than they go on."""
+    sent: list[bytes] = []
+    streams = Streams(lambda *_: None, None)  # type: ignore[arg-type]
+    held = threading.Event()
+    relay = Relay(1, lambda *_: None)
+    relay.take = lambda payload: sent.append(bytes(payload))  # type: ignore[method-assign]
+    try:
+        streams.expect(1, lambda _: None)
+        streams._relays[1] = relay
+        streams.in_loop(lambda: _ignore(held.wait(20)))
+        tracemalloc.start()
+        for number in range(200_000):
+            streams.take(wire.Kind.DATA, 1, bytes([number % 251]))
+        assert tracemalloc.get_traced_memory()[0] < 2 * 200_000
+        tracemalloc.stop()
+        held.set()
+        deadline = time.monotonic() + 10
+        while sum(map(len, sent)) < 200_000 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert b"".join(sent) == bytes(number % 251 for number in range(200_000))
+    finally:
+        tracemalloc.stop()
+        held.set()
+        streams._relays.clear()
+        streams.close()
+
+
+def _ignore(_: object) -> None:
+    """A call with no answer."""
 
 
 def test_connections_that_are_asked_for_and_given_up_again_and_again_are_bounded() -> None:

@@ -88,6 +88,22 @@ def test_questions_are_bounded_and_the_limit_is_named() -> None:
     assert [(one.kind, one.about) for one in said[5:]] == [("limit", "network_questions")] * 45
 
 
+def test_what_was_never_put_counts_towards_no_limit_and_another_callable_is_asked_itself() -> None:
+    first, other = Asked("once", 0.1), Asked(None)
+
+    async def many() -> list[Any]:
+        questions = Questions()
+        unneeded = await gathered(*(tried(questions, first, f"{n}.test", needed=False, most=3) for n in range(10)))
+        both = await gathered(tried(questions, first, "a.test", most=3), tried(questions, other, "a.test", most=3))
+        return [*unneeded, *both]
+
+    *unneeded, one, two = asyncio.run(many())
+    assert unneeded == [None] * 10
+    assert one == "once"
+    assert isinstance(two, RefusedError)
+    assert (first.hosts, other.hosts) == (["a.test"], ["a.test"])
+
+
 def test_one_that_hangs_is_a_refusal_in_time_and_is_asked_nothing_more_before_it_has_returned() -> None:
     free = threading.Event()
     hosts: list[str] = []
