@@ -39,7 +39,6 @@ fuzz: venv ## both ends of the pipe against FRAMES=100000 mutated frames each (S
 soak: setup ## sandboxes under commands, files, transfers and faults for MINUTES=60, every answer checked (SEED=1)
 	@.venv/bin/python -m tests.soak --minutes $(MINUTES) --seed $(SEED)
 
-lock: ## renew requirements.lock from pyproject.toml (needs uv)
-	@command -v uv >/dev/null || { echo "make lock needs uv on the PATH: install it, for example with pipx install uv" >&2; exit 1; }
-	uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+lock: venv ## renew requirements.lock from pyproject.toml
+	.venv/bin/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
 	    --custom-compile-command "make lock" --group dev pyproject.toml --output-file requirements.lock --quiet

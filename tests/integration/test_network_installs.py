@@ -18,7 +18,7 @@ from sandbox.envelope import Success
 from sandbox.results.commands import RunResult
 from tests.servers import git, sockets
 from tests.servers.authority import Authority
-from tests.servers.packages import cargo_registry, debian_repository, npm_package, python_index
+from tests.servers.packages import cargo_registry, debian_repository, go_proxy, npm_package, python_index
 from tests.servers.site import Site
 
 from .made_images import remove_image
@@ -208,6 +208,24 @@ def test_cargo(docker_env: Make, place: Place) -> None:
     assert "403" in refused(env, again, "crates.example.com")
 
 
+def test_go(docker_env: Make, place: Place) -> None:
+    """The versions, the module and its go.mod; what go does of this without its compiler."""
+    go = program("go")
+    modules = place.add("modules")
+    modules.files = go_proxy("example.org/note", "v1.0.0", 'package note\n\nconst Note = "from go"\n')
+    env = docker_env(network=place.network("modules"), ca_bundle=place.authority.bundle)
+    env.upload(go, "/tmp/goroot/bin/go").unwrap()
+    env.write("/tmp/go.env", f"export GOROOT=/tmp/goroot GOSUMDB=off GOFLAGS=-mod=mod GOPROXY={place.url('modules')}\n").unwrap()
+    env.write("go.mod", "module example.org/x\n\ngo 1.18\n\nrequire example.org/note v1.0.0\n").unwrap()
+    fetch = ". /tmp/go.env && /tmp/goroot/bin/go mod download"
+    ran(env, fetch)
+    assert "from go" in ran(env, "cat ~/go/pkg/mod/example.org/note@v1.0.0/note.go").stdout
+    assert "/example.org/note/@v/v1.0.0.zip" in [one.path for one in modules.asked]
+    env.network = place.network()
+    said = refused(env, f"chmod -R u+w ~/go && rm -rf ~/go go.sum && {fetch}", "modules.example.com")
+    assert "is refused by the sandbox: no rule opens it" in said
+
+
 def test_uv(docker_env: Make, place: Place) -> None:
     uv = program("uv")
     index, files = place.add("index"), place.add("files")
@@ -222,8 +240,7 @@ def test_uv(docker_env: Make, place: Place) -> None:
     assert "tunnel error" in said  # it shows no reason: the notice has it
 
 
-def test_cargo_and_go_are_told(docker_env: Make, place: Place) -> None:
-    """They are not in the image: what they read is there."""
+def test_what_cargo_and_go_read_is_there(docker_env: Make, place: Place) -> None:
     env = docker_env(network=place.network(), ca_bundle=place.authority.bundle)
     told = dict(line.split("=", 1) for line in ran(env, "env").stdout.splitlines() if "=" in line)
     assert told["HTTPS_PROXY"] == told["https_proxy"] == told["HTTP_PROXY"]

@@ -93,6 +93,22 @@ def debian_repository(folder: Path, name: str, version: str, program: str) -> di
     return {"/Packages": listed, "/Release": release.encode(), f"/{made.name}": content}
 
 
+def go_proxy(module: str, version: str, source: str) -> dict[str, bytes]:
+    """What a Go module proxy has of one module: its versions, and of one version the facts, the go.mod and the archive."""
+    manifest = f"module {module}\n\ngo 1.18\n"
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for path, text in {"go.mod": manifest, "note.go": source}.items():
+            archive.writestr(f"{module}@{version}/{path}", text)
+    base = f"/{module}/@v"
+    return {
+        f"{base}/list": f"{version}\n".encode(),
+        f"{base}/{version}.info": json.dumps({"Version": version, "Time": "2024-01-01T00:00:00Z"}).encode(),
+        f"{base}/{version}.mod": manifest.encode(),
+        f"{base}/{version}.zip": target.getvalue(),
+    }
+
+
 def cargo_registry(name: str, version: str, source: str, registry_url: str) -> dict[str, bytes]:
     """What a sparse registry has of one crate: its settings, the crate's page and its archive."""
     manifest = f'[package]\nname = "{name}"\nversion = "{version}"\nedition = "2021"\n'
