@@ -21,6 +21,12 @@ _CSI_END = re.compile(rb"[\x18\x1a\x1b\x40-\xff]")
 _STRING_END = re.compile(rb"[\x07\x18\x1a]|\x1b\\?|\xc2(?:\x9c|\Z)")
 _CANCEL = (b"\x18", b"\x1a")
 _KNOWN_CSI = re.compile(rb"\??[0-9;:]*")
+# How many parameters pyte takes of those it knows, where that is bounded; more are left out, as xterm does. It draws nothing for
+# questions (c, n), which nobody answers here.
+_TAKEN = {**dict.fromkeys(b"@ABCDEFGJKLMPXadeg", 1), **dict.fromkeys(b"Hfr", 2), **dict.fromkeys(b"hlm", MOST_BYTES)}
+_PRIVATE = b"hlJK"
+# What may be erased of the screen and of a line; another number erases nothing.
+_ERASED = {b"J": b"0123", b"K": b"012"}
 _TITLE = re.compile(rb"[012];")
 # C0 within a sequence takes effect at once: bell, backspace, tab, the line ends.
 _EFFECTIVE = bytes(range(7, 14))
@@ -93,7 +99,7 @@ class Sequences:
         if final == b"b" and self._body.isdigit() and len(self._body) <= 4:
             shown += self._last * min(int(self._body), MOST_REPEATED)
         elif len(self._body) < MOST_BYTES and _KNOWN_CSI.fullmatch(self._body):
-            shown += b"\x1b[" + self._body.replace(b":", b";") + final
+            shown += _taken(bytes(self._body.replace(b":", b";")), final)
         return found.end()
 
     def _string(self, data: bytes, at: int, shown: bytearray) -> int:
@@ -124,3 +130,14 @@ class Sequences:
 
     def _keep(self, piece: bytes) -> None:
         self._body += piece[: MOST_BYTES - len(self._body)]
+
+
+def _taken(body: bytes, final: bytes) -> bytes:
+    """The sequence as far as pyte takes it: it raises over every other, and the text behind it would be lost."""
+    private, numbers = body[:1] == b"?", body.lstrip(b"?").split(b";")
+    most = _TAKEN.get(final[0], 0)
+    if not most or (private and final not in _PRIVATE):
+        return b""
+    if final in _ERASED and (numbers[0].lstrip(b"0") or b"0") not in [b"%c" % one for one in _ERASED[final]]:
+        return b""
+    return b"\x1b[" + b"?" * private + b";".join(numbers[:most]) + final

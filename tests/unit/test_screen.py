@@ -97,6 +97,28 @@ def test_whatever_came_before_a_reset_and_what_comes_after_are_two_things(data: 
     assert drawing.shown()["text"] == "\n  last wörds"
 
 
+@pytest.mark.parametrize(
+    "body", [b"", b"?", b"?1", b"1", b"5", b"1;2", b"?1;2", b"1;2;3;4;5;6;7", b"?;", b":", b"?4:5", b"00", b"9" * 900]
+)
+def test_no_sequence_takes_the_text_behind_it_along(body: bytes) -> None:
+    for final in range(0x40, 0x7F):
+        drawing = Drawing()
+        drawing.feed(b"\x1b[%s%c\x1b[H\x1b[2J\x1b[mbehind" % (body, final), time.monotonic() + 60)
+        assert (drawing.shown()["text"], drawing.skipped) == ("behind", 0), chr(final)
+
+
+def test_what_erases_erases_that_and_no_more() -> None:
+    def drawn(sequence: bytes) -> str:
+        drawing = Drawing()
+        drawing.feed(b"one\r\ntwo\x1b[2D" + sequence, time.monotonic() + 60)
+        return str(drawing.shown()["text"])
+
+    assert drawn(b"\x1b[K") == drawn(b"\x1b[?K") == drawn(b"\x1b[0;7K") == "one\nt"
+    assert drawn(b"\x1b[2J") == drawn(b"\x1b[02J") == ""
+    assert drawn(b"\x1b[9J") == drawn(b"\x1b[7K") == drawn(b"\x1b[?4m") == "one\ntwo"
+    assert drawn(b"\x1b[1;1;9Hx") == "xne\ntwo"
+
+
 def test_a_title_without_end_takes_no_memory() -> None:
     sequences = Sequences()
     for _ in range(100):
