@@ -13,6 +13,7 @@ from typing import Any
 
 from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
 from .guest import wire
+from .guest.wire import Kind
 from .hints import word_fault
 
 # Over an operation's own deadline, silence is reported.
@@ -117,6 +118,25 @@ class Pending:
         self.wake()
 
     # --- frames ------------------------------------------------------------------
+    def take(self, kind: int, channel: int, payload: bytes, assembler: wire.Assembler) -> None:
+        """A frame of the guest on this request's channel. Raises WireError for what the protocol does not allow."""
+        if kind == Kind.REPLY or (kind == Kind.HELLO and self.reply is None):
+            self.reply = wire.unpack_message(assembler.finish(channel, payload))
+        elif kind == Kind.PART and payload:
+            if assembler.add(channel, payload, self.limit):
+                self.extend()
+                return
+            self.error = too_long(self.limit)  # the guest says so itself, unless somebody took it over
+        elif kind == Kind.DATA and payload and self.takes:
+            self.take_data(payload)
+        elif kind == Kind.CREDIT and len(payload) == 4 and self.sends:
+            self.take_credit(int.from_bytes(payload, "big"))
+        elif kind == Kind.NOTICE:
+            self.take_notice(payload)
+        else:
+            raise wire.WireError(f"frame of kind {kind} from the guest that nothing asked for")
+        self.wake()
+
     def take_credit(self, size: int) -> None:
         """The guest took ``size`` bytes of the stream to it. Raises WireError."""
         with self.changed:

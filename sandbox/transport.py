@@ -19,7 +19,7 @@ from .exchange import Exchange
 from .guest import wire
 from .guest.calling import ANSWER_BYTES
 from .guest.wire import Kind
-from .pending import GRACE_SECONDS, Pending, too_long
+from .pending import GRACE_SECONDS, Pending
 from .resuming import Asks, ByteStream, Cut, Keep
 from .sender import Carried, FrameSender
 from .watching import Watch
@@ -79,6 +79,7 @@ class Transport:
         self._asks = Asks()
         self._hello = Pending(0, MAX_REPLY_BYTES, None)
         self._streams: Carried | None = None
+        self._turn: Callable[[], None] | None = None
         self._reader = threading.Thread(target=self._read, name="gamebox-transport", daemon=True)
 
     def open(self, hello: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
@@ -98,6 +99,11 @@ class Transport:
     def carry(self, streams: Carried) -> None:
         """Let connections use the pipe too; before ``open``."""
         self._streams = streams
+
+    def route(self, turn: Callable[[], None]) -> None:
+        """Ask the guest to answer another way; ``turn`` is called by the reader when the last that comes by this one is taken."""
+        self._turn = turn
+        self.offer(Kind.ROUTE, 0)
 
     def close(self, *, detach: bool = False) -> None:
         """End the pipe; requests under way fail with reason ``closed``. ``detach`` tells a kept sandbox that its host goes."""
@@ -325,26 +331,16 @@ class Transport:
         if self._streams is not None and (kind == Kind.OPEN or self._streams.takes(channel)):
             self._streams.take(kind, channel, payload)
             return
+        if kind == Kind.ROUTE and self._turn is not None:
+            turn, self._turn = self._turn, None
+            turn()
+            return
         if kind == Kind.DETACH and self._keep is not None:
             raise wire.WireError("the sandbox does not understand its host any more")
         pending = self._hello if kind == Kind.HELLO else self._pending.get(channel)
         if pending is None or pending.error is not None:  # answered or given up; its parts are dropped
             self._assembler.drop(channel)
             return
-        if kind == Kind.REPLY or (kind == Kind.HELLO and pending.reply is None):
-            pending.reply = wire.unpack_message(self._assembler.finish(channel, payload))
-            self._violations = 0 if kind == Kind.REPLY else self._violations
-        elif kind == Kind.PART and payload:
-            if self._assembler.add(channel, payload, pending.limit):
-                pending.extend()
-                return
-            pending.error = too_long(pending.limit)  # the guest says so itself, unless somebody took it over
-        elif kind == Kind.DATA and payload and pending.takes:
-            pending.take_data(payload)
-        elif kind == Kind.CREDIT and len(payload) == 4 and pending.sends:
-            pending.take_credit(int.from_bytes(payload, "big"))
-        elif kind == Kind.NOTICE:
-            pending.take_notice(payload)
-        else:
-            raise wire.WireError(f"frame of kind {kind} from the guest that nothing asked for")
-        pending.wake()
+        pending.take(kind, channel, payload, self._assembler)
+        if kind == Kind.REPLY:
+            self._violations = 0

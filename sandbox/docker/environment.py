@@ -164,7 +164,7 @@ class DockerEnvironment(CachingEnvironment):
         transport = self._transport_on(stream)
         facts = transport.open(hello, START_SECONDS)
         if self._kept is None:
-            shorten(client, self.container_id, facts.get("input_inode"), transport.sender, stream)
+            shorten(client, self.container_id, facts.get("pipes"), transport, stream)
         self._transport = transport
         enforcement.check(self.limits, disk, container.places(self.limits), facts)
         self._fill()

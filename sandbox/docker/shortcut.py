@@ -1,7 +1,8 @@
-"""The guest's input opened by the host itself, past the engine and its shim: where all are of one machine and this is root.
+"""The guest's pipes opened by the host itself, past the engine and its shim: where all are of one machine and this is root.
 
-It is the same pipe, whose reading end the guest has; bytes take one copy into it and not five, and nobody is woken on the way. Only
-for an engine behind the usual socket: who puts another one there may want to see, or to stop, what goes by.
+The input is the same pipe as before, whose reading end the guest has; the output is another one, which the guest has made for this.
+Bytes take one copy into a pipe and not five, and nobody is woken on the way. Only for an engine behind the usual socket: who puts
+another one there may want to see, or to stop, what goes by.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pathlib import Path
 import docker
 
 from sandbox.errors import SandboxError
-from sandbox.guest.wire import INPUT_FD
-from sandbox.sender import FrameSender
+from sandbox.guest.wire import INPUT_FD, SHORTCUT_FD
+from sandbox.transport import Transport
 
 from .engine import translated
 from .stream import AttachStream
@@ -25,35 +26,35 @@ SOCKETS = ("/var/run/docker.sock", "/run/docker.sock")
 
 
 def shorten(
-    client: docker.DockerClient, container_id: str, inode: object, sender: FrameSender, stream: AttachStream
+    client: docker.DockerClient, container_id: str, pipes: object, transport: Transport, stream: AttachStream
 ) -> None:
-    """Have ``stream`` send past the engine where that can be; it works without, more slowly.
+    """Have ``transport``, whose guest answered its greeting on ``stream``, go past the engine where that can be.
 
-    ``inode`` is what the guest said of its input when it answered the greeting.
+    ``pipes`` is what the guest said of its pipes then: their inodes. It works without, more slowly.
     """
+    if not (isinstance(pipes, list) and len(pipes) == 2) or os.geteuid() != 0 or not _is_usual(client):
+        return
     with contextlib.suppress(SandboxError), translated():
-        way = open_input(client, container_id, inode)
-        if way is not None and not sender.reroute(lambda: stream.shorten(way)):
-            os.close(way)
-
-
-def open_input(client: docker.DockerClient, container_id: str, inode: object) -> int | None:
-    """A descriptor, not blocking, of the pipe that the guest of a container reads; None where there is no such way.
-
-    Raises docker-py's errors.
-    """
-    if os.geteuid() != 0 or getattr(client.api, "base_url", "") != "http+docker://localhost" or not _is_usual(client):
-        return None
-    return opened(int(client.api.inspect_container(container_id)["State"]["Pid"]), container_id, inode)
+        pid = int(client.api.inspect_container(container_id)["State"]["Pid"])
+        found = opened(pid, container_id, pipes)
+        if found is None:
+            return
+        into, out_of = found
+        if not transport.sender.reroute(lambda: stream.shorten(into)):
+            os.close(into)
+            os.close(out_of)
+            return
+        stream.offer(out_of)
+        transport.route(stream.turn)
 
 
 def _is_usual(client: docker.DockerClient) -> bool:
-    adapter = client.api.get_adapter(client.api.base_url)
-    return getattr(adapter, "socket_path", None) in SOCKETS
+    base_url = str(client.api.base_url)
+    return base_url == "http+docker://localhost" and getattr(client.api.get_adapter(base_url), "socket_path", None) in SOCKETS
 
 
-def opened(pid: int, container_id: str, inode: object) -> int | None:
-    """See ``open_input``.
+def opened(pid: int, container_id: str, inodes: list[object]) -> tuple[int, int] | None:
+    """Descriptors, not blocking, of a guest's input to write to and of its output to read from; None where there are none.
 
     ``pid`` is of the engine's namespace, which need not be this one, and it need not be the guest's: some runtimes have a process
     of their own there, with a kernel or a whole machine between it and what it runs.
@@ -63,13 +64,21 @@ def opened(pid: int, container_id: str, inode: object) -> int | None:
         held.callback(os.close, process)
         if container_id not in Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace"):
             return None
-        # What the guest has there is looked at before it is opened: to open a device may do something.
-        found = os.open(f"/proc/{pid}/fd/{INPUT_FD}", os.O_PATH | os.O_CLOEXEC)
-        held.callback(os.close, found)
-        state = os.fstat(found)
-        if not stat.S_ISFIFO(state.st_mode) or state.st_ino != inode or _ended(process):
+        pipes = []
+        for number, inode in zip((INPUT_FD, SHORTCUT_FD), inodes, strict=True):
+            # What the guest has there is looked at before it is opened: to open a device may do something.
+            pipes.append(os.open(f"/proc/{pid}/fd/{number}", os.O_PATH | os.O_CLOEXEC))
+            held.callback(os.close, pipes[-1])
+            state = os.fstat(pipes[-1])
+            if not stat.S_ISFIFO(state.st_mode) or state.st_ino != inode:
+                return None
+        if _ended(process):
             return None
-        return os.open(f"/proc/self/fd/{found}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        into = os.open(f"/proc/self/fd/{pipes[0]}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return into, os.open(f"/proc/self/fd/{pipes[1]}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            os.close(into)
     return None
 
 

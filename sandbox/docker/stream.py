@@ -18,7 +18,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 SEND_SECONDS = 30.0
-CHUNK = 1 << 17
+CHUNK = 1 << 18
 # The kernel doubles it. A frame of connections, the longest there are, is to fit into three quarters of that at once: the engine is
 # woken once for it, and nobody has to wait for its end.
 SEND_BUFFER = 256 * 1024
@@ -27,6 +27,7 @@ SHORT = 16 * 1024
 # Of a pipe that long pieces go through: a frame of connections, the longest there are, and another begun. Requests wait behind it.
 PIPE_BYTES = 512 * 1024
 TURN_SECONDS = 0.2
+LAST_WORDS_SECONDS = 1.0
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2
 
@@ -53,7 +54,10 @@ class AttachStream:
         self._left = 0
         self._kind = _STDOUT
         self._stderr = bytearray()
-        self._input: int | None = None  # past the engine
+        # Past the engine.
+        self._input: int | None = None
+        self._output: int | None = None
+        self._offered: int | None = None
         self._wide = False
         self._close_lock = threading.Lock()
         self._closed = False
@@ -65,6 +69,16 @@ class AttachStream:
                 os.close(fd)
             else:
                 self._input = fd
+
+    def offer(self, fd: int) -> None:
+        """What the guest may write to instead; from ``turn`` on it is read. It becomes this stream's own."""
+        self._offered = fd
+
+    def turn(self) -> None:
+        """Read there from now on; called by who reads. The engine's end is the end all the same."""
+        self._output, self._offered = self._offered, None
+        if self._output is not None:
+            self._poll.register(self._output, select.POLLIN)
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
         """See ``ByteStream``."""
@@ -108,11 +122,28 @@ class AttachStream:
             buffered = getattr(self._socket, "pending", lambda: 0)()  # of a TLS connection
             if not buffered and not self._poll.poll(timeout_seconds * 1000):
                 return None
+            if self._output is not None and (output := self._read(self._output)) is not None:
+                return output
             size = self._socket.recv_into(self._buffer)
             if not size:
                 return b""
-            if output := self._unwrap(self._buffer[:size]):
+            if (output := self._unwrap(self._buffer[:size])) and self._output is None:
                 return output
+
+    def _read(self, fd: int) -> bytes | None:
+        """What came past the engine; None where it is the engine that has something. At the end its last words are waited for."""
+        try:
+            size = os.readv(fd, [self._buffer])
+        except BlockingIOError:
+            return None
+        if not size:
+            self._poll.unregister(fd)
+            until = time.monotonic() + LAST_WORDS_SECONDS
+            while (left := until - time.monotonic()) > 0 and self._poll.poll(left * 1000):
+                if not (more := self._socket.recv_into(self._buffer)):
+                    break
+                self._unwrap(self._buffer[:more])
+        return bytes(self._buffer[:size])
 
     def close(self) -> None:
         """See ``ByteStream``."""
@@ -129,9 +160,10 @@ class AttachStream:
         """Close the descriptor; only when no thread uses the stream any more."""
         self.close()
         self._socket.close()
-        fd, self._input = self._input, None
-        if fd is not None:
-            os.close(fd)
+        for fd in (self._input, self._output, self._offered):
+            if fd is not None:
+                os.close(fd)
+        self._input = self._output = self._offered = None
         close = getattr(self._attached, "close", None)
         if close is not None:
             close()

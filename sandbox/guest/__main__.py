@@ -16,6 +16,7 @@ from . import kernel, wire
 from .context import Place
 from .places import settle
 from .reactor import Reactor
+from .shortcut import Shortcut
 from .spawner import Spawner, become_reaper
 
 TYPE_CHECKING = False
@@ -41,7 +42,9 @@ def main() -> None:
     except _NONE as error:
         _refuse(error)
     out_fd = _take_pipe()
+    shortcut = None
     if isolated:
+        shortcut = Shortcut() if hello.get("keep") is None else None
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         os.setgroups([])
         settle(hello.get("disk") or {}, place)
@@ -51,7 +54,7 @@ def main() -> None:
     setting = {"isolated": isolated, "uid": place.uid, "gid": place.gid}
     spawner = Spawner(reactor, setting, place.interpreter)  # forks: before any thread
     try:
-        processes = _serve(reactor, spawner, place, decoder, out_fd, hello, rest)
+        processes = _serve(reactor, spawner, place, decoder, out_fd, hello, rest, shortcut)
     except _NONE as error:  # a limit that the greeting lacks, say
         _refuse(error)
     code = reactor.run()
@@ -67,7 +70,7 @@ def _refuse(error: Exception) -> NoReturn:
 
 def _serve(
     reactor: Reactor, spawner: Spawner, place: Place, decoder: wire.Decoder, out_fd: int, hello: dict[str, Any],
-    rest: list[tuple[int, int, bytes]],
+    rest: list[tuple[int, int, bytes]], shortcut: Shortcut | None,
 ) -> Processes:  # fmt: skip
     """Put the parts together and answer the HELLO."""
     from .disk import DiskWatch
@@ -93,10 +96,11 @@ def _serve(
     requests = Requests(reactor, link, place, processes, workers)
     listens = bool(hello["isolated"]) and place.limits.get("network") != "bridge"
     egress = Egress(reactor, link, processes, workers, listens, hello.get("names"), wire.INPUT_FD)
-    server = Server(reactor, wire.INPUT_FD, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]))
+    server = Server(reactor, wire.INPUT_FD, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]), shortcut)
     _reap_orphans(reactor)
     facts = enforced([os.fsencode(folder) for folder in disk.get("bounded", ())])
-    facts["input_inode"] = os.fstat(wire.INPUT_FD).st_ino
+    if shortcut is not None:
+        facts["pipes"] = [os.fstat(wire.INPUT_FD).st_ino, shortcut.inode]
     link.message(wire.Kind.HELLO, 0, {**greeting(), **facts})
     for kind, channel, payload in rest:
         server.frame(kind, channel, payload)
@@ -137,10 +141,12 @@ def _place(fields: dict[str, Any]) -> Place:
 
 def _take_pipe() -> int:
     """Move the pipe to descriptors of its own, so that nothing inherits it and a stray print cannot break it."""
+    os.dup2(0, wire.INPUT_FD, inheritable=False)
+    os.dup2(1, wire.OUTPUT_FD, inheritable=False)
     null = os.open("/dev/null", os.O_RDWR)
-    for fd, target in ((0, wire.INPUT_FD), (1, wire.OUTPUT_FD)):
-        os.dup2(fd, target, inheritable=False)
-        os.dup2(null, fd)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
     return wire.OUTPUT_FD
 
 

@@ -16,6 +16,7 @@ from .link import Link
 from .processes import Processes
 from .reactor import Reactor
 from .requests import Requests
+from .shortcut import Shortcut
 from .wire import Kind
 
 TYPE_CHECKING = False
@@ -35,7 +36,8 @@ class Server:
     """
 
     def __init__(self, reactor: Reactor, in_fd: int, decoder: wire.Decoder, link: Link, processes: Processes,
-                 requests: Requests, egress: Egress, lease: Lease, isolated: bool) -> None:  # fmt: skip
+                 requests: Requests, egress: Egress, lease: Lease, isolated: bool,
+                 shortcut: Shortcut | None = None) -> None:  # fmt: skip
         self._reactor = reactor
         self._in = in_fd
         self._decoder = decoder
@@ -45,6 +47,7 @@ class Server:
         self._requests = requests
         self._egress = egress
         self._assembler = wire.Assembler()
+        self._shortcut = shortcut
         self._lease = lease
         self._keeper = lease if isinstance(lease, Keeper) else None
         self._broken = self._late = False
@@ -148,6 +151,8 @@ class Server:
             self._requests.cancel(key)
         elif kind == Kind.PING:
             self._link.frame(Kind.PONG, key, payload[:64])
+        elif kind == Kind.ROUTE and self._shortcut is not None:
+            self._shortcut.take(self._link)
         elif self._keeper is not None:
             self._kept_frame(self._keeper, kind, key, payload)
 

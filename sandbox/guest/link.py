@@ -46,6 +46,7 @@ class Link:
         self._watched = False
         self._epoch = 0
         self._farewells: dict[int, bytes] = {}
+        self._next_fd: int | None = None
         self.lost = False
         os.set_blocking(out_fd, False)
 
@@ -94,6 +95,20 @@ class Link:
                 return True
             self._thirsty.append(call)
             return False
+
+    def reroute(self, out_fd: int) -> None:
+        """Write to ``out_fd`` behind the frame under way and one that says so. Only in the reactor's thread."""
+        os.set_blocking(out_fd, False)
+        with self._lock:
+            if not self.lost:
+                said = wire.frame(self._nonce, self._sequence, wire.Kind.ROUTE, 0)
+                self._sequence += 1
+                self._unsent = memoryview(bytes(self._unsent) + said)
+                self._next_fd = out_fd
+                self._pump()
+            waiting = self._is_waiting()
+        if waiting:
+            self._reactor.hand_over(self._watch)
 
     def restart(self, nonce: bytes, answer: bytes, out_fd: int) -> None:
         """Serve another host from now on, on ``out_fd``: ``answer`` stands between the last frame before and the first to it.
@@ -173,14 +188,19 @@ class Link:
         with self._lock:
             self._pump()
             if self._unsent and not self.lost:
+                if not self._watched:  # another way was taken, and is full too
+                    self._watched = True
+                    self._reactor.watch(self._fd, select.EPOLLOUT, self._writable)
                 return
-            self._watched = False
-            self._reactor.unwatch(self._fd)
+            if self._watched:
+                self._watched = False
+                self._reactor.unwatch(self._fd)
 
     def _pump(self) -> None:
         """Write until the pipe is full or nothing is left; the lock is held."""
         while not self.lost:
             if not self._unsent:
+                self._turn()
                 head = self._next()
                 if head is None:
                     return
@@ -196,6 +216,14 @@ class Link:
                 self._clear()
                 return
             self._unsent = self._unsent[sent:]
+
+    def _turn(self) -> None:
+        """Take the new way, if there is one; the lock is held, and nothing is under way."""
+        if self._next_fd is not None:
+            if self._watched:  # it is watched again where it is full
+                self._reactor.unwatch(self._fd)
+                self._watched = False
+            self._fd, self._next_fd = self._next_fd, None
 
     def _next(self) -> tuple[int, int, bytes | memoryview] | None:
         """The next frame, in turns of the two queues; the lock is held."""

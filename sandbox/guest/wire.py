@@ -36,8 +36,9 @@ GROWTH_BYTES = 8 * 1024 * 1024
 # Of a connection's frames from the guest: short enough that a frame of something else between two of them is not late.
 FLOW_CHUNK = 128 * 1024 - HEADER.size
 NONCE_BYTES = 8
-# Where the guest of a container has the two ends of the pipe once it has answered a host.
-INPUT_FD, OUTPUT_FD = 3, 4
+# Where the guest of a container has the two ends of the pipe once it has answered a host, and what that may read instead of the
+# second (see ``shortcut``).
+INPUT_FD, OUTPUT_FD, SHORTCUT_FD = 3, 4, 5
 # Requests carry at most one written text (8 MiB, six times that in the worst JSON escapes) and some fields.
 MAX_MESSAGE = 64 * 1024 * 1024
 # What a host takes as a reply, unless the request says another.
@@ -62,6 +63,7 @@ class Kind(IntEnum):
     NOTICE = 11
     DETACH = 12
     OPEN = 13
+    ROUTE = 14
 
 
 _KINDS = frozenset(int(k) for k in Kind)

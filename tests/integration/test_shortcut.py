@@ -23,8 +23,11 @@ pytestmark = pytest.mark.engine
 
 
 def takes_it(env: DockerEnvironment) -> bool:
-    assert env._stream is not None
-    return env._stream._input is not None
+    assert env.run("true").ok  # what is answered after the greeting comes the new way, if there is one
+    stream = env._stream
+    assert stream is not None
+    assert (stream._input is None) == (stream._output is None)
+    return stream._input is not None
 
 
 @pytest.fixture(scope="module")
@@ -40,37 +43,53 @@ def test_a_sandbox_of_this_machine_has_it(sandbox: DockerEnvironment) -> None:
     text = "x" * 500_000
     assert sandbox.write("long.txt", text).ok
     assert sandbox.run("wc -c < long.txt").unwrap().stdout.strip() == "500000"
+    assert sandbox.run("cat long.txt", keep_output_bytes=1 << 20).unwrap().stdout == text
 
 
-def inode(pid: int) -> int:
-    return os.stat(f"/proc/{pid}/fd/3").st_ino
+def inodes(pid: int) -> list[object]:
+    return [os.stat(f"/proc/{pid}/fd/{number}").st_ino for number in (3, 5)]
 
 
-def test_nothing_else_is_opened(sandbox: DockerEnvironment, tmp_path: Path) -> None:
-    pid, ident = guest_pid(sandbox), sandbox.container_id
-    way = shortcut.opened(pid, ident, inode(pid))
-    assert way is not None
-    os.close(way)
-    assert shortcut.opened(pid, "f" * 64, inode(pid)) is None  # the number is another container's
-    assert shortcut.opened(pid, ident, inode(pid) + 1) is None  # not the pipe that the guest speaks of
-    assert shortcut.opened(pid, ident, None) is None
-    assert shortcut.opened(os.getpid(), ident, inode(pid)) is None
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    assert shortcut.opened(gone.pid, ident, inode(pid)) is None
+def waiting_for_its_host(env: DockerEnvironment) -> tuple[int, list[object]]:
+    """Process id of a guest that still offers its pipe, and the inodes of its pipes."""
+    pid = guest_pid(env)
+    return pid, inodes(pid)
 
 
-def test_no_file_in_the_place_of_the_pipe_is_opened(sandbox: DockerEnvironment, tmp_path: Path) -> None:
-    """A process whose group names the container, as another runtime's own process has it, and a file where the pipe would be."""
+def test_nothing_else_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EngineProxy() as proxy:
+        monkeypatch.setenv("DOCKER_HOST", proxy.address)
+        with DockerEnvironment(limits=SMALL) as env:
+            (pid, pipes), ident = waiting_for_its_host(env), env.container_id
+            found = shortcut.opened(pid, ident, pipes)
+            assert found is not None
+            for each in found:
+                os.close(each)
+            assert shortcut.opened(pid, "f" * 64, pipes) is None  # the number is another container's
+            assert shortcut.opened(pid, ident, [pipes[1], pipes[0]]) is None  # not the pipes that the guest speaks of
+            assert shortcut.opened(pid, ident, [pipes[0], None]) is None
+            assert shortcut.opened(os.getpid(), ident, pipes) is None
+            with subprocess.Popen(["true"]) as gone:
+                gone.wait()
+            assert shortcut.opened(gone.pid, ident, pipes) is None
+            descriptors = len(os.listdir("/proc/self/fd"))
+            for _ in range(20):
+                shortcut.opened(pid, ident, [pipes[0], 1])
+            assert len(os.listdir("/proc/self/fd")) == descriptors
+            assert env.run("echo hi").unwrap().stdout == "hi\n"
+
+
+def test_no_file_in_the_place_of_a_pipe_is_opened(tmp_path: Path) -> None:
+    """A process whose group names the container, as another runtime's own process has it, and files where the pipes would be."""
     file = tmp_path / "file"
     file.write_bytes(b"")
-    program = "import os, sys, time; os.dup2(os.open(sys.argv[1], os.O_RDWR), 3); print(flush=True); time.sleep(60)"
+    program = "import os, sys, time\nfor n in 3, 5: os.dup2(os.open(sys.argv[1], 2), n)\nprint(flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", program, str(file)], stdout=subprocess.PIPE) as other:
         try:
             assert other.stdout is not None
             other.stdout.readline()
-            group = Path(f"/proc/{other.pid}/cgroup").read_text().strip() or "0::/"
-            assert shortcut.opened(other.pid, group[-3:], file.stat().st_ino) is None
+            group = Path(f"/proc/{other.pid}/cgroup").read_text().strip()
+            assert shortcut.opened(other.pid, group[-3:], inodes(other.pid)) is None
         finally:
             other.kill()
 

@@ -198,3 +198,43 @@ def test_what_is_closed_before_takes_no_other_way() -> None:
         attach.shorten(write)
         assert os.read(read, 1) == b""
     os.close(read)
+
+
+def test_from_its_turn_on_what_comes_past_the_engine_is_read_and_of_the_engine_only_its_end_and_complaints() -> None:
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    with pair() as (attach, engine, _):
+        attach.offer(read)
+        os.write(write, b"second")
+        engine.sendall(piece(1, b"first"))
+        assert attach.receive(5) == b"first"
+        assert attach.receive(0.05) is None  # not yet its turn
+        attach.turn()
+        assert attach.receive(5) == b"second"
+        engine.sendall(piece(1, b"unasked") + piece(2, b"complaint"))
+        assert attach.receive(0.1) is None
+        assert attach.stderr == "complaint"
+        os.write(write, b"third")
+        engine.shutdown(socket.SHUT_WR)
+        assert attach.receive(5) == b"third"
+        assert attach.receive(5) == b""
+    os.close(write)
+
+
+def test_the_last_words_are_heard_where_the_pipe_ends_first() -> None:
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    with pair() as (attach, engine, _):
+        attach.offer(read)
+        attach.turn()
+        os.close(write)
+
+        def late() -> None:
+            engine.sendall(piece(2, b"why it ended"))
+            engine.shutdown(socket.SHUT_WR)
+
+        later = threading.Timer(0.2, late)
+        later.start()
+        assert attach.receive(5) == b""
+        assert attach.stderr == "why it ended"
+        later.join()
