@@ -161,15 +161,22 @@ class DockerEnvironment(CachingEnvironment):
             "keep": hello_keep,
             "names": for_guest(self._names()),
         }
-        transport = self._transport_on(stream)
-        facts = transport.open(hello, START_SECONDS)
-        if self._kept is None:
-            shorten(client, self.container_id, facts.get("pipes"), transport, stream)
+        transport, facts = self._met(client, stream, hello)
         self._transport = transport
         enforcement.check(self.limits, disk, container.places(self.limits), facts)
         self._fill()
         self._detaches = self._keep
         return transport
+
+    def _met(
+        self, client: docker.DockerClient, stream: AttachStream, hello: dict[str, Any]
+    ) -> tuple[Transport, dict[str, Any]]:
+        """The guest, greeted, and what it answered. Of a kept sandbox the way is the engine's, which outlives this process."""
+        transport = self._transport_on(stream)
+        facts = transport.open(hello, START_SECONDS)
+        if self._kept is None:
+            shorten(client, self.container_id, facts.get("pipes"), transport, stream)
+        return transport, facts
 
     def _create(
         self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk
