@@ -99,9 +99,7 @@ def _serve(
     server = Server(reactor, wire.INPUT_FD, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]), shortcut)
     _reap_orphans(reactor)
     facts = enforced([os.fsencode(folder) for folder in disk.get("bounded", ())])
-    if shortcut is not None:
-        facts["pipes"] = [os.fstat(wire.INPUT_FD).st_ino, shortcut.inode]
-    link.message(wire.Kind.HELLO, 0, {**greeting(), **facts})
+    link.message(wire.Kind.HELLO, 0, {**greeting(), **facts, **({} if shortcut is None else shortcut.offer())})
     for kind, channel, payload in rest:
         server.frame(kind, channel, payload)
     return processes

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Shortcut:
-    """Made before anything else opens descriptors: the host looks for its reading end by number, and for ``inode``."""
+    """Made before anything else opens descriptors: the host looks for its reading end by number, and for its inode."""
 
     def __init__(self) -> None:
         self._write: int | None = None
@@ -21,7 +21,11 @@ class Shortcut:
             os.dup2(read, wire.SHORTCUT_FD, inheritable=False)
             os.close(read)
         self._write = write
-        self.inode = os.fstat(write).st_ino
+        self._inode = os.fstat(write).st_ino
+
+    def offer(self) -> dict[str, list[int]]:
+        """What the host is told of it: the inodes of the pipes that it would write to and read from."""
+        return {"pipes": [os.fstat(wire.INPUT_FD).st_ino, self._inode]}
 
     def take(self, link: Link) -> None:
         """The host has opened it: the answer to that is the last that goes the long way."""
