@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from sandbox.envelope import Failure, jsonable
 from sandbox.environment import ActionLike, Environment
@@ -103,15 +103,22 @@ class ApprovingEnvironment(WrappedEnvironment):
     ) -> None:
         super().__init__(inner)
         self.policy, self.ask = policy, ask
-        self._registry, self._recorder = registry or ActionRegistry(), recorder
-        known = recorder.resumed.approved if recorder is not None and recorder.resumed is not None else []
+        self._registry = registry or ActionRegistry()
+        self._recorder: Recorder | None = None
         self._session: dict[str, Risk] = {}
-        for answer in known:
-            self._allow(answer.tool, Risk.__members__.get(answer.risk, Risk.low))
+        if recorder is not None:
+            self.around(inner, recorder)
         # That of an approving environment above, whose agent has delegated to this one, has approved the delegation alone.
         self._own_approver = inner.approver in (None, _is_approved) and ask is not None
         if self._own_approver:
             inner.approver = _is_approved
+
+    def around(self, inner: Environment, recorder: Recorder) -> Self:
+        """The same around ``inner``, which ``recorder`` records: what waits, and what was answered, is in the log from here on."""
+        self.inner, self._recorder = inner, recorder
+        for answer in recorder.resumed.approved if recorder.resumed is not None else ():
+            self._allow(answer.tool, Risk.__members__.get(answer.risk, Risk.low))
+        return self
 
     def execute_action(self, action: ActionLike, args: Any) -> dict[str, Any]:
         """See the base class."""
@@ -189,8 +196,17 @@ class ApprovingEnvironment(WrappedEnvironment):
             fits, problem = self._fits(action, answer.args)
             if not fits or answer.args is None:
                 return invalid_arguments(action.name, problem, getattr(action, "parameters", {}))
-            return _with_edit(self._handed_over(action, answer.args), answer.args)
+            return self._with_edit(self._handed_over(action, answer.args), answer.args)
         return self._handed_over(action, args)
+
+    def _with_edit(self, envelope: dict[str, Any], args: Mapping[str, Any]) -> dict[str, Any]:
+        said = str(self.hidden.data(jsonable(args)))[:2000]  # masked before it is cut: no mask finds a part of a secret
+        notice = {
+            "code": "arguments_edited",
+            "message": f"The user changed the arguments before the call was carried out: {said}",
+            "hint": "",
+        }
+        return {**envelope, "notices": [*envelope.get("notices", ()), notice]}
 
     def _handed_over(self, action: ActionLike, args: Mapping[str, Any]) -> dict[str, Any]:
         token = _approved.set(True)
@@ -224,15 +240,6 @@ def _is_approved(name: str, args: Mapping[str, Any]) -> bool:  # noqa: ARG001 - 
 def _answer_of(event: ev.ApprovalAnswered) -> Answer:
     verdict: Verdict = "edit" if event.verdict == "edit" else "approve" if event.verdict == "approve" else "reject"
     return Answer(verdict=verdict, args=event.args, reason=event.reason)
-
-
-def _with_edit(envelope: dict[str, Any], args: Mapping[str, Any]) -> dict[str, Any]:
-    notice = {
-        "code": "arguments_edited",
-        "message": f"The user changed the arguments before the call was carried out: {str(jsonable(args))[:2000]}",
-        "hint": "",
-    }
-    return {**envelope, "notices": [*envelope.get("notices", ()), notice]}
 
 
 def _rejected(action: ActionLike, reason: str, rating: Rating | None) -> dict[str, Any]:

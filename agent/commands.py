@@ -102,21 +102,44 @@ def tell(outcome: Outcome, screen: Screen) -> None:
         screen.line(f"hint: {getattr(error, 'hint', '')}")
     for path in outcome.skipped:
         screen.line(f"not brought back: {path}", "yellow")
+    if outcome.unrecorded:
+        screen.line(f"the end of the run {outcome.recorded} could not be recorded", "red")
     if outcome.kept:
+        _tell_kept(outcome, screen)
+    if not outcome.kept or outcome.diff is not None:
+        _tell_changes(outcome, screen)
+
+
+def _tell_kept(outcome: Outcome, screen: Screen) -> None:
+    """How to get at the sandbox that is still there."""
+    run = outcome.recorded
+    if outcome.resumable:
         how = "paused" if outcome.run.status is RunStatus.paused else "cut off"
-        screen.line(f"{how}; go on with: gamebox runs resume {outcome.recorded}", "yellow")
-        screen.line(f"or end its sandbox, and forget it: gamebox runs rm {outcome.recorded}", "yellow")
-    elif outcome.interrupted:
+        screen.line(f"{how}; go on with: gamebox runs resume {run}", "yellow")
+        screen.line(f"or end its sandbox, and forget it: gamebox runs rm {run}", "yellow")
+        return
+    _tell_refusal(outcome, screen)
+    screen.line("what it changed could not be brought back, and its sandbox is kept:", "yellow")
+    screen.line(f"look into it with gamebox run --in run-{run} -- ls, end it with gamebox rm run-{run}", "yellow")
+
+
+def _tell_changes(outcome: Outcome, screen: Screen) -> None:
+    if outcome.interrupted:
         screen.line("interrupted; the sandbox is gone and nothing was written back", "yellow")
+    elif outcome.refused is not None:
+        _tell_refusal(outcome, screen)
     elif outcome.diff is None:
         screen.line("no diff: the sandbox could not be read any more", "red")
-    elif outcome.refused is not None:
-        screen.line(f"error: {outcome.refused.message} ({outcome.refused.code.value})", "red")
-        screen.line(f"hint: {outcome.refused.hint}")
     elif outcome.applied:
         screen.line(f"{files(outcome.changes)} written back", "green")
     else:
         screen.line(f"{files(outcome.changes)} changed")
+
+
+def _tell_refusal(outcome: Outcome, screen: Screen) -> None:
+    if outcome.refused is not None:
+        screen.line(f"error: {outcome.refused.message} ({outcome.refused.code.value})", "red")
+        screen.line(f"hint: {outcome.refused.hint}")
 
 
 def _tell_result(outcome: Outcome, screen: Screen) -> None:

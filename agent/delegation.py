@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,9 @@ from .budget import Budget, Usage, current_meter
 from .hooks import Hooks, Step
 from .loop import Agent
 from .memory import Memory
+from .recorded import current_recorder
 from .registry import ActionRegistry
-from .resuming import execute_as_part
+from .resuming import execute_as_part, next_part
 from .run import AgentRun
 from .sessions import OwnSessions
 from .status import RunStatus, StopRun
@@ -46,6 +47,7 @@ class Delegation:
         self._max_depth = max_depth
         self._child: Agent | None = None
         self._cancelled = threading.Event()
+        self._pause: StopRun | None = None
         own = setting.spec.name if setting.spec is not None else ""
         names = setting.hub.names() if agents is None else agents
         found = [setting.hub.load(name) for name in names if name != own] if self.is_allowed else []
@@ -61,6 +63,8 @@ class Delegation:
     def delegate(self, agent: str, inputs: Mapping[str, Any]) -> Success[Any] | Failure[Any]:
         """Run ``agent`` to its end. A success only if it finished; else a failure with the same result: status, outputs, summary,
         usage, run_id. Nothing is started for inputs that do not fit, and where nothing of the budget is left.
+
+        Asked again by a run that was cut off or paused here, the agent goes on where it was. One that is paused pauses this one.
         """
         spec = self.agents.get(agent)
         if spec is None:
@@ -69,7 +73,7 @@ class Delegation:
                 f"There is no agent {agent[:200]!r} to delegate to.",
                 f"Choose one of: {', '.join(self.agents) or 'none, do it yourself'}.",
             )
-        with lineage.within(agent) as run:
+        with lineage.within(agent, next_part()) as run:
             sessions = OwnSessions(self._setting.environment, run.run_id, self._own_name())
             try:
                 child = self._built(spec, inputs, sessions)
@@ -85,8 +89,12 @@ class Delegation:
             child.cancel()
 
     def hooks(self) -> Hooks:
-        """For the runs of this agent: a new run is not cancelled any more."""
-        return _Anew(self._cancelled)
+        """For the runs of this agent: a new run is not cancelled any more, and one whose agent below is paused is paused."""
+        return _Around(self._cancelled, self._taken_pause)
+
+    def _taken_pause(self) -> StopRun | None:
+        pause, self._pause = self._pause, None
+        return pause
 
     def _built(self, spec: AgentSpec, inputs: Mapping[str, Any], sessions: OwnSessions) -> Agent:
         setting = self._setting
@@ -113,14 +121,19 @@ class Delegation:
         )
 
     def _run(self, child: Agent, spec: AgentSpec, inputs: Mapping[str, Any], sessions: OwnSessions) -> AgentRun:
-        self._child = child
+        self._child, above, run = child, current_recorder(), None
         try:
-            return execute_as_part(child, task_of(spec, inputs), name=spec.name)
+            part = None if above is None else sessions.prefix
+            run = execute_as_part(child, task_of(spec, inputs), name=spec.name, run=part)
         finally:
             self._child = None
             for kit in getattr(child.environment, "kits", ()):
                 kit.close()
-            sessions.end()
+            if above is None or (run is not None and not above.is_stopping):  # else it goes on in them
+                sessions.end()
+        if run.status is RunStatus.paused:
+            self._pause = StopRun(f"{spec.name} is paused: {run.reason}", RunStatus.paused, run.result)
+        return run
 
     def _outcome(self, spec: AgentSpec, run: AgentRun, run_id: str) -> Success[Any] | Failure[Any]:
         result = {
@@ -215,10 +228,16 @@ class _PassedOn(Hooks):
             raise StopRun("The agent above was cancelled.", RunStatus.cancelled)
 
 
-class _Anew(Hooks):
-    def __init__(self, cancelled: threading.Event) -> None:
-        self._cancelled = cancelled
+class _Around(Hooks):
+    def __init__(self, cancelled: threading.Event, paused: Callable[[], StopRun | None]) -> None:
+        self._cancelled, self._paused = cancelled, paused
 
     def on_step_start(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
         if step.number == 1:
             self._cancelled.clear()
+            self._paused()
+
+    def on_result(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
+        pause = self._paused()
+        if pause is not None:
+            raise pause

@@ -31,13 +31,16 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBegan(Event):
-    """The first event of a run. ``options`` are what is needed to make its agent and sandbox again, ``budget`` its limits."""
+    """The first event of a run. ``options`` are what is needed to make its agent and sandbox again, ``budget`` its limits, ``step``
+    that of the run above in which it began; 0 for one that is no part of another.
+    """
 
     durable = True
     task: str
     agent: str = ""
     options: JSON = field(default_factory=dict)
     budget: JSON = field(default_factory=dict)
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +167,8 @@ class ConnectionClosed(Event):
 class RunResumed(Event):
     """A run that had stopped goes on. ``fresh`` says that its sandbox is a new one, ``options`` what else is different now.
 
-    ``notes`` are messages that are added to the memory: at once, or after the step that it goes on in the middle of.
+    ``notes`` are messages that are added to the memory: at once, or after the step that it goes on in the middle of. ``usage`` and
+    ``seconds`` are what was used until then, without what the parts that are still open have used: they tell that themselves.
     """
 
     durable = True
@@ -172,11 +176,13 @@ class RunResumed(Event):
     notes: tuple[JSON, ...] = ()
     options: JSON = field(default_factory=dict)
     budget: JSON = field(default_factory=dict)
+    usage: JSON = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
-    """How it ended, with what all its parts used. A paused run has this event, too: RunResumed may follow."""
+    """How it ended, with what it and all its parts used. A paused run has this event, too: RunResumed may follow."""
 
     durable = True
     status: str

@@ -22,6 +22,7 @@ from .proof import Proof, prove
 from .repo.applying import apply
 from .repo.changes import Change, changes, diff_text
 from .repo.snapshot import Snapshot, take
+from .resuming import GOES_ON
 from .run import AgentRun
 from .scratch import scratch_folder
 from .show import LiveView, Screen, files
@@ -58,8 +59,8 @@ class Job:
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What came of it. ``diff`` is None when the sandbox could not be read any more; ``refused`` is why nothing was
-    applied; ``connections`` are the last 1,000 of the sandbox. ``recorded`` is the id of the run in the log; ``kept`` says that its
-    sandbox waits for it to be resumed.
+    applied, or could not be looked at; ``connections`` are the last 1,000 of the sandbox. ``recorded`` is the id of the run in the
+    log, ``unrecorded`` says that its end is not in there; ``kept`` that its sandbox is still there.
     """
 
     run: AgentRun
@@ -73,16 +74,22 @@ class Outcome:
     connections: tuple[Connection, ...] = ()
     recorded: str = ""
     kept: bool = False
+    unrecorded: bool = False
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the run can go on, or be brought to its end again, in its sandbox."""
+        return self.kept and (self.unrecorded or self.run.status in GOES_ON)
 
     @property
     def exit_code(self) -> int:
-        """0 finished (and proven and applied, if asked), 1 not, 2 when the model's key is missing, 130 interrupted."""
+        """0 finished (and recorded, proven and applied, if asked), 1 not, 2 when the model's key is missing, 130 interrupted."""
         if self.interrupted:
             return 130
         if isinstance(self.run.error, SandboxError) and self.run.error.code.value == "model_credentials_missing":
             return 2
         proven = all(proof.passed for proof in self.proofs)
-        return 0 if self.run.ok and self.refused is None and proven else 1
+        return 0 if self.run.ok and self.refused is None and proven and not self.unrecorded else 1
 
     def to_dict(self) -> dict[str, Any]:
         """The outcome as JSON-ready data."""
@@ -95,7 +102,7 @@ class Outcome:
             "applied": self.applied,
             "apply_refused": refused,
             "connections": [connection.to_dict() for connection in self.connections],
-            **({"run": self.recorded, "resumable": self.kept} if self.recorded else {}),
+            **({"run": self.recorded, "resumable": self.resumable, "unrecorded": self.unrecorded} if self.recorded else {}),
         }
 
 
@@ -144,7 +151,6 @@ def taken(repo: Path | None, scratch: Path, before: Path, screen: Screen) -> Sna
 
 def _run(job: Job, environment: Environment, screen: Screen) -> AgentRun:
     agent = agent_of(job, environment, screen)
-    laid_over(agent, job.approve, ask_on(screen))
     with lineage.within(job.spec.name):
         return until_interrupted(agent, lambda: agent.execute(job.task))
 
@@ -155,8 +161,7 @@ def agent_of(job: Job, environment: Environment, screen: Screen) -> Agent:
     def watched(agent: Agent, setting: Setting) -> None:
         name = setting.spec.name if setting.depth and setting.spec is not None else ""
         agent.hooks.insert(0, LiveView(screen, agent.actions, name))
-        if setting.depth:  # the first agent's own lies outside of its record
-            laid_over(agent, job.approve, ask_on(screen))
+        laid_over(agent, job.approve, ask_on(screen))
 
     agent = build(
         job.spec,

@@ -122,9 +122,9 @@ class RecordedBrain:
 
 
 def is_repeatable(action: ActionLike) -> bool:
-    """Whether carrying it out once more does no harm."""
+    """Whether carrying it out once more does no harm: it changes nothing, or takes up what it had begun."""
     metadata: Mapping[str, Any] = getattr(action, "metadata", None) or {}
-    return bool(metadata.get("idempotent")) or getattr(action, "operation", None) in REPEATABLE
+    return bool(metadata.get("idempotent") or metadata.get("takes_up")) or getattr(action, "operation", None) in REPEATABLE
 
 
 def _unknown(action: ActionLike) -> Failure[Any]:

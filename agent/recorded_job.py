@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +19,12 @@ from .loop import Agent
 from .options import KEEP_SECONDS, AgentOptions
 from .repo.ignoring import Rules
 from .repo.snapshot import Snapshot, states_under
-from .resuming import check_resumable, record, resume
+from .resuming import GOES_ON, check_resumable, record, resume, told_of
 from .run import AgentRun
 from .scratch import scratch_folder
 from .show import Screen
 from .status import RunStatus
 from .store import EventLog, RunRecord, RunWriter, record_of
-from .terminal_approvals import ask_on, laid_over
-
-# After these the run can go on in its sandbox.
-GOES_ON = frozenset({RunStatus.paused, RunStatus.environment_lost})
 
 
 def sandbox_name(run: str) -> str:
@@ -90,15 +87,14 @@ def _in_sandbox(
     try:
         environment.start()
         agent = agent_of(job, environment, screen)
-        run = _run(agent, options, job, writer, screen, known, same=not fresh, say=say)
-        if run.status is RunStatus.cancelled and _is_paused(writer):
+        run = _run(agent, options, job, writer, known, same=not fresh, say=say)
+        ended = _has_end(writer.log, writer.run)
+        if run.status is RunStatus.cancelled and (not ended or _is_paused(writer)):
             run = replace(run, status=RunStatus.paused, reason="The run was interrupted.")
-        unrecorded = run.status is RunStatus.failed and not _has_end(writer.log, writer.run)
-        keeps = not options.local and (run.status in GOES_ON or unrecorded)
-        outcome = Outcome(run=run, interrupted=run.status is RunStatus.paused)
-        if run.status not in GOES_ON:
-            outcome = brought_back(job, run, environment, snapshot, scratch / "after")
-        outcome = replace(outcome, recorded=writer.run, kept=keeps)
+        keeps = not options.local  # until what it has done is in our hands
+        outcome = _outcome(job, run, environment, snapshot, scratch / "after")
+        keeps = keeps and (run.status in GOES_ON or not ended or outcome.diff is None)
+        outcome = replace(outcome, recorded=writer.run, kept=keeps, unrecorded=not ended)
     finally:
         with uninterrupted():
             if keeps:
@@ -109,20 +105,35 @@ def _in_sandbox(
     return replace(outcome, connections=environment.connections)  # those too that its end has cut
 
 
-def _run(
-    agent: Agent, options: AgentOptions, job: Job, writer: RunWriter, screen: Screen, known: RunRecord | None, *, same: bool,
-    say: str,
-) -> AgentRun:  # fmt: skip
-    def lay_over(recorded: Agent) -> None:
-        laid_over(recorded, options.approve, ask_on(screen))
+def _outcome(job: Job, run: AgentRun, environment: Environment, snapshot: Snapshot, after: Path) -> Outcome:
+    """What came of the run, also where the host has no room for it: the run itself is never lost for that."""
+    if run.status in GOES_ON:
+        return Outcome(run=run, interrupted=run.status is RunStatus.paused)
+    try:
+        return brought_back(job, run, environment, snapshot, after)
+    except KeyboardInterrupt:
+        return Outcome(run=run, interrupted=True)
+    except SandboxError as error:
+        return Outcome(run=run, refused=error)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        refused = SandboxError(
+            ErrorCode.host_disk_full if full else ErrorCode.io_error,
+            f"What the run has changed could not be looked at: {error.strerror or error}.",
+            "Free some space in the folder for temporary files, or name another with TMPDIR."
+        )
+        return Outcome(run=run, refused=refused)
 
+
+def _run(
+    agent: Agent, options: AgentOptions, job: Job, writer: RunWriter, known: RunRecord | None, *, same: bool, say: str
+) -> AgentRun:
     with lineage.within(job.spec.name, writer.run):
         if known is None:
-            record(agent, writer)
-            lay_over(agent)
-            return until_interrupted(agent, lambda: agent.execute(job.task))
+            recorder = record(agent, writer)
+            return until_interrupted(agent, lambda: told_of(recorder, agent.execute(job.task)))
         return until_interrupted(
-            agent, lambda: resume(agent, writer, same=same, say=say, options=options.to_data(), prepare=lay_over)
+            agent, lambda: resume(agent, writer, same=same, say=say, options=options.to_data())
         )
 
 
@@ -197,7 +208,9 @@ def _has_end(log: EventLog, run: str) -> bool:
 
 
 def _is_paused(writer: RunWriter) -> bool:
-    return record_of(writer.log, writer.run).status == RunStatus.paused
+    with contextlib.suppress(SandboxError):
+        return record_of(writer.log, writer.run).status == RunStatus.paused
+    return True
 
 
 def _note_failure(writer: RunWriter, error: BaseException) -> None:

@@ -10,7 +10,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from sandbox.envelope import jsonable
@@ -19,51 +19,43 @@ from sandbox.errors import SandboxError
 from sandbox.secrecy import Secrets
 
 from . import events as ev
-from .budget import Usage, current_meter
+from .budget import current_meter
 from .envelopes import LOST
-from .hooks import Hooks, Step
+from .hooks import Step
 from .kits import Kit
 from .memory import Memory
 from .messages import exchange
 from .model.replay import stored
-from .prompt import Prompt
+from .recorded_hooks import First, Last
+from .recorded_turn import UNUSED, Turn, digest_of_prompt, message_event, set_back
 from .run import AgentRun
 from .status import RunStatus, StopRun
-from .store.chain import canonical
 from .store.log import RunWriter
-from .store.reading import RunRecord, StepRecord
+from .store.reading import RunRecord, StepRecord, Used
 
 log = logging.getLogger(__name__)
 
 # Of the connections of one run; a sandbox can make as many as it likes.
 MOST_CONNECTIONS = 2000
-_UNUSED = Usage()
-
-
-@dataclass(slots=True)
-class _Turn:
-    """The step under way. ``replayed`` is what the log has of it, where it is gone through again; ``open`` until it ended."""
-
-    number: int
-    replayed: StepRecord | None = None
-    open: bool = True
-    answered: bool = False
-    terminal: bool = False
-    used: Usage = _UNUSED
-    seconds: float = 0.0
 
 
 class Recorder:
     """Writes one run. ``first`` and ``last`` are hooks: nothing may come before the one and after the other.
 
     ``resumed`` is the record of the run where it goes on from there. ``hidden`` are the environment's secrets, which are masked.
+    ``above`` is the recorder of the run that this one is a part of: what pauses or fails that one ends this one, too.
+    ``unrecorded`` is why the end of the run is not in the log; None where it is.
     """
 
     def __init__(
-        self, writer: RunWriter, hidden: Secrets, *, kits: Iterable[Kit] = (), resumed: RunRecord | None = None
-    ) -> None:
-        self.writer, self.resumed = writer, resumed
-        self.first, self.last = _First(self), _Last(self)
+        self, writer: RunWriter, hidden: Secrets, *, kits: Iterable[Kit] = (), resumed: RunRecord | None = None,
+        above: Recorder | None = None,
+    ) -> None:  # fmt: skip
+        self.writer, self.resumed, self.above = writer, resumed, above
+        self.unrecorded: SandboxError | None = None
+        self.said = ""  # what the user says as the run goes on
+        self._parts: dict[str, Used] = dict(resumed.parts) if resumed else {}  # those that are not counted yet
+        self.first, self.last = First(self), Last(self)
         self._hidden, self._kits = hidden, tuple(kits)
         self._states: dict[str, Any] = dict(resumed.kits) if resumed else {}
         self._condensed: Any = resumed.condensed if resumed else None
@@ -72,7 +64,7 @@ class Recorder:
             behind = resumed.steps[-1].number if resumed.steps else 0
             self._offset = behind - (1 if resumed.steps and not resumed.steps[-1].ended else 0)
         self._seen = len(resumed.messages) if resumed else 0
-        self._turn = _Turn(0, open=False)
+        self._turn = Turn(0, open=False)
         self._stop: StopRun | None = None
         self._held: list[ev.Event] = []  # the end of a step that ends the run: written with RunEnded or not at all
         self._pausing = threading.Event()
@@ -99,20 +91,61 @@ class Recorder:
         self._pausing.set()
 
     def stop(self, stop: StopRun) -> None:
-        """End the run once the loop has the answer of the action under way; that step does not count as ended."""
+        """End the run in the middle of the step under way, once the loop comes by: its action has no answer yet."""
         self._stop = self._stop or stop
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run ends in the middle of the step under way, to go on there when it is resumed."""
+        return self._stop is not None
+
+    def fail(self, error: SandboxError) -> StopRun:
+        """End the run as ``failed`` for a fault of the log; every later event is refused."""
+        stop = StopRun(f"The run could not be recorded: {error.message}", RunStatus.failed)
+        stop.__cause__ = error
+        self._stop = stop
+        return stop
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether it is to be paused, or one above it."""
+        return self._pausing.is_set() or (self.above is not None and self.above.is_pausing)
+
+    @property
+    def failed(self) -> StopRun | None:
+        """Why nothing can be recorded any more, here or above."""
+        if self._stop is not None and self._stop.status is RunStatus.failed:
+            return self._stop
+        return None if self.above is None else self.above.failed
+
+    # --- parts ------------------------------------------------------------------
+    def next_part(self) -> str:
+        """The id of the next run that is a part of the step under way: the same again where that step is gone through again."""
+        self._turn.parts += 1
+        return hashlib.sha256(f"{self.run}/{self.step}/{self._turn.parts}".encode()).hexdigest()[:16]
+
+    def takes_up(self, part: str) -> None:
+        """The part goes on, and counts what it used before by itself."""
+        self._parts.pop(part, None)
+
+    def _count_parts(self) -> None:
+        """Count what the parts used that began before this run was cut off, and do not go on."""
+        meter = current_meter()
+        for used in self._parts.values():
+            if meter is not None:
+                meter.charge(used.usage)
+                set_back(meter, used.seconds)
+        self._parts.clear()
 
     def add(self, *events: ev.Event) -> None:
         """Write events. Raises StopRun ``failed`` from the fault of the log; every later call does the same."""
-        if self._stop is not None and self._stop.status is RunStatus.failed:
-            raise self._stop
+        failed = self.failed
+        if failed is not None:
+            raise failed
         try:
             self.writer.append(*(self._masked(event) for event in events))
         except SandboxError as error:
-            stop = StopRun(f"The run could not be recorded: {error.message}", RunStatus.failed)
-            stop.__cause__ = error
-            self._stop = stop
-            raise stop from error
+            raise self.fail(error) from error
 
     def _masked(self, event: ev.Event) -> ev.Event:
         data = jsonable(event.to_data())
@@ -122,13 +155,13 @@ class Recorder:
     def begin(self, number: int, memory: Memory) -> None:
         """A step begins. Raises StopRun."""
         self._raise_stop()
-        if self._pausing.is_set():
+        if self.is_pausing:
             self._pausing.clear()
             raise StopRun("The run was paused.", RunStatus.paused)
         if number == 1:
             self._go_on()
         self.catch_up(memory)
-        self._turn = _Turn(self._offset + number)
+        self._turn = Turn(self._offset + number)
         self._mark()
         if number == 1 and self.resumed is not None and self.resumed.pending is not None:
             self._turn.replayed = self.resumed.pending
@@ -151,8 +184,10 @@ class Recorder:
         self.add(ev.ActionStarted(step=self._turn.number, tool=action.name, args=dict(args), request_id=request_id))
 
     def executed(self, envelope: Mapping[str, Any], seconds: float) -> None:
-        """The environment answered. One that is lost has not: whether it did what it was asked is found out when it is back."""
-        if envelope.get("code") in LOST:
+        """The environment answered. One that is lost has not: whether it did what it was asked is found out when it is back. Nor
+        has an action that stopped the run.
+        """
+        if envelope.get("code") in LOST or self._stop is not None:
             return
         event = ev.ActionExecuted(step=self._turn.number, envelope=dict(envelope), seconds=round(seconds, 3))
         self.add(event, *self._changed_states())
@@ -171,6 +206,7 @@ class Recorder:
         envelope = step.envelope or {}
         if envelope.get("code") in LOST:
             return
+        self._count_parts()
         told = exchange(step.response, envelope)
         new = self._new(memory)
         implied = new[len(new) - len(told) :] == told
@@ -201,7 +237,7 @@ class Recorder:
             self.add(*events)
 
     def end(self, run: AgentRun) -> None:
-        """The run ended. Raises SandboxError where that cannot be written: it has a status by then and could say nothing."""
+        """The run ended. Where that cannot be written, ``unrecorded`` says why: the run has an outcome, which must not be lost."""
         interrupted = isinstance(sys.exception(), KeyboardInterrupt)
         status = RunStatus.paused if interrupted else run.status
         events: list[ev.Event] = []
@@ -211,17 +247,23 @@ class Recorder:
                 *(message_event(message) for message in self._new(run.memory)),
                 *self._changed_states(run.memory),
             ]
+        usage, seconds = run.usage, run.seconds
+        for used in self._parts.values():  # the run ended before it came to them
+            usage, seconds = usage + used.usage, seconds + used.seconds
         ended = ev.RunEnded(
-            status=status.value,
-            reason=run.reason,
-            result=run.result,
-            usage=asdict(run.usage),
-            seconds=round(run.seconds, 3),
+            status=status.value, reason=run.reason, result=run.result, usage=asdict(usage), seconds=round(seconds, 3)
         )
-        if self._stop is not None and self._stop.status is RunStatus.failed:
-            log.error("%s", self._stop.reason)  # the reason of the run's own end, as well
+        failed = self.failed
+        if failed is not None:
+            log.error("%s", failed.reason)  # the reason of the run's own end, as well
+            cause = failed.__cause__
+            self.unrecorded = cause if isinstance(cause, SandboxError) else None
             return
-        self.writer.append(*(self._masked(event) for event in (*events, ended)))
+        try:
+            self.writer.append(*(self._masked(event) for event in (*events, ended)))
+        except SandboxError as error:
+            log.error("the end of the run could not be recorded: %s", error.message)  # noqa: TRY400 - it is told in words
+            self.unrecorded = error
 
     def connected(self, connection: Any) -> None:
         """A connection ended; called in a thread of the network's own."""
@@ -242,12 +284,13 @@ class Recorder:
             memory.add_memory(note)
         self._seen += len(notes)
 
-    # --- parts ------------------------------------------------------------------
+    # --- within ------------------------------------------------------------------
     def _raise_stop(self) -> None:
+        failed = self.failed
+        if failed is not None:
+            raise failed from failed.__cause__
         if self._stop is not None:
-            stop = self._stop
-            if stop.status is not RunStatus.failed:
-                self._stop = None
+            stop, self._stop = self._stop, None
             raise stop from stop.__cause__
 
     def _go_on(self) -> None:
@@ -255,8 +298,9 @@ class Recorder:
         meter = current_meter()
         if self.resumed is None or meter is None:
             return
-        meter.charge(self.resumed.usage)
-        meter.started -= self.resumed.seconds
+        own = self.resumed.own
+        meter.charge(own.usage)
+        set_back(meter, own.seconds)
         meter.check()
 
     def _new(self, memory: Memory) -> list[dict[str, Any]]:
@@ -281,7 +325,7 @@ class Recorder:
 
     def _mark(self) -> None:
         meter = current_meter()
-        self._turn.used = _UNUSED if meter is None else meter.usage
+        self._turn.used = UNUSED if meter is None else meter.usage
         self._turn.seconds = self._seconds()
 
     def _seconds(self) -> float:
@@ -296,45 +340,3 @@ class Recorder:
         now, before = asdict(meter.usage), asdict(self._turn.used)
         self._turn.used = meter.usage
         return {name: round(now[name] - before[name], 9) for name in now}
-
-
-def message_event(message: Mapping[str, Any]) -> ev.Event:
-    """The event of a message that was added."""
-    if message.get("source") == "user" and message.get("role") == "user":
-        return ev.UserSpoke(text=str(message["content"]))
-    return ev.MessageAdded(message=dict(message))
-
-
-def digest_of_prompt(prompt: Any) -> str:
-    """What tells whether two prompts were the same; the prompt itself can be made again from the events."""
-    told = prompt.to_dict() if isinstance(prompt, Prompt) else prompt
-    return hashlib.sha256(canonical(jsonable(told)).encode()).hexdigest()
-
-
-class _First(Hooks):
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-
-    def on_step_start(self, step: Step, memory: Memory) -> None:
-        self.recorder.begin(step.number, memory)
-
-    def on_action(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
-        self.recorder.decide(step)
-
-    def on_result(self, step: Step, memory: Memory) -> None:
-        self.recorder.result(step, memory)
-
-
-class _Last(Hooks):
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-
-    def on_step_start(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
-        self.recorder.catch_up(memory)
-
-    def on_result(self, step: Step, memory: Memory) -> None:
-        if (step.envelope or {}).get("code") not in LOST:
-            self.recorder.catch_up(memory)
-
-    def on_terminate(self, run: AgentRun) -> None:
-        self.recorder.end(run)

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, SandboxError
 
 from . import events as ev
-from . import lineage
+from .approvals import ApprovingEnvironment
 from .budget import Budget
+from .hooks import Step
 from .kits import EquippedEnvironment
 from .loop import Agent
 from .memory import Memory
 from .recorded import RecordedBrain, RecordedEnvironment, current_recorder
 from .recording import Recorder
 from .run import AgentRun
+from .status import RunStatus, StopRun
 from .store.log import EventLog, RunWriter
 from .store.reading import RunRecord, record_of, spoken
 from .wrapped import WrappedEnvironment
 
+# After these a run goes on in its sandbox, in the middle of the step that it was in.
+GOES_ON = (RunStatus.paused, RunStatus.environment_lost)
+LOG_FAULTS = (ErrorCode.log_unusable, ErrorCode.host_disk_full)
 FRESH = (
     "The run was cut off and its sandbox is gone. It goes on in a new sandbox with the repository as it is now: nothing that was "
     "changed, started or installed before is there. Look at the files before you rely on what was done."
@@ -42,62 +47,133 @@ def execute_recorded(
     Raises SandboxError where the run cannot be begun in the log.
     """
     with log.begin(run, _parent()) as writer:
-        begin(agent, writer, task, name=name, options=options or {})
-        return agent.execute(task)
+        recorder = begin(agent, writer, task, name=name, options=options or {})
+        return told_of(recorder, agent.execute(task))
 
 
-def execute_as_part(agent: Agent, task: str, *, name: str = "") -> AgentRun:
-    """``agent.execute(task)`` as a part of the run whose action the caller carries out, recorded where that is."""
-    above, this = current_recorder(), lineage.current()
+def told_of(recorder: Recorder, run: AgentRun) -> AgentRun:
+    """``run``, with the fault of the log as its error where its end could not be recorded."""
+    return run if recorder.unrecorded is None or run.error is not None else replace(run, error=recorder.unrecorded)
+
+
+def next_part() -> str | None:
+    """The id of the run that ``execute_as_part`` would begin or take up next; None where nothing is recorded."""
+    above = current_recorder()
+    return None if above is None else above.next_part()
+
+
+def execute_as_part(agent: Agent, task: str, *, name: str = "", run: str | None = None) -> AgentRun:
+    """``agent.execute(task)`` as a part of the run whose action the caller carries out, recorded where that is.
+
+    A part that was begun before that run was cut off is taken up: it goes on, or, where it had ended, is answered as it did.
+    ``run`` is what ``next_part`` gave. A part that is paused, or cannot be recorded, ends the run above in the middle of this
+    action.
+    """
+    above = current_recorder()
     if above is None:
         return agent.execute(task)
-    own = this is not None and this.parent_id is not None
-    return execute_recorded(agent, task, above.writer.log, name=name, run=this.run_id if this is not None and own else None)
+    try:
+        with above.writer.log.begin(run or above.next_part(), above.run) as writer:
+            done, unrecorded = _part(agent, task, name, writer, above)
+    except SandboxError as error:
+        if error.code in LOG_FAULTS:
+            above.fail(error)
+        raise
+    if unrecorded is not None:
+        above.fail(unrecorded)
+    elif done.status is RunStatus.paused:
+        above.stop(StopRun(f"{name or 'A part'} is paused: {done.reason}", RunStatus.paused, done.result))
+    return done
 
 
-def begin(agent: Agent, writer: RunWriter, task: str, *, name: str = "", options: Mapping[str, Any] = {}) -> Recorder:
-    """Have the next run of ``agent`` recorded as a new one. Raises SandboxError."""
+def _part(
+    agent: Agent, task: str, name: str, writer: RunWriter, above: Recorder
+) -> tuple[AgentRun, SandboxError | None]:
+    if writer.log.head(writer.run) is None:
+        recorder = begin(agent, writer, task, name=name, above=above)
+        return agent.execute(task), recorder.unrecorded
+    known = record_of(writer.log, writer.run)
+    if known.status in (None, *GOES_ON) and known.ended_steps >= agent.budget.max_iterations:
+        steps = known.ended_steps  # it was cut off when it had only to be told that
+        ended = ev.RunEnded(
+            status=RunStatus.max_iterations.value, reason=f"{steps} steps were taken.", usage=asdict(known.usage),
+            seconds=known.seconds,
+        )  # fmt: skip
+        writer.append(ended)
+        known = record_of(writer.log, writer.run)
+    if known.status not in (None, *GOES_ON):
+        return _as_it_ended(agent, known), None
+    above.takes_up(writer.run)
+    recorder, run = _resumed(agent, writer, same=True, options={}, say=above.said, above=above)
+    return replace(run, steps=_steps_of(record_of(writer.log, writer.run))), recorder.unrecorded
+
+
+def _as_it_ended(agent: Agent, record: RunRecord) -> AgentRun:
+    return AgentRun(
+        status=RunStatus(record.status or ""), reason=record.reason, memory=remembered(agent, record), steps=_steps_of(record),
+        result=record.result, usage=record.usage, seconds=record.seconds,
+    )  # fmt: skip
+
+
+def _steps_of(record: RunRecord) -> tuple[Step, ...]:
+    return tuple(
+        Step(step.number, None, step.reply, step.tool, step.args, step.envelope, step.seconds) for step in record.steps
+    )
+
+
+def begin(
+    agent: Agent, writer: RunWriter, task: str, *, name: str = "", options: Mapping[str, Any] = {}, above: Recorder | None = None
+) -> Recorder:
+    """Have the next run of ``agent`` recorded as a new one, a part of that which ``above`` records. Raises SandboxError."""
     hidden = agent.environment.hidden
     writer.append(
         ev.RunBegan(
-            task=hidden.mask.text(task), agent=name, options=hidden.data(dict(options)), budget=asdict(agent.budget)
+            task=hidden.mask.text(task), agent=name, options=hidden.data(dict(options)), budget=asdict(agent.budget),
+            step=0 if above is None else above.step,
         )
-    )
-    return record(agent, writer)
+    )  # fmt: skip
+    return _laid_around(agent, writer, None, same=True, above=above)
 
 
 def record(agent: Agent, writer: RunWriter) -> Recorder:
     """The same where the run's first event, RunBegan, is written already."""
-    return _laid_around(agent, writer, None, same=True)
+    return _laid_around(agent, writer, None, same=True, above=None)
 
 
 def resume(
     agent: Agent, writer: RunWriter, *, same: bool = True, options: Mapping[str, Any] | None = None, say: str = "",
-    prepare: Callable[[Agent], None] | None = None,
 ) -> AgentRun:  # fmt: skip
     """Go on with the run that ``writer`` holds, in ``agent``, made as it was made at first; ends with the run's end.
 
     ``same`` says that the agent's environment is the sandbox that it had; else the model is told that it is a new one. ``say``
-    is what the user has to say. ``prepare`` may lay more around the agent, approvals say. Kits, memory, steps and all
-    counters are as they were. Raises SandboxError: ``run_not_resumable`` where it finished or no step is left, ``log_unusable``.
+    is what the user has to say, to the part too that it goes on in. Kits, memory, steps and all counters are as they were. Raises
+    SandboxError: ``run_not_resumable`` where it finished or no step is left, ``log_unusable``.
     """
+    recorder, run = _resumed(agent, writer, same=same, options=options or {}, say=say, above=None)
+    return told_of(recorder, run)
+
+
+def _resumed(
+    agent: Agent, writer: RunWriter, *, same: bool, options: Mapping[str, Any], say: str, above: Recorder | None
+) -> tuple[Recorder, AgentRun]:
     before = record_of(writer.log, writer.run)
     left = check_resumable(before, agent.budget)
     task = [] if before.messages else [{"role": "user", "content": before.task}]  # it was cut off before its first step
     notes = [*task, *([] if same else [{"role": "user", "content": FRESH}]), *([spoken(say)] if say else [])]
     hidden = agent.environment.hidden.data
+    own = before.own
     writer.append(
         ev.RunResumed(
-            fresh=not same, notes=tuple(hidden(notes)), options=hidden(dict(options or {})), budget=asdict(agent.budget)
+            fresh=not same, notes=tuple(hidden(notes)), options=hidden(dict(options)), budget=asdict(agent.budget),
+            usage=asdict(own.usage), seconds=own.seconds,
         )
-    )
+    )  # fmt: skip
     known = record_of(writer.log, writer.run)
-    _laid_around(agent, writer, known, same=same)
+    recorder = _laid_around(agent, writer, known, same=same, above=above)
+    recorder.said = say
     _restore_kits(agent.environment, known)
-    if prepare is not None:
-        prepare(agent)
     agent.set_current_task = _nothing  # type: ignore[method-assign]  # it is in the memory
-    return agent.execute(known.task, remembered(agent, known), left)
+    return recorder, agent.execute(known.task, remembered(agent, known), left)
 
 
 def check_resumable(record: RunRecord, budget: Budget) -> int:
@@ -131,15 +207,30 @@ def remembered(agent: Agent, record: RunRecord) -> Memory:
     return memory
 
 
-def _laid_around(agent: Agent, writer: RunWriter, known: RunRecord | None, *, same: bool) -> Recorder:
+def _laid_around(
+    agent: Agent, writer: RunWriter, known: RunRecord | None, *, same: bool, above: Recorder | None
+) -> Recorder:
     equipped = next((e for e in _layers(agent.environment) if isinstance(e, EquippedEnvironment)), None)
     kits = equipped.kits if equipped is not None else ()
-    recorder = Recorder(writer, agent.environment.hidden, kits=kits, resumed=known)
-    agent.environment = RecordedEnvironment(agent.environment, recorder, same=same)
+    recorder = Recorder(writer, agent.environment.hidden, kits=kits, resumed=known, above=above)
+    inner, asking = _without_approvals(agent.environment)
+    recorded = RecordedEnvironment(inner, recorder, same=same)
+    agent.environment = recorded if asking is None else asking.around(recorded, recorder)
     agent.generate_response = RecordedBrain(agent.generate_response, recorder)
     agent.hooks = [recorder.first, *agent.hooks, recorder.last]
     _listen(agent.environment, recorder)
     return recorder
+
+
+def _without_approvals(environment: Environment) -> tuple[Environment, ApprovingEnvironment | None]:
+    """What lies around the environment but for what asks for approvals, which comes around the record."""
+    layers = _layers(environment)
+    asking = next((each for each in layers if isinstance(each, ApprovingEnvironment)), None)
+    if asking is None or asking is environment:
+        return (environment if asking is None else asking.inner), asking
+    outside: Any = layers[layers.index(asking) - 1]
+    outside.inner = asking.inner
+    return environment, asking
 
 
 def _layers(environment: Environment) -> list[Environment]:

@@ -20,12 +20,13 @@ _NAME_CHARS = 64
 
 class OwnSessions(WrappedEnvironment):
     """``inner``, where each session that is named, or left out, is one of this agent's own: folder and variables of the others'
-    are neither seen nor changed. Its description tells what is left of its budget.
+    are neither seen nor changed. Its description tells what is left of its budget. ``prefix`` begins their names in ``inner``, and
+    is that of the session without a name.
     """
 
     def __init__(self, inner: Environment, prefix: str, above: str) -> None:
         super().__init__(inner)
-        self._prefix = prefix
+        self.prefix = prefix
         self._above = above
         self._used: set[str] = set()
 
@@ -65,9 +66,9 @@ class OwnSessions(WrappedEnvironment):
             return args
         if len(name) > _NAME_CHARS:
             return args  # which is refused
-        own = f"{self._prefix}.{name}" if name != _DEFAULT else self._prefix
+        own = f"{self.prefix}.{name}" if name != _DEFAULT else self.prefix
         if len(own) > _NAME_CHARS:
-            own = f"{self._prefix}.{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+            own = f"{self.prefix}.{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
         self._used.add(own)
         return {**args, "session": own}
 

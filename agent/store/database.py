@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
@@ -73,6 +74,8 @@ def translated(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise _worded(path, error) from error
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _full(path) from error
         raise _unusable(path, f"cannot be opened: {error.strerror or error}", f"Make it yours. {_ANOTHER}") from error
 
 
@@ -132,12 +135,8 @@ def _text(data: bytes) -> str:
 
 def _worded(path: Path, error: sqlite3.Error) -> SandboxError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_FULL:
-        return SandboxError(
-            ErrorCode.host_disk_full,
-            f"There is no room left for the event log {path}.",
-            "Free some space there, remove old runs with gamebox runs rm, or name another file with --log.",
-        )
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _has_no_room(path)):
+        return _full(path)
     if code == sqlite3.SQLITE_NOTADB:
         return _unusable(path, "is no event log", _ANOTHER)
     if code == sqlite3.SQLITE_CORRUPT:
@@ -147,6 +146,23 @@ def _worded(path: Path, error: sqlite3.Error) -> SandboxError:
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return _unusable(path, f"cannot be opened or written ({error})", f"Make it yours. {_ANOTHER}")
     return _unusable(path, f"cannot be used: {error}", f"Check the disk it is on. {_ANOTHER}")
+
+
+def _has_no_room(path: Path) -> bool:
+    """Whether the disk is full: SQLite has no word of its own for that where it makes its other two files."""
+    try:
+        found = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < (64 << 10)
+
+
+def _full(path: Path) -> SandboxError:
+    return SandboxError(
+        ErrorCode.host_disk_full,
+        f"There is no room left for the event log {path}.",
+        "Free some space there, remove old runs with gamebox runs rm, or name another file with --log.",
+    )
 
 
 def _unusable(path: Path, why: str, hint: str) -> SandboxError:

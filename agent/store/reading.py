@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agent import events as ev
@@ -57,11 +57,26 @@ class StepRecord:
         return own if self.notices is None else {**own, "notices": self.notices}
 
 
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What a run used."""
+
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0
+
+    def __sub__(self, other: Used) -> Used:
+        """The rest, in which nothing is below 0: what a log says need not add up."""
+        mine, theirs = asdict(self.usage), asdict(other.usage)
+        rest = {name: max(round(mine[name] - theirs[name], 9), 0) for name in mine}
+        return Used(Usage(**rest), max(self.seconds - other.seconds, 0.0))
+
+
 @dataclass(slots=True, kw_only=True)
 class RunRecord:
     """A run with its steps. ``status`` is None until it ended; ``messages`` are those of its memory, in order, ``notes`` those
     that follow the step it goes on in; ``kits`` and ``condensed`` are the states to be restored, ``children`` the runs that are
-    parts of it.
+    parts of it. ``usage`` and ``seconds`` are of all of them. ``parts`` are the children that began in the step which has not
+    ended, with what they used: that is counted nowhere but in their own events.
     """
 
     run: str
@@ -87,6 +102,8 @@ class RunRecord:
     resumed: int = 0
     events: int = 0
     children: list[str] = field(default_factory=list)
+    parts: dict[str, Used] = field(default_factory=dict)
+    counts_parts: bool = False  # whether ``usage`` has what the parts used, as RunEnded tells it
 
     @property
     def pending(self) -> StepRecord | None:
@@ -99,10 +116,21 @@ class RunRecord:
         """How many steps are behind it."""
         return sum(step.ended for step in self.steps)
 
+    @property
+    def own(self) -> Used:
+        """What it used without its open parts."""
+        used = Used(self.usage, self.seconds)
+        for part in self.parts.values():
+            used -= part
+        return used
+
 
 def record_of(log: EventLog, run: str) -> RunRecord:
     """The run of that id. Raises SandboxError ``run_not_found``, ``log_unusable``."""
-    run = log.found(run)
+    return _record(log, log.found(run), ())
+
+
+def _record(log: EventLog, run: str, above: tuple[str, ...]) -> RunRecord:
     try:
         record = folded(log.events(run))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
@@ -111,8 +139,23 @@ def record_of(log: EventLog, run: str) -> RunRecord:
             f"The events of the run {run} make no sense: {type(error).__name__}: {error}.",
             f"See what was changed: gamebox runs verify {run}.",
         ) from error
-    record.children = log.children(record.run)
+    begun = log.parts(record.run)
+    record.children = [child for child, _ in begun]
+    last = record.steps[-1] if record.steps else None
+    if last is not None and not last.ended:
+        _count_parts(log, record, [child for child, step in begun if step == last.number], (*above, record.run))
     return record
+
+
+def _count_parts(log: EventLog, record: RunRecord, open_parts: list[str], above: tuple[str, ...]) -> None:
+    """Count what the parts used that began in the step which has not ended."""
+    for child in open_parts:
+        if child in above:  # a run that is above itself is nonsense that is not followed
+            continue
+        part = _record(log, child, above)
+        record.parts[child] = Used(part.usage, part.seconds)
+        if not record.counts_parts:
+            record.usage, record.seconds = record.usage + part.usage, record.seconds + part.seconds
 
 
 def folded(events: Iterable[tuple[Logged, ev.Event]]) -> RunRecord:
@@ -148,6 +191,9 @@ def _resumed(record: RunRecord, event: ev.RunResumed, _: Logged) -> None:
     record.options.update(event.options)
     record.budget.update(event.budget)
     record.notes += [dict(note) for note in event.notes]
+    record.counts_parts = False
+    if event.usage:
+        record.usage, record.seconds = usage_of(event.usage), event.seconds
     if record.pending is None:
         _tell_notes(record)
 
@@ -225,7 +271,7 @@ def _connection(record: RunRecord, event: ev.ConnectionClosed, _: Logged) -> Non
 def _ended(record: RunRecord, event: ev.RunEnded, _: Logged) -> None:
     record.status, record.reason, record.result = event.status, event.reason, event.result
     if event.usage:
-        record.usage, record.seconds = usage_of(event.usage), event.seconds
+        record.usage, record.seconds, record.counts_parts = usage_of(event.usage), event.seconds, True
 
 
 def _use(record: RunRecord, step: StepRecord, usage: Mapping[str, Any]) -> None:

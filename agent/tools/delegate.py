@@ -71,6 +71,7 @@ class DelegateKit(Kit):
                 "required": ["agent", "inputs"],
                 "additionalProperties": False,
             },
+            metadata={"takes_up": True},
         )
 
     def _delegate(self, agent: str, inputs: Mapping[str, Any]) -> Success[Any] | Failure[Any]:

@@ -256,8 +256,9 @@ def agent_in(sandbox: Environment, script: list[Any]) -> Agent:
     return Agent([Goal("g")], FunctionCallingLanguage(), standard_registry(), ScriptedModel(script), sandbox)
 
 
-def approving(asked: Asked) -> Any:
-    return lambda agent: laid_over(agent, "always", asked)
+def approving(agent: Agent, asked: Asked) -> Agent:
+    laid_over(agent, "always", asked)
+    return agent
 
 
 @pytest.mark.parametrize("answer", [YES, NO, Answer(verdict="edit", args={"command": "echo edited >> done"}), SESSION])
@@ -275,7 +276,7 @@ def test_what_waits_survives_and_is_done_once(sandbox: LocalEnvironment, tmp_pat
         assert record.pending.started is None
         assert not sandbox.read("done").ok
         with log.begin("r") as writer:
-            run = resume(agent_in(sandbox, SCRIPT[1:]), writer, prepare=approving(Asked(answer)))
+            run = resume(approving(agent_in(sandbox, SCRIPT[1:]), Asked(answer)), writer)
         assert run.status is RunStatus.finished
         expected = {"approve": "x\n", "edit": "edited\n", "reject": None}[answer.verdict]
         found = sandbox.read("done")
@@ -312,7 +313,7 @@ def test_an_answer_that_was_given_is_not_asked_for_again(sandbox: LocalEnvironme
                 agent.execute("t")
         asked = Asked()
         with log.begin("r") as writer:
-            run = resume(agent_in(sandbox, script[1:]), writer, prepare=approving(asked))
+            run = resume(approving(agent_in(sandbox, script[1:]), asked), writer)
         assert (run.status, asked.requests) == (RunStatus.finished, [])
         assert sandbox.read("done").unwrap().content == "x\nx\n"
 
