@@ -130,6 +130,8 @@ class Delegation:
             for kit in getattr(child.environment, "kits", ()):
                 kit.close()
             if above is None or (run is not None and not above.is_stopping):  # else it goes on in them
+                for step in () if run is None else run.steps:
+                    sessions.used(child.actions.get_action(step.tool), step.args)
                 sessions.end()
         if run.status is RunStatus.paused:
             self._pause = StopRun(f"{spec.name} is paused: {run.reason}", RunStatus.paused, run.result)

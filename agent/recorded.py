@@ -45,7 +45,7 @@ class RecordedEnvironment(WrappedEnvironment):
 
     def execute_action(self, action: ActionLike, args: Any) -> dict[str, Any]:
         """See the base class."""
-        known, replayed = self.recorder.handed(action), self.recorder.replayed
+        known, replayed = self.recorder.handed(), self.recorder.replayed
         if known and replayed is not None and replayed.executed is not None:
             return dict(replayed.executed.envelope)
         if replayed is not None and not self.same:

@@ -14,6 +14,7 @@ from sandbox.interrupts import terminated_like_interrupted, uninterrupted
 
 from . import events as ev
 from . import lineage
+from .hub import Hub
 from .job import Job, Outcome, agent_of, brought_back, taken, until_interrupted
 from .loop import Agent
 from .options import KEEP_SECONDS, AgentOptions
@@ -62,7 +63,7 @@ def resume_recorded(
     with terminated_like_interrupted(), scratch_folder() as scratch, log.begin(run) as writer:
         known = record_of(log, run)
         check_resumable(known, options.budget())
-        replies = sum(step.decided is not None for step in known.steps)
+        replies = _replies(log, known, options.found()[0])
         before = log.folder(run) / "before"
         if fresh:
             _refuse_second_sandbox(known, options)
@@ -135,6 +136,13 @@ def _run(
         return until_interrupted(
             agent, lambda: resume(agent, writer, same=same, say=say, options=options.to_data())
         )
+
+
+def _replies(log: EventLog, known: RunRecord, hub: Hub) -> int:
+    """How many replies of a script were used: by the run, and by those of its parts that have no brain of their own."""
+    own_brain = known.agent in hub.names() and hub.load(known.agent).brain is not None
+    used = 0 if own_brain else sum(step.decided is not None for step in known.steps)
+    return used + sum(_replies(log, record_of(log, child), hub) for child in known.children)
 
 
 def _attached(job: Job, snapshot: Snapshot, known: RunRecord) -> Environment:

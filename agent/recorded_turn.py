@@ -26,7 +26,6 @@ class Turn:
     replayed: StepRecord | None = None
     open: bool = True
     answered: bool = False
-    terminal: bool = False
     used: Usage = UNUSED
     seconds: float = 0.0
     parts: int = 0

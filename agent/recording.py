@@ -66,7 +66,8 @@ class Recorder:
         self._seen = len(resumed.messages) if resumed else 0
         self._turn = Turn(0, open=False)
         self._stop: StopRun | None = None
-        self._held: list[ev.Event] = []  # the end of a step that ends the run: written with RunEnded or not at all
+        # The end of a step, written with what comes next: it may be the end of the run, which must not be lost alone.
+        self._held: list[ev.Event] = []
         self._pausing = threading.Event()
         self._connections = len(resumed.connections) if resumed else 0
 
@@ -163,10 +164,11 @@ class Recorder:
         self.catch_up(memory)
         self._turn = Turn(self._offset + number)
         self._mark()
+        held, self._held = self._held, []
         if number == 1 and self.resumed is not None and self.resumed.pending is not None:
             self._turn.replayed = self.resumed.pending
             return
-        self.add(ev.StepBegan(step=self._turn.number))
+        self.add(*held, ev.StepBegan(step=self._turn.number))
 
     def decide(self, step: Step) -> None:
         """The reply was read: it is in the log before it is acted on."""
@@ -193,9 +195,8 @@ class Recorder:
         self.add(event, *self._changed_states())
         self._turn.answered = True
 
-    def handed(self, action: ActionLike) -> bool:
+    def handed(self) -> bool:
         """An action is handed over; whether its answer is in the log already."""
-        self._turn.terminal = bool(getattr(action, "terminal", False))
         replayed = self._turn.replayed
         self._turn.answered = replayed is not None and replayed.executed is not None
         return self._turn.answered
@@ -219,21 +220,17 @@ class Recorder:
             step=self._turn.number, notices=list(notices) if notices else None, usage=self._used(),
             seconds=round(self._seconds() - self._turn.seconds, 3), implied=implied,
         )  # fmt: skip
-        events += [*self._changed_states(memory), ended]
-        if self._turn.terminal and envelope.get("tool_executed") is True:
-            self._held = events
-        else:
-            self.add(*events)
+        self._held = [*events, *self._changed_states(memory), ended]
         self._turn.replayed, self._turn.open = None, False
         if self.resumed is not None:
             self._tell(self.resumed, memory)
 
     def catch_up(self, memory: Memory) -> None:
         """Write the messages that were added to the memory by whomever, and the states that changed."""
-        if self._held:
-            return
         events = [*(message_event(message) for message in self._new(memory)), *self._changed_states(memory)]
-        if events:
+        if self._held:
+            self._held += events
+        elif events:
             self.add(*events)
 
     def end(self, run: AgentRun) -> None:

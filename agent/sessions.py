@@ -51,6 +51,10 @@ class OwnSessions(WrappedEnvironment):
         left = "" if meter is None else _left(meter)
         return {**self.inner.describe(), "delegation": f"The agent {self._above} gave you this task and reads how you end.{left}"}
 
+    def used(self, action: ActionLike | None, args: Any) -> None:
+        """Take the session of this call for one of the agent's own, used in an earlier process."""
+        self._own(getattr(action, "operation", None), args)
+
     def end(self) -> None:
         """Forget the sessions that were used."""
         for name in sorted(self._used):

@@ -35,6 +35,7 @@ class RejectKit(Kit):
                 "additionalProperties": False,
             },
             terminal=True,
+            metadata={"idempotent": True},
         )
 
     def actions(self) -> Sequence[Action]:
