@@ -138,10 +138,11 @@ class Delegation:
         return run
 
     def _outcome(self, spec: AgentSpec, run: AgentRun, run_id: str) -> Success[Any] | Failure[Any]:
+        reason = self._setting.environment.hidden.mask.text(run.reason)  # before it is cut
         result = {
             "status": run.status.value,
             "outputs": run.result if isinstance(run.result, dict) else {},
-            "summary": summary_of(spec.name, run),
+            "summary": summary_of(spec.name, run, reason),
             "usage": {**_used(run.usage), "steps": run.iterations, "seconds": round(run.seconds, 3)},
             "run_id": run_id,
         }
@@ -150,7 +151,7 @@ class Delegation:
         lost = run.status is RunStatus.environment_lost
         return Failure[Any](
             ErrorCode.sandbox_unavailable if lost else ErrorCode.delegate_not_finished,
-            f"The agent {spec.name} did not finish, it ended as {run.status.value}: {run.reason}"[:2000],
+            f"The agent {spec.name} did not finish, it ended as {run.status.value}: {reason}"[:2000],
             getattr(run.error, "hint", "") or _HINTS.get(run.status, _HINT),
             effects="unknown" if run.iterations else "none",
             result=result,
@@ -182,10 +183,10 @@ def task_of(spec: AgentSpec, inputs: Mapping[str, Any]) -> str:
     return f"{spec.description}\n\nYour inputs: {json.dumps(dict(inputs), ensure_ascii=False, sort_keys=True)}"
 
 
-def summary_of(name: str, run: AgentRun) -> str:
-    """What the agent says it did; where it says nothing, how it ended."""
+def summary_of(name: str, run: AgentRun, reason: str) -> str:
+    """What the agent says it did; where it says nothing, how it ended, for that ``reason``."""
     said = run.result.get("summary") if isinstance(run.result, dict) else None
-    return said if isinstance(said, str) and said.strip() else f"{name} ended as {run.status.value}: {run.reason}"[:2000]
+    return said if isinstance(said, str) and said.strip() else f"{name} ended as {run.status.value}: {reason}"[:2000]
 
 
 def _remainder(budget: Budget) -> Budget:

@@ -72,7 +72,7 @@ class FinishChecks(WrappedEnvironment):
                 log.warning("a finish check failed", exc_info=True)
                 finding = Finding(False, f"a check could not be made ({type(error).__name__}: {error})")
             if not finding.passed:
-                return Finding(False, finding.told[:SHOWN_CHARS])
+                return Finding(False, self.hidden.mask.text(finding.told)[:SHOWN_CHARS])
         return Finding(True)
 
 

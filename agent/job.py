@@ -195,7 +195,7 @@ def brought_back(job: Job, run: AgentRun, environment: Environment, snapshot: Sn
         return Outcome(run=run)
     answer = environment.download(".", after)
     if not answer.ok:
-        return Outcome(run=run, refused=_refused(answer) if job.apply else None)
+        return Outcome(run=run, refused=_refused(answer))
     skipped = answer.result.skipped
     found = changes(snapshot, after, skipped)
     text = diff_text(snapshot, after, found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .hooks import Hooks, Step
@@ -74,11 +74,11 @@ class StuckDetector(Hooks):
     """Watches the steps of a run. The first alarm is a message to the agent; one that follows soon ends the run as ``stuck``.
 
     Steps are compared without times, ids and addresses, so that a test that fails twice is the same failure, and polling whose
-    output changes is none. What the user says begins anew.
+    output changes is none. What the user says begins anew. ``masked`` hides the secrets of the environment in what is told.
     """
 
-    def __init__(self, thresholds: Thresholds | None = None) -> None:
-        self.thresholds = thresholds or Thresholds()
+    def __init__(self, thresholds: Thresholds | None = None, masked: Callable[[str], str] = str) -> None:
+        self.thresholds, self._masked = thresholds or Thresholds(), masked
         self._traces: list[Trace] = []
         self._seen = 0
         self._nudges: list[int] = []
@@ -96,7 +96,7 @@ class StuckDetector(Hooks):
     def on_result(self, step: Step, memory: Memory) -> None:
         """Look at the latest steps. Raises StopRun ``stuck``."""
         t = self.thresholds
-        self._traces = [*self._traces, trace_of(step, t)][-_longest(t) :]
+        self._traces = [*self._traces, trace_of(step, t, self._masked)][-_longest(t) :]
         alarm = next(alarms(self._traces, t), None)
         if alarm is None:
             return
@@ -119,10 +119,10 @@ def nudge(alarm: Alarm) -> str:
     )
 
 
-def trace_of(step: Step, thresholds: Thresholds) -> Trace:
+def trace_of(step: Step, thresholds: Thresholds, masked: Callable[[str], str] = str) -> Trace:
     """What is compared of ``step``."""
     envelope = step.envelope or {}
-    args = json.dumps(step.args, ensure_ascii=False, sort_keys=True, default=repr)
+    args = masked(json.dumps(step.args, ensure_ascii=False, sort_keys=True, default=repr))
     return Trace(
         tool=step.tool,
         action=print_of_action(step.tool, step.args),

@@ -52,7 +52,7 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
     setting = replace(setting, kits=tuple(kits))
     brain = spec.brain(setting) if spec.brain is not None else setting.brain
     # Those that watch come before those that may end a run: what ends it is still seen by them.
-    hooks = [*setting.hooks, *(hook for kit in kits for hook in kit.hooks()), *_watching(brain), *_detector(spec)]
+    hooks = [*setting.hooks, *(hook for kit in kits for hook in kit.hooks()), *_watching(brain), *_detector(spec, setting)]
     language = setting.language or catalogue.language(spec.language, spec.language_options)
     language = language.for_actions(registry.get_actions())
     made = HubAgent(
@@ -151,12 +151,12 @@ def _wrapped(brain: Brain | None, spec: AgentSpec, setting: Setting) -> Brain:
     return brain
 
 
-def _detector(spec: AgentSpec) -> list[Hooks]:
+def _detector(spec: AgentSpec, setting: Setting) -> list[Hooks]:
     """What ends a run that goes in circles; the last of the hooks, so that all others have seen the step by then."""
     if spec.stuck is None or not spec.needs_model:
         return []
     try:
-        return [StuckDetector(Thresholds(**spec.stuck))]
+        return [StuckDetector(Thresholds(**spec.stuck), lambda text: setting.environment.hidden.mask.text(text))]
     except (TypeError, ValueError) as error:
         raise SandboxError(
             ErrorCode.invalid_configuration,

@@ -84,7 +84,7 @@ class _Pausing(Hooks):
     def on_result(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
         question = self.kit.unanswered()
         if question:
-            raise StopRun(f"The agent asks: {question[:2000]}", RunStatus.paused, result={"question": question})
+            raise StopRun(f"The agent asks: {question}", RunStatus.paused, result={"question": question})
 
 
 def ask_user_action(ask: Callable[[str], str | None] | None, *, reply: str | None = None) -> Action:

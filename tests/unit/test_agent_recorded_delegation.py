@@ -176,7 +176,7 @@ def test_ctrl_c_while_an_agent_below_thinks_pauses_all(log: EventLog, sandbox: L
 
         return [step(number, own) for number, own in enumerate(steps)]
 
-    scripts = {"middle": interrupted(MIDDLE, "middle"), "worker": interrupted(WORKER, "worker")}
+    scripts: dict[str, Any] = {"middle": interrupted(MIDDLE, "middle"), "worker": interrupted(WORKER, "worker")}
     outcome = executed(log, tree(sandbox, **scripts))
     assert outcome.status is RunStatus.paused
     assert done_in(sandbox)[-1] in ("m1", "w1", "worker"), "nothing was done above after that"
@@ -265,7 +265,7 @@ def test_a_question_of_an_agent_below_pauses_all_and_it_hears_the_answer(log: Ev
         return FINISH
 
     fields = {"actions": ("ask_user", "finish"), "kit_options": {"ask_user": {"absent": "pause"}}}
-    scripts = {"worker": [call("ask_user", question="red or blue?"), hear], "worker_fields": fields}
+    scripts: dict[str, Any] = {"worker": [call("ask_user", question="red or blue?"), hear], "worker_fields": fields}
     outcome = executed(log, tree(sandbox, boss=[delegate("worker", task="x"), FINISH], **scripts))
     assert (outcome.status, outcome.result) == (RunStatus.paused, {"question": "red or blue?"})
     assert "red or blue?" in outcome.reason
