@@ -121,16 +121,21 @@ class Delegation:
         )
 
     def _run(self, child: Agent, spec: AgentSpec, inputs: Mapping[str, Any], sessions: OwnSessions) -> AgentRun:
-        self._child, above, run = child, current_recorder(), None
+        self._child, above = child, current_recorder()
+        steps: tuple[Step, ...] = ()
+        goes_on = above is not None
         try:
-            part = None if above is None else sessions.prefix
-            run = execute_as_part(child, task_of(spec, inputs), name=spec.name, run=part)
+            run = execute_as_part(child, task_of(spec, inputs), name=spec.name, run=None if above is None else sessions.prefix)
+            steps, goes_on = run.steps, above is not None and above.is_stopping
+        except Exception:
+            goes_on = above is not None and above.is_stopping
+            raise
         finally:
             self._child = None
             for kit in getattr(child.environment, "kits", ()):
                 kit.close()
-            if above is None or (run is not None and not above.is_stopping):  # else it goes on in them
-                for step in () if run is None else run.steps:
+            if not goes_on:  # else it is taken up in them
+                for step in steps:
                     sessions.used(child.actions.get_action(step.tool), step.args)
                 sessions.end()
         if run.status is RunStatus.paused:

@@ -108,7 +108,7 @@ def test_the_diff_of_a_finished_run_is_printed_and_its_sandbox_kept(repo: Path, 
 
 
 @pytest.mark.usefixtures("_no_sandbox_is_left")
-def test_what_was_asked_to_be_applied_is_and_the_exit_code_says_that_it_is_not_recorded(repo: Path, tmp_path: Path, log: Path) -> None:
+def test_what_was_to_be_applied_is_and_the_exit_code_says_that_no_end_is_recorded(repo: Path, tmp_path: Path) -> None:
     done = gamebox(*asked(tmp_path, repo, "--apply", "--json"), code=1, breaking=("RunEnded", "host_disk_full"))
     told = json.loads(done.stdout)
     assert (told["status"], told["applied"], told["unrecorded"], told["resumable"]) == ("finished", True, True, True)
