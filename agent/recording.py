@@ -53,6 +53,7 @@ class Recorder:
     ) -> None:  # fmt: skip
         self.writer, self.resumed, self.above = writer, resumed, above
         self.unrecorded: SandboxError | None = None
+        self._over = False
         self.said = ""  # what the user says as the run goes on
         self._parts: dict[str, Used] = dict(resumed.parts) if resumed else {}  # those that are not counted yet
         self.first, self.last = First(self), Last(self)
@@ -235,6 +236,7 @@ class Recorder:
 
     def end(self, run: AgentRun) -> None:
         """The run ended. Where that cannot be written, ``unrecorded`` says why: the run has an outcome, which must not be lost."""
+        self._over = True
         interrupted = isinstance(sys.exception(), KeyboardInterrupt)
         status = RunStatus.paused if interrupted else run.status
         events: list[ev.Event] = []
@@ -263,9 +265,9 @@ class Recorder:
             self.unrecorded = error
 
     def connected(self, connection: Any) -> None:
-        """A connection ended; called in a thread of the network's own."""
-        self._connections += 1
-        if self._connections > MOST_CONNECTIONS:
+        """A connection ended; called in a thread of the network's own. Those after the end of the run are not its own."""
+        self._connections += not self._over
+        if self._over or self._connections > MOST_CONNECTIONS:
             return
         last = self._connections == MOST_CONNECTIONS
         data = {"why": "further connections of this run are not kept"} if last else asdict(connection)

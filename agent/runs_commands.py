@@ -89,6 +89,12 @@ def resume_run(run: str, log: Path | None, changes: Mapping[str, Any], *, fresh:
     screen = Screen()
     with _existing(log) as events:
         record = record_of(events, run)
+        if record.parent is not None:
+            raise SandboxError(
+                ErrorCode.run_not_resumable,
+                f"The run {record.run} is a part of {record.parent}, and goes on with that.",
+                f"Resume the whole: gamebox runs resume {record.parent}.",
+            )
         options = AgentOptions.of_data(record.options, record.run).changed(changes)
         outcome = resume_recorded(options, record.run, events, screen, fresh=fresh, say=say)
     return show_outcome(outcome, screen, as_json=as_json)

@@ -138,6 +138,56 @@ def test_paused_or_killed_and_resumed(repo: Path, tmp_path: Path, log: Path, num
         assert verify(events, ident).ended
 
 
+BOSS = """---
+name: boss
+description: Hands work on.
+actions: [run, delegate, finish]
+kit_options: {delegate: {agents: [worker]}}
+inputs: {type: object, properties: {task: {type: string}}, required: [task]}
+---
+Have it done.
+"""
+WORKER = BOSS.replace("boss", "worker").replace("delegate, ", "").replace("kit_options: {delegate: {agents: [worker]}}\n", "")
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("_no_sandbox_is_left")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_delegated_agent_is_paused_or_killed_with_the_run_and_taken_up(
+    repo: Path, tmp_path: Path, log: Path, number: signal.Signals
+) -> None:
+    """One script for all agents: resumed, each reply is used once, and each command is carried out once."""
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents/boss.md").write_text(BOSS)
+    (tmp_path / "agents/worker.md").write_text(WORKER)
+    hand_on = {"tool": "delegate", "args": {"agent": "worker", "inputs": {"task": "x"}}}
+    steps = script(tmp_path, run("echo two >> a.txt"), hand_on, run("export A=three"), run(SLOW), run("echo $A >> a.txt"), FINISH,
+                   run("echo four >> a.txt"), FINISH)  # fmt: skip
+    command = [*GAMEBOX, "agent", "count", "--agents", str(tmp_path / "agents"), "--agent", "boss", "--repo", str(repo)]
+
+    def at_work_below(record: RunRecord) -> bool:
+        with EventLog(log) as events:
+            return any(second_is_started(record_of(events, child)) for child in record.children)
+
+    with started(log, [*command, "--script", steps], at_work_below) as process:
+        time.sleep(0.5)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("", -9 if number == signal.SIGKILL else 130), err
+    with EventLog(log) as events:
+        (ident,) = events.runs()
+        (child,) = events.children(ident)
+        ended = {record_of(events, each).status for each in (ident, child)}
+        assert ended == {None if number == signal.SIGKILL else "paused"}
+    gamebox("runs", "resume", "last", "--apply")
+    whole = number == signal.SIGKILL
+    assert (repo / "a.txt").read_text().split() == ["one", "two", "begun", *(["slept"] if whole else []), "three", "four"]
+    with EventLog(log) as events:
+        assert events.children(ident) == [child]
+        assert [len(record_of(events, each).steps) for each in (ident, child)] == [4, 4]
+        assert all(verify(events, each).intact for each in (ident, child))
+
+
 @pytest.mark.engine
 @pytest.mark.usefixtures("_no_sandbox_is_left")
 def test_a_sandbox_that_is_gone(repo: Path, tmp_path: Path, log: Path) -> None:

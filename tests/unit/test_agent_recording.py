@@ -440,6 +440,25 @@ def test_connections_are_recorded_up_to_a_bound(
     assert len(heard) == 5
 
 
+def test_connections_after_the_end_of_a_part_are_not_its_own(log: EventLog, sandbox: LocalEnvironment, tmp_path: Path) -> None:
+    def connect(host: str) -> None:
+        assert sandbox.on_connection is not None
+        sandbox.on_connection(Connection(host, 443, "denied"))
+
+    def part() -> str:
+        below = agent_in(sandbox, tmp_path, [SCRIPT[-1]], hooks=[_At(1, lambda: connect("within.example.com"))])
+        return execute_as_part(below, "a part").status.value
+
+    agent = agent_in(sandbox, tmp_path, [{"tool": "part"}, {"tool": "count"}, SCRIPT[-1]])
+    agent.actions.register(Action("part", part, "A part."))
+    agent.hooks.append(_At(2, lambda: connect("behind.example.com")))
+    execute_recorded(agent, "whole", log, run="listening")
+    (below,) = log.children("listening")
+    assert [c["host"] for c in record_of(log, below).connections] == ["within.example.com"]
+    assert [c["host"] for c in record_of(log, "listening").connections] == ["within.example.com", "behind.example.com"]
+    assert list(log.logged(below))[-1].kind == "RunEnded"
+
+
 def test_a_memory_with_a_state_of_its_own(log: EventLog, sandbox: LocalEnvironment, tmp_path: Path) -> None:
     class Condensing(Memory):
         hidden = 0
