@@ -45,7 +45,7 @@ def test_the_words_of_an_edit(sandbox: LocalEnvironment, before: int) -> None:
 
 @pytest.mark.parametrize("before", [1700, 1850, 1900, 1950])
 def test_why_a_delegated_agent_did_not_finish(sandbox: LocalEnvironment, tmp_path: Path, before: int) -> None:
-    worker = [call("reject", reason=f"{'x' * before} {SECRET}")]
+    worker = [ValueError(f"{'x' * before} {SECRET}")]  # of a model, whose words nobody has masked
     with EventLog(tmp_path / "runs.db") as log:
         execute_recorded(tree(sandbox, boss=[delegate("worker", task="x"), FINISH], worker=worker), "go", log)
         assert "did not finish" in texts_of(log)
