@@ -121,7 +121,7 @@ def _outcome(job: Job, run: AgentRun, environment: Environment, snapshot: Snapsh
         refused = SandboxError(
             ErrorCode.host_disk_full if full else ErrorCode.io_error,
             f"What the run has changed could not be looked at: {error.strerror or error}.",
-            "Free some space in the folder for temporary files, or name another with TMPDIR."
+            "Free some space in the folder for temporary files, or name another with TMPDIR.",
         )
         return Outcome(run=run, refused=refused)
 
@@ -133,9 +133,7 @@ def _run(
         if known is None:
             recorder = record(agent, writer)
             return until_interrupted(agent, lambda: told_of(recorder, agent.execute(job.task)))
-        return until_interrupted(
-            agent, lambda: resume(agent, writer, same=same, say=say, options=options.to_data())
-        )
+        return until_interrupted(agent, lambda: resume(agent, writer, same=same, say=say, options=options.to_data()))
 
 
 def _replies(log: EventLog, known: RunRecord, hub: Hub) -> int:
