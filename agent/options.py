@@ -70,6 +70,12 @@ class AgentOptions:
     def of_data(cls, data: Mapping[str, Any], run: str) -> AgentOptions:
         """The options that were kept with ``run``. Raises SandboxError ``run_not_resumable`` where these are none."""
         known = {f.name for f in fields(cls)}
+        if "batch_task" in data:
+            raise SandboxError(
+                ErrorCode.run_not_resumable,
+                f"The run {run} is the task {str(data['batch_task'])[:100]} of a batch: its sandbox went with it.",
+                "Run the batch again with the same options: what has no result is done again.",
+            )
         try:
             given = {name: value for name, value in data.items() if name in known}
             paths = {name: given.get(name) and Path(given[name]) for name in _PATHS}
@@ -129,10 +135,7 @@ class AgentOptions:
             raise bad_input(
                 "The task is empty.", 'Say what to do, as in: gamebox agent "make the failing test pass" ...'
             )
-        if self.language is not None and self.language not in LANGUAGES:
-            raise bad_input(
-                f"--language {self.language!r} is not known.", f"Use one of: {', '.join(sorted(LANGUAGES))}."
-            )
+        check_language(self.language)
         if self.approve not in APPROVALS:
             raise bad_input(f"--approve {self.approve!r} is not known.", f"Use {', '.join(APPROVALS)}.")
         if self.apply and self.repo is None:
@@ -155,6 +158,12 @@ class AgentOptions:
             )  # fmt: skip
 
         return opened
+
+
+def check_language(name: str | None) -> None:
+    """Raises SandboxError for the name of a language that is none; None is the agent's own."""
+    if name is not None and name not in LANGUAGES:
+        raise bad_input(f"--language {name!r} is not known.", f"Use one of: {', '.join(sorted(LANGUAGES))}.")
 
 
 def budget_of(iterations: int, seconds: float | None, tokens: int | None, cost: float | None) -> Budget:

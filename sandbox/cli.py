@@ -111,7 +111,7 @@ def run(
     from .cli_forward import ports_of
 
     ports = ports_of(forward)
-    args = {"argv": command, "env": dict(_variable(text) for text in env), "timeout_seconds": timeout}
+    args = {"argv": command, "env": dict(variable_of(text) for text in env), "timeout_seconds": timeout}
     seconds = DEFAULT_KEEP_SECONDS if keep_seconds is None else keep_seconds
     kept = Kept(keep or name is not None or keep_seconds is not None, name, inside, seconds, take_over)
     refuse_with_in(ctx, kept)
@@ -276,7 +276,8 @@ def bad_input(message: str, hint: str) -> SandboxError:
     return SandboxError(ErrorCode.invalid_configuration, message, hint)
 
 
-def _variable(text: str) -> tuple[str, str]:
+def variable_of(text: str) -> tuple[str, str]:
+    """The variable of NAME=VALUE, or of NAME with its value here. Raises SandboxError where it has none."""
     name, given, value = text.partition("=")
     if not name or "\0" in text:
         raise bad_input(f"--env {text!r} names no variable.", "Write it as NAME=VALUE, or NAME to hand on your own.")

@@ -2,134 +2,80 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from agent.budget import Budget
-from agent.commands import brain_of
-from agent.hub import AgentSpec, Hub, Setting, build, default
-from agent.hub.building import check_inputs
-from agent.loop import Agent
-from agent.model.brain import Brain
-from agent.model.scripted import ScriptedModel
+from agent.hub import default
+from agent.hub.finding import DEFAULT_AGENT
+from agent.mcp_options import servers_of
+from agent.options import budget_of
 from agent.show import Screen
-from sandbox.cli import DEFAULT_IMAGE, bad_input, print_json, sandbox_of
-from sandbox.environment import Environment
+from agent.store import EventLog
+from sandbox.cli import print_json, variable_of
 
-from .oracle import oracle_agent
+from .options import Options
 from .results import Result, State
 from .running import Batch, run_batch
 from .tasks import BatchTask, load_tasks
 from .trial import Parts
 
-ORACLE = "oracle"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """The options of the command."""
-
-    tasks: Path
-    out: Path
-    agent: str
-    model: str | None
-    script: Path | None
-    budget: Budget
-    image: str | None
-    memory: str
-    cpus: float
-    network: str
-    workers: int = 1
-    local: bool = False
-    retry: bool = False
-    as_json: bool = False
-    hub: Hub = field(default_factory=default)
-
-    @property
-    def spec(self) -> AgentSpec | None:
-        """The agent by name; None for the oracle. Raises SandboxError for one that is not there."""
-        return None if self.agent == ORACLE else self.hub.load(self.agent)
-
-    @property
-    def thinks(self) -> bool:
-        """Whether the agent needs a brain from outside."""
-        return self.spec is not None and self.spec.needs_model
-
-    def check(self, tasks: Sequence[BatchTask]) -> None:
-        """Raises SandboxError for what is wrong before anything begins."""
-        if self.workers < 1:
-            raise bad_input(f"--workers is {self.workers}.", "Give 1 or more.")
-        if self.network not in ("none", "task", "open"):
-            raise bad_input(
-                f"--network {self.network!r} is not known.", "Use none, task (what each task asks for) or open."
-            )
-        if self.thinks and not all(task.script for task in tasks):
-            brain_of(self.model, self.script, self.budget)
-        for task in tasks:
-            if self.spec is not None:
-                check_inputs(self.spec, self.inputs_for(self.spec, task))
-
-    @staticmethod
-    def inputs_for(spec: AgentSpec, task: BatchTask) -> dict[str, Any]:
-        """What the agent is given for a task; the task itself is its input of that name, where it has one."""
-        own = {"task": task.task} if "task" in spec.inputs.get("properties", {}) else {}
-        return {**own, **task.inputs}
-
-    def make_brain(self, task: BatchTask) -> Brain:
-        """The brain of one task. Raises SandboxError."""
-        if not self.thinks:
-            return ScriptedModel([])
-        if task.script is not None:
-            return brain_of(None, task.script, self.budget)
-        return brain_of(self.model, self.script, self.budget)
-
-    def make_agent(self, task: BatchTask, environment: Environment, brain: Brain, budget: Budget) -> Agent:
-        """The agent of one task. Raises SandboxError."""
-        if self.spec is None:
-            return oracle_agent(task, environment, budget)
-        inputs = self.inputs_for(self.spec, task)
-        return build(
-            self.spec, Setting(environment=environment, hub=self.hub, brain=brain, budget=budget, inputs=inputs)
+def run_given(given: Mapping[str, Any]) -> int:
+    """The command, with its options by name as they were given; returns its exit code. Raises SandboxError for bad input."""
+    limits = (given["max_iterations"], given["max_seconds"], given["max_tokens"], given["max_cost"])
+    same = (
+        "tasks", "model", "script", "image", "memory", "cpus", "network", "workers", "local", "retry", "redo_changed", "as_json",
+        "language", "approve",
+    )  # fmt: skip
+    out: Path = given["output"]
+    return run(
+        Options(
+            **{name: given[name] for name in same}, out=out, agent=given["agent"] or DEFAULT_AGENT, budget=budget_of(*limits),
+            servers=servers_of(given["mcp"], given["mcp_header"], os.environ), agents_md=not given["no_agents_md"],
+            env=dict(variable_of(text) for text in given["env"]), log=None if given["no_log"] else given["log"] or out / "runs.db",
+            hub=default(given["agents"]),
         )
-
-    def open_environment(self, task: BatchTask, folder: Path) -> Environment:
-        """The sandbox of one task, around a copy of ``folder``. Raises SandboxError."""
-        asked = task.network if self.network == "task" else self.network
-        if self.local and task.verifier is not None:
-            why = f"The task {task.id} cannot be run with --local: its verifier works as root at /tests."
-            raise bad_input(why, "Leave --local out.")
-        if self.local:  # it works in the folder it is given, and ours must stay as it is: the diff is made against it
-            folder = Path(shutil.copytree(folder, folder.with_name(f"{folder.name}-local"), symlinks=True))
-        return sandbox_of(
-            task.image or self.image or (self.spec and self.spec.image) or DEFAULT_IMAGE, folder,
-            None if asked == "allow" else asked, task.memory or self.memory, task.cpus or self.cpus, self.local,
-            allow=task.allow if asked == "allow" else (), profile=task.profile,
-        )  # fmt: skip
+    )  # fmt: skip
 
 
 def run(options: Options) -> int:
     """The command; returns its exit code. Raises SandboxError for bad input."""
-    tasks = load_tasks(options.tasks)
+    tasks = load_tasks(options.tasks, options.env)
     options.check(tasks)
-    parts = Parts(
-        open_environment=options.open_environment, make_agent=options.make_agent, make_brain=options.make_brain,
-        budget=options.budget, agent=options.agent, model=options.model or "",
-    )  # fmt: skip
-    batch = Batch(tasks=tasks, out=options.out, parts=parts, workers=options.workers, retry=options.retry)
+    identities = options.identities(tasks)
     progress = Progress(len(tasks))
-    try:
+    tell_image(options, tasks, progress.screen)
+    with ExitStack() as stack:
+        stack.callback(progress.close)
+        log = None if options.log is None else stack.enter_context(EventLog(options.log))
+        parts = Parts(
+            open_environment=options.open_environment, make_agent=options.make_agent, make_brain=options.make_brain,
+            budget=options.budget, agent=options.agent, model=options.model or "", identities=identities, log=log,
+            approve=options.approve,
+        )  # fmt: skip
+        batch = Batch(
+            tasks=tasks, out=options.out, parts=parts, workers=options.workers, retry=options.retry,
+            redo_changed=options.redo_changed,
+        )  # fmt: skip
         results, complete = run_batch(batch, progress.tell)
-    finally:
-        progress.close()
     if options.as_json:
         print_json({"complete": complete, "results": [result.to_dict() for result in results]})
     else:
         sys.stdout.write(shown(table(results, len(tasks))))
     return exit_code(results, len(tasks), complete)
+
+
+def tell_image(options: Options, tasks: Sequence[BatchTask], screen: Screen) -> None:
+    """Where tasks name images of their own, an agent with an image of its own does not find what that one has."""
+    own = None if options.spec is None or options.local else options.spec.image
+    other = [task for task in tasks if own is not None and options.image_of(task) != own]
+    if other:
+        where = f"{len(other)} of {len(tasks)} tasks run in other images than {own}"
+        screen.line(f"{where}: {options.agent} works with what these have", "dim")
 
 
 class Progress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -30,9 +29,13 @@ def is_harbor_task(folder: Path) -> bool:
     return (folder / "task.toml").is_file()
 
 
-def harbor_task(folder: Path, ident: Any = None) -> BatchTask:
-    """The task; its id is the folder's name, unless another is given. Raises SandboxError ``invalid_configuration``."""
-    config, instruction = _read(folder)
+def harbor_task(folder: Path, ident: Any = None, env: Mapping[str, str] | None = None) -> BatchTask:
+    """The task; its id is the folder's name, unless another is given. ``env`` are the variables of the host that it may be given.
+
+    Raises SandboxError ``invalid_configuration``, also for a task that needs another variable.
+    """
+    handed = {} if env is None else env
+    config, instruction, declared = _read(folder)
     for part, what in _UNKNOWN_PARTS.items():
         if _at(config, part):
             raise wrong(f"The task {folder} {what} ({part}), which gamebox batch does not do.", "Run it with Harbor.")
@@ -56,34 +59,35 @@ def harbor_task(folder: Path, ident: Any = None) -> BatchTask:
         image=image,
         profile="conformance",  # such tasks work as root anywhere in the file system
         folder=environment.get("workdir"),
-        env=_variables(environment, folder),
+        env=_variables(environment, folder, handed),
         memory=f"{memory}m" if isinstance(memory, int) and memory > 0 else None,
         cpus=_seconds(environment, "cpus", folder),
         network={"no-network": "none", "public": "open", "allowlist": "allow"}.get(mode, "none"),
         allow=tuple(str(host) for host in environment.get("allowed_hosts") or ()),
         seconds=_seconds(agent, "timeout_sec", folder),
-        verifier=_verifier(verifier, folder),
+        verifier=_verifier(verifier, folder, handed),
         solution=solution if (solution / "solve.sh").is_file() else None,
+        declared=declared,
     )
 
 
-def _verifier(section: Mapping[str, Any], folder: Path) -> Verifier:
+def _verifier(section: Mapping[str, Any], folder: Path, handed: Mapping[str, str]) -> Verifier:
     return Verifier(
         folder=folder / "tests",
         seconds=_seconds(section, "timeout_sec", folder) or 600.0,
-        env=_variables(section, folder),
+        env=_variables(section, folder, handed),
         fresh=section.get("environment_mode") == "separate",
     )
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], str]:
+def _read(folder: Path) -> tuple[dict[str, Any], str, str]:
     try:
         texts = []
         for name in ("task.toml", "instruction.md"):
             if (folder / name).stat().st_size > MOST_TEXT_BYTES:
                 raise ValueError(f"{name} is larger than {MOST_TEXT_BYTES >> 20} MiB")
             texts.append((folder / name).read_text(encoding="utf-8"))
-        return tomllib.loads(texts[0]), texts[1]
+        return tomllib.loads(texts[0]), texts[1], texts[0]
     except (OSError, ValueError, RecursionError) as error:
         raise wrong(
             f"The task {folder} cannot be read: {error}.", "It needs task.toml and instruction.md, as UTF-8."
@@ -106,13 +110,18 @@ def _seconds(section: Mapping[str, Any], name: str, folder: Path) -> float | Non
     return float(value)
 
 
-def _variables(section: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """The variables of a section; ${NAME} and ${NAME:-otherwise} are taken from this process."""
+def _variables(section: Mapping[str, Any], folder: Path, handed: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a section; ${NAME} and ${NAME:-otherwise} are taken from those that the user has named, and from no others:
+    a task is somebody else's file, and this process has keys in its variables.
+    """
 
     def of(match: re.Match[str]) -> str:
-        value = os.environ.get(match[1], match[2])
+        value = handed.get(match[1], match[2])
         if value is None:
-            raise wrong(f"The task {folder} needs the variable {match[1]}, which is not set.", f"Set {match[1]}.")
+            raise wrong(
+                f"The task {folder} asks for the variable {match[1]} of this host.",
+                f"If it may have it, hand it on with --env {match[1]}, or give it a value with --env {match[1]}=VALUE.",
+            )
         return value
 
     given = section.get("env") or {}

@@ -11,8 +11,6 @@ from typing import Any
 
 from agent.run import AgentRun
 
-from .tasks import BatchTask
-
 
 class State(StrEnum):
     """How much is known of a task's outcome. A missing reward is not a zero."""
@@ -27,7 +25,11 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of a task. ``status`` is that of the agent's run, "" where none was begun; ``error`` says what went wrong."""
+    """What came of a task. ``status`` is that of the agent's run, "" where none was begun; ``error`` says what went wrong.
+
+    ``identity`` tells what it is a result of (see ``setup``); ``run`` is the id of the agent's run in the event log. ``touched``
+    are files that the agent changed though the verdict may rest on them.
+    """
 
     id: str
     state: State
@@ -40,7 +42,9 @@ class Result:
     calls: int = 0
     tokens: int = 0
     cost_usd: float | None = None
-    fingerprint: str = ""
+    run: str = ""
+    touched: tuple[str, ...] = ()
+    identity: dict[str, str] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -59,16 +63,6 @@ def of_run(run: AgentRun) -> dict[str, Any]:
         "status": run.status.value, "reason": run.reason, "steps": run.iterations, "calls": usage.calls,
         "tokens": usage.total_tokens, "cost_usd": None if usage.unpriced_calls else usage.cost_usd,
     }  # fmt: skip
-
-
-def kept(folder: Path, task: BatchTask) -> Result | None:
-    """The result of an earlier batch, if it is of the task as it is now and need not be tried again."""
-    try:
-        data = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        result = Result(**{**data, "state": State(data["state"])})
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return result if result.done and result.fingerprint == task.fingerprint else None
 
 
 class TaskFolder:

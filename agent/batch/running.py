@@ -14,9 +14,11 @@ from pathlib import Path
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.interrupts import terminated_like_interrupted, uninterrupted
 
-from .results import Result, State, TaskFolder, kept
+from .earlier import earlier_results
+from .results import Result, State, TaskFolder
 from .tasks import BatchTask
 from .trial import Parts, Trial
+from .verifying import Verdict
 
 # Beyond the seconds of the agent and of the verifier: starting, copying, closing.
 SPARE_SECONDS = 300.0
@@ -25,13 +27,14 @@ ABORT_SECONDS = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What is to be done. ``retry`` also does again what a verifier failed on."""
+    """What is to be done. ``retry`` also does again what a verifier failed on, ``redo_changed`` tasks whose content has changed."""
 
     tasks: Sequence[BatchTask]
     out: Path
     parts: Parts
     workers: int = 1
     retry: bool = False
+    redo_changed: bool = False
 
 
 @dataclass(slots=True)
@@ -44,7 +47,8 @@ class _Worker:
 
 def run_batch(batch: Batch, tell: Callable[[Result, bool], None]) -> tuple[list[Result], bool]:
     """The results in the order of the tasks, and whether all was gone through; ``tell`` hears of each as it comes, and whether it
-    is an earlier batch's. Raises SandboxError where another batch is at work in the folder.
+    is an earlier batch's. Raises SandboxError where another batch is at work in the folder, and where the results in it are of
+    something else.
     """
     results: dict[str, Result] = {}
     waiting: list[BatchTask] = []
@@ -54,8 +58,10 @@ def run_batch(batch: Batch, tell: Callable[[Result, bool], None]) -> tuple[list[
         tell(result, False)
 
     with _alone(batch.out), terminated_like_interrupted():
+        identities = {task.id: batch.parts.identities.get(task.id, {}) for task in batch.tasks}
+        found = earlier_results(batch.out, batch.tasks, identities, redo_changed=batch.redo_changed)
         for task in batch.tasks:
-            earlier = kept(batch.out / task.id, task)
+            earlier = found.get(task.id)
             if earlier is None or (batch.retry and earlier.state is State.verifier_failed):
                 waiting.append(task)
             else:
@@ -116,13 +122,7 @@ def _settled(worker: _Worker) -> Result:
         return worker.result[0]
     threading.Thread(target=trial.abort, daemon=True).start()
     words = f"It did not end in time ({trial.seconds:.0f} s): a call of the model or of the engine does not return."
-    result = Result(
-        id=trial.task.id,
-        state=State.infra_error,
-        error=words,
-        seconds=round(trial.seconds, 3),
-        fingerprint=trial.task.fingerprint,
-    )
+    result = trial.result(Verdict(State.infra_error, error=words))
     trial.folder.finish(result)
     return result
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from sandbox.envelope import jsonable
 from sandbox.errors import ErrorCode, SandboxError
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -37,7 +35,9 @@ class Verifier:
 class BatchTask:
     """One task. ``image``, ``seconds`` (of the agent's run, at most), ``memory`` and ``cpus`` are those of the batch where they are
     None. ``folder`` is where the agent works in the sandbox, the workspace by default. ``allow`` are rules for a network that tasks
-    may ask for. ``checks`` are commands that must exit with 0 once the agent has ended.
+    may ask for. ``checks`` are commands that must exit with 0 once the agent has ended: in its sandbox, or, where ``fresh``, in one
+    that it never touched and that gets the files of its folder alone. ``declared`` is the
+    text of its file, which may say more of it than these fields.
     """
 
     id: str
@@ -55,22 +55,15 @@ class BatchTask:
     script: Path | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
     checks: tuple[str, ...] = ()
+    fresh: bool = False
     verifier: Verifier | None = None
     solution: Path | None = None
-
-    @property
-    def fingerprint(self) -> str:
-        """What tells whether a result is of this task as it is now: its fields, and the files of its verifier."""
-        digest = hashlib.sha256(json.dumps(jsonable(asdict(self)), sort_keys=True, default=str).encode())
-        for path in sorted(self.verifier.folder.rglob("*")) if self.verifier is not None else ():
-            if path.is_file() and not path.is_symlink():
-                digest.update(f"\0{path.relative_to(self.verifier.folder if self.verifier else path)}\0".encode())
-                digest.update(path.read_bytes())
-        return digest.hexdigest()[:16]
+    declared: str = ""
 
 
-def load_tasks(path: Path) -> list[BatchTask]:
-    """The tasks of a .jsonl file, of a folder of Harbor tasks, or the one of such a task's folder.
+def load_tasks(path: Path, env: Mapping[str, str] | None = None) -> list[BatchTask]:
+    """The tasks of a .jsonl file, of a folder of Harbor tasks, or the one of such a task's folder. ``env`` are the variables that
+    tasks may ask for.
 
     Raises SandboxError ``invalid_configuration`` that names the line or the file.
     """
@@ -85,9 +78,9 @@ def load_tasks(path: Path) -> list[BatchTask]:
                 f"{path} holds no task: no folder with a task.toml.",
                 "Name a file of tasks, or a folder of tasks in Harbor's form.",
             )
-        tasks = [harbor_task(folder) for folder in folders]
+        tasks = [harbor_task(folder, env=env) for folder in folders]
     else:
-        tasks = list(_of_lines(path))
+        tasks = list(_of_lines(path, env))
     seen: set[str] = set()
     for task in tasks:
         if task.id in seen:
@@ -98,13 +91,13 @@ def load_tasks(path: Path) -> list[BatchTask]:
     return tasks
 
 
-def _of_lines(path: Path) -> Iterator[BatchTask]:
+def _of_lines(path: Path, env: Mapping[str, str] | None) -> Iterator[BatchTask]:
     from .harbor import harbor_task
 
     try:
         if path.stat().st_size > MOST_FILE_BYTES:
             raise wrong(f"{path} is larger than {MOST_FILE_BYTES >> 20} MiB.", "Make several batches of it.")
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise wrong(f"The tasks {path} cannot be read: {error}.", _HINT) from error
     for number, line in enumerate(lines, 1):
@@ -116,7 +109,7 @@ def _of_lines(path: Path) -> Iterator[BatchTask]:
         except (ValueError, RecursionError) as error:
             raise wrong(f"{where} is no JSON: {error}.", _HINT) from error
         if isinstance(data, dict) and isinstance(data.get("harbor"), str) and set(data) <= {"harbor", "id"}:
-            yield harbor_task(path.parent / data["harbor"], data.get("id"))
+            yield harbor_task(path.parent / data["harbor"], data.get("id"), env)
         else:
             yield _task(data, path.parent, where)
 
@@ -124,6 +117,7 @@ def _of_lines(path: Path) -> Iterator[BatchTask]:
 _KINDS: dict[str, Any] = {
     "id": str, "task": str, "repo": str, "image": str, "profile": str, "seconds": (int, float), "script": str, "memory": str,
     "cpus": (int, float), "inputs": dict, "checks": list,
+    "fresh": bool,
 }  # fmt: skip
 
 
@@ -136,7 +130,7 @@ def _task(data: Any, base: Path, where: str) -> BatchTask:
             raise wrong(
                 f"{where} has a field {name!r}, which tasks have not.", f"Did you mean {near[0]!r}?" if near else _HINT
             )
-        if not isinstance(value, _KINDS[name]) or isinstance(value, bool):
+        if not isinstance(value, _KINDS[name]) or isinstance(value, bool) != (_KINDS[name] is bool):
             raise wrong(f"{where}: {name} is {value!r:.80}.", _HINT)
     if not data.get("task", "").strip():
         raise wrong(f"{where} has no task.", _HINT)

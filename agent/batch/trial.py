@@ -7,21 +7,26 @@ import logging
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agent import lineage
 from agent.budget import Budget
 from agent.loop import Agent
 from agent.model.brain import Brain
+from agent.recorded_job import forget_files
 from agent.repo.changes import changes, diff_text
 from agent.repo.snapshot import Snapshot, take
+from agent.resuming import begin
 from agent.run import AgentRun
 from agent.scratch import scratch_folder
 from agent.status import RunStatus
+from agent.store import EventLog
+from agent.terminal_approvals import laid_over
 from agent.trajectory import of_run as recorded_of
 from sandbox.environment import Environment
 from sandbox.errors import SandboxError
@@ -41,7 +46,8 @@ GRACE_SECONDS = 10.0
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """What trials are made of. ``open_environment`` makes the sandbox of a task around a folder; ``make_agent`` its agent, with a
-    brain of its own, in that sandbox. All may raise SandboxError.
+    brain of its own, in that sandbox. All may raise SandboxError. ``identities`` are what results are of, by the ids of tasks. Runs
+    are recorded in ``log``, unless it is None. ``approve`` is never or risky: what is risky is refused, for nobody is asked.
     """
 
     open_environment: Callable[[BatchTask, Path], Environment]
@@ -50,6 +56,9 @@ class Parts:
     budget: Budget = field(default_factory=Budget)
     agent: str = ""
     model: str = ""
+    identities: Mapping[str, dict[str, str]] = field(default_factory=dict)
+    log: EventLog | None = None
+    approve: str = "never"
 
 
 class Trial:
@@ -61,6 +70,7 @@ class Trial:
         self._agent: Agent | None = None
         self._opened: list[Environment] = []
         self._lines: list[str] = []
+        self._recorded = ""
         self._started = time.monotonic()
 
     @property
@@ -86,9 +96,13 @@ class Trial:
             self.folder.write("verifier.txt", verdict.output)
         self._say(f"{verdict.state.value} {json.dumps(verdict.rewards)} {verdict.error}".rstrip())
         self.folder.write("log.txt", "\n".join([*self._lines, ""]))
+        return self.result(verdict, fields)
+
+    def result(self, verdict: Verdict, fields: Mapping[str, Any] = {}) -> Result:
+        """The result that a verdict makes, with what the agent's run adds."""
         return Result(
             id=self.task.id, state=verdict.state, rewards=verdict.rewards, error=verdict.error, seconds=round(self.seconds, 3),
-            fingerprint=self.task.fingerprint, **fields,
+            run=self._recorded, touched=verdict.touched, identity=self.parts.identities.get(self.task.id, {}), **fields,
         )  # fmt: skip
 
     def _attempt(self, fields: dict[str, Any]) -> Verdict:
@@ -134,6 +148,7 @@ class Trial:
         self._agent = self.parts.make_agent(self.task, sandbox, self.parts.make_brain(self.task), budget)
         self._say(f"{len(self._agent.actions.get_actions())} actions, at most {budget.max_iterations} steps")
         with (
+            self._recording(self._agent),
             _after(budget.max_seconds, self._agent.cancel),
             _after(budget.max_seconds, partial(end_commands, sandbox), GRACE_SECONDS),
             _after(budget.max_seconds, self._close_all, 6 * GRACE_SECONDS),
@@ -148,6 +163,21 @@ class Trial:
             )
         self._say(f"{run.status.value}: {run.reason} {run.iterations} steps")
         return run
+
+    @contextmanager
+    def _recording(self, agent: Agent) -> Iterator[None]:
+        """Within it, a run of ``agent`` is recorded, if runs are; what needs an approval is refused."""
+        log, options = self.parts.log, {"batch_task": self.task.id}
+        if log is None:
+            laid_over(agent, self.parts.approve, None)
+            yield
+            return
+        with log.begin() as writer, lineage.within(self.parts.agent, writer.run):
+            self._recorded = writer.run
+            begin(agent, writer, self.task.task, name=self.parts.agent, options=options)
+            laid_over(agent, self.parts.approve, None)
+            yield
+        forget_files(log, self._recorded)  # the run cannot be resumed: the task is done again
 
     def _keep_diff(self, sandbox: Environment, snapshot: Snapshot, after: Path) -> None:
         answer = sandbox.download(".", after)

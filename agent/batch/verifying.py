@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import shlex
 import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,44 +18,57 @@ from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, SandboxError
 
 from .results import State
+from .tampering import PATH, Fresh, cleared
 from .tasks import BatchTask, Verifier
 
-Fresh = Callable[[], AbstractContextManager[Environment]]
+log = logging.getLogger(__name__)
+
 TESTS, LOGS = "/tests", "/logs/verifier"
 MOST_REWARD_BYTES = 64 << 10
 # Nothing that the agent started lives on, and nothing that it left stands where the verifier writes or is read.
 _CLEAN = f"rm -rf -- {TESTS} {LOGS} && mkdir -p {TESTS} {LOGS} && chmod 755 {TESTS} {LOGS}"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PATH = ":".join(PATH)
+# How often commands are ended until none is left, one that was starting another among them.
+_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier found: rewards with the state ``value``, else why there are none. ``output`` is what it printed."""
+    """What a verifier found: rewards with the state ``value``, else why there are none. ``output`` is what it printed; ``touched``
+    are files of the image that the agent changed and that the verdict may rest on.
+    """
 
     state: State
     rewards: dict[str, float] = field(default_factory=dict)
     error: str = ""
     output: str = ""
+    touched: tuple[str, ...] = ()
 
 
 def verdict_of(task: BatchTask, sandbox: Environment, fresh: Fresh) -> Verdict:
-    """What the task's checks or its verifier say of what is in ``sandbox``. ``fresh`` makes another one like it was."""
-    if task.verifier is not None:
-        try:
-            return _verified(task, task.verifier, sandbox, fresh)
-        except SandboxError as error:
-            return Verdict(State.infra_error, error=str(error))
-    if not task.checks:
+    """What the task's checks or its verifier say of what is in ``sandbox``. ``fresh`` makes another one like it was.
+
+    Nothing of the agent runs any more by then, and what it may have put in the verifier's way is put right or named.
+    """
+    if task.verifier is None and not task.checks:
         return Verdict(State.not_verified)
-    proofs = prove(sandbox, task.checks)
-    output = "".join(f"$ {proof.command}\n{proof.output}\n" for proof in proofs)
-    return Verdict(State.value, {"reward": sum(proof.passed for proof in proofs) / len(proofs)}, output=output)
+    try:
+        with _place(task, sandbox, fresh) as (place, touched):
+            found = _checked(task, place) if task.verifier is None else _verified(task, task.verifier, place)
+            return replace(found, touched=touched)
+    except SandboxError as error:
+        return Verdict(State.infra_error, error=str(error))
 
 
-def _verified(task: BatchTask, verifier: Verifier, sandbox: Environment, fresh: Fresh) -> Verdict:
-    if not verifier.fresh:
-        end_commands(sandbox)
-        return _run(task, verifier, sandbox)
+@contextmanager
+def _place(task: BatchTask, sandbox: Environment, fresh: Fresh) -> Iterator[tuple[Environment, tuple[str, ...]]]:
+    """Where the verdict is found: in the agent's sandbox, put right, or in an untouched one with the files of the task's folder."""
+    end_commands(sandbox)
+    if not (task.fresh if task.verifier is None else task.verifier.fresh):
+        put_right, touched = cleared(sandbox, fresh)
+        log.info("put right before the verdict on %s: %s", task.id, put_right)
+        yield sandbox, touched
+        return
     with tempfile.TemporaryDirectory(prefix="gamebox-verify-") as between, fresh() as untouched:
         folder = task.folder or "."
         copied = Path(between) / "files"
@@ -66,17 +80,36 @@ def _verified(task: BatchTask, verifier: Verifier, sandbox: Environment, fresh: 
                 ErrorCode.io_error, f"{folder} could not be emptied: {emptied.output[:500]}", "Look at the image of the task."
             )
         untouched.upload(copied, folder).unwrap()
-        return _run(task, verifier, untouched)
+        yield untouched, ()
 
 
 def end_commands(sandbox: Environment) -> None:
-    """End every command, in the background too, with all it left running. Raises SandboxError where the sandbox is gone."""
-    for command in sandbox.processes().unwrap().commands:
-        if command.running or command.process_count:
+    """End every command, in the background too, with all it left running, and every session. Raises SandboxError where the sandbox
+    is gone, and where something goes on all the same.
+    """
+    for _ in range(_ROUNDS):
+        commands = sandbox.processes().unwrap().commands
+        alive = [command for command in commands if command.running or command.process_count]
+        for command in alive:
             sandbox.kill(command.id)
+        for session in sorted({command.session for command in commands if command.session}):
+            sandbox.end_session(session)
+        if not alive:
+            return
+    left = [c.id for c in sandbox.processes().unwrap().commands if c.running or c.process_count]
+    if left:
+        raise SandboxError(
+            ErrorCode.io_error, f"The commands {', '.join(left[:5])} of the agent could not be ended.", "Run the task again."
+        )
 
 
-def _run(task: BatchTask, verifier: Verifier, sandbox: Environment) -> Verdict:
+def _checked(task: BatchTask, place: Environment) -> Verdict:
+    proofs = prove(place, task.checks)
+    output = "".join(f"$ {proof.command}\n{proof.output}\n" for proof in proofs)
+    return Verdict(State.value, {"reward": sum(proof.passed for proof in proofs) / len(proofs)}, output=output)
+
+
+def _verified(task: BatchTask, verifier: Verifier, sandbox: Environment) -> Verdict:
     sandbox.run(_CLEAN, session=None, cwd="/", env={"PATH": _PATH}).unwrap()
     sandbox.upload(verifier.folder, TESTS).unwrap()
     answer = sandbox.run(

@@ -24,6 +24,7 @@ from .profiles import Profile
 from .reaching import EngineKeep
 from .removal import remove
 from .stream import AttachStream
+from .written import Written, written_on_root
 
 # A guest reads what is in its pipe in milliseconds; one that does not is paused all the same.
 DRAIN_SECONDS = 1.0
@@ -58,6 +59,13 @@ class ContainedEnvironment(GuestEnvironment):
         if self._container_id is None:
             raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", "Call start() first.")
         return self._container_id
+
+    def written_on_root(self) -> tuple[Written, ...]:
+        """What differs from the image, the places for files left out; nothing where the root file system is read-only.
+
+        Raises SandboxError as the engine does.
+        """
+        return () if self.profile.read_only_root else written_on_root(self.container_id)
 
     # --- the pipe ------------------------------------------------------------------
     def _transport_on(self, stream: AttachStream, **options: Any) -> Transport:

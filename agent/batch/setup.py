@@ -1,0 +1,87 @@
+"""What results are results of: an agent with all that shapes it, and a task with all its files. Told apart by digests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from agent.hub import AgentSpec
+from agent.repo.ignoring import Rules
+from agent.repo.snapshot import state_of, states_under
+from sandbox.envelope import jsonable
+
+from .tasks import BatchTask, wrong
+
+DIGEST_CHARS = 16
+# What a result's identity calls the task's own part; all else is the same for every task of a batch.
+TASK = "task"
+
+
+def digest(value: Any) -> str:
+    """A short digest of JSON-ready data."""
+    text = json.dumps(jsonable(value), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_CHARS]
+
+
+def digest_of_file(path: Path) -> str:
+    """A short digest of a file's bytes. Raises SandboxError ``invalid_configuration`` where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:DIGEST_CHARS]
+    except OSError as error:
+        raise wrong(f"The file {path} cannot be read: {error.strerror}.", "Name a file that is there.") from error
+
+
+def digest_of_agent(spec: AgentSpec) -> str:
+    """A short digest of everything an agent is declared with; of a brain in Python, its name."""
+    declared = {f.name: getattr(spec, f.name) for f in fields(spec) if f.name not in ("source", "brain", "goals")}
+    goals = [(goal.priority, goal.name, goal.description) for goal in spec.goals]
+    brain = None if spec.brain is None else getattr(spec.brain, "__qualname__", type(spec.brain).__qualname__)
+    return digest({**declared, "goals": goals, "brain": brain})
+
+
+def digest_of_task(task: BatchTask, repos: dict[Path, str] | None = None) -> str:
+    """A short digest of a task's fields and the contents of its files: repository, script, verifier, solution. Where these
+    stand does not matter. ``repos`` keeps digests of repositories that several tasks share.
+
+    Raises SandboxError ``invalid_configuration`` where one cannot be read.
+    """
+    told = {**asdict(task), "repo": None, "script": None, "solution": None, "env": sorted(task.env)}  # values may be keys, which change
+    if task.verifier is not None:
+        told["verifier"] = {**asdict(task.verifier), "folder": _folder(task.verifier.folder), "env": sorted(task.verifier.env)}
+    told["script"] = None if task.script is None else digest_of_file(task.script)
+    told["solution"] = None if task.solution is None else _folder(task.solution)
+    if task.repo is not None:
+        known = {} if repos is None else repos
+        if task.repo not in known:
+            known[task.repo] = _repository(task.repo)
+        told["repo"] = known[task.repo]
+    return digest(told)
+
+
+def _folder(folder: Path) -> str:
+    return digest({path: asdict(state) for path, state in states_under(folder).items()})
+
+
+def _repository(repo: Path) -> str:
+    """Of what would be copied into the sandbox; of a folder that is not there its name: the task itself will say so."""
+    try:
+        states = {path: state_of(repo / path) for path in Rules(repo).files()}
+    except OSError:
+        return digest(str(repo))
+    return digest({path: None if state is None else asdict(state) for path, state in states.items()})
+
+
+def differences(earlier: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What an earlier result is of that this batch is not, in words; the task's own content left out."""
+    if now and not earlier:
+        return ["it does not say of what"]
+    both = [(name, earlier.get(name, ""), now.get(name, "")) for name in sorted({*earlier, *now} - {TASK})]
+    return [_difference(name, before, is_now) for name, before, is_now in both if before != is_now]
+
+
+def _difference(name: str, before: str, now: str) -> str:
+    return f"{name.replace('_', ' ')} was {before or 'none'}, is {now or 'none'}"

@@ -1,0 +1,125 @@
+"""What an agent that was root left in the way of a verifier: found by the engine's word on what differs from the image, put back
+as the image has it where that takes nothing from an honest agent, and named where it might.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sandbox.environment import Environment
+
+Fresh = Callable[[], AbstractContextManager[Environment]]
+PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+# Read by every program, or by every Python, whatever is run: none of these is the work that a task asks for.
+_HOOKS = frozenset({"/etc/ld.so.preload"})
+_HOOK_OF_PYTHON = re.compile(r"/(?:(?:site|dist)-packages|python[0-9.]*)/(?:sitecustomize|usercustomize)\.py")
+# What pytest takes from the folders above /tests.
+_OF_PYTEST = frozenset(
+    {"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml"}
+)
+_SYSTEM = ("/usr/", "/lib/", "/lib64/", "/lib32/", "/opt/", "/bin/", "/sbin/", "/etc/ld.so", "/etc/alternatives/")
+MOST_TOUCHED = 50
+MOST_PROGRAMS = 10_000
+
+
+class Differing(Protocol):
+    """A path that differs from the image: modified, added or deleted."""
+
+    @property
+    def path(self) -> str:
+        """It is absolute."""
+
+    @property
+    def kind(self) -> str:
+        """Folders in which something differs are modified, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """``removed`` are to go, ``restored`` to be as in the image; ``programs`` were added where programs are looked for;
+    ``touched`` are of the image, and were changed.
+    """
+
+    removed: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    touched: tuple[str, ...] = ()
+
+
+def sorted_out(differing: Iterable[Differing]) -> Found:
+    """What of these paths bears on a verifier."""
+    every = list(differing)
+    folders = {posixpath.dirname(each.path) for each in every}
+    removed: list[str] = []
+    restored: list[str] = []
+    programs: list[str] = []
+    touched: list[str] = []
+    for each in every:
+        folder = posixpath.dirname(each.path)
+        if each.path in folders:
+            continue  # something in it differs
+        if _is_hook(each.path):
+            (removed if each.kind == "added" else restored).append(each.path)
+        elif folder in PATH:
+            (programs if each.kind == "added" else restored).append(each.path)
+        elif each.kind != "added" and each.path.startswith(_SYSTEM):
+            touched.append(each.path)
+    return Found(*(tuple(sorted(paths)) for paths in (removed, restored, programs, touched)))
+
+
+def cleared(sandbox: Environment, fresh: Fresh) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Put ``sandbox`` right before a verifier runs in it, by one like it that was never used (``fresh``): what was put right, and
+    what the verdict may rest on all the same. Nothing may run in it any more. Raises SandboxError where that cannot be done.
+    """
+    look = getattr(sandbox, "written_on_root", None)
+    found = Found() if look is None else sorted_out(look())
+    for path in found.removed:
+        sandbox.delete(path).unwrap()
+    shadowing: tuple[str, ...] = ()
+    if found.restored or found.programs:
+        with fresh() as untouched:
+            _restore(sandbox, untouched, found.restored)
+            known = _programs(untouched)
+            shadowing = tuple(path for path in found.programs if posixpath.basename(path) in known)
+    return (*found.removed, *found.restored), _bounded((*shadowing, *found.touched))
+
+
+def _is_hook(path: str) -> bool:
+    folder, name = posixpath.split(path)
+    return path in _HOOKS or _HOOK_OF_PYTHON.search(path) is not None or (folder == "/" and name in _OF_PYTEST)
+
+
+def _restore(sandbox: Environment, untouched: Environment, paths: Sequence[str]) -> None:
+    """Have ``paths`` be in ``sandbox`` what they are in ``untouched``; links as files with what they lead to."""
+    if not paths:
+        return
+    with tempfile.TemporaryDirectory(prefix="gamebox-restore-") as folder:
+        for path in paths:
+            here = Path(folder, path.lstrip("/"))
+            here.parent.mkdir(parents=True, exist_ok=True)
+            answer = untouched.download(path, here)
+            if answer.ok and here.is_file():
+                here.chmod(0o755 if posixpath.dirname(path) in PATH else 0o644)
+            sandbox.delete(path, recursive=True)  # where it is not there any more that is no fault
+        sandbox.upload(folder, "/").unwrap()
+
+
+def _programs(untouched: Environment) -> frozenset[str]:
+    """The names of the image's programs."""
+    found: set[str] = set()
+    for folder in PATH:
+        answer = untouched.list(folder, depth=1, hidden=True, max_entries=MOST_PROGRAMS)
+        found |= {posixpath.basename(entry.path) for entry in answer.result.entries} if answer.ok else set()
+    return frozenset(found)
+
+
+def _bounded(paths: Sequence[str]) -> tuple[str, ...]:
+    more = len(paths) - MOST_TOUCHED
+    return tuple(paths) if more <= 0 else (*paths[:MOST_TOUCHED], f"and {more} more")
