@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -13,10 +12,8 @@ import typer.core
 
 from sandbox import cli as sandbox_cli
 from sandbox import cli_kept
-from sandbox.cli_network import ALLOW_HELP, CACHE_HELP, LOG_HELP, NETWORK_HELP
 
-from . import cli_batch, cli_hub
-from .cli_runs import LOG_HELP as RUNS_LOG_HELP
+from . import cli_agent, cli_batch, cli_hub
 from .cli_runs import app as runs
 
 # What writing to a stream can fail with, other than that nobody reads it.
@@ -68,22 +65,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", context_settings={"allow_interspersed_args": False}, epilog=sandbox_cli.EPILOG)(sandbox_cli.run)
+app.command("agent", epilog=cli_agent.EPILOG)(cli_agent.agent)
 app.command("ls", epilog=cli_kept.LS_EPILOG)(cli_kept.ls)
 app.add_typer(runs)
 app.command("batch", epilog=cli_batch.EPILOG)(cli_batch.batch)
 app.command("rm", epilog=cli_kept.RM_EPILOG)(cli_kept.rm)
 app.add_typer(cli_hub.app, name="hub")
-
-AGENT_EPILOG = """Examples:
-
-  gamebox agent "make the failing test pass" --repo ./mylib --model provider/name
-
-  gamebox agent "add a --quiet option" --repo . --model provider/name --max-cost 0.50 --apply
-
-  gamebox agent "what is 17 * 23?" --agent math --model provider/name
-"""
-AGENTS_HELP = "Folder with further agents, which count before all others; may be repeated."
-
 
 @app.callback()
 def options(
@@ -95,49 +82,6 @@ def options(
         import logging
 
         logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-
-
-@app.command(epilog=AGENT_EPILOG)
-def agent(
-    task: str = typer.Argument(..., help="What the agent is to do."),
-    name: str | None = typer.Option(None, "--agent", metavar="NAME", help="Which agent; see gamebox hub ls."),
-    repo: Path | None = typer.Option(None, help="Folder of the repository; it is copied into the sandbox."),
-    model: str | None = typer.Option(None, help="Model as provider/name; its key comes from the environment."),
-    script: Path | None = typer.Option(None, help="A JSON file of replies to follow instead of a model."),
-    given: list[str] = typer.Option([], "--input", metavar="KEY=VALUE", help="An input of the agent besides the task."),
-    agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP),
-    image: str | None = typer.Option(
-        None, help=f"Image of the sandbox: the agent's, else {sandbox_cli.DEFAULT_IMAGE}."
-    ),
-    apply: bool = typer.Option(False, "--apply", help="Write the changes back when the agent has finished."),
-    as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON instead of the diff."),
-    language: str | None = typer.Option(None, help="function_calling, json ...: in place of the agent's own."),
-    max_iterations: int = typer.Option(50, help="Steps at most."),
-    max_cost: float | None = typer.Option(None, help="US dollars at most."),
-    max_seconds: float | None = typer.Option(None, help="Seconds at most."),
-    max_tokens: int | None = typer.Option(None, help="Tokens at most, input and output."),
-    memory: str = typer.Option(sandbox_cli.DEFAULT_MEMORY, help="Memory limit of the sandbox, as in 512m or 2g."),
-    cpus: float = typer.Option(sandbox_cli.DEFAULT_CPUS, help="How many processors the sandbox may use."),
-    local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
-    network: str | None = typer.Option(None, help=NETWORK_HELP),
-    allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
-    cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
-    network_log: Path | None = typer.Option(None, "--network-log", metavar="FILE", help=LOG_HELP),
-    approve: str = typer.Option("never", metavar="never|risky|always", help="Which actions you are asked about first."),
-    log: Path | None = typer.Option(None, metavar="FILE", help=RUNS_LOG_HELP),
-    no_log: bool = typer.Option(False, "--no-log", help="Record nothing; the run cannot be resumed then."),
-    no_agents_md: bool = typer.Option(False, "--no-agents-md", help="Leave out the repository's AGENTS.md and skills."),
-) -> None:
-    """Let an agent work, on a copy of a repository; ends with the diff. Exit code 0: finished, 1: not finished."""
-    from agent.commands import run_agent
-
-    code = run_agent(
-        task=task, repo=repo, model=model, script=script, image=image, apply=apply, as_json=as_json, language=language,
-        max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, memory=memory,
-        cpus=cpus, local=local, network=network, allow=allow, cache=cache, network_log=network_log, approve=approve, log=log,
-        no_log=no_log, agent=name, agents=agents, given=given, agents_md=not no_agents_md,
-    )  # fmt: skip
-    raise typer.Exit(code)
 
 
 @app.command()

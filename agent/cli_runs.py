@@ -10,15 +10,29 @@ from . import cli_trajectory
 
 LOG_HELP = "The event log; $XDG_STATE_HOME/gamebox/runs.db where it is not given."
 _RUN_HELP = 'Id of the run, the beginning of one, or "last".'
+FOLLOW_HELP = "Show what comes, too, until the run ends; with --json an event a line."
 _LOG = typer.Option(None, "--log", metavar="FILE", help=LOG_HELP)
 _JSON = typer.Option(False, "--json", help="Print it as JSON.")
 _RUN = typer.Argument(..., metavar="RUN", help=_RUN_HELP)
 
 _RUNS = typer.Argument(..., metavar="RUN...", help=_RUN_HELP)
 
+SHOW_EPILOG = """Examples:
+
+  gamebox runs show last
+
+  gamebox runs show last --follow
+"""
+SAY_EPILOG = """Examples:
+
+  gamebox runs say last "use the new API, the old one goes away"
+
+  git diff | gamebox runs say last -
+"""
+
 app = typer.Typer(
     name="runs",
-    help="See, verify, resume and remove recorded runs of agents.",
+    help="See, follow, verify, resume and remove recorded runs of agents, and say something to them.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -33,12 +47,17 @@ def ls(log: Path | None = _LOG, as_json: bool = _JSON) -> None:
     raise typer.Exit(list_runs(log, as_json=as_json))
 
 
-@app.command("show")
-def show(run: str = _RUN, log: Path | None = _LOG, as_json: bool = _JSON) -> None:
+@app.command("show", epilog=SHOW_EPILOG)
+def show(
+    run: str = _RUN,
+    follow: bool = typer.Option(False, "--follow", "-f", help=FOLLOW_HELP),
+    log: Path | None = _LOG,
+    as_json: bool = _JSON,
+) -> None:
     """Show the steps of a run: what was thought, done and answered."""
-    from .runs_commands import show_run
+    from .runs_commands import follow_run, show_run
 
-    raise typer.Exit(show_run(run, log, as_json=as_json))
+    raise typer.Exit(follow_run(run, log, as_json=as_json) if follow else show_run(run, log, as_json=as_json))
 
 
 @app.command("verify")
@@ -84,6 +103,18 @@ def resume(
         "max_tokens": max_tokens,
     }  # fmt: skip
     raise typer.Exit(resume_run(run, log, changes, fresh=fresh, say=say, as_json=as_json))
+
+
+@app.command("say", epilog=SAY_EPILOG)
+def say(
+    run: str = _RUN,
+    text: str = typer.Argument(..., help="What to say; - reads it from standard input."),
+    log: Path | None = _LOG,
+) -> None:
+    """Say something to a run that goes on in another process, or that is to be resumed."""
+    from .runs_commands import say_to
+
+    raise typer.Exit(say_to(run, text, log))
 
 
 @app.command("rm")

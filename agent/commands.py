@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +21,18 @@ from .store import EventLog
 __all__ = ["brain_of", "opener", "run_agent", "run_check", "show_outcome", "tell", "tell_proofs"]
 
 
-def run_agent(
-    *, task: str, repo: Path | None, model: str | None, script: Path | None, image: str | None, apply: bool, as_json: bool,
-    language: str | None, max_iterations: int, max_cost: float | None, max_seconds: float | None, max_tokens: int | None,
-    memory: str, cpus: float, local: bool, network: str | None = None, allow: Sequence[str] = (), cache: Path | None = None,
-    network_log: Path | None = None, approve: str = "never", log: Path | None = None, no_log: bool = False,
-    agent: str | None = None, agents: Sequence[Path] = (), given: Sequence[str] = (), agents_md: bool = True,
-) -> int:  # fmt: skip
-    """The command ``gamebox agent``; returns its exit code. Raises SandboxError for bad input."""
-    options = AgentOptions(
-        task=task, repo=repo, model=model, script=script, image=image, apply=apply, language=language,
-        max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, memory=memory,
-        cpus=cpus, local=local, network=network, allow=tuple(allow), cache=cache, network_log=network_log, approve=approve,
-        agent=agent, agents=tuple(agents), given=tuple(given), agents_md=agents_md,
-    )  # fmt: skip
+def run_agent(given: Mapping[str, Any]) -> int:
+    """The command ``gamebox agent``, with its options by name as they were given; returns its exit code.
+
+    Raises SandboxError for bad input.
+    """
+    beside = ("as_json", "log", "no_log", "no_agents_md")
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items() if n not in beside}
+    options = AgentOptions(**values, agents_md=not given["no_agents_md"])
+    as_json, log = bool(given["as_json"]), given["log"]
     job = options.job()  # what is wrong with the options is said before a log is made
     screen = Screen()
-    if no_log:
+    if given["no_log"]:
         return show_outcome(carry_out(job, screen), screen, as_json=as_json)
     with EventLog(log) as events:
         return show_outcome(carry_out_recorded(options, events, screen), screen, as_json=as_json)

@@ -52,10 +52,13 @@ class MessageAdded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSpoke(Event):
-    """The user said something in the middle of the run; it is in the memory from here on."""
+    """The user said something in the middle of the run; it is in the memory from here on. ``said`` is the id of the message where
+    it came from another process.
+    """
 
     durable = True
     text: str
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

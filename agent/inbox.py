@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import re
+import secrets
+from collections.abc import Callable
+from pathlib import Path
 
 from .hooks import Hooks, Step
 from .memory import Memory
+from .run import AgentRun
+from .status import RunStatus
 from .store.reading import spoken
 
 MOST_CHARS = 100_000
 MOST_WAITING = 1000
+# Of a message in a mailbox: its place, and what tells it from others.
+_NAME = re.compile(r"[0-9]{8}-[0-9a-f]{16}")
 
 
 class Inbox(Hooks):
@@ -22,10 +31,7 @@ class Inbox(Hooks):
         """Have the model read this before its next decision. Raises ValueError for nothing, for more than 100,000 characters, and
         where 1,000 messages wait already.
         """
-        if not text.strip():
-            raise ValueError("There is nothing to say.")
-        if len(text) > MOST_CHARS:
-            raise ValueError(f"A message of {len(text)} characters is too long; at most {MOST_CHARS} are taken.")
+        check_said(text)
         try:
             self._waiting.put_nowait(text)
         except queue.Full:
@@ -39,3 +45,83 @@ class Inbox(Hooks):
             except queue.Empty:
                 return
             memory.add_memory(spoken(text))
+
+
+class Mailbox(Hooks):
+    """A hook that hands over what other processes put into ``folder`` (``put``). A message is removed once it was recorded, and
+    known by its id if the run was killed before that: none is lost, and none is read twice.
+
+    ``tell`` is told of each that was read, and of those that came too late.
+    """
+
+    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+        self.folder, self._tell = folder, tell
+        self._read: list[Path] = []
+
+    def on_step_start(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
+        """Add what waits, in the order in which it was said."""
+        self._forget()
+        known = {message.get("said") for message in memory.items}
+        for path in waiting(self.folder):
+            self._read.append(path)
+            if path.name not in known:
+                memory.add_memory(spoken(_text_of(path), path.name))
+                self._tell("said by you: it is read before this step")
+
+    def on_action(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
+        """By now what was read is recorded."""
+        self._forget()
+
+    def on_terminate(self, run: AgentRun) -> None:
+        """Say what nobody will read."""
+        late = [path for path in waiting(self.folder) if path not in self._read]
+        if late and run.status not in (RunStatus.paused, RunStatus.environment_lost):
+            self._tell(f"{len(late)} message(s) of yours came too late: the run had ended")
+
+    def _forget(self) -> None:
+        for path in self._read:
+            path.unlink(missing_ok=True)
+        self._read = []
+
+
+def put(folder: Path, text: str) -> str:
+    """Have the run whose mailbox is ``folder`` read this before its next decision; answers the id of the message.
+
+    Raises ValueError as ``Inbox.say``, and OSError where the folder cannot be written.
+    """
+    check_said(text)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    names = [path.name for path in waiting(folder)]
+    if len(names) >= MOST_WAITING:
+        raise ValueError(f"{MOST_WAITING} messages wait already.")
+    number = 1 + max((int(name.split("-")[0]) for name in names), default=0)
+    name = f"{number:08d}-{secrets.token_hex(8)}"
+    partial = folder / f".{name}"
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(text.encode("utf-8", "replace"))
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(folder / name)
+    return name
+
+
+def waiting(folder: Path) -> list[Path]:
+    """The messages in a mailbox, in the order in which they were said."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder))
+    except FileNotFoundError:
+        return []
+    return [folder / name for name in names if _NAME.fullmatch(name)]
+
+
+def check_said(text: str) -> None:
+    """Raises ValueError for what cannot be said."""
+    if not text.strip():
+        raise ValueError("There is nothing to say.")
+    if len(text) > MOST_CHARS:
+        raise ValueError(f"A message of {len(text)} characters is too long; at most {MOST_CHARS} are taken.")
+
+
+def _text_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(4 * MOST_CHARS).decode("utf-8", "replace")[:MOST_CHARS]

@@ -15,6 +15,7 @@ from sandbox.network.connections import Connection
 from . import lineage
 from .budget import Budget
 from .hub import AgentSpec, Hub, Setting, build
+from .inbox import Inbox
 from .language import AgentLanguage
 from .loop import Agent
 from .model.brain import Brain
@@ -28,7 +29,9 @@ from .scratch import scratch_folder
 from .show import LiveView, Screen, files
 from .skills import Words, teach
 from .status import RunStatus
+from .steering import Ending
 from .terminal_approvals import ask_on, ask_user_on, laid_over
+from .typed import listening
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,8 @@ class Job:
     ``apply`` writes the changes back to ``repo``, only after a run that finished. ``proofs`` are commands that must
     then exit with 0 in the sandbox. With ``agents_md`` the agent is told what AGENTS.md and the skills of the repository say.
     ``approve`` (never, risky, always) is what is asked about on the terminal before it is carried out, by delegated agents too.
+    The run ends as ``finished`` only where ``ending`` holds; ``inbox`` is what the user says meanwhile; ``mcp_urls`` are addresses
+    of MCP servers that the user has named.
     """
 
     task: str
@@ -54,6 +59,9 @@ class Job:
     proofs: tuple[str, ...] = ()
     agents_md: bool = False
     approve: str = "never"
+    ending: Ending = field(default_factory=Ending)
+    inbox: Inbox = field(default_factory=Inbox)
+    mcp_urls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +159,7 @@ def taken(repo: Path | None, scratch: Path, before: Path, screen: Screen) -> Sna
 
 def _run(job: Job, environment: Environment, screen: Screen) -> AgentRun:
     agent = agent_of(job, environment, screen)
-    with lineage.within(job.spec.name):
+    with lineage.within(job.spec.name), listening(job.inbox, screen):
         return until_interrupted(agent, lambda: agent.execute(job.task))
 
 
@@ -161,13 +169,15 @@ def agent_of(job: Job, environment: Environment, screen: Screen) -> Agent:
     def watched(agent: Agent, setting: Setting) -> None:
         name = setting.spec.name if setting.depth and setting.spec is not None else ""
         agent.hooks.insert(0, LiveView(screen, agent.actions, name))
+        if not setting.depth:
+            job.ending.lay(agent, setting, job.task)
         laid_over(agent, job.approve, ask_on(screen))
 
     agent = build(
         job.spec,
         Setting(
             environment=environment, hub=job.hub, brain=job.brain, budget=job.budget, inputs=job.inputs, language=job.language,
-            on_built=watched, ask_user=ask_user_on(screen),
+            on_built=watched, ask_user=ask_user_on(screen), hooks=(job.inbox,), mcp_urls=job.mcp_urls,
         ),
     )  # fmt: skip
     if job.agents_md and job.repo is not None and job.spec.needs_model:

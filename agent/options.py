@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -19,20 +20,23 @@ from .hub.catalogue import LANGUAGES
 from .hub.catalogue import language as language_of
 from .hub.finding import DEFAULT_AGENT
 from .job import Job
+from .mcp_options import Servers, servers_of, with_servers
 from .model.brain import Brain
+from .steering import Ending, check_verifier, schema_in, with_result
 
 APPROVALS = ("never", "risky", "always")
 # How long the sandbox of a run waits to be resumed, seconds; its guest ends it then.
 KEEP_SECONDS = 3600.0
-_PATHS = ("repo", "script", "cache", "network_log")
-_LISTS = ("allow", "given")
+_PATHS = ("repo", "script", "cache", "network_log", "result_schema")
+_LISTS = ("allow", "given", "mcp", "mcp_header", "check")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
     """The options of one run; paths are absolute. All of it is JSON-ready but for the paths, which are texts in ``to_data``.
 
-    ``agents`` are folders with agents, ``given`` the agent's inputs as KEY=VALUE. What is None is the agent's own.
+    ``agents`` are folders with agents, ``given`` the agent's inputs as KEY=VALUE. What is None is the agent's own. ``check``,
+    ``result_schema`` and ``verifier`` must hold before the run may end. The values of headers (``mcp_header``) are no part of this.
     """
 
     task: str
@@ -58,6 +62,11 @@ class AgentOptions:
     network_log: Path | None = None
     approve: str = "never"
     agents_md: bool = True
+    mcp: tuple[str, ...] = ()
+    mcp_header: tuple[str, ...] = ()
+    check: tuple[str, ...] = ()
+    result_schema: Path | None = None
+    verifier: str | None = None
 
     def to_data(self) -> dict[str, Any]:
         """As JSON-ready data, for ``of_data``."""
@@ -102,14 +111,18 @@ class AgentOptions:
         """
         self._check()
         hub, spec = self.found()
+        servers = servers_of(self.mcp, self.mcp_header, os.environ)
+        spec = with_servers(with_result(spec, None if self.result_schema is None else schema_in(self.result_schema)), servers)
+        check_verifier(hub, self.verifier, spec, self.image or spec.image or DEFAULT_IMAGE)
         inputs = inputs_of(spec, self.task, self.given)
         kept = Kept(inside=name) if attached else Kept(name is not None, name, None, KEEP_SECONDS)
         budget = self.budget()
         return Job(
             task=self.task, repo=self.repo, brain=brain_for(spec, self.model, self.script, budget, replies), budget=budget,
-            open_environment=self.opener(kept, spec.image), spec=spec, hub=hub, inputs=inputs,
+            open_environment=self.opener(kept, spec.image, servers), spec=spec, hub=hub, inputs=inputs,
             language=None if self.language is None else language_of(self.language, {}), apply=self.apply,
-            agents_md=self.agents_md, approve=self.approve,
+            agents_md=self.agents_md, approve=self.approve, mcp_urls=servers.urls,
+            ending=Ending(commands=self.check, verifier=self.verifier),
         )  # fmt: skip
 
     def found(self) -> tuple[Hub, AgentSpec]:
@@ -138,24 +151,29 @@ class AgentOptions:
         check_language(self.language)
         if self.approve not in APPROVALS:
             raise bad_input(f"--approve {self.approve!r} is not known.", f"Use {', '.join(APPROVALS)}.")
+        if any(not command.strip() for command in self.check):
+            raise bad_input("--check is empty.", "Give a command, as in --check 'python -m pytest -q'.")
         if self.apply and self.repo is None:
             raise bad_input(
                 "--apply means nothing without --repo.",
                 "Name the folder to write to with --repo, or leave --apply out.",
             )
 
-    def opener(self, kept: Kept, image: str | None = None) -> Callable[[Path], Environment]:
+    def opener(self, kept: Kept, image: str | None = None, servers: Servers | None = None) -> Callable[[Path], Environment]:
         """What makes the sandbox around a folder, of ``image`` unless the options name another; its network is what ``network`` and
-        ``allow`` open, as for ``gamebox run``.
+        ``allow`` open, as for ``gamebox run``. What is secret of ``servers`` is masked in it.
         """
 
         def opened(folder: Path) -> Environment:
             if self.local:  # it works in the folder it is given, and the diff is made against ours
                 folder = Path(shutil.copytree(folder, folder.with_name("local"), symlinks=True))
-            return sandbox_of(
+            made = sandbox_of(
                 self.image or image or DEFAULT_IMAGE, folder, self.network, self.memory, self.cpus, self.local,
                 allow=self.allow, kept=kept, cache=self.cache, network_log=self.network_log,
             )  # fmt: skip
+            for name, value in () if servers is None else servers.secrets:
+                made.hidden.hide(name, value)
+            return made
 
         return opened
 

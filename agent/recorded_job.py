@@ -15,6 +15,7 @@ from sandbox.interrupts import terminated_like_interrupted, uninterrupted
 from . import events as ev
 from . import lineage
 from .hub import Hub
+from .inbox import Mailbox, waiting
 from .job import Job, Outcome, agent_of, brought_back, taken, until_interrupted
 from .loop import Agent
 from .options import KEEP_SECONDS, AgentOptions
@@ -22,10 +23,12 @@ from .repo.ignoring import Rules
 from .repo.snapshot import Snapshot, states_under
 from .resuming import GOES_ON, check_resumable, record, resume, told_of
 from .run import AgentRun
+from .saying import mailbox_of
 from .scratch import scratch_folder
 from .show import Screen
 from .status import RunStatus
 from .store import EventLog, RunRecord, RunWriter, record_of
+from .typed import listening
 
 
 def sandbox_name(run: str) -> str:
@@ -88,7 +91,9 @@ def _in_sandbox(
     try:
         environment.start()
         agent = agent_of(job, environment, screen)
-        run = _run(agent, options, job, writer, known, same=not fresh, say=say)
+        agent.hooks.append(Mailbox(mailbox_of(writer.log, writer.run), lambda told: screen.line(told, "yellow")))
+        with listening(job.inbox, screen):
+            run = _run(agent, options, job, writer, known, same=not fresh, say=say)
         ended = _has_end(writer.log, writer.run)
         if run.status is RunStatus.cancelled and (not ended or _is_paused(writer)):
             run = replace(run, status=RunStatus.paused, reason="The run was interrupted.")
@@ -102,7 +107,7 @@ def _in_sandbox(
                 environment.close()
             else:
                 environment.remove()
-                forget_files(writer.log, writer.run)
+                _tidy(writer)
     return replace(outcome, connections=environment.connections)  # those too that its end has cut
 
 
@@ -204,6 +209,14 @@ def _found_again(repo: Path | None, before: Path, known: RunRecord) -> Snapshot:
 def forget_files(log: EventLog, run: str) -> None:
     """Remove what is kept beside the log for a run that can be resumed."""
     shutil.rmtree(log.folder(run), ignore_errors=True)
+
+
+def _tidy(writer: RunWriter) -> None:
+    """Remove the files of a run, but what was said to one that may go on."""
+    with contextlib.suppress(SandboxError):
+        if waiting(mailbox_of(writer.log, writer.run)) and record_of(writer.log, writer.run).status in GOES_ON:
+            return
+    forget_files(writer.log, writer.run)
 
 
 def _has_end(log: EventLog, run: str) -> bool:

@@ -42,7 +42,7 @@ def set_back(meter: Meter, seconds: float) -> None:
 def message_event(message: Mapping[str, Any]) -> ev.Event:
     """The event of a message that was added."""
     if message.get("source") == "user" and message.get("role") == "user":
-        return ev.UserSpoke(text=str(message["content"]))
+        return ev.UserSpoke(text=str(message["content"]), said=str(message.get("said", "")))
     return ev.MessageAdded(message=dict(message))
 
 

@@ -100,6 +100,24 @@ def resume_run(run: str, log: Path | None, changes: Mapping[str, Any], *, fresh:
     return show_outcome(outcome, screen, as_json=as_json)
 
 
+def say_to(run: str, text: str, log: Path | None) -> int:
+    """The command ``gamebox runs say``."""
+    from .saying import say_to_run, text_given
+
+    with _existing(log) as events:
+        sys.stderr.write(f"{say_to_run(run, text_given(text), events)}\n")
+    return 0
+
+
+def follow_run(run: str, log: Path | None, *, as_json: bool) -> int:
+    """The command ``gamebox runs show --follow``."""
+    from .following import follow
+
+    with _existing(log) as events:
+        follow(events, run, Screen(sys.stdout), as_json=as_json)
+    return 0
+
+
 def remove_runs(runs: Sequence[str], log: Path | None) -> int:
     """The command ``gamebox runs rm``; 2 where one could not be removed."""
     refused = False

@@ -81,7 +81,7 @@ class LiveView(Hooks):
         """Show the thought and the call."""
         thought = thought_of(step.response)
         mark = f"{self.name} {step.number}".strip()
-        self.screen.line(f"\n[{mark}] {_cut(thought, 6)}".rstrip(), "bold")
+        self.screen.line(f"\n[{mark}] {shortened(thought, 6)}".rstrip(), "bold")
         if step.tool is not None:
             self.screen.line(f"  → {step.tool} {main_argument(step.args)}".rstrip(), "cyan")
 
@@ -95,7 +95,7 @@ class LiveView(Hooks):
         failed = envelope.get("tool_executed") is not True
         if action is not None and action.terminal and not failed:
             return  # the result of the run is told at its end
-        shown = "\n".join(f"    {line}" for line in _cut(text, RESULT_LINES).split("\n"))
+        shown = "\n".join(f"    {line}" for line in shortened(text, RESULT_LINES).split("\n"))
         self.screen.line(shown, "red" if failed else "dim")
 
 
@@ -114,7 +114,7 @@ def main_argument(args: Any) -> str:
     if not isinstance(args, dict):
         return ""
     name = next((n for n in _MAIN_ARGUMENTS if n in args), None)
-    return "" if name is None else _cut(str(args[name]), 3).replace("\n", "\n      ")
+    return "" if name is None else shortened(str(args[name]), 3).replace("\n", "\n      ")
 
 
 def files(some: Collection[object]) -> str:
@@ -135,7 +135,8 @@ def summary_line(run: AgentRun) -> str:
     return f"{run.status.value}: {run.reason} {steps}, {run.seconds:.1f} s, {calls}, {tokens}, {cost}"
 
 
-def _cut(text: str, lines: int) -> str:
+def shortened(text: str, lines: int) -> str:
+    """``text`` with long lines cut, and the middle left out where it has more than ``lines``."""
     kept = [line if len(line) <= LINE_CHARS else f"{line[:LINE_CHARS]}…" for line in text.split("\n")]
     if len(kept) <= lines:
         return "\n".join(kept)

@@ -14,6 +14,7 @@ from .loop import Agent
 from .recorded import RecordedEnvironment
 from .risk import Risk
 from .show import Screen, main_argument
+from .typed import read_line
 
 WORDS = {"approve": "a", "session": "s", "edit": "e", "reject": "r", "later": "l"}
 CHOICES = "[a]pprove, approve for the [s]ession, [e]dit, [r]eject, [l]ater (pauses the run)"
@@ -92,4 +93,4 @@ def _edited(screen: Screen, read: Callable[[], str]) -> Mapping[str, Any] | None
 
 
 def _line() -> str:
-    return sys.stdin.readline()
+    return read_line()

@@ -49,7 +49,8 @@ def digest_of_task(task: BatchTask, repos: dict[Path, str] | None = None) -> str
 
     Raises SandboxError ``invalid_configuration`` where one cannot be read.
     """
-    told = {**asdict(task), "repo": None, "script": None, "solution": None, "env": sorted(task.env)}  # values may be keys, which change
+    told = {**asdict(task), "repo": None, "script": None, "solution": None}
+    told["env"] = sorted(task.env)  # without the values: they may be keys, which change
     if task.verifier is not None:
         told["verifier"] = {**asdict(task.verifier), "folder": _folder(task.verifier.folder), "env": sorted(task.verifier.env)}
     told["script"] = None if task.script is None else digest_of_file(task.script)

@@ -203,12 +203,12 @@ def _message(record: RunRecord, event: ev.MessageAdded, _: Logged) -> None:
 
 
 def _spoke(record: RunRecord, event: ev.UserSpoke, _: Logged) -> None:
-    record.messages.append(spoken(event.text))
+    record.messages.append(spoken(event.text, event.said))
 
 
-def spoken(text: str) -> Message:
-    """What the user says in the middle of a run, as the memory has it."""
-    return {"role": "user", "content": text, "source": "user"}
+def spoken(text: str, said: str = "") -> Message:
+    """What the user says in the middle of a run, as the memory has it; ``said`` is the id of a message from another process."""
+    return {"role": "user", "content": text, "source": "user", **({"said": said} if said else {})}
 
 
 def _step_began(record: RunRecord, event: ev.StepBegan, logged: Logged) -> None:

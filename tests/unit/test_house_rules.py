@@ -19,7 +19,7 @@ MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 MOST_LINES, MEDIAN_LINES, FUNCTION_LINES = 350, 180, 35
 # Functions that are longer and read better whole than in parts; a new one needs a reason, and this list stays short.
 LONG_FUNCTIONS = {
-    "agent/cli.py:agent",  # a command with many options
+    "agent/cli_agent.py:agent",  # a command with many options
     "sandbox/cli.py:run",  # a command with many options
     "sandbox/docker/container.py:create",  # one call with many settings
     "sandbox/docker/debian.py:_bootstrap",

@@ -1,0 +1,130 @@
+"""What must hold before a run of ``gamebox agent`` may end: commands that pass, another agent that agrees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sandbox.cli import bad_input
+from sandbox.environment import Environment
+from sandbox.errors import SandboxError
+
+from .delegation import Delegation
+from .finishing import Check, Finding, FinishChecks, command_passes
+from .hub import AgentSpec, Hub, Setting
+from .kits import EquippedEnvironment, Kit
+from .loop import Agent
+
+MOST_SCHEMA_BYTES = 1 << 20
+# What a verifier's result says yes with.
+VERDICTS = ("completed", "passed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Conditions of the end, none by default. ``verifier`` is the name of an agent."""
+
+    commands: tuple[str, ...] = ()
+    verifier: str | None = None
+
+    def lay(self, agent: Agent, setting: Setting, task: str) -> None:
+        """Have ``agent``, built in ``setting`` for ``task``, end only where they hold; to be called before it is recorded."""
+        checks: list[Check] = [command_passes(command) for command in self.commands]
+        if self.verifier is not None:
+            kit = _Verifying(Delegation(setting, (self.verifier,)), self.verifier, task)
+            if isinstance(agent.environment, EquippedEnvironment):
+                agent.environment.kits = (*agent.environment.kits, kit)
+            checks.append(kit.check)
+        if checks:
+            agent.environment = FinishChecks(agent.environment, checks)
+
+
+class _Verifying(Kit):
+    """Brings no action; it is a kit so that it is cancelled with the run."""
+
+    name = "verifying"
+
+    def __init__(self, delegation: Delegation, verifier: str, task: str) -> None:
+        self._delegation, self._verifier, self._task = delegation, verifier, task
+
+    def cancel(self) -> None:
+        """See the base class."""
+        self._delegation.cancel()
+
+    def check(self, environment: Environment, result: Mapping[str, Any]) -> Finding:  # noqa: ARG002 - it believes no words
+        """What the other agent finds. One that does not finish has not agreed."""
+        answer = self._delegation.delegate(self._verifier, {"task": self._task})
+        if not answer.ok:
+            return Finding(False, f"the agent {self._verifier} came to no verdict: {answer.error}")
+        outputs = answer.result["outputs"]
+        passed = any(outputs.get(name) is True for name in VERDICTS)
+        said = outputs.get("summary") or outputs.get("reason") or "it does not say what is missing"
+        return Finding(passed, "" if passed else f"the agent {self._verifier} says: {said}")
+
+
+def schema_in(path: Path) -> dict[str, Any]:
+    """The JSON schema in a file, of an object. Raises SandboxError ``invalid_configuration``."""
+    hint = 'Give one such as {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}.'
+    try:
+        if path.stat().st_size > MOST_SCHEMA_BYTES:
+            raise bad_input(f"The schema {path} is larger than {MOST_SCHEMA_BYTES >> 20} MiB.", "Name a smaller one.")
+        schema = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise bad_input(f"The schema {path} cannot be read: {error}.", hint) from error
+    if not isinstance(schema, dict) or schema.get("type") != "object" or not isinstance(schema.get("properties"), dict):
+        raise bad_input(f"The schema {path} is none of an object with properties: a result has names.", hint)
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise bad_input(f"The schema {path} is none: {error.message[:500]}", hint) from error
+    return schema
+
+
+def with_result(spec: AgentSpec, schema: Mapping[str, Any] | None) -> AgentSpec:
+    """``spec`` with a result of that shape; what it declares itself stays. Raises SandboxError where it cannot give one."""
+    if schema is None:
+        return spec
+    if "finish" not in spec.actions:
+        raise bad_input(
+            f"--result-schema means nothing with the agent {spec.name}: it ends without a result.",
+            "Choose an agent with the action finish; gamebox hub show NAME tells.",
+        )
+    if spec.outputs.get("properties"):
+        raise bad_input(
+            f"--result-schema means nothing with the agent {spec.name}: it has a result of its own "
+            f"({', '.join(spec.outputs['properties'])}).",
+            "Leave it out, or choose another agent.",
+        )
+    return replace(spec, outputs=dict(schema))
+
+
+def check_verifier(hub: Hub, name: str | None, spec: AgentSpec, image: str) -> None:
+    """Raises SandboxError for an agent that cannot verify the work of ``spec`` in a sandbox of ``image``."""
+    if name is None:
+        return
+    try:
+        verifier = hub.load(name)
+    except SandboxError as error:
+        raise bad_input(f"--verifier: {error.message}", error.hint) from error
+    wanted = [each for each in verifier.inputs.get("required", ()) if each != "task"]
+    properties: Mapping[str, Any] = verifier.outputs.get("properties", {})
+    if name == spec.name:
+        raise bad_input(f"--verifier {name}: no agent verifies its own kind.", "Use --verifier verifier.")
+    if wanted:
+        raise bad_input(f"--verifier {name}: it needs more than a task ({', '.join(wanted)}).", "Use --verifier verifier.")
+    if verifier.image not in (None, image):
+        raise bad_input(
+            f"--verifier {name}: it needs the image {verifier.image}, and the sandbox is of {image}.",
+            f"Use --image {verifier.image}.",
+        )
+    if not any(verdict in properties for verdict in VERDICTS):
+        raise bad_input(
+            f"--verifier {name}: its result has no {' and no '.join(VERDICTS)}, so it cannot say yes.",
+            "Use --verifier verifier, or declare completed: boolean in its outputs.",
+        )

@@ -1,0 +1,130 @@
+"""What a person types while an agent works: an answer where something was asked, else something said to the agent."""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from .inbox import Inbox
+from .show import Screen
+
+# How often it is looked whether listening is over, seconds.
+LOOK_SECONDS = 0.2
+_CHUNK = 4096
+
+
+class TypedLines:
+    """Reads the lines of a terminal in a thread of its own: a line goes to whoever waits in ``read_line``, else to ``inbox``."""
+
+    def __init__(self, descriptor: int, inbox: Inbox, screen: Screen) -> None:
+        self._descriptor, self._inbox, self._screen = descriptor, inbox, screen
+        self._answers: queue.Queue[str] = queue.Queue()
+        self._asking = threading.Event()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="typed lines", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._over.set()
+        self._thread.join(5 * LOOK_SECONDS)
+
+    def read_line(self) -> str:
+        """The next line with its end; "" at the end of the input."""
+        self._asking.set()
+        try:
+            return self._answers.get()
+        finally:
+            self._asking.clear()
+
+    def _listen(self) -> None:
+        held = b""
+        while not self._over.is_set():
+            data = self._data()
+            if data is None:
+                continue
+            held += data
+            *lines, held = held.split(b"\n")
+            for line in lines:
+                self._take(line.decode("utf-8", "replace") + "\n")
+            if not data:  # the end of the input: whoever asks is told so, now and later
+                while not self._over.wait(LOOK_SECONDS):
+                    if self._asking.is_set() and self._answers.empty():
+                        self._answers.put("")
+
+    def _data(self) -> bytes | None:
+        """What was typed; b"" at the end of the input, None where nothing was. A job in the background reads nothing: the kernel
+        would stop it.
+        """
+        try:
+            readable, _, _ = select.select([self._descriptor], [], [], LOOK_SECONDS)
+            if not readable or not _in_foreground(self._descriptor):
+                self._over.wait(LOOK_SECONDS if readable else 0)
+                return None
+            return os.read(self._descriptor, _CHUNK)
+        except OSError:  # the terminal is gone
+            return b""
+
+    def _take(self, line: str) -> None:
+        if self._asking.is_set():
+            self._answers.put(line)
+            return
+        if not line.strip():
+            return
+        try:
+            self._inbox.say(line.rstrip("\n"))
+        except ValueError as error:
+            self._screen.line(f"not said: {error}", "red")
+        else:
+            self._screen.line("said; the agent reads it before its next decision", "dim")
+
+
+_current: ContextVar[TypedLines | None] = ContextVar("gamebox_typed_lines", default=None)
+
+
+@contextmanager
+def listening(inbox: Inbox, screen: Screen) -> Iterator[None]:
+    """Within it, what is typed on the terminal goes to ``inbox``; without one, or where another program reads it, nothing does."""
+    if not _is_ours():
+        yield
+        return
+    lines = TypedLines(sys.stdin.fileno(), inbox, screen)
+    screen.line("type a line to say something to the agent; Ctrl-C ends or pauses the run", "dim")
+    token = _current.set(lines)
+    lines.start()
+    try:
+        yield
+    finally:
+        _current.reset(token)
+        lines.stop()
+
+
+def read_line() -> str:
+    """The next line of standard input with its end, "" where there is none; of the terminal that is listened to, where one is."""
+    lines = _current.get()
+    return sys.stdin.readline() if lines is None else lines.read_line()
+
+
+def _is_ours() -> bool:
+    try:
+        piped = stat.S_ISFIFO(os.fstat(1).st_mode)  # into a pager, say, which reads the terminal itself
+        return sys.stdin.isatty() and sys.stderr.isatty() and not piped
+    except (OSError, ValueError):
+        return False
+
+
+def _in_foreground(descriptor: int) -> bool:
+    try:
+        return os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:
+        return False
