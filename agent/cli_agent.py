@@ -20,15 +20,14 @@ EPILOG = """Examples:
 
   gamebox agent "make the failing test pass" --repo . --model provider/name --check "python -m pytest -q" --verifier verifier
 
-  gamebox agent "which tickets are about this code?" --repo . --model provider/name
-  --mcp tracker=https://tracker.example.com/mcp --mcp-header tracker:Authorization=TRACKER_TOKEN
+  gamebox agent "which tickets are about this code?" --repo . --model provider/name --mcp tracker=https://tracker.example.com/mcp --mcp-header tracker:Authorization=TRACKER_TOKEN
 
   gamebox agent "what is 17 * 23?" --agent math --model provider/name
 
 While it works, type a line to say something to it, or from elsewhere: gamebox runs say last "use the new API". Ctrl-C pauses it.
 """
 CHECK_HELP = "A command that must pass in the sandbox before the run may end; the agent is told what did not. May be repeated."
-VERIFIER_HELP = "An agent that must agree that the task is done before the run may end, verifier for one."
+VERIFIER_HELP = "An agent, such as verifier, that must agree that the task is done before the run may end."
 SCHEMA_HELP = "A file with the JSON schema that the result (the arguments of finish) must fit; printed with --json."
 _REPO = typer.Option(None, help="Folder of the repository; it is copied into the sandbox.")
 _INPUT = typer.Option([], "--input", metavar="KEY=VALUE", help="An input of the agent besides the task.")

@@ -14,7 +14,21 @@ if TYPE_CHECKING:
 
 AGENTS_HELP = "Folder with further agents, which count before all others; may be repeated."
 
-app = typer.Typer(help="Look at the agents there are.", no_args_is_help=True, rich_markup_mode=None)
+EPILOG = """Examples:
+
+  gamebox hub ls
+
+  gamebox hub show codeact
+
+  gamebox hub ls --agents ./my-agents
+"""
+app = typer.Typer(
+    help="Look at the agents there are.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 @app.command("ls")
@@ -39,7 +53,7 @@ def show(
     agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP),  # noqa: B008
     as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
 ) -> None:
-    """Show what one agent is made of, and its goals with its inputs in their places as <name>."""
+    """Show what one agent is made of. Its goals have its inputs in their places, as <name>."""
     hub = _hub(agents)
     _tell_problems(hub)
     spec = hub.load(name)

@@ -30,9 +30,21 @@ SAY_EPILOG = """Examples:
   git diff | gamebox runs say last -
 """
 
+EPILOG = """Examples:
+
+  gamebox runs ls
+
+  gamebox runs show last --follow
+
+  gamebox runs resume last --say "leave the tests as they are"
+
+  gamebox runs export last -o run.html
+"""
+
 app = typer.Typer(
     name="runs",
-    help="See, follow, verify, resume and remove recorded runs of agents, and say something to them.",
+    epilog=EPILOG,
+    help="See, follow, resume, export and remove recorded runs. RUN is an id, the beginning of one, or last.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -95,7 +107,7 @@ def resume(
     log: Path | None = _LOG,
     as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON instead of the diff."),
 ) -> None:
-    """Go on with a run that was paused or cut off, as gamebox agent would; ends with the diff."""
+    """Go on with a run that was paused or cut off. Ends with the diff, as gamebox agent does."""
     from .runs_commands import resume_run
 
     changes = {
@@ -111,7 +123,7 @@ def say(
     text: str = typer.Argument(..., help="What to say; - reads it from standard input."),
     log: Path | None = _LOG,
 ) -> None:
-    """Say something to a run that goes on in another process, or that is to be resumed."""
+    """Say something to a run that goes on, or that is to be resumed. It is read before the next decision."""
     from .runs_commands import say_to
 
     raise typer.Exit(say_to(run, text, log))

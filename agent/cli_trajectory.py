@@ -75,7 +75,7 @@ def replay(
     log: Path | None = typer.Option(None, help=LOG_HELP),
     as_json: bool = typer.Option(False, "--json", help="Print the differences as JSON."),
 ) -> None:
-    """Carry out the decisions of a run in a fresh sandbox; shows what is answered differently. Exit code 1: something is."""
+    """Carry out the decisions of a run in a fresh sandbox. Shows what is answered differently. Exit code 1: something is."""
     from .hub import default
     from .scratch import scratch_folder
     from .trajectory.finding import equip_from, find
@@ -115,7 +115,7 @@ def diff(
     log: Path | None = typer.Option(None, help=LOG_HELP),
     as_json: bool = typer.Option(False, "--json", help="Print the differences as JSON."),
 ) -> None:
-    """Compare two runs step by step; ids, times and durations do not count. Exit code 1: they differ."""
+    """Compare two runs step by step. Ids, times and durations do not count. Exit code 1: they differ."""
     from .trajectory.comparing import differences
     from .trajectory.finding import find
 

@@ -36,20 +36,8 @@ def harbor_task(folder: Path, ident: Any = None, env: Mapping[str, str] | None =
     """
     handed = {} if env is None else env
     config, instruction, declared = _read(folder)
-    for part, what in _UNKNOWN_PARTS.items():
-        if _at(config, part):
-            raise wrong(f"The task {folder} {what} ({part}), which gamebox batch does not do.", "Run it with Harbor.")
+    image = _checked(config, folder)
     environment, agent, verifier = (_at(config, name) or {} for name in ("environment", "agent", "verifier"))
-    image = environment.get("docker_image")
-    if not isinstance(image, str) or not image:
-        raise wrong(
-            f"The task {folder} names no image.",
-            "Build its environment/Dockerfile, and name the image as docker_image under [environment] in task.toml.",
-        )
-    if environment.get("os", "linux") != "linux":
-        raise wrong(f"The task {folder} is for {environment['os']!r:.40}.", "Only tasks for Linux can be run.")
-    if not (folder / "tests" / "test.sh").is_file():
-        raise wrong(f"The task {folder} has no tests/test.sh.", "Without it nothing gives a reward.")
     mode = environment.get("network_mode", "public")
     memory = environment.get("memory_mb")
     solution = folder / "solution"
@@ -69,6 +57,25 @@ def harbor_task(folder: Path, ident: Any = None, env: Mapping[str, str] | None =
         solution=solution if (solution / "solve.sh").is_file() else None,
         declared=declared,
     )
+
+
+def _checked(config: Mapping[str, Any], folder: Path) -> str:
+    """The image of the task. Raises SandboxError for a task that cannot be run as what it is."""
+    for part, what in _UNKNOWN_PARTS.items():
+        if _at(config, part):
+            raise wrong(f"The task {folder} {what} ({part}), which gamebox batch does not do.", "Run it with Harbor.")
+    environment = _at(config, "environment") or {}
+    image = environment.get("docker_image")
+    if not isinstance(image, str) or not image:
+        raise wrong(
+            f"The task {folder} names no image.",
+            "Build its environment/Dockerfile, and name the image as docker_image under [environment] in task.toml.",
+        )
+    if environment.get("os", "linux") != "linux":
+        raise wrong(f"The task {folder} is for {environment['os']!r:.40}.", "Only tasks for Linux can be run.")
+    if not (folder / "tests" / "test.sh").is_file():
+        raise wrong(f"The task {folder} has no tests/test.sh.", "Without it nothing gives a reward.")
+    return image
 
 
 def _verifier(section: Mapping[str, Any], folder: Path, handed: Mapping[str, str]) -> Verifier:

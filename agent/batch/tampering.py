@@ -81,7 +81,7 @@ def cleared(sandbox: Environment, fresh: Fresh) -> tuple[tuple[str, ...], tuple[
     look = getattr(sandbox, "written_on_root", None)
     found = Found() if look is None else sorted_out(look())
     for path in found.removed:
-        sandbox.delete(path).unwrap()
+        sandbox.delete(path, recursive=True).unwrap()
     shadowing: tuple[str, ...] = ()
     if found.restored or found.programs:
         with fresh() as untouched:

@@ -495,8 +495,9 @@ BY_PYTHON = (
     "|| echo 0 > /logs/verifier/reward.txt\n"
 )
 PYTHON_HOOK = (
-    "d=$(python3 -c 'import site; print(site.getsitepackages()[0])'); mkdir -p $d; "
-    "printf 'open(\"/app/out.txt\", \"w\").write(\"planted\")\\n' > $d/sitecustomize.py"
+    "for f in $(python3 -c 'import site, os; print(site.getsitepackages()[0], os.path.dirname(os.__file__))'); do mkdir -p $f; "
+    "for n in sitecustomize usercustomize; do rm -f $f/$n.py; "
+    "printf 'open(\"/app/out.txt\", \"w\").write(\"planted\")\\n' > $f/$n.py; done; done"
 )
 SHELL_FILES = (
     "printf 'echo planted > /app/out.txt' > /root/.bashrc; cp /root/.bashrc /root/.profile; cp /root/.bashrc /root/.bash_env; "
