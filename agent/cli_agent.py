@@ -20,7 +20,7 @@ EPILOG = """Examples:
 
   gamebox agent "make the failing test pass" --repo . --model provider/name --check "python -m pytest -q" --verifier verifier
 
-  gamebox agent "which tickets are about this code?" --repo . --model provider/name --mcp tracker=https://tracker.example.com/mcp --mcp-header tracker:Authorization=TRACKER_TOKEN
+  gamebox agent "which tickets are about this code?" --repo . --model provider/name --mcp tracker=https://tracker.example.com/mcp
 
   gamebox agent "what is 17 * 23?" --agent math --model provider/name
 

@@ -6,4 +6,7 @@ MCP_HELP = (
     "An MCP server whose tools the agent gets: a command, which runs in the sandbox, or an address (http, https), which is reached "
     "from this host; may be repeated."
 )
-MCP_HEADER_HELP = "A header for the address of that server; its value is taken from the variable. May be repeated."
+MCP_HEADER_HELP = (
+    "A header for the address of that server, as in tracker:Authorization=TRACKER_TOKEN; its value is taken from the variable. "
+    "May be repeated."
+)

@@ -22,7 +22,7 @@ from .hub.finding import DEFAULT_AGENT
 from .job import Job
 from .mcp_options import Servers, servers_of, with_servers
 from .model.brain import Brain
-from .steering import Ending, check_verifier, schema_in, with_result
+from .steering import Ending, check_ends, check_verifier, schema_in, with_result
 
 APPROVALS = ("never", "risky", "always")
 # How long the sandbox of a run waits to be resumed, seconds; its guest ends it then.
@@ -113,6 +113,8 @@ class AgentOptions:
         hub, spec = self.found()
         servers = servers_of(self.mcp, self.mcp_header, os.environ)
         spec = with_servers(with_result(spec, None if self.result_schema is None else schema_in(self.result_schema)), servers)
+        ending = Ending(commands=self.check, verifier=self.verifier)
+        check_ends(spec, ending)
         check_verifier(hub, self.verifier, spec, self.image or spec.image or DEFAULT_IMAGE)
         inputs = inputs_of(spec, self.task, self.given)
         kept = Kept(inside=name) if attached else Kept(name is not None, name, None, KEEP_SECONDS)
@@ -122,7 +124,7 @@ class AgentOptions:
             open_environment=self.opener(kept, spec.image, servers), spec=spec, hub=hub, inputs=inputs,
             language=None if self.language is None else language_of(self.language, {}), apply=self.apply,
             agents_md=self.agents_md, approve=self.approve, mcp_urls=servers.urls,
-            ending=Ending(commands=self.check, verifier=self.verifier),
+            ending=ending,
         )  # fmt: skip
 
     def found(self) -> tuple[Hub, AgentSpec]:

@@ -15,6 +15,7 @@ from sandbox.errors import SandboxError
 from .delegation import Delegation
 from .finishing import Check, Finding, FinishChecks, command_passes
 from .hub import AgentSpec, Hub, Setting
+from .hub.catalogue import ends_runs
 from .kits import EquippedEnvironment, Kit
 from .loop import Agent
 
@@ -104,6 +105,16 @@ def with_result(spec: AgentSpec, schema: Mapping[str, Any] | None) -> AgentSpec:
     return replace(spec, outputs=dict(schema))
 
 
+def check_ends(spec: AgentSpec, ending: Ending) -> None:
+    """Raises SandboxError for an agent whose end cannot be refused."""
+    if (ending.commands or ending.verifier) and any(ends_runs(name) for name in spec.actions):
+        option = "--check" if ending.commands else "--verifier"
+        raise bad_input(
+            f"{option} means nothing with the agent {spec.name}: what it prints ends its run, and nothing can refuse that.",
+            "Choose another agent, codeact for one.",
+        )
+
+
 def check_verifier(hub: Hub, name: str | None, spec: AgentSpec, image: str) -> None:
     """Raises SandboxError for an agent that cannot verify the work of ``spec`` in a sandbox of ``image``."""
     if name is None:
@@ -116,6 +127,8 @@ def check_verifier(hub: Hub, name: str | None, spec: AgentSpec, image: str) -> N
     properties: Mapping[str, Any] = verifier.outputs.get("properties", {})
     if name == spec.name:
         raise bad_input(f"--verifier {name}: no agent verifies its own kind.", "Use --verifier verifier.")
+    if verifier.needs_model and not spec.needs_model:
+        raise bad_input(f"--verifier {name}: it asks a model, and the agent {spec.name} has none.", "Leave it out.")
     if wanted:
         raise bad_input(f"--verifier {name}: it needs more than a task ({', '.join(wanted)}).", "Use --verifier verifier.")
     if verifier.image not in (None, image):

@@ -8,6 +8,7 @@ import select
 import stat
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,6 +18,8 @@ from .show import Screen
 
 # How often it is looked whether listening is over, seconds.
 LOOK_SECONDS = 0.2
+# A line that follows an answer so soon was pasted with it: the next question gets it, if it comes within that time as well.
+PASTED_SECONDS = 0.5
 _CHUNK = 4096
 
 
@@ -27,6 +30,7 @@ class TypedLines:
         self._descriptor, self._inbox, self._screen = descriptor, inbox, screen
         self._answers: queue.Queue[str] = queue.Queue()
         self._asking = threading.Event()
+        self._answered = -PASTED_SECONDS
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="typed lines", daemon=True)
 
@@ -76,7 +80,10 @@ class TypedLines:
             return b""
 
     def _take(self, line: str) -> None:
-        if self._asking.is_set():
+        pasted = time.monotonic() - self._answered < PASTED_SECONDS
+        if self._asking.wait(PASTED_SECONDS if pasted else 0):
+            self._asking.clear()  # one line for each question
+            self._answered = time.monotonic()
             self._answers.put(line)
             return
         if not line.strip():

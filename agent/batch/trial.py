@@ -153,7 +153,11 @@ class Trial:
             _after(budget.max_seconds, partial(end_commands, sandbox), GRACE_SECONDS),
             _after(budget.max_seconds, self._close_all, 6 * GRACE_SECONDS),
         ):
-            run = self._agent.execute(self.task.task)
+            try:
+                run = self._agent.execute(self.task.task)
+            finally:
+                for kit in getattr(self._agent.environment, "kits", ()):
+                    kit.close()
         late = budget.max_seconds is not None and run.seconds >= budget.max_seconds
         if late and run.status in (RunStatus.cancelled, RunStatus.environment_lost):
             run = replace(

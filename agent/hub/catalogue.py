@@ -57,6 +57,11 @@ def kit(name: str, setting: Setting, options: Mapping[str, Any]) -> Kit:
     return made
 
 
+def ends_runs(name: str) -> bool:
+    """Whether ``name`` is a kit whose hooks end runs, by no action that could be refused."""
+    return name in KITS and bool(_found("kit", KITS, name).ends_runs)
+
+
 def language(name: str, options: Mapping[str, Any]) -> AgentLanguage:
     """The language of that name. Raises SandboxError ``invalid_configuration``."""
     made: AgentLanguage = _made("language", LANGUAGES, name, lambda make: make(**options))

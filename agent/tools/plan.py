@@ -178,8 +178,8 @@ def status(plan: Plan) -> str:
 def finish_when_plan_closed(brain: Brain, setting: Place) -> Brain:
     """``brain``, which is not asked any more once the plan is closed: the run is then finished with a summary of the plan.
 
-    An agent whose results are more than a summary is asked for them all the same. Raises SandboxError
-    ``invalid_configuration`` for an agent without a plan.
+    An agent whose results are more than a summary is asked for them all the same, and so is one whose run goes on after that: a
+    check refused its end. Raises SandboxError ``invalid_configuration`` for an agent without a plan.
     """
     kit = next((kit for kit in setting.kits if isinstance(kit, PlanKit)), None)
     if kit is None:
@@ -189,10 +189,14 @@ def finish_when_plan_closed(brain: Brain, setting: Place) -> Brain:
             'Add "plan" to the actions of the agent.',
         )
     wanted = set(getattr(setting.spec, "outputs", {}).get("properties", ()))
+    tried = False
 
     def asked(prompt: Any, /) -> Any:
-        if not kit.plan.closed or wanted - {"summary"}:
+        nonlocal tried
+        if not kit.plan.closed or wanted - {"summary"} or tried:
+            tried = tried and kit.plan.closed
             return brain(prompt)
+        tried = True
         return {
             "thought": "The plan is closed.",
             "tool": "finish",

@@ -74,6 +74,16 @@ def test_it_ends_only_when_its_checks_pass(repo: Path, tmp_path: Path) -> None:
     assert (repo / "a.txt").read_text() == "one\n"
 
 
+def test_a_closed_plan_that_does_not_pass_goes_back_to_the_model(repo: Path, tmp_path: Path) -> None:
+    close = {"tool": "modify_task", "args": {"task_id": "0", "state": "completed"}}
+    add = {"tool": "add_task", "args": {"parent": "", "goal": "count"}}
+    steps = script(tmp_path, add, close, run("echo two >> a.txt"), FINISH)
+    args = ["--local", "--repo", str(repo), "--script", steps, "--check", "grep two a.txt"]
+    gamebox("agent", "count", "--agent", "planner", *args)
+    shown = [(step["tool"], (step["envelope"] or {}).get("code")) for step in steps_of()]
+    assert shown[-3:] == [("finish", "finish_refused"), ("run", None), ("finish", None)]
+
+
 @pytest.mark.parametrize("logged", [True, False])
 def test_another_agent_has_to_agree(logged: bool, repo: Path, tmp_path: Path) -> None:
     """It reads the files itself, in the same sandbox; what it finds missing goes back."""
@@ -128,6 +138,7 @@ See whether {{ inputs.task }} has the style {{ inputs.style }}.
         (["--verifier", "verifyer"], "no agent 'verifyer'", "Did you mean 'verifier'"),
         (["--verifier", "coding"], "cannot say yes", "--verifier verifier"),
         (["--verifier", "demanding", "--agents", "agents"], "needs more than a task (style)", "--verifier verifier"),
+        (["--agent", "mini", "--check", "true"], "what it prints ends its run", "another agent"),
         (["--agent", "verifier", "--verifier", "verifier"], "verifies its own kind", "verifier"),
         (["--result-schema", "none.json"], "cannot be read", '"type": "object"'),
         (["--result-schema", "list.json"], "none of an object", '"type": "object"'),
