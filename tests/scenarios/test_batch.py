@@ -570,3 +570,30 @@ def test_checks_in_a_sandbox_that_the_agent_never_touched(tmp_path: Path) -> Non
     tasks = lines(tmp_path / "tasks.jsonl", {**task, "fresh": True}, {**task, "id": "b"})
     batch(tasks, "-o", tmp_path / "out")
     assert [r["rewards"]["reward"] for r in results(tmp_path / "out").values()] == [1.0, 0.5]
+
+
+def test_a_batch_has_the_tools_of_mcp_servers(tmp_path: Path) -> None:
+    server = Path(__file__).parents[1] / "servers" / "mcp_official.py"
+    steps = script(tmp_path / "s.json", {"tool": "notes_add", "args": {"a": 2, "b": 3}})
+    tasks = lines(tmp_path / "tasks.jsonl", {"id": "a", "task": "x", "script": steps}, {"id": "b", "task": "x", "script": steps})
+    given = f"notes=exec {sys.executable} {server}"
+    batch(tasks, "--local", "-o", tmp_path / "out", "--mcp", given, "-n", "2")
+    for name in ("a", "b"):
+        first = json.loads((tmp_path / "out" / name / "trajectory.json").read_text())["steps"][0]
+        assert first["envelope"]["result"]["structured"] == {"result": 5}
+    refused = batch(tasks, "--local", "-o", tmp_path / "out")
+    assert "mcp was notes=" in refused.stderr
+
+
+@pytest.mark.engine
+def test_the_agent_is_that_of_the_agent_command_in_the_image_of_the_task(tmp_path: Path) -> None:
+    """Its cells run with what that image has, and it is said."""
+    cell = {"tool": "ipython", "args": {"code": "x = 6 * 7\nprint(x)"}}
+    steps = script(tmp_path / "s.json", cell, {"tool": "ipython", "args": {"code": "x + 1"}})
+    tasks = lines(tmp_path / "tasks.jsonl", {"id": "a", "task": "x", "script": steps, "image": BASE})
+    done = batch(tasks, "-o", tmp_path / "out")
+    found = results(tmp_path / "out")["a"]
+    assert (found["identity"]["agent"], found["identity"]["image"], found["status"]) == ("codeact", BASE, "finished")
+    assert "1 of 1 tasks run in other images than gamebox/codeact" in done.stderr
+    told = [s["envelope"]["result"]["output"] for s in json.loads((tmp_path / "out/a/trajectory.json").read_text())["steps"][:2]]
+    assert ["42" in told[0], "43" in told[1]] == [True, True]
