@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from .cli_words import AGENTS_HELP
+
 if TYPE_CHECKING:
     from .hub import AgentSpec, Hub
 
-AGENTS_HELP = "Folder with further agents, which count before all others; may be repeated."
 
 EPILOG = """Examples:
 
