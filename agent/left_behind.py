@@ -9,7 +9,7 @@ import posixpath
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from sandbox.envelope import Failure

@@ -25,9 +25,8 @@ def look_over(spec: AgentSpec, found: Values, goals: Iterable[Section]) -> None:
         if name in catalogue.KITS:
             way = ("kit_options", name) if name in spec.kit_options else ("actions",)
             _options(f"the kit {name!r}", name, part_options.KITS, spec.kit_options.get(name, {}), found, way)
-    _options(
-        f"the language {spec.language!r}", spec.language, part_options.LANGUAGES, spec.language_options, found, ("language_options",)
-    )
+    what = f"the language {spec.language!r}"
+    _options(what, spec.language, part_options.LANGUAGES, spec.language_options, found, ("language_options",))
     _memory(spec.memory, spec.memory_options, found, ("memory_options",))
     if spec.stuck is not None:
         _fits("stuck", part_options.STUCK, spec.stuck, found, ("stuck",))
@@ -131,7 +130,8 @@ def misfit(schema: part_options.Schema, options: Mapping[str, Any]) -> tuple[Way
 
     # 9.0 and true are integers of JSON, but no counts.
     types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-    errors = extend(Draft202012Validator, type_checker=types)(schema).iter_errors(options)
+    strict: Any = extend(Draft202012Validator, type_checker=types)  # type: ignore[no-untyped-call]
+    errors = strict(schema).iter_errors(options)
     for error in sorted(errors, key=lambda e: (len(e.absolute_path), str(e.absolute_path))):
         way: Way = tuple(error.absolute_path)
         if error.validator == "additionalProperties" and error.validator_value is False:

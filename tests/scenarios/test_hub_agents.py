@@ -271,7 +271,8 @@ def test_a_kernel_of_jupyter_keeps_its_promises(docker_env: Callable[..., Docker
 
 def test_an_agent_that_only_reads_leaves_nothing_that_the_next_could_run(docker_env: Callable[..., DockerEnvironment]) -> None:
     environment = docker_env()
-    environment.run("mkdir code /tmp/tools; echo 'x = 1' > code/m.py; echo tool > /tmp/tools/run.sh; echo shared > /dev/shm/own").unwrap()
+    there = "mkdir code /tmp/tools; echo 'x = 1' > code/m.py; echo tool > /tmp/tools/run.sh; echo shared > /dev/shm/own"
+    environment.run(there).unwrap()
     look = "find . ~ /tmp /dev/shm -printf '%p %y %m %s\\n' | sort; cat /tmp/tools/* /dev/shm/*"
     before = environment.run(look, session=None).unwrap().output
     left = (

@@ -82,7 +82,8 @@ def test_what_the_parts_take_is_taken(tmp_path: Path) -> None:
         "memory: condensing\nmemory_options: {threshold_tokens: 500, over: {memory: recall, over: {memory: window, limit: 1}}}\n"
         "language: tags\nlanguage_options: {tags: {look: read}}\nstuck: {same_answer: 0, talking: [think], nudges: 0}\n"
         "actions: [editor, delegate, ask_user, mcp, finish]\nmiddleware: [retry_format]\n"
-        "kit_options:\n  editor: {window: 1, overlap: 0}\n  delegate: {agents: [coder], max_depth: 1}\n  ask_user: {absent: pause}\n"
+        "kit_options:\n  editor: {window: 1, overlap: 0}\n  delegate: {agents: [coder], max_depth: 1}\n"
+        "  ask_user: {absent: pause}\n"
         "  mcp: {servers: {a-1: {command: x, env: {A: 1}, tools: [t], optional: true}, b: {url: 'http://127.0.0.1/'}}}\n"
     )
     (tmp_path / "one.md").write_text(HEAD.format(more=more))
@@ -122,8 +123,8 @@ def test_the_lists_name_what_the_parts_have() -> None:
             named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} - own
             assert set(schemas.get(name, part_options.NONE)["properties"]) == named, name
     assert set(part_options.STUCK["properties"]) == set(inspect.signature(Thresholds).parameters)
-    layered = {n for n in catalogue.MEMORIES if "inner" in inspect.signature(catalogue._found("m", catalogue.MEMORIES, n)).parameters}
-    assert layered == part_options.LAYERED
+    memories = {name: catalogue._found("memory", catalogue.MEMORIES, name) for name in catalogue.MEMORIES}
+    assert {n for n, m in memories.items() if "inner" in inspect.signature(m).parameters} == part_options.LAYERED
 
 
 def test_the_actions_of_the_kits_are_those_in_the_catalogue() -> None:
