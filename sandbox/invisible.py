@@ -1,8 +1,8 @@
 """Characters that nobody sees: a text that holds them says one thing to a person and another to a model.
 
 Control characters but tab and line feed, marks of writing direction, joiners and spaces of no width, fillers, tags (U+E0000 and on,
-which spell out ASCII), variation selectors but one behind a character (an emoji has one), and halves of characters. The list is that
-of Unicode's Default_Ignorable_Code_Point, with the controls, separators and annotations that print nothing, too.
+which spell out ASCII), variation selectors but one behind a character (an emoji has one), halves of characters. The list is that of
+Unicode's Default_Ignorable_Code_Point, with the controls, separators and annotations that print nothing, too.
 """
 
 from __future__ import annotations

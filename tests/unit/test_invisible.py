@@ -25,8 +25,8 @@ from sandbox.invisible import count_invisible, made_visible, without_invisible
 
 UNSEEN = [
     "\u200b", "\u200c", "\u200d", "\u200e", "\u200f", "\u2060", "\ufeff", "\U000e0000", "\U000e0041", "\U000e007f", "\u202a",
-    "\u202e", "\u2066", "\u2069", "\u061c", "\u00ad", "\u034f", "\u115f", "\u3164", "\u180e", "\u2028", "\u2029", "\u0085", "\u009b",
-    "\x7f",
+    "\u202e", "\u2066", "\u2069", "\u061c", "\u00ad", "\u034f", "\u115f", "\u3164", "\u180e", "\u2028", "\u2029", "\u0085",
+    "\u009b", "\x7f",
     "\ufe00", "\U000e0100", "\U000e01ef", "\ud800", "\ufff9", "\U0001d173",
 ]  # fmt: skip
 # Printed beside others, or a sign of its own.
