@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.budget import Budget
+from agent.kits import problems_in
 from agent.loop import Agent
 from agent.model.brain import Brain
 from agent.repo.changes import changes, diff_text
@@ -133,6 +134,8 @@ class Trial:
             budget = replace(budget, max_seconds=min(self.task.seconds, budget.max_seconds or self.task.seconds))
         self._agent = self.parts.make_agent(self.task, sandbox, self.parts.make_brain(self.task), budget)
         self._say(f"{len(self._agent.actions.get_actions())} actions, at most {budget.max_iterations} steps")
+        for problem in problems_in(self._agent.environment):
+            self._say(problem)
         with (
             _after(budget.max_seconds, self._agent.cancel),
             _after(budget.max_seconds, partial(end_commands, sandbox), GRACE_SECONDS),
