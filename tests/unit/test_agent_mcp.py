@@ -263,7 +263,7 @@ def test_what_is_missing_is_told_to_user_and_model(env: LocalEnvironment) -> Non
     )  # fmt: skip
     agent = agent_of(job, env, Screen(stream))
     assert agent.execute("go").ok
-    (made,) = getattr(agent.environment, "kits", ())
+    [made] = getattr(agent.environment, "kits", [])
     made.close()
     told = stream.getvalue()
     for words in (
