@@ -6,13 +6,13 @@ import filecmp
 import logging
 import os
 import posixpath
+import re
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from sandbox.envelope import Failure
 from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -20,63 +20,84 @@ log = logging.getLogger(__name__)
 
 TMP, SHM = "/tmp", "/dev/shm"  # noqa: S108 - paths of the sandbox
 SECONDS = 60.0
-AT_ONCE = 100
+AT_ONCE, ROUNDS = 500, 20
+TOLD = 100  # so many of what could not be copied are told
 NO_SHELL = frozenset({ErrorCode.program_not_found, ErrorCode.operation_not_supported})
 _WHERE = 'printf %s "${TMPDIR:-/tmp}"'
-_THERE = 'if [ -e "$p" ] || [ -L "$p" ]; then printf "%s\\0" "$p"; fi'
-_LISTED = f'for p in "$1"/* "$1"/.[!.]* "$1"/..?*; do {_THERE}; done'
-# A link is not followed: what it leads to is not what is to go. Says what is still there.
-_GONE = f'exec 2>/dev/null; for p; do [ -L "$p" ] || chmod -R u+rwX -- "$p"; rm -rf -- "$p"; {_THERE}; done'
+_LISTED = 'for p in "$1"/* "$1"/.[!.]* "$1"/..?*; do if [ -e "$p" ] || [ -L "$p" ]; then printf "%s\\0" "$p"; fi; done'
+# None of the programs is one that a command may have put before them. A link is not followed: what it leads to is not what goes.
+_SAFE = "PATH=/usr/sbin:/usr/bin:/sbin:/bin; exec 2>/dev/null;"
+_REMOVED = f'{_SAFE} for p; do [ -L "$p" ] || [ ! -d "$p" ] || chmod -R u+rwX -- "$p"; done; rm -rf -- "$@"'
+_TOPS = 'find "$place" -mindepth 1 -maxdepth 1'
+_ALL_BUT = f'{_SAFE} place=$1; shift; {_TOPS} -type d "$@" -exec chmod -R u+rwX -- {{}} +; {_TOPS} "$@" -exec rm -rf -- {{}} +'
+_WILD = re.compile(r"([*?\[\]\\])")
 
 
 class TemporaryFiles:
     """The sandbox's folder for temporary files as it was when this was made, kept on the host until ``end()``.
 
-    Raises SandboxError where it cannot be kept. Of /dev/shm only the names are kept.
+    In a container that is /tmp, elsewhere the folder that commands have as TMPDIR. Of /dev/shm only the names are kept. Raises
+    SandboxError where it cannot be kept. What was there and is no file, folder or link, or cannot be read, is left alone.
     """
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        own = environment.list(TMP, depth=1).ok  # else it is the host's, where commands have one of their own
-        self.place = TMP if own else self._said(_WHERE)
-        self._shared = frozenset(self._names(_LISTED, SHM)) if own else None
+        contained = getattr(environment, "image", None) is not None
+        self.place = TMP if contained else self._said(_WHERE)
+        places = [self.place, SHM] if contained else [self.place] if self.place else []
+        self._names = {place: self._listed(place) for place in places}
         self._kept = tempfile.mkdtemp(prefix="gamebox-kept-")
         self.end = weakref.finalize(self, shutil.rmtree, self._kept, ignore_errors=True)
-        self._skipped = self._taken(self._kept)
+        self._left_out = self._taken(self._kept) if self.place else frozenset()
 
     def undo(self) -> list[str]:
         """Remove what has come since, and bring back what is other now, or gone; the paths of which that was not possible."""
+        for place, names in self._names.items():
+            self._said(_ALL_BUT, place, *(word for name in names for word in ("!", "-path", _WILD.sub(r"\\\1", name))))
+        changed = self._changed()
+        for _ in range(ROUNDS):  # of what is no file, a few are told at a time
+            if not changed:
+                break
+            gone = [posixpath.join(self.place, path) for path, _ in changed]
+            for at in range(0, len(gone), AT_ONCE):
+                self._said(_REMOVED, *gone[at : at + AT_ONCE])
+            for path, was_there in changed:
+                if was_there:
+                    self._environment.upload(Path(self._kept, "files", path), posixpath.join(self.place, path))
+            changed = self._changed()
+        left = [name for place, names in self._names.items() for name in set(self._listed(place)) - set(names)]
+        return left + [path for path, _ in changed]
+
+    def _changed(self) -> list[tuple[str, bool]]:
+        """The paths that are not as they were, each with whether it was there."""
+        if not self.place:
+            return []
         with tempfile.TemporaryDirectory(prefix="gamebox-kept-", ignore_cleanup_errors=True) as now:
-            skipped = self._taken(now)
-            new = [path for path in skipped if path not in self._skipped]
-            other: list[str] = []
-            for path, was in _differences(Path(self._kept, "files"), Path(now, "files")):
-                (other if was else new).append(path)
-        shared = [] if self._shared is None else [path for path in self._names(_LISTED, SHM) if path not in self._shared]
-        gone = [*(posixpath.join(self.place, path) for path in (*new, *other)), *shared]
-        left = [path for at in range(0, len(gone), AT_ONCE) for path in self._names(_GONE, *gone[at : at + AT_ONCE])]
-        return left + [path for path in other if not self._brought_back(path)]
+            left_out = self._taken(now)
+            found = dict(_differences(Path(self._kept, "files"), Path(now, "files")))
+        if len(self._left_out) < TOLD:  # else there may have been more
+            found |= dict.fromkeys(left_out - self._left_out - found.keys(), False)
+        return list(found.items())
 
     def _taken(self, folder: str) -> frozenset[str]:
-        """Copy it to ``folder``; the paths of what is no file, folder or link, or could not be read."""
-        answer = self._environment.download(self.place, Path(folder, "files"))
-        return frozenset(answer.unwrap().skipped)
+        """Copy the folder to the host; the first paths that could not be copied."""
+        return frozenset(self._environment.download(self.place, Path(folder, "files")).unwrap().skipped)
 
-    def _names(self, script: str, *args: str) -> list[str]:
-        """The paths that a script says; none where there is no shell, which nobody could have left anything with either."""
-        return [path for path in self._said(script, *args).split("\0") if path]
+    def _listed(self, place: str) -> list[str]:
+        """What is in a folder. Raises SandboxError where that cannot be said whole."""
+        return [path for path in self._said(_LISTED, place).split("\0") if path]
 
     def _said(self, script: str, *args: str) -> str:
-        request = {"argv": ["sh", "-c", script, "sh", *args], "session": None, "timeout_seconds": SECONDS}
+        """What a script prints; nothing where there is no shell, without which no command can have left anything."""
+        request = {"argv": ["/bin/sh", "-c", script, "sh", *args], "session": None, "timeout_seconds": SECONDS}
         answer = self._environment.execute("run", request)
         if not answer.ok and answer.code in NO_SHELL:
             return ""
-        return str(answer.unwrap().stdout)
-
-    def _brought_back(self, path: str) -> bool:
-        kept = Path(self._kept, "files", path)
-        back = self._environment.upload(kept, posixpath.join(self.place, path))
-        return not isinstance(back, Failure)
+        result = answer.unwrap()
+        if result.truncated or result.encoding_errors:
+            words = "There are too many temporary files, or some with names that are no text."
+            raise SandboxError(ErrorCode.too_many_files, words, "Remove what is not needed below /tmp.")
+        return str(result.stdout)
 
 
 def _differences(before: Path, after: Path, below: str = "") -> Iterator[tuple[str, bool]]:

@@ -91,14 +91,15 @@ class ReadOnlyEnvironment(WrappedEnvironment):
         """
         temporary, self._temporary = self._temporary, None
         base, self._base = self._base, None
-        if temporary is not None:
-            undone(temporary)
-        if base is None:
+        if base is None or temporary is None:
             return
         back = self.inner.rollback(base)
-        if isinstance(back, Failure) and back.code.value not in LOST:
+        if back.ok:
+            undone(temporary)
+        elif back.code.value not in LOST:
             log.warning("what an agent that only reads has left could not be undone: %s", back.error)
             self._without_caches(base)
+        temporary.end()
         self.inner.delete_checkpoint(base)
 
     def _without_caches(self, base: str) -> None:

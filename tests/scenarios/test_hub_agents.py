@@ -277,7 +277,9 @@ def test_an_agent_that_only_reads_leaves_nothing_that_the_next_could_run(docker_
     before = environment.run(look, session=None).unwrap().output
     left = (
         "mkdir code/__pycache__ && touch code/__pycache__/m.cpython-311.pyc; echo evil > ~/.bashrc; echo evil > /dev/shm/evil; "
-        "echo evil > /tmp/tools/run.sh; mkdir /tmp/deep; touch /tmp/deep/x; chmod 0 /tmp/deep; ls() { echo evil; }"
+        "echo evil > /tmp/tools/run.sh; mkdir /tmp/deep; touch /tmp/deep/x; chmod 0 /tmp/deep; ls() { echo evil; }; "
+        "mkdir -p ~/.local/bin; for p in sh rm chmod; do printf '#!/bin/sh\\n' > ~/.local/bin/$p; chmod +x ~/.local/bin/$p; done; "
+        "cd /dev/shm; seq 3000 | xargs touch"
     )
     steps = [
         {"tool": "run", "args": {"command": left}},

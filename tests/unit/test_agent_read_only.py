@@ -199,14 +199,17 @@ def test_compiled_code_goes_where_something_else_runs_too(local: LocalEnvironmen
         "echo 'print(2)' > $TMPDIR/own.py; touch -d @1000000000 $TMPDIR/own.py",
         "rm $TMPDIR/own.py",
         "rm $TMPDIR/own.py; ln -s evil $TMPDIR/own.py",
-        "chmod 777 $TMPDIR/tools/run.sh; mkfifo $TMPDIR/tools/pipe",
+        "chmod 777 $TMPDIR/tools/run.sh; mkfifo $TMPDIR/tools/pipe{1..50}",
         "rm -r $TMPDIR/tools; echo evil > $TMPDIR/tools",
+        "cd $TMPDIR; seq 9000 | xargs touch",
+        "cd $TMPDIR; mkdir -p tools/pkg; touch tools/pkg/evil.py; chmod 0 tools/pkg; ln tools/run.sh hard",
+        "cd $TMPDIR; touch 'a b' $'c\\nd' -- -rf",
     ],
 )
 def test_nothing_is_left_that_the_next_could_execute(local: LocalEnvironment, left: str) -> None:
-    look = "cd; find . $TMPDIR ~- -printf '%p %y %m %s %l\n' | sort; cat $TMPDIR/own.py $TMPDIR/tools/*; declare -f; env | sort"
+    look = "cd; find . $TMPDIR ~- -printf '%p %y %m %l\n' | sort; cat $TMPDIR/own.py $TMPDIR/tools/*; declare -f; env | sort"
     local.run("echo 'print(1)' > $TMPDIR/own.py; touch -d @1000000000 $TMPDIR/own.py; mkdir $TMPDIR/tools")
-    local.run("echo tool > $TMPDIR/tools/run.sh; chmod 700 $TMPDIR/tools/run.sh")
+    local.run("echo tool > $TMPDIR/tools/run.sh; chmod 700 $TMPDIR/tools/run.sh; touch \"$TMPDIR/a*[b]?\\\\c\" $TMPDIR/-x")
     before = local.run(look, session="looking").unwrap().output, local.run("pwd; declare -f; env | sort").unwrap().output
     local.end_session("looking")
     env = ReadOnlyEnvironment(local)
