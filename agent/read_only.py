@@ -140,26 +140,20 @@ class ReadOnlyEnvironment(WrappedEnvironment):
                 "Run the command in the foreground, with timeout_seconds if it may take long.",
                 next_tool="run",
             )
-        if self._base is None:
-            kept = self.inner.checkpoint()
-            if not kept.ok:
-                return Failure[Any](
-                    ErrorCode.read_only,
-                    f"No command is run: the files could not be kept as they are ({kept.error})",
-                    "Use read, list and search.",
-                    next_tool="read",
-                )
-            try:
-                self._temporary = TemporaryFiles(self.inner)
-            except (SandboxError, OSError) as error:
-                self.inner.delete_checkpoint(kept.unwrap().id)
-                return Failure[Any](
-                    ErrorCode.read_only,
-                    f"No command is run: the temporary files could not be kept as they are ({error})",
-                    "Use read, list and search.",
-                    next_tool="read",
-                )
-            self._base = kept.unwrap().id
+        return self._not_kept() if self._base is None else None
+
+    def _not_kept(self) -> Failure[Any] | None:
+        """Keep the files as they are; why that could not be done."""
+        kept = self.inner.checkpoint()
+        if not kept.ok:
+            return _unkept(f"the files could not be kept as they are ({kept.error})")
+        base = kept.unwrap().id
+        try:
+            self._temporary = TemporaryFiles(self.inner)
+        except (SandboxError, OSError) as error:
+            self.inner.delete_checkpoint(base)
+            return _unkept(f"the temporary files could not be kept as they are ({error})")
+        self._base = base
         return None
 
     def _undone(self, command: Any, left_running: Any) -> Failure[Any] | None:
@@ -207,6 +201,11 @@ def _refused(operation: str) -> Failure[Any]:
         f"This agent only reads: {operation} is refused.",
         f"Use one of: {', '.join(sorted(READING))}.",
     )
+
+
+def _unkept(why: str) -> Failure[Any]:
+    words = f"No command is run: {why}"
+    return Failure[Any](ErrorCode.read_only, words, "Use read, list and search.", next_tool="read")
 
 
 def _counts(change: ChangedPath) -> bool:

@@ -6,11 +6,12 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.hub import AgentSpec, Problem, Setting, catalogue, default, finding, part_options
@@ -171,12 +172,14 @@ _PARTS: list[tuple[str, Mapping[str, Any], Callable[..., Any]]] = [
 ]  # fmt: skip
 
 
+@cache
 def _setting() -> Setting:
     return Setting(environment=FakeEnvironment(), hub=default())
 
 
 @pytest.mark.parametrize(("name", "schema", "make"), _PARTS, ids=[name for name, _, _ in _PARTS])
 def test_schema_and_part_take_the_same(name: str, schema: Mapping[str, Any], make: Callable[..., Any]) -> None:
+    @settings(deadline=None)
     @given(_well_typed(schema))
     def agree(options: dict[str, Any]) -> None:
         together = part_options.TOGETHER.get(name)
