@@ -161,6 +161,11 @@ def _is_taken(make: Callable[[], Any]) -> bool:
     return True
 
 
+@cache
+def _setting() -> Setting:
+    return Setting(environment=FakeEnvironment(), hub=default())
+
+
 _PARTS: list[tuple[str, Mapping[str, Any], Callable[..., Any]]] = [
     ("window", part_options.MEMORIES["window"], lambda **o: catalogue.memory("window", o)),
     ("condensing", part_options.MEMORIES["condensing"], lambda **o: catalogue.memory("condensing", o)),
@@ -170,11 +175,6 @@ _PARTS: list[tuple[str, Mapping[str, Any], Callable[..., Any]]] = [
      lambda **o: DelegateKit(_setting(), **o)),
     ("ask_user", part_options.KITS["ask_user"], lambda **o: AskUserKit(_setting(), **o)),
 ]  # fmt: skip
-
-
-@cache
-def _setting() -> Setting:
-    return Setting(environment=FakeEnvironment(), hub=default())
 
 
 @pytest.mark.parametrize(("name", "schema", "make"), _PARTS, ids=[name for name, _, _ in _PARTS])
