@@ -66,7 +66,7 @@ def show(
     for key, value in whole.items():
         typer.echo(f"{key}: {_worded(value)}")
     for goal in goals:
-        typer.echo(f"\n## {goal['name']}\n{goal['description']}")
+        typer.echo(_plain(f"\n## {goal['name']}\n{goal['description']}"))
 
 
 def summary(spec: AgentSpec) -> dict[str, Any]:

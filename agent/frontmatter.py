@@ -29,14 +29,17 @@ class AgentFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """A mapping of YAML, and the line of each of its keys."""
+    """A mapping of YAML, and the lines of its keys and of what stands below them, by the way to each."""
 
     values: dict[str, Any]
-    lines: dict[str, int]
+    lines: dict[tuple[str | int, ...], int]
 
-    def line(self, key: str) -> int | None:
-        """The line of a key; None where it is not there."""
-        return self.lines.get(key)
+    def line(self, *way: str | int) -> int | None:
+        """The line of a key, or of what is below it: ``line("kit_options", "editor", "window")``. Where that is not there, of
+        what it would stand in; None where that is not there either.
+        """
+        found = (self.lines.get(way[:end]) for end in range(len(way), 0, -1))
+        return next((line for line in found if line is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,20 @@ def values(text: str, first_line: int = 1) -> Values:
         raise AgentFileError(f"it is no YAML: {str(error)[:200]}", first_line) from error
     except RecursionError as error:
         raise AgentFileError("it is nested too deep", first_line) from error
-    return Values(found, {key.value: first_line + key.start_mark.line for key, _ in node.value})
+    return Values(found, dict(_lines(node, first_line)))
+
+
+def _lines(node: Any, first_line: int, way: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], int]]:
+    """The line of every key and item. The nodes were looked over: they end somewhere, and keys are texts."""
+    if node.tag.endswith(":map"):
+        below = [((*way, key.value), key, value) for key, value in node.value]
+    elif node.tag.endswith(":seq"):
+        below = [((*way, number), item, item) for number, item in enumerate(node.value)]
+    else:
+        return
+    for to, at, value in below:
+        yield to, first_line + at.start_mark.line
+        yield from _lines(value, first_line, to)
 
 
 def _look_over(node: Any, first_line: int, seen: set[int], depth: int) -> None:

@@ -16,6 +16,7 @@ from . import lineage
 from .budget import Budget
 from .hub import AgentSpec, Hub, Setting, build
 from .inbox import Inbox
+from .kits import problems_in
 from .language import AgentLanguage
 from .loop import Agent
 from .model.brain import Brain
@@ -169,6 +170,8 @@ def agent_of(job: Job, environment: Environment, screen: Screen) -> Agent:
     def watched(agent: Agent, setting: Setting) -> None:
         name = setting.spec.name if setting.depth and setting.spec is not None else ""
         agent.hooks.insert(0, LiveView(screen, agent.actions, name))
+        for problem in problems_in(agent.environment):
+            screen.line(problem, "yellow")
         if not setting.depth:
             job.ending.lay(agent, setting, job.task)
         laid_over(agent, job.approve, ask_on(screen))

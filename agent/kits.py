@@ -32,6 +32,13 @@ class Kit:
         """Short sections for the next prompt, by title, in a stable order; {} when there is nothing to say."""
         return {}
 
+    @property
+    def problems(self) -> Sequence[str]:
+        """What the kit lacks since it was made, and why, each in one line: the user is told at the start. What the model is to know
+        of it belongs into ``describe``.
+        """
+        return ()
+
     def hooks(self) -> Sequence[Hooks]:
         """Hooks for the runs of the agent."""
         return ()
@@ -86,3 +93,8 @@ class EquippedEnvironment(WrappedEnvironment):
                 kit.close()
         finally:
             self.inner.close()
+
+
+def problems_in(environment: Environment) -> list[str]:
+    """What the kits of an agent in ``environment`` lack, as lines for the user."""
+    return [f"{kit.name}: {problem}" for kit in getattr(environment, "kits", ()) for problem in kit.problems]

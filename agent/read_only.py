@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,15 +10,18 @@ from typing import Any
 from sandbox import results as res
 from sandbox.envelope import Envelope, Failure, Success
 from sandbox.environment import ActionLike, Environment
-from sandbox.errors import ErrorCode
+from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations import OPERATIONS, Request
 from sandbox.results.state import ChangedPath
 from sandbox.watching import Watch
 
 from .envelopes import LOST
 from .hooks import Hooks
+from .left_behind import TemporaryFiles, undone
 from .run import AgentRun
 from .wrapped import WrappedEnvironment
+
+log = logging.getLogger(__name__)
 
 READING = frozenset({
     "read", "list", "search", "run", "logs", "screen", "wait_for", "processes", "browse", "usage", "end_session",
@@ -25,6 +29,8 @@ READING = frozenset({
 # What programs write beside what they read: looking at a repository, or running its tests, is no change of it.
 CACHES = frozenset({"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis"})
 REFRESHED = frozenset({".git/index"})
+# All of them: changes beyond what is listed would not be seen to be more than caches.
+MOST_COMPARED = 1_000_000
 _NAMED = 20
 
 
@@ -33,16 +39,18 @@ class ReadOnlyEnvironment(WrappedEnvironment):
 
     After each command the workspace is compared with what it was before the first (a checkpoint, kept on the host until the run
     ends). What was created, modified or deleted is undone, and the answer is the failure ``read_only`` that names it and has the
-    command's result. Commands run in the foreground, and what one leaves running is killed. Caches of Python's tools and git's
-    index may change. It does not bound what a command does elsewhere: in /tmp, in the home folder until the next undoing, in a
-    database, on the network. Where something else runs in the sandbox nothing can be undone, which the failure says. Where the
-    state of files cannot be kept at all, commands are refused.
+    command's result. Commands run in the foreground, and what one leaves running is killed. Caches of Python's tools, git's index,
+    the home folder and the folder for temporary files may change while the run goes on; at its end they are what they were
+    before the first command, and so are the sessions: nothing of it is there for the next agent to execute. It does not bound
+    what a command does in a database, or on the network. Where something else runs in the sandbox nothing can be undone, which
+    the failure says. Where the state of files cannot be kept at all, commands are refused.
     """
 
     def __init__(self, inner: Environment) -> None:
         super().__init__(inner)
         self.until_the_end: Hooks = _Forget(self)
         self._base: str | None = None
+        self._temporary: TemporaryFiles | None = None
 
     def execute_action(self, action: ActionLike, args: Any) -> dict[str, Any]:
         """See the base class."""
@@ -77,10 +85,29 @@ class ReadOnlyEnvironment(WrappedEnvironment):
         return _refused("upload")
 
     def forget(self) -> None:
-        """Let go of what is kept on the host."""
+        """The run is at its end: undo what its commands may have left, then let go of what is kept on the host.
+
+        What cannot be undone is told in the log of the program; caches are deleted where something else runs.
+        """
+        temporary, self._temporary = self._temporary, None
         base, self._base = self._base, None
-        if base is not None:
-            self.inner.delete_checkpoint(base)
+        if base is None or temporary is None:
+            return
+        back = self.inner.rollback(base)
+        if back.ok:
+            undone(temporary)
+        elif back.code.value not in LOST:
+            log.warning("what an agent that only reads has left could not be undone: %s", back.error)
+            self._without_caches(base)
+        temporary.end()
+        self.inner.delete_checkpoint(base)
+
+    def _without_caches(self, base: str) -> None:
+        """Delete what changed in caches, which tools make anew: code in them would be run by whoever imports it."""
+        compared = self.inner.changes(base, leftovers=True, max_changes=MOST_COMPARED)
+        for change in compared.result.changes if isinstance(compared, Success) else ():
+            if change.change != "deleted" and change.kind != "folder" and CACHES & set(change.path.split("/")):
+                self.inner.execute("delete", {"path": change.path})
 
     def _checked(self, operation: str, args: Mapping[str, Any], carry_out: Callable[[], Envelope[Any]]) -> Envelope[Any]:
         refusal = self._refusal(operation, args)
@@ -113,16 +140,20 @@ class ReadOnlyEnvironment(WrappedEnvironment):
                 "Run the command in the foreground, with timeout_seconds if it may take long.",
                 next_tool="run",
             )
-        if self._base is None:
-            kept = self.inner.checkpoint()
-            if not kept.ok:
-                return Failure[Any](
-                    ErrorCode.read_only,
-                    f"No command is run: the files could not be kept as they are ({kept.error})",
-                    "Use read, list and search.",
-                    next_tool="read",
-                )
-            self._base = kept.unwrap().id
+        return self._not_kept() if self._base is None else None
+
+    def _not_kept(self) -> Failure[Any] | None:
+        """Keep the files as they are; why that could not be done."""
+        kept = self.inner.checkpoint()
+        if not kept.ok:
+            return _unkept(f"the files could not be kept as they are ({kept.error})")
+        base = kept.unwrap().id
+        try:
+            self._temporary = TemporaryFiles(self.inner)
+        except (SandboxError, OSError) as error:
+            self.inner.delete_checkpoint(base)
+            return _unkept(f"the temporary files could not be kept as they are ({error})")
+        self._base = base
         return None
 
     def _undone(self, command: Any, left_running: Any) -> Failure[Any] | None:
@@ -130,7 +161,7 @@ class ReadOnlyEnvironment(WrappedEnvironment):
         if left_running and isinstance(command, str):
             self.inner.execute("kill", {"id": command})
         base = self._base or ""
-        compared = self.inner.changes(base, leftovers=True)
+        compared = self.inner.changes(base, leftovers=True, max_changes=MOST_COMPARED)
         if not isinstance(compared, Success):
             return Failure[Any](
                 ErrorCode.read_only,
@@ -155,6 +186,8 @@ class ReadOnlyEnvironment(WrappedEnvironment):
 
 
 class _Forget(Hooks):
+    """Undoes what is left when the run is over, before anybody goes on in the sandbox."""
+
     def __init__(self, environment: ReadOnlyEnvironment) -> None:
         self._environment = environment
 
@@ -168,6 +201,11 @@ def _refused(operation: str) -> Failure[Any]:
         f"This agent only reads: {operation} is refused.",
         f"Use one of: {', '.join(sorted(READING))}.",
     )
+
+
+def _unkept(why: str) -> Failure[Any]:
+    words = f"No command is run: {why}"
+    return Failure[Any](ErrorCode.read_only, words, "Use read, list and search.", next_tool="read")
 
 
 def _counts(change: ChangedPath) -> bool:

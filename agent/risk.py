@@ -37,7 +37,7 @@ class Rating:
 Analyzer = Callable[[ActionLike, Mapping[str, Any]], Rating]
 
 _READS = frozenset(
-    {"read", "list", "search", "logs", "screen", "processes", "usage", "wait_for", "think", "finish", "resize"}
+    {"read", "list", "search", "logs", "screen", "processes", "usage", "wait_for", "resize"}
 )
 _WRITES = frozenset({"write", "edit", "make_dir", "move", "kill", "end_session", "delete"})
 _FETCH = r"\b(?:curl|wget|fetch|aria2c|http)\b"
@@ -82,8 +82,11 @@ def rating_of(action: ActionLike, args: Mapping[str, Any], analyzers: Iterable[A
 
 
 def by_pattern(action: ActionLike, args: Mapping[str, Any]) -> Rating:
-    """The rules: what a tool is, and what stands in the texts of its arguments."""
-    name = str(getattr(action, "operation", None) or action.name)
+    """The rules: which operation of the sandbox a tool is bound to, and what stands in the texts of its arguments.
+
+    What a tool is called says nothing: a server, or a function, may go by any name.
+    """
+    name = str(getattr(action, "operation", None) or "")
     if name in _READS and not _texts_of_paths(args):
         return Rating(Risk.low)
     texts = list(_texts(args))

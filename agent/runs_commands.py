@@ -239,10 +239,10 @@ def _table(rows: Sequence[tuple[str, ...]]) -> None:
             table.add_row(*(clean(text).replace("[", "\\[") for text in row))
         Console().print(table)
         return
-    every = [_COLUMNS, *rows]
+    every = [_COLUMNS, *(tuple(map(clean, row)) for row in rows)]
     widths = [max(len(row[n]) for row in every) for n in range(len(_COLUMNS))]
     for row in every:
-        cells = (clean(text).ljust(width) for text, width in zip(row, widths, strict=True))
+        cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
 
 

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, TextIO
 
+from sandbox.invisible import made_visible
+
 from .hooks import Hooks, Step
 from .memory import Memory
 from .model.response import Response
@@ -20,16 +22,18 @@ if TYPE_CHECKING:
 
 RESULT_LINES = 12
 LINE_CHARS = 200
-# Control characters could move the cursor or retitle the terminal, and marks of writing direction could disguise text.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# They could move the cursor or retitle the terminal.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f]")
 # Escape sequences go whole: without their first character the rest of them would be shown as text.
 _SEQUENCE = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[@-Z\\\\^_])")
 _MAIN_ARGUMENTS = ("command", "path", "pattern", "url", "id", "source", "thought", "summary")
 
 
 def clean(text: str) -> str:
-    """``text`` without control characters and escape sequences; tabs and line feeds stay."""
-    return _CONTROL.sub("", _SEQUENCE.sub("", text.replace("\r\n", "\n")))
+    """``text`` without control characters and escape sequences; tabs and line feeds stay. What else nobody would see is shown by
+    its number: a model is given it, too.
+    """
+    return made_visible(_CONTROL.sub("", _SEQUENCE.sub("", text.replace("\r\n", "\n"))))
 
 
 class Screen:

@@ -45,7 +45,8 @@ class CommandManager:
     def _now(self, action: Action) -> Event:
         call = invocation_of(action, self._kit.background)
         envelope = self._kit.environment.execute(call["tool"], call["args"]).to_dict()
-        return event_of(observation_of(action, envelope, self._kit.background)) or Event("output", {"output": ""})
+        observation = observation_of(action, envelope, self._kit.background, self._kit.browser)
+        return event_of(observation) or Event("output", {"output": ""})
 
 
 class EarlyKit(OldAgentKit):
@@ -100,17 +101,13 @@ class EarlyKit(OldAgentKit):
 
     def snapshot(self) -> Any:
         """See the base class."""
-        return {
-            "events": [event.to_dict() for event in self.events],
-            "background": self.background.snapshot(),
-            "heard": self.heard,
-        }
+        return {"events": [event.to_dict() for event in self.events], "heard": self.heard, **self.tools()}
 
     def restore(self, state: Any) -> None:
         """See the base class."""
         try:
             self.events = [Event.from_dict(each) for each in state["events"]]
-            self.background.restore(state["background"])
+            self.take_tools(state)
             self.heard = int(state["heard"])
         except Exception as error:
             raise ValueError(f"This is no state of an agent of the early contract: {error!r}") from error

@@ -67,7 +67,7 @@ def _parts(event: Any) -> tuple[Any, Any]:
 def event_of(observation: obs.Observation) -> Event | None:
     """The event that tells an observation; None for one that tells nothing."""
     match observation:
-        case obs.ErrorObservation():
+        case obs.ErrorObservation() | obs.BrowserOutputObservation(status_code=0):
             return Event("error", {"error": observation.content})
         case obs.NullObservation():
             return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, dataclass_transform
 
 from sandbox.envelope import jsonable
 
@@ -16,22 +16,34 @@ HEAVY = frozenset({
 })  # fmt: skip
 
 
+@dataclass_transform()
 class Event(ABC):
     """Base of actions and observations. ``id`` is -1 until the run has given one; ``cause`` is the id of the action answered;
     ``source`` is "agent" or "user".
+
+    A class that is declared with its ``type`` is a dataclass of its fields; ``says`` is what happened, with fields in it.
     """
 
     kind: ClassVar[str] = ""  # "action" or "observation"
     type: ClassVar[str] = ""
+    says: ClassVar[str] = ""
     id: int = -1
     cause: int | None = None
     source: str | None = None
     timestamp: str | None = None
 
+    def __init_subclass__(cls, *, type: str | None = None, says: str | None = None, **more: Any) -> None:  # noqa: A002
+        super().__init_subclass__(**more)
+        if says is not None:
+            cls.says = says
+        if type is not None:  # else it is an agent's own, which brings its decorator
+            cls.type = type
+            dataclass(cls)
+
     @property
     def message(self) -> str:
         """What happened, as a sentence for a person."""
-        return ""
+        return self.says.format_map(vars(self))
 
     def fields(self) -> dict[str, Any]:
         """The fields of this type alone, as JSON-ready data."""

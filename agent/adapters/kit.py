@@ -14,9 +14,11 @@ from agent.memory import Memory
 from agent.run import AgentRun
 from agent.status import RunStatus, StopRun
 from agent.tools import SandboxAction
+from agent.tools.ipython import IPythonKit
 
 from .actions import Action, AgentRejectAction, ChangeAgentStateAction, MessageAction, NullAction
 from .background import Background
+from .browser import Browser
 from .llm import LLM
 from .observations import ErrorObservation, NullObservation, Observation
 from .own_actions import NOBODY, own_actions
@@ -41,6 +43,8 @@ class OldAgentKit(Kit, Hooks, ABC):
         self.environment = setting.environment
         self.make = make
         self.llm = LLM(setting.brain)
+        self.python = IPythonKit(setting)
+        self.browser = Browser(self.environment, self.said)
         self._actions = [*(SandboxAction(name) for name in OPERATIONS), *own_actions(self)]
         self._ended = False
         self._anew()
@@ -48,6 +52,7 @@ class OldAgentKit(Kit, Hooks, ABC):
     def _anew(self) -> None:
         """Forget the last run."""
         self.background = Background(self.environment)
+        self.browser.anew()
         self.root_task = RootTask()
         self.agent: Any = None
         self.heard = 0
@@ -87,6 +92,7 @@ class OldAgentKit(Kit, Hooks, ABC):
         """What came by itself: what the user said, and what commands in the background printed."""
         if self._ended:
             self._ended = False
+            self.python.end()
             self._anew()
         said = [str(item["content"]) for item in memory.items if item["role"] == "user"]
         if self.agent is None:
@@ -103,7 +109,7 @@ class OldAgentKit(Kit, Hooks, ABC):
         if self._fault is not None:
             self.happened(action, ErrorObservation(self._fault))
             return
-        self.happened(action, observation_of(action, envelope, self.background))
+        self.happened(action, observation_of(action, envelope, self.background, self.browser))
         if envelope.get("tool_executed") is not True:
             return
         if isinstance(action, MessageAction) and action.wait_for_response:
@@ -112,6 +118,20 @@ class OldAgentKit(Kit, Hooks, ABC):
             raise StopRun("The agent gave the task back.", RunStatus.rejected, action.outputs)
         if isinstance(action, ChangeAgentStateAction) and action.agent_state in ENDING:
             raise StopRun(f"The agent asked for the state {action.agent_state}.")
+
+    def cancel(self) -> None:
+        """See the base class."""
+        self.python.cancel()
+
+    def tools(self) -> dict[str, Any]:
+        """Where the kernel, the browser and the commands in the background are, for ``take_tools``."""
+        return {"background": self.background.snapshot(), "browser": self.browser.snapshot(), "python": self.python.snapshot()}
+
+    def take_tools(self, state: Any) -> None:
+        """Take over what ``tools`` gave. Raises KeyError, TypeError, IndexError or ValueError for what is none."""
+        self.background.restore(state["background"])
+        self.browser.restore(state["browser"])
+        self.python.restore(state["python"])
 
     def on_terminate(self, run: AgentRun) -> None:  # noqa: ARG002
         """The next run begins anew."""

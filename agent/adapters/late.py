@@ -71,15 +71,15 @@ class LateKit(OldAgentKit):
 
     def snapshot(self) -> Any:
         """See the base class."""
-        return {"state": self.state.to_dict(), "background": self.background.snapshot(), "heard": self.heard}
+        return {"state": self.state.to_dict(), "heard": self.heard, **self.tools()}
 
     def restore(self, state: Any) -> None:
         """See the base class."""
         try:
             self.state = State.from_dict(state["state"])
-            self.background.restore(state["background"])
+            self.take_tools(state)
             self.heard = int(state["heard"])
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, IndexError) as error:
             raise ValueError(f"This is no state of an agent of the late contract: {error!r}") from error
         self.root_task: RootTask = self.state.root_task
 

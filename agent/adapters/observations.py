@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from .events import Event
 
 
-@dataclass
-class Observation(Event):
+class Observation(Event, type=""):
     """Base of observations: ``content`` is the text, the other fields are its extras."""
 
     kind: ClassVar[str] = "observation"
@@ -23,7 +22,9 @@ class Observation(Event):
 
     @property
     def message(self) -> str:
-        """See the base class."""
+        """See the base class; the beginning of the content where there is no sentence."""
+        if self.says:
+            return super().message
         return self.content if len(self.content) <= 200 else f"{self.content[:200]}…"
 
     def body(self, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,11 +33,9 @@ class Observation(Event):
         return {"observation": self.type, "content": extras.pop("content"), "extras": extras}
 
 
-@dataclass
-class CmdOutputObservation(Observation):
+class CmdOutputObservation(Observation, type="run", says="Command `{command}` executed with exit code {exit_code}."):
     """What a command printed. ``command_id`` is -1 for one that was waited for."""
 
-    type: ClassVar[str] = "run"
     command_id: int
     command: str
     exit_code: int = 0
@@ -46,25 +45,18 @@ class CmdOutputObservation(Observation):
         """Whether it exited with an error."""
         return self.exit_code != 0
 
-    @property
-    def message(self) -> str:
-        """See the base class."""
-        return f"Command `{self.command}` executed with exit code {self.exit_code}."
 
+class IPythonRunCellObservation(Observation, type="run_ipython"):
+    """What a cell printed, with its last value or its traceback."""
 
-@dataclass
-class IPythonRunCellObservation(Observation):
-    """What a cell printed."""
-
-    type: ClassVar[str] = "run_ipython"
     code: str
 
 
-@dataclass
-class BrowserOutputObservation(Observation):
-    """A page."""
+class BrowserOutputObservation(Observation, type="browse", says="Visited {url}"):
+    """A page. ``status_code`` is 0 where there was no answer; ``content`` then says why. The accessibility tree has the links of
+    the page, by the numbers that ``click`` takes; pictures and the document's tree are empty.
+    """
 
-    type: ClassVar[str] = "browse"
     url: str
     screenshot: str = field(default="", repr=False)
     status_code: int = 200
@@ -76,72 +68,48 @@ class BrowserOutputObservation(Observation):
     last_browser_action: str = ""
     focused_element_bid: str = ""
 
-    @property
-    def message(self) -> str:
-        """See the base class."""
-        return f"Visited {self.url}"
 
-
-@dataclass
-class FileReadObservation(Observation):
+class FileReadObservation(Observation, type="read"):
     """The content of a file."""
 
-    type: ClassVar[str] = "read"
     path: str
 
 
-@dataclass
-class FileWriteObservation(Observation):
+class FileWriteObservation(Observation, type="write"):
     """A file was written."""
 
-    type: ClassVar[str] = "write"
     path: str
 
 
-@dataclass
-class AgentRecallObservation(Observation):
+class AgentRecallObservation(Observation, type="recall"):
     """What the agent's memory found."""
 
-    type: ClassVar[str] = "recall"
     memories: list[str]
     role: str = "assistant"
 
 
-@dataclass
-class AgentDelegateObservation(Observation):
+class AgentDelegateObservation(Observation, type="delegate"):
     """What another agent answered."""
 
-    type: ClassVar[str] = "delegate"
     outputs: dict[str, Any]
 
 
-@dataclass
-class ErrorObservation(Observation):
+class ErrorObservation(Observation, type="error"):
     """Something could not be done, and why."""
 
-    type: ClassVar[str] = "error"
 
-
-@dataclass
-class SuccessObservation(Observation):
+class SuccessObservation(Observation, type="success"):
     """Something was done."""
 
-    type: ClassVar[str] = "success"
 
-
-@dataclass
-class AgentStateChangedObservation(Observation):
+class AgentStateChangedObservation(Observation, type="agent_state_changed"):
     """The run has another state."""
 
-    type: ClassVar[str] = "agent_state_changed"
     agent_state: str
 
 
-@dataclass
-class NullObservation(Observation):
+class NullObservation(Observation, type="null"):
     """Nothing."""
-
-    type: ClassVar[str] = "null"
 
 
 OBSERVATIONS: tuple[type[Observation], ...] = (

@@ -47,8 +47,8 @@ def own_actions(kit: OldAgentKit) -> list[Action]:
             "write_lines", lambda **args: write_lines(kit, **args), "Put lines in the place of others.",
             ["path", "content", "start", "end"], path=_TEXT, content=_TEXT, start=_WHOLE, end=_WHOLE,
         ),
-        _action("run_ipython", lambda code: run_python(kit, code), "Run Python code.", ["code"], code=_TEXT),
-        _action("browse_interactive", _no_browser, "Drive a browser.", ["browser_actions"], browser_actions=_TEXT),
+        _action("run_ipython", kit.python.run, "Run Python code in a kernel whose variables stay.", ["code"], code=_TEXT),
+        _action("browse_interactive", kit.browser.do, "Drive a browser of text.", ["browser_actions"], browser_actions=_TEXT),
     ]  # fmt: skip
 
 
@@ -79,14 +79,3 @@ def write_lines(kit: OldAgentKit, path: str, content: str, start: int, end: int)
     new = content if not content or not after or content.endswith("\n") else f"{content}\n"
     return kit.environment.execute("write", {"path": path, "content": "".join([*head, new, *after])})
 
-
-def run_python(kit: OldAgentKit, code: str) -> Any:
-    """Run ``code`` by the Python of the sandbox, each cell on its own. The envelope of the run."""
-    return kit.environment.execute("run", {"argv": ["python3", "-"], "stdin": code})
-
-
-def _no_browser(browser_actions: str) -> Any:
-    raise ToolError(
-        f"There is no browser that could do {browser_actions[:200]!r}.",
-        'Only goto("http://...") alone can be done: it opens the page.',
-    )

@@ -11,6 +11,7 @@ from agent.envelopes import text_of
 from . import actions as act
 from . import observations as obs
 from .background import Background
+from .browser import Browser
 
 _GOTO = re.compile(r"""\s*goto\(\s*(["'])(?P<url>[^"'\s]{1,8000})\1\s*\)\s*""")
 # Old observations have no place for notices; these would stand under every command.
@@ -50,11 +51,20 @@ def _range(start: int, end: int) -> dict[str, int]:
     return {**lines, "end_line": max(end, start + 1)} if end >= 0 else lines
 
 
-def observation_of(action: act.Action, envelope: Mapping[str, Any], background: Background) -> obs.Observation:
-    """What came of ``action``. Failures are error observations with the hint; a command that was stopped keeps its output."""
+def observation_of(
+    action: act.Action, envelope: Mapping[str, Any], background: Background, browser: Browser
+) -> obs.Observation:
+    """What came of ``action``. Failures are error observations with the hint; a command or a cell that was stopped keeps its
+    output, and a page that did not come is a page with an error.
+    """
     result = envelope.get("result")
-    if isinstance(action, act.CmdRunAction) and isinstance(result, Mapping) and "output" in result:
-        return _of_command(action, envelope, result, background)
+    match action, result:
+        case act.CmdRunAction(), Mapping() if "output" in result:
+            return _of_command(action, envelope, result, background)
+        case act.IPythonRunCellAction(), Mapping() if "output" in result:
+            return obs.IPythonRunCellObservation(_with_failure(str(result["output"]), envelope), action.code)
+        case act.BrowseURLAction() | act.BrowseInteractiveAction(), _:
+            return _of_page(action, envelope, browser)
     if envelope.get("tool_executed") is not True:
         return obs.ErrorObservation(text_of(envelope))
     fields: Mapping[str, Any] = result if isinstance(result, Mapping) else {}
@@ -67,14 +77,10 @@ def observation_of(action: act.Action, envelope: Mapping[str, Any], background: 
             return obs.FileReadObservation(shown or str(fields.get("content", "")), action.path)
         case act.FileWriteAction():
             return obs.FileWriteObservation("", action.path)
-        case act.BrowseURLAction() | act.BrowseInteractiveAction():
-            return _of_page(action, fields)
         case act.AgentRecallAction():
             return obs.AgentRecallObservation("", [str(each) for each in result or ()])
         case act.AgentDelegateAction():
             return obs.AgentDelegateObservation("", dict(fields.get("outputs") or {}))
-        case act.IPythonRunCellAction():
-            return obs.IPythonRunCellObservation(str(fields.get("output", result)), action.code)
     return obs.NullObservation("")
 
 
@@ -85,7 +91,14 @@ def _of_command(
         started = background.started(str(result.get("id")), action.command)
         text = f"Background command started. To stop it, send a kill action with id {started.id}."
         return obs.CmdOutputObservation(text, started.id, action.command)
-    lines = [str(result["output"])]
+    code = result.get("exit_code")
+    content = _with_failure(str(result["output"]), envelope)
+    return obs.CmdOutputObservation(content, -1, action.command, code if isinstance(code, int) else -1)
+
+
+def _with_failure(output: str, envelope: Mapping[str, Any]) -> str:
+    """What was printed, and below it what the envelope says beside that."""
+    lines = [output]
     if envelope.get("tool_executed") is not True:
         lines.append(f"{envelope.get('error')} {envelope.get('hint', '')}".strip())
     lines += [
@@ -93,16 +106,27 @@ def _of_command(
         for n in envelope.get("notices", ())
         if n.get("code") not in _QUIET
     ]
-    code = result.get("exit_code")
-    content = "\n".join(line.rstrip("\n") for line in lines if line) if len(lines) > 1 else lines[0]
-    return obs.CmdOutputObservation(content, -1, action.command, code if isinstance(code, int) else -1)
+    return "\n".join(line.rstrip("\n") for line in lines if line) if len(lines) > 1 else output
 
 
-def _of_page(action: act.Action, fields: Mapping[str, Any]) -> obs.Observation:
-    status = fields.get("status")
-    status = status if isinstance(status, int) else 200
-    done = action.browser_actions if isinstance(action, act.BrowseInteractiveAction) else ""
-    url = str(fields.get("final_url") or fields.get("url") or "")
+def _of_page(
+    action: act.BrowseURLAction | act.BrowseInteractiveAction, envelope: Mapping[str, Any], browser: Browser
+) -> obs.Observation:
+    """The page that is shown now. What came by the operation itself has to be put into the tab first."""
+    if isinstance(action, act.BrowseURLAction):
+        done, url = f"goto({action.url!r})", action.url
+    else:
+        done, url = action.browser_actions, browser.tab.url
+    result = envelope.get("result")
+    if envelope.get("tool_executed") is not True or not isinstance(result, Mapping):
+        return obs.BrowserOutputObservation(
+            text_of(envelope), url, status_code=0, error=True, last_browser_action=done, **browser.told()
+        )
+    if "tree" not in result:
+        browser.tab.went(str(result.get("url")))
+        result = browser.arrived(result)
     return obs.BrowserOutputObservation(
-        str(fields.get("text", "")), url, status_code=status, error=status >= 400, last_browser_action=done
-    )
+        result["text"], result["url"], status_code=result["status"], error=result["status"] >= 400,
+        open_pages_urls=result["open_pages_urls"], active_page_index=result["active_page_index"], axtree_object=result["tree"],
+        last_browser_action=done,
+    )  # fmt: skip

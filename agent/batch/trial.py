@@ -16,6 +16,7 @@ from typing import Any
 
 from agent import lineage
 from agent.budget import Budget
+from agent.kits import problems_in
 from agent.loop import Agent
 from agent.model.brain import Brain
 from agent.recorded_job import forget_files
@@ -147,6 +148,8 @@ class Trial:
             budget = replace(budget, max_seconds=min(self.task.seconds, budget.max_seconds or self.task.seconds))
         self._agent = self.parts.make_agent(self.task, sandbox, self.parts.make_brain(self.task), budget)
         self._say(f"{len(self._agent.actions.get_actions())} actions, at most {budget.max_iterations} steps")
+        for problem in problems_in(self._agent.environment):
+            self._say(problem)
         with (
             self._recording(self._agent),
             _after(budget.max_seconds, self._agent.cancel),

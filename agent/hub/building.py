@@ -24,8 +24,6 @@ from .setting import Setting
 from .spec import AgentSpec
 from .templates import filled
 
-WRITING = frozenset({"write", "edit", "make_dir", "move", "delete"})
-
 
 class HubAgent(Agent):
     """The one loop; cancelling it cancels what its kits wait for, too: the agents it has delegated to, for one."""
@@ -48,6 +46,19 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
     if spec.read_only:
         setting = read_only(setting)
     kits: list[Kit] = []
+    try:
+        made = _together(spec, setting, kits)
+    except BaseException:
+        for kit in kits:
+            kit.close()  # servers that were started for it
+        raise
+    if setting.on_built is not None:
+        setting.on_built(made, replace(setting, kits=tuple(kits)))
+    return made
+
+
+def _together(spec: AgentSpec, setting: Setting, kits: list[Kit]) -> Agent:
+    """The agent; its kits are added to ``kits`` as they are made."""
     registry = _registry(spec, setting, kits)
     setting = replace(setting, kits=tuple(kits))
     brain = spec.brain(setting) if spec.brain is not None else setting.brain
@@ -55,7 +66,7 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
     hooks = [*setting.hooks, *(hook for kit in kits for hook in kit.hooks()), *_watching(brain), *_detector(spec, setting)]
     language = setting.language or catalogue.language(spec.language, spec.language_options)
     language = language.for_actions(registry.get_actions())
-    made = HubAgent(
+    return HubAgent(
         [_filled(goal, spec, setting.inputs) for goal in spec.goals],
         language,
         registry,
@@ -65,9 +76,6 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
         budget=_budget(spec, setting.budget),
         new_memory=setting.new_memory or catalogue.memory(spec.memory, spec.memory_options, setting.brain),
     )
-    if setting.on_built is not None:
-        setting.on_built(made, setting)
-    return made
 
 
 def _watching(brain: object) -> list[Hooks]:
@@ -87,7 +95,7 @@ def _registry(spec: AgentSpec, setting: Setting, kits: list[Kit]) -> ActionRegis
     registry = ActionRegistry()
     for name in spec.actions:
         for action in _actions(name, spec, setting, kits):
-            registry.register(action)
+            _register(registry, action, spec)
     if not any(action.terminal for action in registry.get_actions()) and not any(kit.ends_runs for kit in kits):
         raise SandboxError(
             ErrorCode.invalid_configuration,
@@ -95,6 +103,17 @@ def _registry(spec: AgentSpec, setting: Setting, kits: list[Kit]) -> ActionRegis
             'Add "finish" to its actions.',
         )
     return registry
+
+
+def _register(registry: ActionRegistry, action: Action, spec: AgentSpec) -> None:
+    try:
+        registry.register(action)
+    except ValueError as error:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The agent {spec.name!r} has two actions {action.name!r}.",
+            "Take one of the two out of its actions, or give the MCP server of one another name.",
+        ) from error
 
 
 def check_inputs(spec: AgentSpec, inputs: Mapping[str, Any]) -> None:
@@ -116,7 +135,7 @@ def _filled(goal: Any, spec: AgentSpec, inputs: Mapping[str, Any]) -> Any:
 
 
 def _actions(name: str, spec: AgentSpec, setting: Setting, kits: list[Kit]) -> list[Action]:
-    if spec.read_only and name in WRITING:
+    if spec.read_only and name in catalogue.WRITING:
         raise SandboxError(
             ErrorCode.invalid_configuration,
             f"The agent {spec.name!r} is read-only and names the action {name!r}.",

@@ -49,6 +49,23 @@ MIDDLEWARE: dict[str, str] = {
     "retry_format": "agent.model.retry_format:retry_format",
     "finish_when_plan_closed": "agent.tools.plan:finish_when_plan_closed",
 }
+# Made with what only Python can give: no file can name them.
+OF_PYTHON = frozenset({"early", "late"})
+# Kits whose actions have other names than the kit; those of mcp are its servers' tools. A test holds this to the kits.
+ACTIONS_OF: dict[str, tuple[str, ...]] = {
+    "editor": (
+        "open", "goto", "scroll_up", "scroll_down", "create", "edit", "search_dir", "search_file", "find_file", "submit",
+    ),
+    "ipython": ("ipython", "ipython_restart"),
+    "mcp": (),
+    "mini": ("run",),
+    "monologue": ("message",),
+    "plan": ("add_task", "modify_task"),
+}  # fmt: skip
+# Middleware → the kit it works with.
+MIDDLEWARE_OF: dict[str, str] = {"finish_when_plan_closed": "plan"}
+# Operations that an agent which only reads cannot name.
+WRITING = frozenset({"write", "edit", "make_dir", "move", "delete"})
 
 
 def kit(name: str, setting: Setting, options: Mapping[str, Any]) -> Kit:

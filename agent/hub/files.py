@@ -44,6 +44,18 @@ def read(paths: Iterable[Path], *, trusted: bool = False) -> Iterator[AgentSpec 
             yield Problem(error.where, error.what)
 
 
+def located(source: str, *way: str | int) -> str:
+    """Where in the file or folder ``source`` a key stands, as PATH:LINE; ``source`` itself where that cannot be told."""
+    path = Path(source) / DECLARATION if Path(source).is_dir() else Path(source)
+    try:
+        text = _text(path)
+        head, first = (text, 1) if path.name == DECLARATION else (split(text)[0], 2)
+        line = values(head, first).line(*way)
+    except AgentFileError:
+        return source
+    return source if line is None else f"{path}:{line}"
+
+
 class _LocatedError(Exception):
     def __init__(self, path: Path, problem: AgentFileError) -> None:
         super().__init__(path, problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .files import read, scan
+from .files import located, read, scan
 from .hub import Hub, Problem
 from .spec import AgentSpec
 
@@ -41,6 +42,7 @@ def default(folders: Iterable[str | os.PathLike[str]] = ()) -> Hub:
     _take(hub, built_in())
     for where, found in packaged():
         _take(hub, found, where)
+    _without_missing(hub)
     return hub
 
 
@@ -77,6 +79,24 @@ def _specs(loaded: Any) -> list[Found]:
         if not isinstance(spec, AgentSpec):
             raise TypeError(f"it gives {type(spec).__name__}, not an AgentSpec, a list of them, or what answers one")
     return found
+
+
+def _without_missing(hub: Hub) -> None:
+    """Take out agents that delegate to some which are not there, until none is left: they could not be built."""
+    while True:
+        names = set(hub.names())
+        for spec in map(hub.load, sorted(names)):
+            asked = spec.kit_options.get("delegate", {}).get("agents") or ()
+            missing = next((name for name in asked if name not in names), None)
+            if missing is not None:
+                break
+        else:
+            return
+        hub.remove(spec.name)
+        near = difflib.get_close_matches(missing, sorted(names), n=1)
+        meant = f": did you mean {near[0]!r}?" if near else ""
+        where = located(spec.source, "kit_options", "delegate", "agents", list(asked).index(missing))
+        hub.problems.append(Problem(where, f"it delegates to {missing[:80]!r}, and there is no such agent{meant}"))
 
 
 def _take(hub: Hub, found: Iterable[Found], package: str | None = None) -> None:

@@ -40,6 +40,10 @@ class Hub:
             raise ValueError(f"Agent already registered: {spec.name} (from {self._specs[spec.name].source})")
         self._specs[spec.name] = spec
 
+    def remove(self, name: str) -> None:
+        """Take a spec out; one that is not there is out already."""
+        self._specs.pop(name, None)
+
     def names(self) -> list[str]:
         """All names."""
         return sorted(self._specs)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agent.frontmatter import AgentFileError, Section, Values
 from agent.goals import Goal
 
-from . import catalogue, templates
 from .spec import EMPTY, AgentSpec
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -19,7 +18,6 @@ WORDS = {
 }  # fmt: skip
 # Of the micro agents of old: what they say is documentation, and the image was called container.
 OLD_KEYS = frozenset({"container", "examples", "generates"})
-_SINGLE = ("finish", "think")
 
 
 def spec_of(found: Values, goals: Sequence[Section], source: str, *, old: bool = False, trusted: bool = False) -> AgentSpec:
@@ -45,51 +43,10 @@ def spec_of(found: Values, goals: Sequence[Section], source: str, *, old: bool =
         **given, source=source, goals=tuple(Goal(n, goal.name, goal.text) for n, goal in enumerate(goals, 1))
     )
     if not trusted:
-        _look_over(spec, found, goals)
+        from .checking import look_over
+
+        look_over(spec, found, goals)
     return spec
-
-
-def _look_over(spec: AgentSpec, found: Values, goals: Iterable[Section]) -> None:
-    """Raises AgentFileError for names that are not there, schemas that are none, and templates that cannot be filled in."""
-    from agent.tools.sandbox_tools import HOST_ONLY
-    from sandbox.operations import OPERATIONS
-
-    known = {*catalogue.KITS, *OPERATIONS, *_SINGLE} - HOST_ONLY
-    _known("action", spec.actions, known, found.line("actions"))
-    _known("language", [spec.language], catalogue.LANGUAGES, found.line("language"))
-    _known("memory", [spec.memory], catalogue.MEMORIES, found.line("memory"))
-    _known("middleware", spec.middleware, catalogue.MIDDLEWARE, found.line("middleware"))
-    _known("kit", spec.kit_options, spec.actions, found.line("kit_options"))
-    if not {"finish", *catalogue.KITS} & set(spec.actions):
-        raise AgentFileError('no action ends a run: add "finish"', found.line("actions"))
-    for key, schema in (("inputs", spec.inputs), ("outputs", spec.outputs)):
-        _schema(key, schema, found.line(key))
-    for goal in goals:
-        try:
-            templates.check(goal.text, spec.inputs)
-        except templates.AgentTextError as problem:
-            inputs = ", ".join(f"inputs.{name}" for name in spec.inputs.get("properties", {})) or "no inputs"
-            line = goal.line + problem.line - 1
-            raise AgentFileError(f"{problem.what}; there are {inputs}", line, in_text=True) from problem
-
-
-def _known(what: str, asked: Iterable[str], known: Iterable[str], line: int | None) -> None:
-    names = sorted(known)
-    for name in asked:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
-            raise AgentFileError(f"there is no {what} {name[:80]!r}: {meant}", line)
-
-
-def _schema(key: str, schema: Mapping[str, Any], line: int | None) -> None:
-    from jsonschema import Draft202012Validator, SchemaError
-
-    try:
-        Draft202012Validator.check_schema(dict(schema))
-    except (SchemaError, RecursionError) as error:
-        what = getattr(error, "message", "it is nested too deep")
-        raise AgentFileError(f"{key} are no JSON schema: {str(what)[:200]}", line) from error
 
 
 def _standard() -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,8 +53,10 @@ class McpClient:
         found: dict[str, Tool] = {}
         self.problems = []
         cursor: Any = None
+        until = time.monotonic() + START_SECONDS  # for all pages together
         for _ in range(MAX_PAGES):
-            result = self._ask("tools/list", {"cursor": cursor} if cursor else {}, START_SECONDS)
+            left = max(until - time.monotonic(), 0.1)
+            result = self._ask("tools/list", {"cursor": cursor} if cursor else {}, left)
             listed = result.get("tools")
             for declared in listed if isinstance(listed, list) else ():
                 try:

@@ -14,12 +14,16 @@ from .wire import Wire
 
 
 class Server:
-    """The tools of a server, and calls of them. ``only`` leaves out all others; ``seconds`` is what a call may take."""
+    """The tools of a server, and calls of them. ``only`` leaves out all others; ``seconds`` is what a call may take; one that is
+    ``optional`` need not start. ``problems`` are what the start left out, and why.
+    """
 
     def __init__(
-        self, name: str, make_wire: Callable[[], Wire], *, seconds: float, only: Collection[str] | None = None
+        self, name: str, make_wire: Callable[[], Wire], *, seconds: float, only: Collection[str] | None = None,
+        optional: bool = False,
     ) -> None:
         self.name = name
+        self.optional = optional
         self.tools: tuple[Tool, ...] = ()
         self.problems: tuple[str, ...] = ()
         self._make_wire = make_wire
@@ -34,7 +38,9 @@ class Server:
         """Start it and learn its tools, which count from now on. Raises OperationError."""
         with self._lock:
             self.tools = tuple(t for t in self._connected() if self._only is None or t.name in self._only)
-        self.problems += tuple(f"it has no tool {name!r}" for name in self._only or () if name not in self._now)
+            left_out = self._client.problems if self._client is not None else []
+        missing = (f"it has no tool {name!r}" for name in self._only or () if name not in self._now)
+        self.problems = (*(f"a tool is left out: {problem}" for problem in left_out), *missing)
         self.first = {tool.name: tool.fingerprint for tool in self.tools}
 
     @property
@@ -86,5 +92,4 @@ class Server:
     def _learn(self, client: McpClient) -> list[Tool]:
         tools = client.tools()
         self._now = {tool.name: tool.fingerprint for tool in tools}
-        self.problems = tuple(client.problems)
         return tools

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sandbox.invisible import without_invisible
+
 from .wire import too_deep
 
 MAX_NAME = 128
@@ -28,7 +30,6 @@ DROPPED = frozenset(
 )  # fmt: skip
 _NAMED = frozenset({"properties", "dependentSchemas"})  # whose keys are names, not words of the schema
 _PLAIN = frozenset({"enum", "const", "default", "examples", "required", "type", "dependentRequired"})
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def tool_of(declared: Any) -> Tool:
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_./:-]{1,128}", name):
         raise ValueError(f"a tool has no usable name: {str(name)[:80]!r}")
     description = declared.get("description")
-    words = " ".join(_HIDDEN.sub("", description).split()) if isinstance(description, str) else ""
+    words = " ".join(without_invisible(description).split()) if isinstance(description, str) else ""
     return Tool(name, words[:MAX_DESCRIPTION_CHARS], schema_of(name, declared.get("inputSchema")))
 
 
@@ -89,7 +90,7 @@ class _Plainer:
         if isinstance(node, list):
             return [self.plain(child, depth + 1, following) for child in node]
         if not isinstance(node, dict):
-            return _HIDDEN.sub("", node)[:MAX_DESCRIPTION_CHARS] if isinstance(node, str) else node
+            return without_invisible(node)[:MAX_DESCRIPTION_CHARS] if isinstance(node, str) else node
         if "$ref" in node:
             target = node["$ref"]
             found = None if target in following else self._found(target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from sandbox.errors import ErrorCode, OperationError
@@ -90,31 +91,23 @@ def refusal(request: Mapping[str, Any]) -> Message:
     return {"jsonrpc": "2.0", "id": request.get("id"), "error": {"code": METHOD_NOT_FOUND, "message": words}}
 
 
+# The server may have done something before it failed.
+_failure = partial(OperationError, effects="unknown")
+
+
 def nonsense(what: str) -> OperationError:
     """The server does not keep to the protocol."""
-    return OperationError(
-        ErrorCode.invalid_result,
-        f"The MCP server sent {what}.",
-        "The server is at fault: do without it, and tell the user.",
-        effects="unknown",
-    )
+    hint = "The server is at fault: do without it, and tell the user."
+    return _failure(ErrorCode.invalid_result, f"The MCP server sent {what}.", hint)
 
 
 def late(seconds: float) -> OperationError:
     """The server did not answer in time."""
-    return OperationError(
-        ErrorCode.timeout,
-        f"The MCP server did not answer within {seconds:g} seconds; it may still be at work.",
-        "Look at what it has done before you call it again, or ask for less.",
-        effects="unknown",
-    )
+    words = f"The MCP server did not answer within {seconds:g} seconds; it may still be at work."
+    return _failure(ErrorCode.timeout, words, "Look at what it has done before you call it again, or ask for less.")
 
 
 def gone(why: str) -> OperationError:
     """The server is not there any more."""
-    return OperationError(
-        ErrorCode.command_ended,
-        f"The MCP server is gone: {why}",
-        "The next call of one of its tools starts it anew, without the state it had.",
-        effects="unknown",
-    )
+    hint = "The next call of one of its tools starts it anew, without the state it had."
+    return _failure(ErrorCode.command_ended, f"The MCP server is gone: {why}", hint)

@@ -56,6 +56,8 @@ class CondensingMemory(LayeredMemory):
             raise ValueError(
                 "keep_first and keep_last must not be negative; keep_share and min_shrink are shares of 1."
             )
+        if prompt_tokens is not None and prompt_tokens < 1:
+            raise ValueError(f"prompt_tokens must be at least 1, got {prompt_tokens}.")
         self.summariser = summariser
         self.threshold_tokens = threshold_tokens
         self.threshold_messages = threshold_messages

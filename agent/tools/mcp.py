@@ -14,12 +14,19 @@ from agent.mcp import HttpWire, SandboxWire, Tool, Wire
 from agent.mcp.server import Server
 from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.invisible import without_invisible
+from sandbox.operations import OPERATIONS
 
 CALL_SECONDS = 60.0
 MAX_SERVERS = 20
 MAX_NAME_CHARS = 64
 SERVER_NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
-KEYS = {"command", "cwd", "env", "url", "headers", "tools", "timeout_seconds"}
+KEYS = {"command", "cwd", "env", "url", "headers", "tools", "timeout_seconds", "optional"}
+# What a server's own words are cut to where problems are told.
+PROBLEM_CHARS = 300
+TOLD_PROBLEMS = 10
+# Names that say what a call does; none of a server's tools has one of them, whatever server and tool are called.
+OURS = frozenset({*OPERATIONS, "think", "finish"})
 
 
 class InEnvironment(Protocol):
@@ -37,9 +44,11 @@ class InEnvironment(Protocol):
 class McpKit(Kit):
     """Tools of ``servers``, by name: ``{"command": ..., "cwd", "env"}`` runs in the sandbox, ``{"url": ..., "headers"}`` is reached
     from the host, and only if the user has named that address. ``tools`` names those that are taken (default: all), and
-    ``timeout_seconds`` is what a call may take.
+    ``timeout_seconds`` is what a call may take. Where a server that is ``optional: true`` does not start, its tools are missing,
+    which is one of the ``problems`` that user and model are told.
 
-    Raises ValueError for a declaration that is none, and SandboxError where a server does not start or the address is not named.
+    Raises ValueError for a declaration that is none, and SandboxError where another server does not start, or the address is not
+    named.
     """
 
     name = "mcp"
@@ -49,33 +58,47 @@ class McpKit(Kit):
             raise ValueError(f"servers must be 1 to {MAX_SERVERS} declarations by name.")
         made = [_server(name, declared, setting) for name, declared in sorted(servers.items())]
         self._servers: list[Server] = []
-        try:
-            for server in made:
-                self._servers.append(server)
+        self._missing: list[str] = []
+        for server in made:
+            self._servers.append(server)
+            try:
                 server.start()
-        except SandboxError as error:
-            self.close()
-            raise SandboxError(
-                error.code,
-                f"The MCP server {self._servers[-1].name!r} could not be used: {error.message}",
-                "Try its command in the sandbox, or leave it out of the agent's servers.",
-            ) from error
-        taken: set[str] = set()
+            except SandboxError as error:
+                self._not_started(server, error)
+        taken = set(OURS)
         self._actions = tuple(_action(server, tool, taken) for server in self._servers for tool in server.tools)
+
+    def _not_started(self, server: Server, error: SandboxError) -> None:
+        """Raises SandboxError where the server is needed; nothing is left running then."""
+        if server.optional and error.code is not ErrorCode.invalid_configuration:
+            server.close()
+            self._servers.remove(server)
+            self._missing.append(f"{server.name} did not start, and its tools are missing: {error.message}")
+            return
+        self.close()
+        raise SandboxError(
+            error.code,
+            f"The MCP server {server.name!r} could not be used: {error.message}",
+            "Try its command in the sandbox, leave it out of the agent's servers, or declare it optional: true.",
+        ) from error
 
     def actions(self) -> Sequence[Action]:
         """See the base class."""
         return self._actions
 
     def describe(self) -> Mapping[str, str]:
-        """Servers that are gone; nothing while all are well."""
-        gone = [f"{server.name} is gone ({server.ended[:200]})." for server in self._servers if server.ended]
-        return {"mcp servers": "\n".join(gone)} if gone else {}
+        """What was left out at the start, and servers that are gone; nothing while all are well."""
+        told = [f"{problem}" for problem in self.problems[:TOLD_PROBLEMS]]
+        more = len(self.problems) - len(told)
+        told += [f"... and {more} more"] if more else []
+        told += [f"{server.name} is gone ({_line(server.ended)})." for server in self._servers if server.ended]
+        return {"mcp servers": "\n".join(told)} if told else {}
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What was left out of the servers' tools, and why."""
-        return tuple(f"{server.name}: {problem}" for server in self._servers for problem in server.problems)
+        """See the base class: servers that did not start, and tools that were left out, each with why."""
+        left_out = (f"{server.name}: {problem}" for server in self._servers for problem in server.problems)
+        return tuple(_line(problem) for problem in (*self._missing, *left_out))
 
     def snapshot(self) -> Any:
         """What the tools said of themselves at the start."""
@@ -109,7 +132,16 @@ def _server(name: Any, declared: Any, setting: InEnvironment) -> Server:
     only = declared.get("tools")
     if only is not None and not (isinstance(only, list | tuple) and all(isinstance(tool, str) for tool in only)):
         raise ValueError(f"tools of the server {name!r} must be a list of names.")
-    return Server(name, partial(_wire, name, dict(declared), setting), seconds=float(seconds), only=only)
+    optional = declared.get("optional", False)
+    if not isinstance(optional, bool):
+        raise ValueError(f"optional of the server {name!r} must be true or false, not {optional!r:.80}.")  # noqa: TRY004
+    wire = partial(_wire, name, dict(declared), setting)
+    return Server(name, wire, seconds=float(seconds), only=only, optional=optional)
+
+
+def _line(text: str) -> str:
+    """Words of a server on one line, as a person would see them."""
+    return " ".join(without_invisible(text).split())[:PROBLEM_CHARS]
 
 
 def _wire(name: str, declared: Mapping[str, Any], setting: InEnvironment) -> Wire:

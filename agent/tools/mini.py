@@ -49,6 +49,7 @@ class MiniKit(Kit):
                     "required": ["command"],
                     "additionalProperties": False,
                 },
+                metadata={"risk": "low"},  # but for what stands in the command, as with run itself
             ),
         )
 

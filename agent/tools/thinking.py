@@ -20,7 +20,7 @@ def think_action() -> Action:
             "required": ["thought"],
             "additionalProperties": False,
         },
-        metadata={"idempotent": True},
+        metadata={"idempotent": True, "risk": "low"},
     )
 
 
@@ -42,7 +42,7 @@ def finish_action(outputs: Mapping[str, Any] | None = None) -> Action:
         description="End the run: when the task is done and checked, or cannot be done; the arguments say which.",
         parameters=outputs if outputs and outputs.get("properties") else SUMMARY,
         terminal=True,
-        metadata={"idempotent": True},
+        metadata={"idempotent": True, "risk": "low"},
     )
 
 

@@ -12,6 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 from sandbox.envelope import jsonable
+from sandbox.invisible import made_visible
 
 from .recorded import Recorded, RecordedStep, child_of, money
 from .wording import answer_text, exit_code, summary
@@ -20,10 +21,6 @@ from .wording import answer_text, exit_code, summary
 OPEN_LINES = 20
 OPEN_CHARS = 4000
 MOST_CHARS = 400_000
-# Characters that print nothing, turn the direction of text, or are half of one: shown by their numbers.
-_ODD = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]|[\U000e0000-\U000e007f]"
-)
 _HUNK = re.compile(r"^@@ -\d+(,\d+)? \+\d+(,\d+)? @@", re.MULTILINE)
 # The argument that stands for the whole call, by tool; others are shown as JSON.
 _MAIN = {"run": "command", "run_ipython": "code", "think": "thought"}
@@ -149,7 +146,7 @@ def _diff(text: str) -> str:
 
 def _text(text: str, most: int = MOST_CHARS) -> str:
     """``text`` for the page: escaped, and what cannot be seen made visible."""
-    return _ODD.sub(lambda m: f'<span class="odd">U+{ord(m[0]):04X}</span>', html.escape(_cut(text, most)))
+    return made_visible(html.escape(_cut(text, most)), '<span class="odd">{}</span>')
 
 
 def _cut(text: str, most: int) -> str:

@@ -40,6 +40,18 @@ class Handed:
         """The leader that says it is ready."""
         return int(zygote.READY.unpack(self.said(b"L"))[1])
 
+    def next(self) -> int:
+        """Ask for the next leader, and wait until it is ready."""
+        self.socket.send(zygote.NEXT)
+        return self.leader()
+
+    def ran_alone(self, folder: Path, word: str) -> None:
+        """Hand the next leader a command that writes ``word``: it is all that was ever written."""
+        self.next()
+        self.hand(f"echo {word} >> {folder}/ran")
+        assert self.killed() == 0
+        assert (folder / "ran").read_text() == f"{word}\n"
+
     def killed(self) -> int:
         """The status of a leader that ended, with nothing left below its runner."""
         _, status, alone, _, _ = zygote.STATUS.unpack(self.said(b"X"))
@@ -82,8 +94,7 @@ def test_a_command_begins_with_the_next_leader(runner: Handed, tmp_path: Path) -
     assert second != first
     runner.kill(second)
     runner.hand(f"echo twice >> {tmp_path}/ran")  # before the guest hears of it
-    runner.socket.send(zygote.NEXT)
-    runner.leader()
+    runner.next()
     assert (tmp_path / "ran").read_text() == "once\n"  # it asks before it begins
     runner.socket.send(zygote.GO)
     assert runner.killed() == 0
@@ -93,39 +104,27 @@ def test_a_command_begins_with_the_next_leader(runner: Handed, tmp_path: Path) -
 def test_a_command_that_a_leader_took_into_its_death_is_told_as_killed(runner: Handed, tmp_path: Path) -> None:
     """It was read off the socket by a process that died before it could say so: nobody has it, and nobody may wait for it."""
     runner.kill(runner.leader())
-    runner.socket.send(zygote.NEXT)
-    runner.leader()
+    runner.next()
     runner.socket.send(zygote.GO)
     assert runner.killed() == -signal.SIGKILL
-    runner.socket.send(zygote.NEXT)
-    runner.leader()
-    runner.hand(f"echo next >> {tmp_path}/ran")
-    assert runner.killed() == 0
-    assert (tmp_path / "ran").read_text() == "next\n"
+    runner.ran_alone(tmp_path, "next")
 
 
 def test_what_was_left_for_a_leader_that_died_too_is_not_for_the_next_command(runner: Handed, tmp_path: Path) -> None:
     runner.kill(runner.leader())
     runner.hand(f"echo first >> {tmp_path}/ran")
-    runner.socket.send(zygote.NEXT)
-    runner.kill(runner.leader())
+    runner.kill(runner.next())
     runner.socket.send(zygote.GO)  # to one that does not hear it
-    runner.socket.send(zygote.NEXT)
-    runner.leader()
+    runner.next()
     runner.socket.send(zygote.GO)
     assert runner.killed() == -signal.SIGKILL
-    runner.socket.send(zygote.NEXT)
-    runner.leader()
-    runner.hand(f"echo second >> {tmp_path}/ran")
-    assert runner.killed() == 0
-    assert (tmp_path / "ran").read_text() == "second\n"
+    runner.ran_alone(tmp_path, "second")
 
 
 def test_a_command_that_is_not_wanted_any_more_never_begins(runner: Handed, tmp_path: Path) -> None:
     runner.kill(runner.leader())
     runner.hand(f"echo no >> {tmp_path}/ran")
-    runner.socket.send(zygote.NEXT)
-    leader = runner.leader()
+    leader = runner.next()
     runner.socket.close()
     for _ in range(1000):
         if not Path(f"/proc/{leader}").exists():

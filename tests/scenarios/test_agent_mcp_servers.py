@@ -184,9 +184,15 @@ class Harmful(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """See the base class."""
-        self.rfile.read(int(self.headers["content-length"]))
+        asked = self.rfile.read(int(self.headers["content-length"]))
         what = self.path.strip("/")
-        kind = "text/event-stream" if what in ("event", "drip") else "application/json"
+        if what == "pings" and b'"result"' in asked:
+            time.sleep(20)  # it asked, and does not take the answer
+            return
+        if what in ("head", "late"):
+            self._slow(what)
+            return
+        kind = "text/event-stream" if what in ("event", "drip", "pings", "others") else "application/json"
         self.send_response({"redirect": 302, "denied": 401}.get(what, 200))
         if what == "redirect":
             self.send_header("location", "http://127.0.0.1:9/elsewhere")
@@ -199,7 +205,27 @@ class Harmful(http.server.BaseHTTPRequestHandler):
         except OSError:
             pass  # the client has had enough
 
+    def _slow(self, what: str) -> None:
+        """A head that never ends, or one word just before the time is over and nothing more."""
+        try:
+            if what == "late":
+                self.wfile.write(b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+                time.sleep(0.8)
+                self.wfile.write(b": not yet\n")
+                time.sleep(20)
+            self.wfile.write(b"HTTP/1.0 200 OK\r\n")
+            for number in range(200):
+                self.wfile.write(f"x-{number}: y\r\n".encode())
+                time.sleep(0.1)
+        except OSError:
+            pass  # the client has had enough
+
     def _body(self, what: str) -> None:
+        messages = {"pings": b'"id": 7, "method": "ping"', "others": b'"id": 999, "result": {}'}
+        if what in messages:
+            for _ in range(200):
+                self.wfile.write(b'data: {"jsonrpc": "2.0", ' + messages[what] + b"}\n\n" * (50 if what == "pings" else 1))
+                time.sleep(0.1)
         if what == "drip":
             for _ in range(100):
                 self.wfile.write(b": still here\n\n")
@@ -230,10 +256,13 @@ def harmful() -> Iterator[str]:
     [
         ("large", "more than 4 MiB"), ("event", "more than 4 MiB"), ("nothing", "no message"), ("redirect", "status 302"),
         ("denied", "status 401"), ("packed", "packed"), ("drip", "within 1 seconds"),
+        ("pings", "within 1 seconds"), ("others", "within 1 seconds"), ("head", "within 1 seconds"), ("late", "within 1 seconds"),
     ],
 )  # fmt: skip
 def test_an_address_that_does_harm(harmful: str, path: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.mcp.client.START_SECONDS", 1.0 if path == "drip" else 30.0)
+    monkeypatch.setattr("agent.mcp.client.START_SECONDS", 1.0 if "within" in words else 30.0)
     url = f"{harmful}/{path}"
+    started = time.monotonic()
     with pytest.raises(SandboxError, match=words):
         Used(Environment(), {"url": url}, url)
+    assert "within" not in words or time.monotonic() - started < 2.5

@@ -267,3 +267,29 @@ def test_a_kernel_of_jupyter_keeps_its_promises(docker_env: Callable[..., Docker
     assert addresses <= {
         "0100007F"
     }  # what ipykernel keeps for itself is on loopback; the kernel is reached through files
+
+
+def test_an_agent_that_only_reads_leaves_nothing_that_the_next_could_run(docker_env: Callable[..., DockerEnvironment]) -> None:
+    environment = docker_env()
+    there = "mkdir code /tmp/tools; echo 'x = 1' > code/m.py; echo tool > /tmp/tools/run.sh; echo shared > /dev/shm/own"
+    environment.run(there).unwrap()
+    look = "find . ~ /tmp /dev/shm -printf '%p %y %m %s\\n' | sort; cat /tmp/tools/* /dev/shm/*"
+    before = environment.run(look, session=None).unwrap().output
+    left = (
+        "mkdir code/__pycache__ && touch code/__pycache__/m.cpython-311.pyc; echo evil > ~/.bashrc; echo evil > /dev/shm/evil; "
+        "echo evil > /tmp/tools/run.sh; mkdir /tmp/deep; touch /tmp/deep/x; chmod 0 /tmp/deep; ls() { echo evil; }; "
+        "mkdir -p ~/.local/bin; for p in sh rm chmod; do printf '#!/bin/sh\\n' > ~/.local/bin/$p; chmod +x ~/.local/bin/$p; done; "
+        "cd /dev/shm; seq 3000 | xargs touch"
+    )
+    steps = [
+        {"tool": "run", "args": {"command": left}},
+        {"tool": "finish", "args": {"completed": True, "summary": "Seen."}},
+    ]
+    agents = default()
+    setting = Setting(environment=environment, hub=agents, brain=ScriptedModel(steps), inputs={"task": "Look."})
+    run = build(agents.load("verifier"), setting).execute("Look.")
+    assert run.ok
+    assert (run.steps[0].envelope or {})["tool_executed"] is True
+    assert environment.run(look, session=None).unwrap().output == before
+    assert environment.run("type -t ls").unwrap().output == "file\n"
+    assert environment.checkpoints().unwrap().checkpoints == ()

@@ -33,7 +33,13 @@ from agent.adapters.actions import (
     NullAction,
 )
 from agent.adapters.late import LateKit
-from agent.adapters.observations import CmdOutputObservation, ErrorObservation, Observation
+from agent.adapters.observations import (
+    BrowserOutputObservation,
+    CmdOutputObservation,
+    ErrorObservation,
+    IPythonRunCellObservation,
+    Observation,
+)
 from agent.hub import Hub, Setting, build
 from agent.run import AgentRun
 from sandbox import DockerEnvironment
@@ -180,7 +186,7 @@ def test_every_action_of_the_late_contract(env: DockerEnvironment) -> None:
         ("message", "null"), ("add_task", "null"), ("add_task", "error"), ("modify_task", "null"), ("message", "null"),
         ("message", "null"), ("write", "write"), ("write", "write"), ("read", "read"), ("read", "read"), ("recall", "recall"),
         ("run", "run"), ("run", "run"), ("null", "null"), ("kill", "run"), ("run_ipython", "run_ipython"),
-        ("browse", "error"), ("browse_interactive", "error"), ("delegate", "error"), ("finish", "null"),
+        ("browse", "browse"), ("browse_interactive", "browse"), ("delegate", "error"), ("finish", "null"),
     ]  # fmt: skip
     assert [a.content for a, _ in state.history if isinstance(a, MessageAction)] == ["do it", "which colour?", "blue"]
     assert [a.source for a, _ in state.history if isinstance(a, MessageAction)] == ["user", "agent", "user"]
@@ -198,6 +204,96 @@ def test_every_action_of_the_late_contract(env: DockerEnvironment) -> None:
     assert script.new[0] == state.history[:1]  # each step is told what came since the last one
     assert [pair for new in script.new for pair in new] == state.history[:-1]
     assert state.outputs == {"done": True}
+
+
+SITE = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Pages(BaseHTTPRequestHandler):
+    def do_GET(self):
+        links = "<a href='/two'>second</a> <a href='/gone'>third</a>" if self.path == "/one" else "x " * 15000
+        self.send_response(404 if self.path == "/gone" else 302 if self.path == "/moved" else 200)
+        if self.path == "/moved":
+            self.send_header("location", "/one")
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(f"<title>page {self.path}</title><p>text of {self.path}</p>{links}<p>end</p>".encode())
+    def log_message(self, *args): pass
+server = HTTPServer(("127.0.0.1", 8123), Pages)
+print("up", flush=True)
+server.serve_forever()
+"""
+
+
+def seen(script: Script) -> list[Observation]:
+    assert script.state is not None
+    return [o for a, o in script.state.history if a.type in ("run_ipython", "browse", "browse_interactive")]
+
+
+def test_cells_of_the_late_contract_share_a_kernel(env: DockerEnvironment) -> None:
+    script = Script(
+        IPythonRunCellAction("x = 41"), IPythonRunCellAction("print('said'); x + 1"), IPythonRunCellAction("1 / 0"),
+        IPythonRunCellAction("import os; os.write(1, b'last words'); os._exit(1)"), IPythonRunCellAction("x"),
+        AgentFinishAction(), IPythonRunCellAction("'x' in dir()"), AgentFinishAction(),
+    )  # fmt: skip
+    made = build(late_spec("script", lambda: script), Setting(environment=env, hub=Hub()))
+    assert made.execute("count").ok
+    first, second, third, fourth, fifth = seen(script)
+    assert [type(o) for o in seen(script)] == [IPythonRunCellObservation] * 5
+    assert (first.content, second.content) == ("", "said\n42\n")
+    assert "ZeroDivisionError" in third.content
+    assert "its variables are lost" in fourth.content
+    assert "NameError" in fifth.content
+    script.actions = script.actions[6:]
+    assert made.execute("count").ok  # another run begins with a kernel of its own
+    assert [o.content for o in seen(script)] == ["False\n"]
+
+
+def test_a_browser_of_the_late_contract_has_tabs_and_links(env: DockerEnvironment) -> None:
+    env.write("site.py", SITE).unwrap()
+    at = "http://127.0.0.1:8123"
+    server = env.run("python3 site.py", background=True).unwrap()
+    env.wait_for(id=server.id, log="up").unwrap()
+    calls = [
+        f'goto("{at}/moved")', 'click("1")', "scroll(0, 1)", "go_back()", f'new_tab()\ngoto("{at}/two")', "tab_focus(0)\nclick(2)",
+        "tab_focus(1)\ntab_close()", 'send_msg_to_user("look")', 'fill("3", "x")', "goto(open('/etc/passwd'))", 'click("77")',
+        "goto()", "go_forward()", 'goto("http://127.0.0.1:9/")', "noop()",
+    ]  # fmt: skip
+    script = Script(*map(BrowseInteractiveAction, calls), BrowseURLAction(f"{at}/one"), AgentFinishAction())
+    outcome = run(late_spec("script", lambda: script), env)
+    assert outcome.status is RunStatus.finished, outcome
+    pages = dict(zip([*calls, "browse"], seen(script), strict=True))
+    assert all(isinstance(page, BrowserOutputObservation) for page in pages.values())
+
+    def told(call: str) -> tuple[Any, ...]:
+        page = pages[call]
+        assert isinstance(page, BrowserOutputObservation)
+        assert page.last_browser_action == (call if call != "browse" else f"goto('{at}/one')")
+        return page.url, page.status_code, page.error, page.open_pages_urls, page.active_page_index
+
+    one, two, gone = f"{at}/one", f"{at}/two", f"{at}/gone"
+    assert told(calls[0]) == (one, 200, False, [one], 0)
+    assert f"[1] second: {two}" in pages[calls[0]].content
+    assert told(calls[1]) == (two, 200, False, [two], 0)
+    assert "scroll(0, 1) shows what follows" in pages[calls[1]].content
+    assert "text of" not in pages[calls[2]].content
+    assert "end" in pages[calls[2]].content
+    assert told(calls[3]) == (one, 200, False, [one], 0)
+    assert told(calls[4]) == (two, 200, False, [one, two], 1)
+    assert told(calls[5]) == (gone, 404, True, [gone, two], 0)
+    assert told(calls[6]) == (gone, 404, True, [gone], 0)
+    assert told(calls[7])[0] == gone
+    for call in calls[8:14]:
+        assert told(call)[1:3] == (0, True), call
+        assert told(call)[3] == [gone]
+    assert "There is no browser that could do 'fill'" in pages[calls[8]].content
+    assert told(calls[14]) == (gone, 404, True, [gone], 0)
+    last = pages["browse"]
+    assert isinstance(last, BrowserOutputObservation)
+    assert told("browse") == (one, 200, False, [one], 0)
+    nodes = last.axtree_object["nodes"]
+    assert [n["name"]["value"] for n in nodes if n["role"]["value"] == "link"] == ["second", "third"]
+    assert [n.get("browsergym_id") for n in nodes] == [None, None, "1", "2"]
+    assert "axtree_object" not in last.to_memory()["extras"]
 
 
 def test_what_the_user_says_in_mid_run_is_told(env: DockerEnvironment) -> None:

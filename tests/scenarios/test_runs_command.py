@@ -19,6 +19,7 @@ import pytest
 from agent.store import EventLog, RunRecord, record_of, verify
 from sandbox.docker.engine import connect
 from sandbox.docker.inventory import Listed, remove, sandboxes
+from tests.scripted_runs import coding
 
 GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
 FINISH = {"tool": "finish", "args": {"summary": "all done"}}
@@ -274,9 +275,7 @@ def test_what_cannot_be_begun_is_recorded_as_failed(repo: Path, tmp_path: Path, 
 def recorded(repo: Path, tmp_path: Path) -> str:
     """The id of a run that finished, without isolation."""
     steps = script(tmp_path, {"thought": "look \x1b[31m", **run("echo two >> a.txt; cat a.txt")}, FINISH)
-    done = gamebox(
-        "agent", "count \x1b[2Jthings", "--agent", "coding", "--repo", str(repo), "--script", steps, "--local", "--json"
-    )
+    done = gamebox(*coding(repo, steps, "count \x1b[2Jthings"), "--json")
     return str(json.loads(done.stdout)["run"])
 
 
@@ -331,26 +330,14 @@ def test_errors_in_words(tmp_path: Path, recorded: str, repo: Path) -> None:
 def test_a_log_that_cannot_be_used_stops_a_run_before_it_begins(repo: Path, tmp_path: Path) -> None:
     steps = script(tmp_path, FINISH)
     (tmp_path / "text").write_text("x" * 5000)
-    command = ["agent", "x", "--agent", "coding", "--repo", str(repo), "--script", steps, "--local"]
+    command = coding(repo, steps, "x")
     assert "log_unusable" in gamebox(*command, "--log", str(tmp_path / "text"), code=2).stderr
     gamebox(*command, "--log", str(tmp_path / "text"), "--no-log")
 
 
 def test_approvals_without_a_terminal_are_rejected(repo: Path, tmp_path: Path) -> None:
     steps = script(tmp_path, run("echo x > made"), FINISH)
-    command = [
-        "agent",
-        "x",
-        "--agent",
-        "coding",
-        "--repo",
-        str(repo),
-        "--script",
-        steps,
-        "--local",
-        "--json",
-        "--approve",
-    ]
+    command = [*coding(repo, steps, "x"), "--json", "--approve"]
     told = json.loads(gamebox(*command, "always").stdout)
     assert told["steps"][0]["envelope"]["code"] == "approval_refused"
     assert told["changes"] == []
@@ -361,21 +348,7 @@ def test_approvals_without_a_terminal_are_rejected(repo: Path, tmp_path: Path) -
 def test_approvals_on_a_terminal(repo: Path, tmp_path: Path) -> None:
     steps = script(tmp_path, run("echo x > made"), run("echo y > more"), FINISH)
     own, theirs = pty.openpty()
-    command = [
-        *GAMEBOX,
-        "agent",
-        "x",
-        "--agent",
-        "coding",
-        "--repo",
-        str(repo),
-        "--script",
-        steps,
-        "--local",
-        "--json",
-        "--approve",
-        "always",
-    ]
+    command = [*GAMEBOX, *coding(repo, steps, "x"), "--json", "--approve", "always"]
     with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         os.close(theirs)
         os.write(own, b"a\nr\nnot that\n")

@@ -105,6 +105,11 @@ def asks(ident: Any, text: str) -> None:
     say({"id": ident, "result": result_of(json.dumps(got, sort_keys=True))})
 
 
+def pings(ident: Any, text: str) -> None:
+    while True:  # and what comes back is never read
+        say({"id": "s1", "method": "ping"})
+
+
 def noobject(ident: Any, text: str) -> None:
     say({"id": ident, "result": "text"})
 
@@ -129,7 +134,7 @@ def good(ident: Any, text: str) -> None:
 
 
 CALLS = {
-    f.__name__: f for f in (dies, slow, endless, deep, large, wrongid, noise, asks, noobject, error, fails, changing)
+    f.__name__: f for f in (dies, slow, endless, deep, large, wrongid, noise, asks, pings, noobject, error, fails, changing)
 }
 
 

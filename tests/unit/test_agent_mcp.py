@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,12 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import ActionRegistry, Goal, ScriptedModel
+from agent import Action, ActionRegistry, Goal, JsonLanguage, ScriptedModel
 from agent.hub import AgentSpec, Hub, Setting, build
+from agent.job import Job, agent_of
 from agent.mcp.stdio import SandboxWire
 from agent.mcp.tools import MAX_DESCRIPTION_CHARS, schema_of, shown_result, tool_of
 from agent.mcp.wire import decoded, too_deep
 from agent.registry import lint
+from agent.risk import Risk, by_pattern
+from agent.show import Screen
+from agent.tools import finish_action, think_action
 from agent.tools.mcp import McpKit
 from sandbox import LocalEnvironment
 from sandbox.environment import Environment
@@ -142,6 +147,13 @@ def test_a_slow_tool_is_given_up_and_the_server_lives(env: LocalEnvironment, kit
     assert made.describe() == {}
 
 
+def test_a_server_that_asks_without_end_is_given_up_in_time(env: LocalEnvironment, kit: Callable[..., McpKit]) -> None:
+    made = kit("pings", timeout_seconds=1)
+    started = time.monotonic()
+    assert call(env, made)["tool_executed"] is False
+    assert time.monotonic() - started < 8
+
+
 @pytest.mark.parametrize(("mode", "words"), [("wrongid", "for you"), ("noise", "hello")])
 def test_what_is_no_answer_is_none(env: LocalEnvironment, kit: Callable[..., McpKit], mode: str, words: str) -> None:
     assert call(env, kit(mode))["result"] == words
@@ -208,6 +220,80 @@ def test_a_server_that_does_not_start_is_told(
         kit(mode)
     assert caught.value.hint
     assert not [command for command in running(env) if "hostile" in command]
+
+
+def test_pages_without_end_are_one_listing(
+    env: LocalEnvironment, kit: Callable[..., McpKit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    ask = SandboxWire.ask
+
+    def slowly(wire: SandboxWire, message: Any, seconds: float) -> Any:
+        asked.append(seconds)
+        time.sleep(0.05)
+        return ask(wire, message, seconds)
+
+    monkeypatch.setattr(SandboxWire, "ask", slowly)
+    assert len(kit("pages").actions()) == 1
+    listings = asked[1:]
+    assert listings == sorted(listings, reverse=True)
+    assert listings[0] - listings[-1] > 0.05 * (len(listings) - 2)
+
+
+def test_what_is_missing_is_told_to_user_and_model(env: LocalEnvironment) -> None:
+    servers = {
+        "good": {"command": "exec python3 hostile.py good", "tools": ["echo", "nothing"]},
+        "odd": {"command": "exec python3 hostile.py strange"},
+        "dead": {"command": "echo \'no\u202e licence\' >&2; exit 3", "optional": True},
+    }
+    spec = AgentSpec(
+        name="user", description="Uses it.", goals=(Goal("Use it."),), actions=("mcp", "finish"),
+        kit_options={"mcp": {"servers": servers}},
+    )  # fmt: skip
+    prompts: list[str] = []
+
+    def brain(prompt: Any) -> Any:
+        prompts.append(str(prompt.messages))
+        return {"tool": "finish", "args": {"summary": "s"}}
+
+    stream = io.StringIO()
+    job = Job(
+        task="go", repo=None, brain=brain, spec=spec, hub=Hub(), open_environment=lambda _: env,
+        language=JsonLanguage(),
+    )  # fmt: skip
+    agent = agent_of(job, env, Screen(stream))
+    assert agent.execute("go").ok
+    [made] = getattr(agent.environment, "kits", [])
+    made.close()
+    told = stream.getvalue()
+    for words in (
+        "dead did not start, and its tools are missing",
+        "no licence",
+        "good: it has no tool 'nothing'",
+        "odd: a tool is left out: the schema of",
+    ):
+        assert words in told
+        assert words in prompts[0]
+    assert not [action for action in agent.actions.get_actions() if action.name.startswith("dead")]
+
+
+def test_an_optional_server_at_an_address_that_nobody_named_is_refused(env: LocalEnvironment) -> None:
+    with pytest.raises(SandboxError, match="has not named it"):
+        McpKit(Where(env), {"x": {"url": "http://127.0.0.1:1/mcp", "optional": True}})
+
+
+def test_no_tool_takes_a_name_of_ours(env: LocalEnvironment) -> None:
+    """Whatever server and tool are called, the rules do not take it for an operation of the sandbox."""
+    env.write("for.py", HOSTILE.read_text().replace('"name": "echo"', '"name": "for"')).unwrap()
+    made = McpKit(Where(env), {"wait": {"command": "exec python3 for.py"}})
+    (action,) = made.actions()
+    made.close()
+    assert action.name.startswith("wait_for_")
+    assert by_pattern(action, {"text": "x"}).risk is Risk.unknown
+    assert by_pattern(Action("wait_for", lambda: None, "W."), {}).risk is Risk.unknown
+    assert by_pattern(Action("read", lambda: None, "R."), {}).risk is Risk.unknown
+    for ours in (think_action(), finish_action()):
+        assert by_pattern(ours, {}).risk is Risk.low
 
 
 def test_a_silent_server_is_not_waited_for(
@@ -286,8 +372,6 @@ values = st.recursive(
 @given(values, values)
 def test_any_declaration_is_a_tool_or_refused(schema: Any, args: Any) -> None:
     """And what it becomes can be checked with, whatever the arguments."""
-    from agent import Action
-
     try:
         tool = tool_of(
             {"name": "t", "inputSchema": {"type": "object", **schema} if isinstance(schema, dict) else schema}

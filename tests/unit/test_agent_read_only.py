@@ -10,7 +10,10 @@ import pytest
 
 from agent import Action, Goal, ScriptedModel
 from agent.hub import AgentSpec, Hub, Setting, build
+from agent.memory import WindowMemory
 from agent.read_only import READING, ReadOnlyEnvironment
+from agent.run import AgentRun
+from agent.status import RunStatus
 from agent.tools import SandboxAction
 from sandbox import LocalEnvironment
 from sandbox.environment import Environment
@@ -144,6 +147,86 @@ def test_caches_of_tools_are_no_change(local: LocalEnvironment) -> None:
     assert answer["tool_executed"] is True, answer
     assert (Path(local.workspace) / "sub/__pycache__").is_dir()
     assert run(env, "touch sub/__pycache__/mine; touch sub/mine")["code"] == "read_only"
+
+
+FORGED = """PYTHONDONTWRITEBYTECODE= python3 -c '
+import importlib._bootstrap_external as inner, importlib.util, os
+was = os.stat("sub/m.py")
+code = inner._code_to_timestamp_pyc(compile("x = 666", "m.py", "exec"), int(was.st_mtime), was.st_size)
+path = importlib.util.cache_from_source("sub/m.py")
+os.makedirs(os.path.dirname(path))
+open(path, "wb").write(code)
+'"""
+
+
+def ended(env: ReadOnlyEnvironment) -> None:
+    env.until_the_end.on_terminate(AgentRun(status=RunStatus.finished, reason="", memory=WindowMemory()))
+
+
+def test_compiled_code_that_a_command_forged_is_not_run_by_the_next(local: LocalEnvironment) -> None:
+    """A .pyc counts where time and size of its source fit, which any command can see to."""
+    local.write("sub/m.py", "x = 1\n").unwrap()
+    env = ReadOnlyEnvironment(local)
+    answer = run(env, FORGED)
+    assert answer["tool_executed"] is True, answer
+    assert local.run("cd sub; python3 -c 'import m; print(m.x)'", session=None).unwrap().output == "666\n"
+    ended(env)
+    assert local.run("cd sub; python3 -c 'import m; print(m.x)'", session=None).unwrap().output == "1\n"
+    assert not (Path(local.workspace) / "sub/__pycache__").exists()
+
+
+def test_compiled_code_goes_where_something_else_runs_too(local: LocalEnvironment) -> None:
+    local.write("sub/m.py", "x = 1\n").unwrap()
+    other = local.run("sleep 60", background=True).unwrap()
+    env = ReadOnlyEnvironment(local)
+    run(env, "mkdir -p sub/__pycache__; echo forged > sub/__pycache__/m.cpython-311.pyc")
+    ended(env)
+    assert list((Path(local.workspace) / "sub/__pycache__").iterdir()) == []
+    local.kill(other.id).unwrap()
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "echo evil > ~/.bashrc",
+        "mkdir -p ~/.local/lib && touch ~/.local/lib/evil.pth",
+        "git() { echo evil; }; export PYTHONSTARTUP=evil; cd sub",
+        "mkdir .pytest_cache && touch .pytest_cache/evil",
+        "mkdir .hypothesis && ln -s /etc .hypothesis/evil",
+        "touch $TMPDIR/evil.py",
+        "mkdir $TMPDIR/d && touch $TMPDIR/d/x && chmod 0 $TMPDIR/d",
+        "ln -s ~ $TMPDIR/..evil",
+        "echo 'print(2)' > $TMPDIR/own.py; touch -d @1000000000 $TMPDIR/own.py",
+        "rm $TMPDIR/own.py",
+        "rm $TMPDIR/own.py; ln -s evil $TMPDIR/own.py",
+        "chmod 777 $TMPDIR/tools/run.sh; mkfifo $TMPDIR/tools/pipe{1..50}",
+        "rm -r $TMPDIR/tools; echo evil > $TMPDIR/tools",
+        "cd $TMPDIR; seq 9000 | xargs touch",
+        "cd $TMPDIR; mkdir -p tools/pkg; touch tools/pkg/evil.py; chmod 0 tools/pkg; ln tools/run.sh hard",
+        "cd $TMPDIR; touch 'a b' $'c\\nd' -- -rf",
+    ],
+)
+def test_nothing_is_left_that_the_next_could_execute(local: LocalEnvironment, left: str) -> None:
+    look = "cd; find . $TMPDIR ~- -printf '%p %y %m %l\n' | sort; cat $TMPDIR/own.py $TMPDIR/tools/*; declare -f; env | sort"
+    local.run("echo 'print(1)' > $TMPDIR/own.py; touch -d @1000000000 $TMPDIR/own.py; mkdir $TMPDIR/tools")
+    local.run("echo tool > $TMPDIR/tools/run.sh; chmod 700 $TMPDIR/tools/run.sh; touch \"$TMPDIR/a*[b]?\\\\c\" $TMPDIR/-x")
+    before = local.run(look, session="looking").unwrap().output, local.run("pwd; declare -f; env | sort").unwrap().output
+    local.end_session("looking")
+    env = ReadOnlyEnvironment(local)
+    answer = run(env, left)
+    assert answer["tool_executed"] is True, answer
+    ended(env)
+    after = local.run(look, session="looking").unwrap().output, local.run("pwd; declare -f; env | sort").unwrap().output
+    assert after == before
+
+
+def test_real_changes_are_seen_beside_any_number_of_caches(local: LocalEnvironment) -> None:
+    before = tree(local)
+    env = ReadOnlyEnvironment(local)
+    answer = run(env, "mkdir -p 0/__pycache__; cd 0/__pycache__; seq 3000 | xargs touch; touch ../../zzz")
+    assert answer["code"] == "read_only"
+    assert "zzz" in answer["error"]
+    assert tree(local) == before
 
 
 def test_where_something_else_runs_it_says_that_nothing_was_undone(local: LocalEnvironment) -> None:

@@ -20,6 +20,7 @@ from sandbox.envelope import Notice, Success
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.hints import word_fault
 from sandbox.network.policy import Network
+from tests.scripted_runs import coding
 
 
 def gamebox(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -268,17 +269,7 @@ def test_run_as_json() -> None:
 
 
 def test_agent_ends_with_a_diff_that_can_be_applied(repo: Path, tmp_path: Path) -> None:
-    done = gamebox(
-        "agent",
-        "change it",
-        "--agent",
-        "coding",
-        "--repo",
-        str(repo),
-        "--script",
-        script(tmp_path, EDIT, FINISH),
-        "--local",
-    )
+    done = gamebox(*coding(repo, script(tmp_path, EDIT, FINISH), "change it"))
     assert done.returncode == 0, done.stderr
     assert (repo / "a.txt").read_text() == "one\n"
     assert "→ edit a.txt" in done.stderr
@@ -294,21 +285,7 @@ def test_agent_ends_with_a_diff_that_can_be_applied(repo: Path, tmp_path: Path) 
 @pytest.mark.parametrize("language", ["function_calling", "json"])
 def test_agent_applies_and_tells_as_json(repo: Path, tmp_path: Path, language: str) -> None:
     steps = script(tmp_path, "no action", EDIT, FINISH)
-    done = gamebox(
-        "agent",
-        "t",
-        "--agent",
-        "coding",
-        "--repo",
-        str(repo),
-        "--script",
-        steps,
-        "--local",
-        "--apply",
-        "--json",
-        "--language",
-        language,
-    )
+    done = gamebox(*coding(repo, steps), "--apply", "--json", "--language", language)
     told = json.loads(done.stdout)
     assert (done.returncode, told["status"], told["applied"]) == (0, "finished", True)
     assert told["changes"] == [{"path": "a.txt", "kind": "modified"}]
@@ -317,20 +294,7 @@ def test_agent_applies_and_tells_as_json(repo: Path, tmp_path: Path, language: s
 
 def test_an_agent_that_does_not_finish_applies_nothing(repo: Path, tmp_path: Path) -> None:
     steps = script(tmp_path, EDIT, EDIT, EDIT)
-    done = gamebox(
-        "agent",
-        "t",
-        "--agent",
-        "coding",
-        "--repo",
-        str(repo),
-        "--script",
-        steps,
-        "--local",
-        "--apply",
-        "--max-iterations",
-        "1",
-    )
+    done = gamebox(*coding(repo, steps), "--apply", "--max-iterations", "1")
     assert done.returncode == 1
     assert "max_iterations" in done.stderr
     assert "+two" in done.stdout
@@ -339,18 +303,7 @@ def test_an_agent_that_does_not_finish_applies_nothing(repo: Path, tmp_path: Pat
 
 def test_apply_refused_is_told_and_fails(repo: Path, tmp_path: Path) -> None:
     touch = {"tool": "run", "args": {"command": f"echo mine > {repo}/a.txt"}}
-    done = gamebox(
-        "agent",
-        "t",
-        "--agent",
-        "coding",
-        "--repo",
-        str(repo),
-        "--script",
-        script(tmp_path, EDIT, touch, FINISH),
-        "--local",
-        "--apply",
-    )
+    done = gamebox(*coding(repo, script(tmp_path, EDIT, touch, FINISH)), "--apply")
     assert done.returncode == 1
     assert "apply_refused" in done.stderr
     assert (repo / "a.txt").read_text() == "mine\n"
@@ -389,5 +342,5 @@ def test_sizes_that_are_none(text: str) -> None:
 
 def test_text_of_an_agent_cannot_steer_the_terminal() -> None:
     hostile = "a\x1b]0;title\x07b\x1b[2Jc\x9b31md\u202ee\rf\x00g\x1b[38;5;1mh\tä\n"
-    assert clean(hostile) == "abc31mdefgh\tä\n"
+    assert clean(hostile) == "abc<U+009B>31md<U+202E>efgh\tä\n"
     assert main_argument({"x": 1, "command": "ls"}) == "ls"

@@ -50,7 +50,7 @@ def _viewing(editor: Editor) -> tuple[Action, ...]:
 def _changing(editor: Editor) -> tuple[Action, ...]:
     return (
         Action("create", editor.create, "Make an empty file and open it.", _schema({"path": PATH}, "path")),
-        Action("edit", editor.edit, EDIT, _schema(EDITED, *EDITED)),
+        Action("edit", editor.edit, EDIT, _schema(EDITED, *EDITED), metadata={"risk": "low"}),
     )
 
 

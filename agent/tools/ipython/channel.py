@@ -86,12 +86,17 @@ class Channel:
 
     def lost(self, how: str) -> SandboxError:
         """Give the kernel up; the next question starts another one. What is to be raised."""
+        line = self.end()
+        if line is not None and line.asked <= 1 and (missing := self._missing()):
+            return missing
+        return died(how)
+
+    def end(self) -> Line | None:
+        """Kill the driver with its kernel; where it was, None where there was none."""
         line, self.line = self.line, None
         if line is not None:
             self._environment.kill(line.command)
-            if line.asked <= 1 and (missing := self._missing()):
-                return missing
-        return died(how)
+        return line
 
     def _missing(self) -> SandboxError | None:
         """Why no kernel ever answered, if there is no Python."""

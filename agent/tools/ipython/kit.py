@@ -79,7 +79,7 @@ class IPythonKit(Kit):
         self._actions = (
             _CellAction(
                 "ipython",
-                self._run,
+                self.run,
                 "Run Python code as a cell of an interactive kernel in the sandbox. Variables, imports and functions stay for the "
                 "next cell; the value of a last expression is shown. %pip install NAME installs packages, !COMMAND runs a "
                 "command. A cell that raises was carried out: read its traceback.",
@@ -123,7 +123,13 @@ class IPythonKit(Kit):
         """Interrupt the cell that runs, as Ctrl-C would; the kernel goes on."""
         self._channel.interrupt()
 
-    def _run(self, code: str, timeout_seconds: float = TIMEOUT_SECONDS) -> CellResult:
+    def end(self) -> None:
+        """End the kernel, if one runs: the next cell starts a fresh one."""
+        self._channel.end()
+        self._cells, self._kind = 0, ""
+
+    def run(self, code: str, timeout_seconds: float = TIMEOUT_SECONDS) -> CellResult:
+        """What a cell said. Raises SandboxError ``timeout`` and ``kernel_died``, with the same of what there is."""
         starting = START_SECONDS if self._channel.line is None else SLACK_SECONDS
         told = self._channel.ask({"code": code, "seconds": timeout_seconds}, timeout_seconds + starting)
         self._note(told)

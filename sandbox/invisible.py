@@ -1,0 +1,36 @@
+"""Characters that nobody sees: a text that holds them says one thing to a person and another to a model.
+
+Control characters but tab and line feed, marks of writing direction, joiners and spaces of no width, fillers, tags (U+E0000 and on,
+which spell out ASCII), variation selectors but one behind a character (an emoji has one), halves of characters. The list is that of
+Unicode's Default_Ignorable_Code_Point, with the controls, separators and annotations that print nothing, too.
+"""
+
+from __future__ import annotations
+
+import re
+
+_ANY = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
+    "\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    "|(?<=[\ufe0e\ufe0f])[\ufe0e\ufe0f]"
+)
+
+
+def number_of(char: str) -> str:
+    """A character by its number: "U+200B"."""
+    return f"U+{ord(char):04X}"
+
+
+def made_visible(text: str, form: str = "<{}>") -> str:
+    """``text`` for a person: each such character as its number in ``form``, so that what is seen is all there is."""
+    return _ANY.sub(lambda match: form.format(number_of(match[0])), text)
+
+
+def without_invisible(text: str) -> str:
+    """``text`` for a model: as a person sees it, without what they cannot see."""
+    return _ANY.sub("", text)
+
+
+def count_invisible(text: str) -> int:
+    """How many there are."""
+    return sum(1 for _ in _ANY.finditer(text))
