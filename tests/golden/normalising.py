@@ -9,13 +9,16 @@ from typing import Any
 _RUN_ID = re.compile(r'(?<="run_id": ")[0-9a-f]{12,32}(?=")')
 _SECONDS = re.compile(r'(?<="seconds": )\d+(?:\.\d+)?(?=[,}\s])')
 
+# The command of an MCP server in the sandbox begins with a mark made at random.
+_MARK = re.compile(r"\bmcp-[0-9a-f]{16}\b")
+
 
 def normalised(value: Any) -> Any:
-    """``value`` with the ids of runs and the seconds they took replaced by ``RUN`` and ``SECONDS``."""
+    """``value`` with the ids of runs, the seconds they took and the marks of MCP servers replaced by ``RUN``, ``SECONDS``, ``MARK``."""
     if isinstance(value, dict):
         return {key: normalised(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [normalised(inner) for inner in value]
     if isinstance(value, str):
-        return _SECONDS.sub("SECONDS", _RUN_ID.sub("RUN", value))
+        return _MARK.sub("mcp-MARK", _SECONDS.sub("SECONDS", _RUN_ID.sub("RUN", value)))
     return value

@@ -12,12 +12,14 @@ from agent.hub import AgentSpec, Hub, Setting, build, catalogue
 from agent.hub.finding import built_in
 from agent.loop import Agent
 from agent.status import StopRun
+from sandbox.environment import Environment
 
 from .normalising import normalised
 from .scene import scene_of
 from .scripts import FIRST, LATE, POINTS_OF_OWN, Turn, of_child, turns
 
 TASK = "The test in test_calc.py fails: mend add."
+INPUTS = {"task": TASK, "end": "finish"}  # of those that it has
 SUMMARY = "The task: mend add in calc.py. Done: the test was run and fails with -1. Next: change the sign."
 CONDENSING = "condensing"
 Points = dict[str, Prompt]
@@ -32,17 +34,24 @@ def prompts(name: str, language: str) -> Points:
     """The prompts at the fixed points of a run, normalised. Raises AssertionError where the run did not get through."""
     hub = hub_of_the_product()
     spec = replace(hub.load(name), language=language)
+    with scene_of(spec) as scene:
+        return {point: _plain(prompt) for point, prompt in _recorded(spec, language, hub, scene).items()}
+
+
+def _recorded(spec: AgentSpec, language: str, hub: Hub, scene: Environment) -> Points:
     brain = _Own(spec) if spec.brain is not None else _Scripted(spec, hub)
     setting = Setting(
-        environment=scene_of(spec), hub=hub, brain=brain, budget=Budget(max_iterations=50),
-        inputs={"task": TASK} if "task" in spec.inputs.get("properties", {}) else {},
+        environment=scene, hub=hub, brain=brain, budget=Budget(max_iterations=50),
+        inputs={key: value for key, value in INPUTS.items() if key in spec.inputs.get("properties", {})},
         language=catalogue.language(language, spec.language_options),
     )  # fmt: skip
     agent = build(replace(spec, brain=brain.of) if isinstance(brain, _Own) else spec, setting)
     brain.agent = agent
     run = agent.execute(TASK)
-    assert run.reason == _Scripted.END or isinstance(brain, _Own), (name, language, run.status, run.reason, run.error)
-    return {point: _plain(prompt) for point, prompt in brain.points.items()}
+    for kit in getattr(agent.environment, "kits", ()):
+        kit.close()
+    assert run.reason == _Scripted.END or isinstance(brain, _Own), (spec.name, language, run.status, run.reason, run.error)
+    return brain.points
 
 
 def _plain(prompt: Prompt) -> Prompt:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from agent.hub import AgentSpec
-from sandbox import DockerEnvironment
+from sandbox import DockerEnvironment, LocalEnvironment
 from sandbox.testing import FakeEnvironment, FakeRun, Ran
 
 CALC = "def add(a, b):\n    return a - b\n\n\ndef double(a):\n    return add(a, a)\n"
 TESTS = "import calc\n\nassert calc.add(2, 3) == 5, calc.add(2, 3)\n"
 FILES = {"calc.py": CALC, "test_calc.py": TESTS, "README.md": "# A libary for sums\n"}
+IMAGE = "gamebox/base"
 TEST = "python3 test_calc.py"
 HANGS = "./deploy.sh --wait"
 WRITES = "sed -i s/-/+/ calc.py"
@@ -42,6 +43,14 @@ class Scene(FakeEnvironment):
         return None
 
 
-def scene_of(spec: AgentSpec) -> Scene:
-    """The scene in the image that the agent wants."""
-    return Scene(spec.image or "gamebox/base")
+class WithProcesses(LocalEnvironment):
+    """For an agent whose kits start programs when they are made. What is left of the machine is not said."""
+
+    def describe(self) -> dict[str, str]:
+        """What a container says of itself."""
+        return DockerEnvironment(image=IMAGE).describe()
+
+
+def scene_of(spec: AgentSpec) -> Scene | WithProcesses:
+    """The scene in the image that the agent wants; to be closed."""
+    return WithProcesses().start() if "mcp" in spec.actions else Scene(spec.image or IMAGE)
