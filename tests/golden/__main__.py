@@ -18,7 +18,7 @@ from .files import PROMPTS, cases, difference, pages_of, strangers
 
 def main(argv: Sequence[str] | None = None) -> int:
     """See above; what is another goes to standard output."""
-    parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser("python -m tests.golden", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--folder", type=Path, default=PROMPTS)
     given = parser.parse_args(argv)

@@ -14,7 +14,7 @@ _MARK = re.compile(r"\bmcp-[0-9a-f]{16}\b")
 
 
 def normalised(value: Any) -> Any:
-    """``value`` with the ids of runs, the seconds they took and the marks of MCP servers replaced by ``RUN``, ``SECONDS``, ``MARK``."""
+    """``value`` with RUN for the ids of runs, SECONDS for how long they took, and MARK for the marks of MCP servers."""
     if isinstance(value, dict):
         return {key: normalised(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

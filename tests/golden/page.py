@@ -51,5 +51,5 @@ def _cut(text: str) -> str:
     if len(text) <= LONG_CHARS:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()
-    left = len(text) - 2 * SHOWN_CHARS
-    return f"{text[:SHOWN_CHARS]}\n[here are {left} more characters; all {len(text)} have the SHA-256 {digest}]\n{text[-SHOWN_CHARS:]}"
+    said = f"[here are {len(text) - 2 * SHOWN_CHARS} more characters; all {len(text)} have the SHA-256 {digest}]"
+    return f"{text[:SHOWN_CHARS]}\n{said}\n{text[-SHOWN_CHARS:]}"

@@ -20,8 +20,8 @@ REFUSER = "dummy_refuser"
 _SERVER = f"python3 -u -m http.server --bind 127.0.0.1 --directory {FOLDER} 0"
 ACTIONS = (
     "think", "make_dir", "write", "read", "edit", "list", "search", "move", "run", "end_session", "wait_for", "browse", "logs",
-    "processes", "kill", "send", "screen", "resize", "usage", "message", "ask_user", "plan", "recall", "ipython", "delegate", "delete",
-    "finish",
+    "processes", "kill", "send", "screen", "resize", "usage", "message", "ask_user", "plan", "recall", "ipython", "delegate",
+    "delete", "finish",
 )  # fmt: skip
 NOBODY = "Nobody answers a dummy."
 
