@@ -41,6 +41,17 @@ def is_refused(plan: Plan, parent: str, task: Task) -> bool:
     return twin or above + max(len(i.split(".")) for i in ids) > MAX_DEPTH or len(plan.ids()) + len(ids) > MAX_TASKS
 
 
+def followed(state: TaskState, above: TaskState) -> TaskState:
+    """What becomes of a task in one that was put into the state ``above``, as a table."""
+    if above is TaskState.in_progress or state in (TaskState.verified, TaskState.abandoned):
+        return state
+    if above is TaskState.open:
+        return TaskState.open if state is TaskState.in_progress else state
+    if state is TaskState.completed:
+        return TaskState.verified if above is TaskState.verified else state
+    return above
+
+
 class Plans(RuleBasedStateMachine):
     """Any sequence of additions and changes, those refused among them."""
 
@@ -83,8 +94,8 @@ class Plans(RuleBasedStateMachine):
             inside, around = key.startswith(f"{ident}."), ident.startswith(f"{key}.")
             if not inside and not around and key != ident:
                 assert after[key].state is before[key].state
-            if inside and before[key].state in (TaskState.verified, TaskState.abandoned):
-                assert after[key].state is before[key].state
+            if inside:
+                assert after[key].state is followed(before[key].state, state)
             if around and state.closed and not before[key].state.closed:
                 assert not after[key].state.closed  # nothing is closed in passing
 
