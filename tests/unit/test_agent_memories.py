@@ -136,6 +136,29 @@ def test_the_last_messages_stay_and_there_is_room_for_more(
                 assert sum(map(tokens, memory.get_memories())) <= 0.75 * 2400
 
 
+@pytest.mark.parametrize(("least", "most", "stay"), [(560, 650, True), (900, 1100, False)])
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_the_last_messages_stay_up_to_three_quarters(least: int, most: int, stay: bool, data: st.DataObject) -> None:
+    """Twelve of the first kind are between a half and three quarters of the threshold, of the second kind they are more."""
+    memory = CondensingMemory(summariser=short, threshold_tokens=2400, keep_last=12)
+    for size in data.draw(st.lists(st.integers(least, most), min_size=14, max_size=30)):
+        for message in exchange("run", "x" * size):
+            made = len(memory.condensations)
+            memory.add_memory(message)
+            shown = memory.get_memories()
+            assert not stay or shown[-12:] == memory.items[-12:]
+            if len(memory.condensations) > made:
+                assert sum(map(tokens, shown)) <= 0.75 * 2400
+
+
+def test_a_window_keeps_the_answers_of_a_first_call() -> None:
+    memory = WindowMemory(4, keep_first=1)
+    for message in [*exchange("run", "a", answers=2), *user("b") * 10]:
+        memory.add_memory(message)
+    assert memory.get_memories() == [*memory.items[:3], *memory.items[-4:]]
+
+
 @settings(deadline=None)
 @given(st.lists(st.integers(400, 900), min_size=5, max_size=30), st.integers(6, 16), st.integers(0, 12), summarisers)
 def test_no_more_messages_are_shown_than_the_threshold_says(

@@ -225,6 +225,12 @@ def test_the_rules_with_any_thresholds(story: list[list[Call | None]], threshold
             nudged.append(made.number)
 
 
+@pytest.mark.parametrize(("patience", "ended"), [(3, False), (4, True)])
+def test_patience_is_counted_to_the_step(patience: int, ended: bool) -> None:
+    made = Run(patience=patience).steps(*SAME_ANSWER * 2)  # the second alarm comes four steps after the first
+    assert (made.stopped is not None) == ended
+
+
 def test_a_run_that_begins_is_not_held_to_what_was_before() -> None:
     made = Run().steps(*SAME_ANSWER[:3])
     made.number = 0
