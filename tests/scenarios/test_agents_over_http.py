@@ -177,7 +177,7 @@ def run_of(box: DockerEnvironment, agent: str, language: str, server: ModelServe
     try:
         return built.execute(TASK)
     finally:
-        for kit in built.environment.kits:
+        for kit in getattr(built.environment, "kits", ()):
             kit.close()
 
 

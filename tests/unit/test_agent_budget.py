@@ -282,7 +282,7 @@ def test_usages_add_up_in_any_order(a: Usage, b: Usage, c: Usage) -> None:
 def test_a_limit_that_is_not_positive_is_refused(name: str, value: int) -> None:
     for wrong in (value, float(value), float("nan"), float("inf")):
         with pytest.raises(ValueError, match=f"{name} must be positive"):
-            Budget(**{name: wrong})
+            Budget(**{name: wrong})  # type: ignore[arg-type]
 
 
 @given(RUN_LIMITS, st.none() | st.integers(1, 9))
@@ -295,10 +295,15 @@ def test_other_steps_leave_the_other_limits(limits: Budget, steps: int | None) -
 def test_charges_of_many_threads_are_all_counted() -> None:
     above, meter = Meter(Budget()), Meter(Budget())
     meter.above = above
+
+    def often() -> None:
+        for _ in range(2000):
+            meter.charge(FREE)
+
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=lambda: [meter.charge(FREE) for _ in range(2000)]) for _ in range(8)]
+        threads = [threading.Thread(target=often) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
