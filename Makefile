@@ -3,7 +3,7 @@
 #   PYTEST_ARGS="-k paths" make test  narrower tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv setup demo check test fuzz soak lock
+.PHONY: help venv setup demo check test golden fuzz soak lock
 PYTEST_ARGS ?=
 FRAMES ?= 100000
 SEED ?= 1
@@ -32,6 +32,9 @@ check: venv ## ruff, mypy and the walls between packages
 test: setup check ## set-up, the checks and every test
 	@echo "running the tests (3 at a time), then those that need the machine for themselves"
 	@.ci/tests $(PYTEST_ARGS)
+
+golden: venv ## write the prompts anew that tests/golden compares with; look at the difference before you commit it
+	@.venv/bin/python -m tests.golden
 
 fuzz: venv ## both ends of the pipe against FRAMES=100000 mutated frames each (SEED=1)
 	@.venv/bin/python -m tests.fuzz run --frames $(FRAMES) --seed $(SEED)

@@ -42,7 +42,7 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
     is not there, has no action that ends a run, or has no brain.
     """
     check_inputs(spec, setting.inputs)
-    setting = replace(setting, spec=spec)
+    setting = replace(setting, spec=spec, ask_user=setting.ask_user if spec.asks_user else None)
     if spec.read_only:
         setting = read_only(setting)
     kits: list[Kit] = []

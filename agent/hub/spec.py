@@ -29,6 +29,7 @@ class AgentSpec:
 
     ``image`` is that of the sandbox it needs. ``needs_repo``: it works on a repository. ``read_only``: its commands may change
     nothing in the workspace (see ``read_only.ReadOnlyEnvironment``). ``delegable``: other agents may delegate to it.
+    ``asks_user``: without it, nobody is asked on its behalf, as if nobody were there.
     ``children_need_model``: it has a brain of its own, and those it delegates to have not. ``source`` says where it is from.
     """
 
@@ -51,6 +52,7 @@ class AgentSpec:
     needs_repo: bool = False
     read_only: bool = False
     delegable: bool = True
+    asks_user: bool = True
     children_need_model: bool = False
     source: str = "python"
 

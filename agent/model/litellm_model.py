@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import threading
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -184,6 +185,7 @@ _loading = threading.Lock()
 def load() -> Any:
     """litellm, quiet and without its own look-ups: it would fetch its price list from the network while being
     imported. Safe in several threads: its modules import each other in circles, which two threads at once may leave half done.
+    What it warns of itself raises nothing, even where all warnings are errors.
     """
     with _loading:
         return _loaded()
@@ -202,10 +204,20 @@ def _loaded() -> Any:
 
         from .parts import JoiningTransport
 
+        _build_answers(litellm)
         litellm.client_session = httpx.Client(
             transport=JoiningTransport(verify=get_ssl_configuration()), follow_redirects=True
         )
     return litellm
+
+
+def _build_answers(litellm: Any) -> None:
+    """Have the classes of its answers built now. That warns, and litellm silences it by a filter that it adds while it is imported:
+    where that was undone since (pytest does so after each test) and warnings are errors, every call would fail at its answer.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        litellm.ModelResponse(choices=None, usage={})
 
 
 def request_of(prompt: Any) -> dict[str, Any]:

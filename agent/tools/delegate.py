@@ -89,7 +89,7 @@ def _inputs(spec: AgentSpec) -> str:
     required = schema.get("required", ())
     return ", ".join(
         f"{name} ({_kind(field)}{'' if name in required else ', may be left out'})"
-        + (f": {field['description']}" if isinstance(field, Mapping) and field.get("description") else "")
+        + (f": {str(field['description']).rstrip('.')}" if isinstance(field, Mapping) and field.get("description") else "")
         for name, field in schema.get("properties", {}).items()
     )
 

@@ -1,11 +1,13 @@
-"""An OpenAI-compatible server of our own on 127.0.0.1: each request is answered by the next reply of a list."""
+"""An OpenAI-compatible server of our own on 127.0.0.1: each request is answered by the next reply of a list, or by a brain that
+knows nothing but the request.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -57,11 +59,24 @@ def _completion(message: Mapping[str, Any], finish: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class ModelServer:
-    """Context manager; ``requests`` are the bodies received, ``base_url`` goes to the client."""
+Brain = Callable[[dict[str, Any]], Any]
 
-    def __init__(self, replies: Sequence[Reply]) -> None:
-        self.replies = list(replies)
+
+def reply_to(request: dict[str, Any], brain: Brain) -> Reply:
+    """What ``brain`` says to the body of a request: text, or a message with calls. What it asserts in vain is refused."""
+    try:
+        said = brain(request)
+    except AssertionError as missing:
+        return error(400, f"the prompt does not say enough: {missing}")
+    return text(said) if isinstance(said, str) else Reply(_completion(said, "tool_calls"))
+
+
+class ModelServer:
+    """Context manager; ``requests`` are the bodies received, ``base_url`` goes to the client. ``replies`` is a list, or a brain."""
+
+    def __init__(self, replies: Sequence[Reply] | Brain) -> None:
+        brain = replies if callable(replies) else None
+        self.replies = [] if callable(replies) else list(replies)
         self.requests: list[dict[str, Any]] = []
         self.times: list[float] = []
         lock = threading.Lock()
@@ -73,7 +88,10 @@ class ModelServer:
                 with lock:
                     outer.requests.append(json.loads(body))
                     outer.times.append(time.monotonic())
-                    reply = outer.replies.pop(0) if outer.replies else error(404, "the test has no more replies")
+                    if brain is not None:
+                        reply = reply_to(json.loads(body), brain)
+                    else:
+                        reply = outer.replies.pop(0) if outer.replies else error(404, "the test has no more replies")
                 time.sleep(reply.delay_seconds)
                 data = json.dumps({**reply.body, "model": json.loads(body)["model"]}).encode()
                 try:

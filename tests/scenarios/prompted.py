@@ -27,6 +27,7 @@ class Seen:
         self.result = results[-1] if results else ""
         self.results = len(results)
         self.last = contents[-1][1]
+        self.said = "\n".join(text for _, text in contents[1:])
 
     def name_of(self, does: str) -> str:
         """How the tool is called that says it does this."""
@@ -55,7 +56,10 @@ def by_tags(seen: Seen, does: str, args: Args, thought: str) -> Any:
     form = re.search(rf"^<{tag}[^>]*>\n(\w+)\n</{tag}>|^<{tag}>\n<", seen.system, re.MULTILINE)
     assert form, f"the prompt shows no form of <{tag}>"
     if form[1]:
-        rest = "".join(f' {k}="{v}"' for k, v in args.items() if k != form[1])
+        for name in args.keys() - {form[1]}:
+            assert f"\n- {name} (" in seen.system, f"the prompt does not say that <{tag}> has {name}"
+        values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in args.items()}
+        rest = "".join(f' {k}="{v}"' for k, v in values.items() if k != form[1])
         return f"{thought}\n<{tag}{rest}>\n{args[form[1]]}\n</{tag}>"
     parts = "".join(f"<{k}>{chr(10) if chr(10) in str(v) else ''}{v}</{k}>\n" for k, v in args.items())
     return f"{thought}\n<{tag}>\n{parts}</{tag}>"
@@ -68,6 +72,9 @@ def by_commands(seen: Seen, does: str, args: Args, thought: str) -> Any:
     assert form, f"the prompt shows no form of {name}"
     words = re.findall(r"\w+", form[1])
     values = {k.upper(): v for k, v in args.items()}
+    if values.keys() - {*words, "START", "END", form[2]}:
+        assert f"all as one JSON object: {name} {{" in seen.system, f"the prompt does not say how {name} gets other arguments"
+        return Response(f"{thought}\n```\n{name} {json.dumps(args)}\n```")
     line = " ".join([name, *(str(values[w]) for w in words if w in values)])
     if "START:END" in form[1]:
         line = f"{name} {args['start']}:{args['end']}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,10 +30,6 @@ from agent.tools import finish_action
 from sandbox.errors import ErrorCode
 
 from .model_server import ModelServer, Reply, call, calls, error, text
-
-# In a worker that had run some thousand other tests, each call of litellm failed while it built its answer: seen once, and why is
-# not known.
-pytestmark = pytest.mark.alone
 
 # One cent for a thousand tokens in, two for a thousand out.
 PRICES = {"input_cost_per_token": 1e-5, "output_cost_per_token": 2e-5}
@@ -259,3 +258,26 @@ def test_a_missing_key_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ModelError) as caught:
         LiteLLMModel("no-such-provider-at-all/x").check()
     assert caught.value.code is ErrorCode.invalid_configuration
+
+
+AS_IN_A_LATER_TEST = """
+import sys, warnings
+from agent.model.litellm_model import LiteLLMModel, load
+if sys.argv[2] == "before us":
+    with warnings.catch_warnings():
+        import litellm
+with warnings.catch_warnings():      # as pytest lays around each test: the filters that litellm adds for itself are gone after it
+    load()
+warnings.simplefilter("error")
+print(LiteLLMModel("openai/test", api_base=sys.argv[1], api_key="sk-test", max_attempts=1)("hello").text)
+"""
+
+
+@pytest.mark.parametrize("imported", ["by us", "before us"])
+def test_it_answers_where_warnings_are_errors(imported: str) -> None:
+    with ModelServer([text("I am here.")]) as server:
+        done = subprocess.run(
+            [sys.executable, "-c", AS_IN_A_LATER_TEST, server.base_url, imported],
+            cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "I am here.\n"), done.stderr[-2000:]

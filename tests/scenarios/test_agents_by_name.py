@@ -315,7 +315,6 @@ def test_the_dummy_needs_neither_repository_nor_model(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert (told["status"], told["diff"]) == ("finished", "")
     assert [step["tool"] for step in told["steps"]] == [step.tool for step in dummy.script()]  # all of it
-    assert {step["tool"] for step in told["steps"]} == set(dummy.ACTIONS)  # and one of everything it has
 
 
 def scripted(env: Environment, steps: Sequence[Expected], **fields: Any) -> AgentRun:

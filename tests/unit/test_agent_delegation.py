@@ -205,7 +205,7 @@ def test_the_tool_names_agents_with_their_inputs(fake: FakeEnvironment) -> None:
     action = build(setting.hub.load("boss"), setting).actions.get_action("delegate")
     assert action is not None
     assert action.parameters["properties"]["agent"]["enum"] == ["worker"]
-    assert "- worker: Is worker. Inputs: task (string): What to do., n (integer, may be left out)." in action.description
+    assert "- worker: Is worker. Inputs: task (string): What to do, n (integer, may be left out)." in action.description
     named = boss(FINISH, kit_options={"delegate": {"agents": ["hidden"]}})
     action = build(named, setting).actions.get_action("delegate")
     assert action is not None

@@ -22,6 +22,7 @@ from agent.language.structured import StructuredLanguage
 from agent.memory import Memory
 from agent.model.scripted import ScriptedModel
 from agent.registry import ActionWarning
+from sandbox import LocalEnvironment
 from sandbox.errors import SandboxError
 from sandbox.testing import FakeEnvironment
 
@@ -74,7 +75,8 @@ def test_every_agent_is_whole(name: str) -> None:
     for goal in spec.goals:
         templates.check(goal.description, spec.inputs)
     inputs = {key: templates._sample(schema) for key, schema in spec.inputs["properties"].items()}
-    with FakeEnvironment() as env, pytest.MonkeyPatch.context() as patch:
+    starts_programs = "mcp" in spec.actions
+    with LocalEnvironment() if starts_programs else FakeEnvironment() as env, pytest.MonkeyPatch.context() as patch:
         patch.setattr("warnings.warn", _refuse)
         agent = build(spec, Setting(environment=env, hub=hub.default(), brain=ScriptedModel([]), inputs=inputs))
         ending = [kit.name for kit in getattr(agent.environment, "kits", ()) if kit.ends_runs]

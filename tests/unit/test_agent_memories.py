@@ -95,9 +95,13 @@ def test_what_is_shown(
     added: list[Message] = []
     for block in conversation:
         for message in block:
+            longer = [*memory.get_memories(), message]
+            made = len(memory.condensations)
             memory.add_memory(message)
             added.append(message)
             shown = memory.get_memories()
+            if len(memory.condensations) > made:
+                assert sum(map(tokens, shown)) < sum(map(tokens, longer)), "condensing made it longer"
             assert memory.items == added  # nothing is lost, or changed
             where = positions(shown, memory.items)
             kept = [index for index in where if index is not None]
@@ -106,12 +110,65 @@ def test_what_is_shown(
             for index, place in enumerate(where):
                 if place is not None and memory.items[place]["role"] == "tool":
                     assert where[max(index - 1, 0)] == place - 1, "a call and its answer were parted"
+                if place is not None and memory.items[place + 1 : place + 2] and memory.items[place + 1]["role"] == "tool":
+                    assert where[index + 1 : index + 2] == [place + 1], "a call was left without its answer"
             assert shown[-1] is memory.items[-1]
             before = list(memory.condensations)
             memory.condense()
             assert memory.condensations == before
             assert memory.get_memories() == shown
             assert is_bounded(memory, shown)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 180), min_size=20, max_size=60), st.integers(0, 12), summarisers)
+def test_the_last_messages_stay_and_there_is_room_for_more(
+    sizes: list[int], keep_last: int, summariser: Callable[[Any], Any] | None
+) -> None:
+    """The last twelve are at most a third of the threshold here, so that nothing speaks against showing them."""
+    memory = CondensingMemory(summariser=summariser, threshold_tokens=2400, keep_last=keep_last)
+    for size in sizes:
+        for message in exchange("run", "x" * size):
+            made = len(memory.condensations)
+            memory.add_memory(message)
+            assert memory.get_memories()[-max(keep_last, 1) :] == memory.items[-max(keep_last, 1) :]
+            if len(memory.condensations) > made:
+                assert sum(map(tokens, memory.get_memories())) <= 0.75 * 2400
+
+
+@pytest.mark.parametrize(("least", "most", "stay"), [(560, 650, True), (900, 1100, False)])
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_the_last_messages_stay_up_to_three_quarters(least: int, most: int, stay: bool, data: st.DataObject) -> None:
+    """Twelve of the first kind are between a half and three quarters of the threshold, of the second kind they are more."""
+    memory = CondensingMemory(summariser=short, threshold_tokens=2400, keep_last=12)
+    for size in data.draw(st.lists(st.integers(least, most), min_size=14, max_size=30)):
+        for message in exchange("run", "x" * size):
+            made = len(memory.condensations)
+            memory.add_memory(message)
+            shown = memory.get_memories()
+            assert not stay or shown[-12:] == memory.items[-12:]
+            if len(memory.condensations) > made:
+                assert sum(map(tokens, shown)) <= 0.75 * 2400
+
+
+def test_a_window_keeps_the_answers_of_a_first_call() -> None:
+    memory = WindowMemory(4, keep_first=1)
+    for message in [*exchange("run", "a", answers=2), *user("b") * 10]:
+        memory.add_memory(message)
+    assert memory.get_memories() == [*memory.items[:3], *memory.items[-4:]]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(400, 900), min_size=5, max_size=30), st.integers(6, 16), st.integers(0, 12), summarisers)
+def test_no_more_messages_are_shown_than_the_threshold_says(
+    sizes: list[int], most: int, keep_last: int, summariser: Callable[[Any], Any] | None
+) -> None:
+    memory = CondensingMemory(summariser=summariser, threshold_tokens=9000, threshold_messages=most, keep_last=keep_last)
+    for size in sizes:
+        for message in exchange("run", "x" * size):
+            memory.add_memory(message)
+            assert len(memory.get_memories()) <= most
 
 
 def is_bounded(memory: CondensingMemory, shown: Sequence[Message]) -> bool:

@@ -32,6 +32,26 @@ TASKS = st.recursive(
 )
 
 
+def is_refused(plan: Plan, parent: str, task: Task) -> bool:
+    """Whether there is an open task of that goal beside it, or it is too deep, or one too many; a closed one may be done again."""
+    beside = plan.task(parent).subtasks if parent else plan.tasks
+    twin = any(t.goal.casefold().split() == task.goal.casefold().split() for t in beside if not t.state.closed)
+    ids = Plan((task,)).ids()
+    above = len(parent.split(".")) if parent else 0
+    return twin or above + max(len(i.split(".")) for i in ids) > MAX_DEPTH or len(plan.ids()) + len(ids) > MAX_TASKS
+
+
+def followed(state: TaskState, above: TaskState) -> TaskState:
+    """What becomes of a task in one that was put into the state ``above``, as a table."""
+    if above is TaskState.in_progress or state in (TaskState.verified, TaskState.abandoned):
+        return state
+    if above is TaskState.open:
+        return TaskState.open if state is TaskState.in_progress else state
+    if state is TaskState.completed:
+        return TaskState.verified if above is TaskState.verified else state
+    return above
+
+
 class Plans(RuleBasedStateMachine):
     """Any sequence of additions and changes, those refused among them."""
 
@@ -44,11 +64,14 @@ class Plans(RuleBasedStateMachine):
         ids = ["", *self.plan.ids()]
         parent = ids[at % len(ids)]
         before = dict(self.plan.walk())
+        refused = is_refused(self.plan, parent, task_of(data))
         try:
             self.plan, ident = self.plan.add(parent, task_of(data))
         except SandboxError:
+            assert refused
             assert dict(self.plan.walk()) == before
             return
+        assert not refused
         assert self.plan.task(ident).goal == data["goal"]
         for key, task in before.items():
             if not task.state.closed and not ident.startswith(f"{key}."):
@@ -71,8 +94,8 @@ class Plans(RuleBasedStateMachine):
             inside, around = key.startswith(f"{ident}."), ident.startswith(f"{key}.")
             if not inside and not around and key != ident:
                 assert after[key].state is before[key].state
-            if inside and before[key].state in (TaskState.verified, TaskState.abandoned):
-                assert after[key].state is before[key].state
+            if inside:
+                assert after[key].state is followed(before[key].state, state)
             if around and state.closed and not before[key].state.closed:
                 assert not after[key].state.closed  # nothing is closed in passing
 

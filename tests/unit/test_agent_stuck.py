@@ -160,6 +160,84 @@ def test_the_rules(calls: list[Call]) -> None:
             latest = []
 
 
+def pattern_of(latest: list[Call], t: Thresholds) -> tuple[str, bool] | None:
+    """The first pattern that these steps end with, and whether it may end the run: the rules in other words."""
+
+    def same(count: int) -> bool:
+        return bool(count) and len(latest) >= count and all(call == latest[-1] for call in latest[-count:])
+
+    tool, _, answer = latest[-1]
+    if tool and same(t.same_error) and not answer["tool_executed"]:
+        return "same_error", True
+    if tool and same(t.same_answer):
+        return "same_answer", True
+    talk = [call[0] is None or call[0] == "think" for call in latest]
+    if t.monologue and len(latest) >= t.monologue and all(talk[-t.monologue :]):
+        return "monologue", any(call[0] for call in latest[-t.monologue :])
+    for length in (2, 3):
+        tail = latest[-max(t.alternating, 2 * length) :]
+        cycle = tail[:length]
+        different = all(a != b for n, a in enumerate(cycle) for b in cycle[:n])
+        turns = len(tail) == max(t.alternating, 2 * length) and all(c == cycle[n % length] for n, c in enumerate(tail))
+        if t.alternating and turns and different:
+            return "alternating", True
+    return None
+
+
+UNREADABLE: Call = (None, {}, failed("The reply holds no action."))
+KINDS = st.sampled_from([SAME_ANSWER[0], SAME_ERROR[0], TALK[0], UNREADABLE, *THREE_IN_TURN[:3]])
+COUNTS = st.just(0) | st.integers(2, 9)
+# Pieces that repeat, for circles seldom come about by chance; between them the user may speak (None).
+PIECES = st.builds(lambda piece, times: piece * times, st.lists(KINDS, min_size=1, max_size=3), st.integers(1, 9))
+STORIES = st.lists(PIECES | st.just([None]), max_size=8)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    story=STORIES,
+    thresholds=st.builds(
+        Thresholds, same_answer=COUNTS, same_error=COUNTS, monologue=COUNTS, alternating=COUNTS, patience=st.integers(1, 9),
+        nudges=st.integers(0, 3),
+    ),
+)  # fmt: skip
+def test_the_rules_with_any_thresholds(story: list[list[Call | None]], thresholds: Thresholds) -> None:
+    made = Run(**{name: getattr(thresholds, name) for name in Thresholds.__slots__})
+    latest: list[Call] = []
+    nudged: list[int] = []
+    for call in (call for piece in story for call in piece):
+        if call is None:
+            made.says("Go on.")
+            latest, nudged = [], []
+            continue
+        told = len(made.told)
+        made.steps(call)
+        latest.append(call)
+        found = pattern_of(latest, thresholds)
+        soon = bool(nudged) and made.number - nudged[-1] <= thresholds.patience
+        if found is not None and found[1] and (soon or len(nudged) >= thresholds.nudges):
+            assert made.stopped is not None
+            return
+        assert made.stopped is None
+        assert len(made.told) - told == (found is not None)
+        if found is not None:
+            assert made.memory.items[-1][MARK] == found[0]
+            latest = []
+            nudged.append(made.number)
+
+
+@pytest.mark.parametrize(("patience", "ended"), [(3, False), (4, True)])
+def test_patience_is_counted_to_the_step(patience: int, ended: bool) -> None:
+    made = Run(patience=patience).steps(*SAME_ANSWER * 2)  # the second alarm comes four steps after the first
+    assert (made.stopped is not None) == ended
+
+
+def test_a_run_that_begins_is_not_held_to_what_was_before() -> None:
+    made = Run().steps(*SAME_ANSWER[:3])
+    made.number = 0
+    assert made.steps(*SAME_ANSWER[:3]).told == []
+    assert made.steps(SAME_ANSWER[0]).told == [4]
+
+
 VOLATILE: list[Callable[[int], str]] = [
     lambda n: f"2026-11-22T01:02:{n:02d}.123+00:00",
     lambda n: f"01:02:{n:02d}",

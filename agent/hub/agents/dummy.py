@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from agent.goals import Goal
 from agent.hub.spec import AgentSpec
 
+from . import dummy_old, dummy_second
+
 if TYPE_CHECKING:
     from agent.hub.setting import Setting
     from agent.model.expecting import Answers, Expected, ExpectingScript
@@ -18,13 +20,15 @@ REFUSER = "dummy_refuser"
 _SERVER = f"python3 -u -m http.server --bind 127.0.0.1 --directory {FOLDER} 0"
 ACTIONS = (
     "think", "make_dir", "write", "read", "edit", "list", "search", "move", "run", "end_session", "wait_for", "browse", "logs",
-    "processes", "kill", "send", "screen", "resize", "usage", "delegate", "delete", "finish",
+    "processes", "kill", "send", "screen", "resize", "usage", "message", "ask_user", "plan", "recall", "ipython", "delegate",
+    "delete", "finish",
 )  # fmt: skip
+NOBODY = "Nobody answers a dummy."
 
 
 def script() -> list[Expected]:
-    """The steps: files, commands and their sessions, a server, programs that are talked with, another agent."""
-    return [*_files(), *_commands(), *_server(), *_talking(), *_end()]
+    """The steps: files, commands and their sessions, a server, programs that are talked with, a plan, cells, other agents."""
+    return [*_files(), *_commands(), *_server(), *_talking(), *_words(), *_cells(), *_others(), *_end()]
 
 
 def _files() -> list[Expected]:
@@ -97,18 +101,58 @@ def _talking() -> list[Expected]:
     ]
 
 
+def _words() -> list[Expected]:
+    from agent.model.expecting import Expected
+
+    plan = {"parent": "", "goal": "see that plans work", "subtasks": ["add a task", "close it"]}
+    early = {"summary": "This is too early."}
+    return [
+        Expected("message", {"content": "Half of it is done."}, {"tool_executed": True, "result": re.compile("Nobody is there")}),
+        Expected("ask_user", {"question": "Is anybody there?"}, {"tool_executed": True, "result": NOBODY}),
+        Expected("recall", {"message": 1}, _good(recalled=[{"message": 1, "role": "user"}])),
+        Expected("recall", {"query": "greet.sh", "limit": 1}, _good(recalled=[{"text": re.compile("greet")}])),
+        Expected("add_task", plan, {"tool_executed": True, "result": re.compile(r"0\.1 \[open\] close it$")}),
+        Expected("finish", early, {"tool_executed": False, "code": "tasks_open", "next_tool": "modify_task"}),
+        Expected("modify_task", {"task_id": "0", "state": "completed"}, {"result": re.compile(r"0\.1 \[completed\] close it$")}),
+    ]
+
+
+def _cells() -> list[Expected]:
+    from agent.model.expecting import Expected
+
+    return [
+        Expected("ipython", {"code": "answer = 6 * 7\nanswer"}, _good(ok=True, output="42\n")),
+        Expected("ipython", {"code": "print(answer + 1)"}, _good(ok=True, output="43\n")),
+        Expected("ipython_restart", {}, {"tool_executed": True, "result": re.compile("^A fresh kernel runs")}),
+        Expected("ipython", {"code": "answer"}, _good(ok=False, output=re.compile("NameError"))),
+    ]
+
+
+def _others() -> list[Expected]:
+    from agent.model.expecting import Expected
+
+    def rejected(reason: str) -> dict[str, Any]:
+        result = {"status": "rejected", "outputs": {"reason": reason}, "usage": {"calls": 0}}
+        return {"tool_executed": False, "code": "delegate_not_finished", "result": result}
+
+    def done(**outputs: Any) -> dict[str, Any]:
+        return _good(status="finished", outputs=outputs, usage={"calls": 0})
+
+    old = dummy_old.NAME
+    return [
+        Expected("delegate", {"agent": REFUSER, "inputs": {"task": "Refuse."}}, rejected(_REASON)),
+        Expected("delegate", {"agent": dummy_second.NAME, "inputs": {}}, done(summary=dummy_second.DONE)),
+        Expected("delegate", {"agent": old, "inputs": {"end": "finish"}}, done(reason=dummy_old.DONE)),
+        Expected("delegate", {"agent": old, "inputs": {"end": "reject"}}, rejected(dummy_old.DONE)),
+    ]
+
+
 def _end() -> list[Expected]:
     from agent.model.expecting import Expected
 
-    refused = {
-        "tool_executed": False,
-        "code": "delegate_not_finished",
-        "result": {"status": "rejected", "outputs": {"reason": _REASON}, "usage": {"calls": 0, "steps": 1}},
-    }
     return [
         Expected("usage", {}, {"tool_executed": True}),
-        Expected("delegate", {"agent": REFUSER, "inputs": {"task": "Refuse."}}, refused),
-        Expected("delete", {"path": FOLDER, "recursive": True}, _good(entries_deleted=2)),
+        Expected("delete", {"path": FOLDER, "recursive": True}, _good(entries_deleted=4)),
         Expected("finish", {"summary": "One of everything was done, and answered as it should be."}, {"tool_executed": True}),
     ]
 
@@ -143,7 +187,11 @@ SPECS = (
         description="Does one of everything by a script and checks each answer: to see whether the whole way works. Asks no model.",
         goals=(Goal(1, "task", "Do the script, and check each answer."),),
         actions=ACTIONS,
-        kit_options={"delegate": {"agents": [REFUSER]}},
+        kit_options={
+            "delegate": {"agents": [REFUSER, dummy_second.NAME, dummy_old.NAME]},
+            "ask_user": {"absent": "reply", "reply": NOBODY},
+        },
+        asks_user=False,
         language="structured",
         memory_options={"limit": 10_000},
         brain=_dummy,
@@ -160,4 +208,6 @@ SPECS = (
         delegable=False,
         source="built in",
     ),
+    *dummy_second.SPECS,
+    *dummy_old.SPECS,
 )

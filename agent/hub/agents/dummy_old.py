@@ -1,0 +1,90 @@
+"""A part of the dummy: an agent of the late contract that takes each action of that contract, and looks at what comes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agent.goals import Goal
+from agent.hub.spec import AgentSpec
+
+if TYPE_CHECKING:
+    from agent.adapters.state import State
+    from agent.hub.setting import Setting
+
+NAME = "dummy_old"
+DONE = "All of the old actions were taken."
+FILE = "gamebox-dummy/old.txt"
+# Action, its arguments, the type of the observation, and a pattern for its content.
+Taken = tuple[str, Mapping[str, Any], str, str]
+STEPS: Sequence[Taken] = (
+    ("run", {"command": "echo of old"}, "run", "^of old$"),
+    ("write", {"path": FILE, "content": "one\ntwo\n"}, "write", ""),
+    ("write", {"path": FILE, "content": "zero\n", "start": 0, "end": 1}, "write", ""),  # lines in the place of others
+    ("read", {"path": FILE}, "read", "^zero\ntwo$"),
+    ("run_ipython", {"code": "print(6 * 7)"}, "run_ipython", "^42$"),
+    ("run", {"command": "echo started; exec sleep 600", "background": True}, "run", "with id 0"),
+    ("null", {}, "null", ""),  # waits for what the background says
+    ("kill", {"command_id": 0}, "run", "was killed"),
+    ("browse", {"url": "http://127.0.0.1:9/"}, "error", "127.0.0.1:9"),  # nobody listens there
+    ("browse_interactive", {"browser_actions": "click('a')"}, "error", "no browser"),
+    ("recall", {"query": "old"}, "recall", ""),
+    ("message", {"content": "Nothing is waited for."}, "null", ""),
+    ("add_task", {"parent": "", "goal": "see that plans work"}, "null", ""),
+    ("modify_task", {"task_id": "0", "state": "completed"}, "null", ""),
+    ("summarize", {"summary": "All went well."}, "null", ""),
+    ("change_agent_state", {"agent_state": "running"}, "null", ""),
+)
+
+
+class OldDummy:
+    """Takes STEPS one after the other, then ends as its input ``end`` says. Raises ValueError where something else comes of one."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    def step(self, state: State) -> dict[str, Any]:
+        """The next action, if what came of the last one is what must be."""
+        if self._taken:
+            name, _, kind, pattern = STEPS[self._taken - 1]
+            found = state.updated_info[0][1]
+            if found.type != kind or not re.search(pattern, found.content):
+                raise ValueError(f"{name} was answered with {found.type}: {found.content[:300]}")
+        self._taken += 1
+        if self._taken <= len(STEPS):
+            name, args, _, _ = STEPS[self._taken - 1]
+            return {"action": name, "args": dict(args)}
+        return {"action": str(state.inputs["end"]), "args": {"outputs": {"reason": DONE}}}
+
+    def search_memory(self, query: str) -> list[str]:
+        """What the agent remembers of ``query``."""
+        return [f"{query}: {self._taken} actions were taken"]
+
+
+def _brain(setting: Setting) -> Callable[[Any], Any]:
+    from agent.adapters.finding import kit_of
+    from agent.adapters.late import LateKit
+
+    return kit_of(setting, LateKit).__call__
+
+
+SPECS = (
+    AgentSpec(
+        name=NAME,
+        description="Takes every action of the late contract: a part of the dummy.",
+        goals=(Goal(1, "task", "Take every action, and look at what comes of it."),),
+        actions=("late",),
+        kit_options={"late": {"make": OldDummy}},
+        language="structured",
+        inputs={
+            "type": "object",
+            "properties": {"end": {"type": "string", "enum": ["finish", "reject"], "description": "How the run is to end."}},
+            "required": ["end"],
+            "additionalProperties": False,
+        },
+        brain=_brain,
+        delegable=False,
+        source="built in",
+    ),
+)
