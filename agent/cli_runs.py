@@ -35,8 +35,8 @@ def ls(log: Path | None = _LOG, as_json: bool = _JSON) -> None:
 
 @app.command("show")
 def show(run: str = _RUN, log: Path | None = _LOG, as_json: bool = _JSON) -> None:
-    """Show the steps of a run: what was thought, done and answered."""
-    from .runs_commands import show_run
+    """Show the steps of a run: what was thought, done, approved and answered, what the user said, and what it cost."""
+    from .runs_shown import show_run
 
     raise typer.Exit(show_run(run, log, as_json=as_json))
 

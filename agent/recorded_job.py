@@ -49,7 +49,7 @@ def carry_out_recorded(options: AgentOptions, log: EventLog, screen: Screen) -> 
         except BaseException as error:
             if not _has_end(log, writer.run):
                 _note_failure(writer, error)
-                forget_files(log, writer.run)
+                writer.forget()
             raise
 
 
@@ -102,7 +102,7 @@ def _in_sandbox(
                 environment.close()
             else:
                 environment.remove()
-                forget_files(writer.log, writer.run)
+                writer.forget()
     return replace(outcome, connections=environment.connections)  # those too that its end has cut
 
 
@@ -199,11 +199,6 @@ def _found_again(repo: Path | None, before: Path, known: RunRecord) -> Snapshot:
     if not before.is_dir():
         raise _sandbox_gone(known.run)
     return Snapshot(repo or before, before, Rules(repo if repo is not None and repo.is_dir() else before), states_under(before))
-
-
-def forget_files(log: EventLog, run: str) -> None:
-    """Remove what is kept beside the log for a run that can be resumed."""
-    shutil.rmtree(log.folder(run), ignore_errors=True)
 
 
 def _has_end(log: EventLog, run: str) -> bool:
