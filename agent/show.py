@@ -68,7 +68,7 @@ class Screen:
             self.stream.flush()
             return
         styles = {"+": "green", "-": "red", "@": "cyan", "d": "bold"}
-        for line in text.splitlines():
+        for line in text.removesuffix("\n").split("\n"):
             self.line(line, styles.get(line[:1], ""))
 
 

@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from sandbox.envelope import jsonable
 
-from .recorded import Recorded, RecordedStep, child_of, money
+from .recorded import Recorded, RecordedStep, money, parts_of
 from .wording import answer_text, exit_code, summary
 
 # Lines and characters that stand open; what is longer is folded. Of a text of more than MOST_CHARS the middle is left out.
@@ -31,7 +31,7 @@ _MAIN = {"run": "command", "run_ipython": "code", "think": "thought"}
 
 def page(run: Recorded) -> str:
     """The page. It runs no script but its own, known by its hash, and may load nothing: its policy says so to the browser."""
-    css, js = _part("page.css"), _part("page.js")
+    css, js = _file("page.css"), _file("page.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(js)}'; base-uri 'none'; form-action 'none'"
     )
@@ -66,16 +66,17 @@ def _end(run: Recorded) -> str:
 
 
 def _steps(run: Recorded, prefix: str) -> Iterator[str]:
+    parts = parts_of(run)
     for step in run.steps:
-        child = child_of(run, step)
-        inner = (
-            ""
-            if child is None
-            else f"<details open><summary>{_text(child.agent, 100)}: {_text(child.task, 300)}</summary>"
-        )
-        if child is not None:
-            inner += "".join(_steps(child, f"{prefix}{step.number}.")) + "</details>"
-        yield _step(step, prefix, inner)
+        yield _step(step, prefix, "".join(_part(part, f"{prefix}{step.number}.") for part in parts.get(step.number, ())))
+    for number, part in enumerate(parts.get(None, ()), 1):
+        yield _part(part, f"{prefix}part{number}.")
+
+
+def _part(part: Recorded, prefix: str) -> str:
+    """A run that another began: its steps, folded together."""
+    told = f"{_text(part.agent, 100)}: {_text(part.task, 300)} ({_text(part.status or 'not ended', 40)})"
+    return f"<details open><summary>{told}</summary>{''.join(_steps(part, prefix))}</details>"
 
 
 def _step(step: RecordedStep, prefix: str, inner: str) -> str:
@@ -164,7 +165,7 @@ def _seconds(seconds: float) -> str:
 
 
 @cache
-def _part(name: str) -> str:
+def _file(name: str) -> str:
     return files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
 
 

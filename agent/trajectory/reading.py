@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agent.budget import Usage
+from agent.events import ActionStarted
 from agent.run import AgentRun
 from agent.show import thought_of
 from sandbox.envelope import jsonable, now
@@ -28,6 +29,7 @@ class LoggedStep(Protocol):
     at: str
     usage: Usage
     seconds: float
+    started: ActionStarted | None
 
     @property
     def tool(self) -> str | None: ...
@@ -92,6 +94,7 @@ def of_record(record: LoggedRun, child: Callable[[str], LoggedRun], depth: int =
             envelope=s.envelope,
             usage=s.usage,
             seconds=s.seconds,
+            carried=None if s.started is None or s.started.args == s.args else jsonable(s.started.args),
         )
         for s in record.steps
     )
@@ -141,7 +144,7 @@ def _step(data: Any) -> RecordedStep:
     return RecordedStep(
         number=int(data["number"]), at=_text(data["at"]), thought=_text(data["thought"]),
         tool=None if data["tool"] is None else _text(data["tool"]), args=data["args"], envelope=envelope,
-        usage=None if usage is None else _usage(usage), seconds=float(data["seconds"]),
+        usage=None if usage is None else _usage(usage), seconds=float(data["seconds"]), carried=data.get("carried"),
     )  # fmt: skip
 
 

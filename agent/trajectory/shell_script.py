@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from agent.show import clean
 
-from .recorded import Recorded, RecordedStep, child_of
+from .recorded import Recorded, RecordedStep, parts_of
 from .wording import summary
 
 _HEAD = """\
@@ -59,17 +59,20 @@ def shell_script(run: Recorded) -> str:
 
 
 def _steps(run: Recorded) -> Iterator[tuple[str, bool]]:
+    parts = parts_of(run)
     for step in run.steps:
-        child = child_of(run, step)
-        lines = _lines(step) if child is None else [_comment("what the other agent did:")]
+        begun = parts.get(step.number, ())
+        lines = [_comment("what the other agent did:")] if begun and step.tool == "delegate" else _lines(step)
         told = [
             _comment(f"--- step {step.number} {step.thought}".rstrip()),
             *(lines or [_comment(f"NOT IN HERE: {_short(step)}")]),
             "",
         ]
         yield "\n".join(told), lines is not None
-        if child is not None:
-            yield from _steps(child)
+        for part in begun:
+            yield from _steps(part)
+    for part in parts.get(None, ()):
+        yield from _steps(part)
 
 
 def _lines(step: RecordedStep) -> list[str] | None:
@@ -85,7 +88,7 @@ def _lines(step: RecordedStep) -> list[str] | None:
         case "write":
             return [f'mkdir -p -- "$(dirname -- {path})"', _written(path, step.argument("content"))]
         case "edit":
-            how = "all" if step.args.get("replace_all") else "once"
+            how = "all" if isinstance(step.args, dict) and step.args.get("replace_all") else "once"
             return [
                 f"edit {path} {shlex.quote(step.argument('old_text'))} {shlex.quote(step.argument('new_text'))} {how}"
             ]
