@@ -18,9 +18,10 @@ from .recorded import Recorded, RecordedStep, parts_of
 
 # What makes the environment and the registry of an agent, by its name, around a sandbox.
 Equip = Callable[[str, Environment], tuple[Environment, ActionRegistry]]
-# What was never carried out; and what a person said then, for nobody is asked again, or other agents did, whose own steps are.
+# What was never carried out; and what is no answer of the sandbox: a person's, who is not asked again, other agents', whose own
+# steps are carried out, and that of the run's memory.
 _REFUSED = frozenset({"invalid_arguments", "unknown_tool", "unparsable_response", "approval_refused", "approval_pending"})
-_OF_OTHERS = frozenset({"ask_user", "message", "delegate"})
+_OF_OTHERS = frozenset({"ask_user", "message", "delegate", "recall"})
 
 
 def replay(

@@ -40,6 +40,8 @@ _ONLY_READ = frozenset(
     {"read", "list", "search", "logs", "browse", "usage", "processes", "screen", "think", "finish", "wait_for"}
 )
 
+_ON_A_PATH = frozenset({"write", "edit", "make_dir", "delete"})
+
 
 def shell_script(run: Recorded) -> str:
     """The script, for bash; ``edit`` needs python3. What it cannot do again is said in comments, and how much that is on top."""
@@ -83,6 +85,8 @@ def _lines(step: RecordedStep) -> list[str] | None:
         return _command(step)
     if not step.executed:
         return [_comment(f"{_short(step)} failed, and changed nothing")] if _no_effect(step) else None
+    if step.tool in _ON_A_PATH and not step.argument("path"):
+        return None  # of another tool that is called so
     path = shlex.quote(_dashed(step.argument("path")))
     match step.tool:
         case "write":
