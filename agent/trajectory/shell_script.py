@@ -85,6 +85,11 @@ def _lines(step: RecordedStep) -> list[str] | None:
         return _command(step)
     if not step.executed:
         return [_comment(f"{_short(step)} failed, and changed nothing")] if _no_effect(step) else None
+    return _changed_again(step)
+
+
+def _changed_again(step: RecordedStep) -> list[str] | None:
+    """What changes files as the step did."""
     if step.tool in _ON_A_PATH and not step.argument("path"):
         return None  # of another tool that is called so
     path = shlex.quote(_dashed(step.argument("path")))

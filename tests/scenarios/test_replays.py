@@ -25,8 +25,8 @@ SERVER = "python3 -u -m http.server --bind 127.0.0.1 0"
 # What a shell says otherwise each time: times, processes, names of temporary files, commits, addresses.
 PASSING = (
     "date; date +%s; ls -l; mktemp; (sleep 0.01 & ); python3 -c 'import time; print(object(), time.ctime())'; "
-    "python3 -m unittest 2>&1; git init -q . 2>/dev/null && git add -A && git -c user.name=a -c user.email=a@example.com commit -m one; "
-    "git log | cat; rm -rf .git"
+    "python3 -m unittest 2>&1; git init -q . 2>/dev/null && git add -A && "
+    "git -c user.name=a -c user.email=a@example.com commit -m one; git log | cat; rm -rf .git"
 )
 Call = tuple[str, Callable[[list[Any]], Mapping[str, Any]] | Mapping[str, Any]]
 
@@ -35,7 +35,9 @@ def last(name: str) -> Callable[[list[Any]], Mapping[str, Any]]:
     """The id of the last command in the background, with that call's further arguments."""
 
     def args(results: list[Any]) -> Mapping[str, Any]:
-        ident = next((r["id"] for r in reversed(results) if isinstance(r, dict) and r.get("running") and r.get("id")), "c1")
+        ident = next(
+            (r["id"] for r in reversed(results) if isinstance(r, dict) and r.get("running") and r.get("id")), "c1"
+        )
         more: Mapping[str, Mapping[str, Any]] = {"wait_for": {"log": r"port (\d+)"}, "send": {"eof": True}}
         return {"id": ident, **more.get(name, {})}
 
@@ -108,8 +110,15 @@ class Walker:
     """Says one call after the other of those that the agent has."""
 
     def __init__(self, has: Mapping[str, Any], answers: Answers) -> None:
-        self.calls: Iterator[Call] = iter([call for call in CALLS if call[0] in has])
+        self.calls: Iterator[Call] = iter(
+            [call for call in CALLS if call[0] in has and self._takes(has[call[0]], call[1])]
+        )
         self.has, self.answers = has, answers
+
+    @staticmethod
+    def _takes(action: Any, args: Any) -> bool:
+        """Whether the action has these arguments: without a time limit a command may be none that ends."""
+        return callable(args) or action.name == "edit" or set(args) <= set(action.parameters["properties"])
 
     def __call__(self, prompt: Any) -> Any:
         tool, args = next(self.calls)
@@ -151,7 +160,10 @@ def test_what_was_changed_is_shown(docker_env: Callable[..., DockerEnvironment])
         return replace(step, envelope={**step.envelope, "result": {**step.result, **result}})
 
     steps = {step.number: step for step in run.steps}
-    at = {tool: next(n for n, step in steps.items() if step.tool == tool and step.executed) for tool in ("run", "read", "search")}
+    at = {
+        tool: next(n for n, step in steps.items() if step.tool == tool and step.executed)
+        for tool in ("run", "read", "search")
+    }
     exits = next(n for n, step in steps.items() if step.result.get("exit_code") == 3)
     steps[at["run"]] = changed(steps[at["run"]], output="3\n/\n")
     steps[at["read"]] = changed(steps[at["read"]], content=FILE.replace("print", "Print"))
