@@ -123,6 +123,9 @@ def agent(
     allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
     cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
     network_log: Path | None = typer.Option(None, "--network-log", metavar="FILE", help=LOG_HELP),
+    record_changes: bool = typer.Option(
+        False, "--record-changes", help="Record what each action has made of the files (gamebox runs export shows it)."
+    ),
     approve: str = typer.Option("never", metavar="never|risky|always", help="Which actions you are asked about first."),
     log: Path | None = typer.Option(None, metavar="FILE", help=RUNS_LOG_HELP),
     no_log: bool = typer.Option(False, "--no-log", help="Record nothing; the run cannot be resumed then."),
@@ -135,7 +138,7 @@ def agent(
         task=task, repo=repo, model=model, script=script, image=image, apply=apply, as_json=as_json, language=language,
         max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, memory=memory,
         cpus=cpus, local=local, network=network, allow=allow, cache=cache, network_log=network_log, approve=approve, log=log,
-        no_log=no_log, agent=name, agents=agents, given=given, agents_md=not no_agents_md,
+        record_changes=record_changes, no_log=no_log, agent=name, agents=agents, given=given, agents_md=not no_agents_md,
     )  # fmt: skip
     raise typer.Exit(code)
 

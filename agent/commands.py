@@ -27,13 +27,14 @@ def run_agent(
     memory: str, cpus: float, local: bool, network: str | None = None, allow: Sequence[str] = (), cache: Path | None = None,
     network_log: Path | None = None, approve: str = "never", log: Path | None = None, no_log: bool = False,
     agent: str | None = None, agents: Sequence[Path] = (), given: Sequence[str] = (), agents_md: bool = True,
+    record_changes: bool = False,
 ) -> int:  # fmt: skip
     """The command ``gamebox agent``; returns its exit code. Raises SandboxError for bad input."""
     options = AgentOptions(
         task=task, repo=repo, model=model, script=script, image=image, apply=apply, language=language,
         max_iterations=max_iterations, max_cost=max_cost, max_seconds=max_seconds, max_tokens=max_tokens, memory=memory,
         cpus=cpus, local=local, network=network, allow=tuple(allow), cache=cache, network_log=network_log, approve=approve,
-        agent=agent, agents=tuple(agents), given=tuple(given), agents_md=agents_md,
+        agent=agent, agents=tuple(agents), given=tuple(given), agents_md=agents_md, record_changes=record_changes,
     )  # fmt: skip
     job = options.job()  # what is wrong with the options is said before a log is made
     screen = Screen()

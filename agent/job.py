@@ -19,6 +19,7 @@ from .language import AgentLanguage
 from .loop import Agent
 from .model.brain import Brain
 from .proof import Proof, prove
+from .recorded_changes import ChangesEnvironment
 from .repo.applying import apply
 from .repo.changes import Change, changes, diff_text
 from .repo.snapshot import Snapshot, take
@@ -39,6 +40,7 @@ class Job:
     ``apply`` writes the changes back to ``repo``, only after a run that finished. ``proofs`` are commands that must
     then exit with 0 in the sandbox. With ``agents_md`` the agent is told what AGENTS.md and the skills of the repository say.
     ``approve`` (never, risky, always) is what is asked about on the terminal before it is carried out, by delegated agents too.
+    With ``record_changes`` a record of the run holds what each action has made of the files.
     """
 
     task: str
@@ -54,6 +56,7 @@ class Job:
     proofs: tuple[str, ...] = ()
     agents_md: bool = False
     approve: str = "never"
+    record_changes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +164,8 @@ def agent_of(job: Job, environment: Environment, screen: Screen) -> Agent:
     def watched(agent: Agent, setting: Setting) -> None:
         name = setting.spec.name if setting.depth and setting.spec is not None else ""
         agent.hooks.insert(0, LiveView(screen, agent.actions, name))
+        if job.record_changes:
+            agent.environment = ChangesEnvironment(agent.environment)
         laid_over(agent, job.approve, ask_on(screen))
 
     agent = build(

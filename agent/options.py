@@ -58,6 +58,7 @@ class AgentOptions:
     network_log: Path | None = None
     approve: str = "never"
     agents_md: bool = True
+    record_changes: bool = False
 
     def to_data(self) -> dict[str, Any]:
         """As JSON-ready data, for ``of_data``."""
@@ -103,7 +104,7 @@ class AgentOptions:
             task=self.task, repo=self.repo, brain=brain_for(spec, self.model, self.script, budget, replies), budget=budget,
             open_environment=self.opener(kept, spec.image), spec=spec, hub=hub, inputs=inputs,
             language=None if self.language is None else language_of(self.language, {}), apply=self.apply,
-            agents_md=self.agents_md, approve=self.approve,
+            agents_md=self.agents_md, approve=self.approve, record_changes=self.record_changes,
         )  # fmt: skip
 
     def found(self) -> tuple[Hub, AgentSpec]:

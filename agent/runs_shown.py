@@ -18,7 +18,7 @@ from .events import Event
 from .runs_story import Moment, Story, story_of
 from .show import Screen, clean, declared, main_argument, thought_of
 from .store import StepRecord, existing
-from .trajectory.wording import answer_of
+from .trajectory.wording import answer_of, readable_diff
 from .wrapping import wrapped
 
 # Lines of a thought, of a call and of an answer that are shown; --json and the page have all.
@@ -84,6 +84,9 @@ class Teller:
         for part in story.parts.get(step.number, ()):
             self._part(part)
         self._answer(step)
+        if step.changed is not None:
+            told = [readable_diff(step.changed.patch.rstrip("\n")), *step.changed.left_out]
+            self._line(_cut("\n".join(part for part in told if part), ANSWER_LINES), "    ± ", "dim")
         self._moments([moment for moment in moments if moment not in approvals])
 
     def _answer(self, step: StepRecord) -> None:

@@ -104,6 +104,7 @@ def _step(step: StepRecord, story: Story) -> dict[str, Any]:
         "approval_answered": None if step.answered is None else step.answered.to_data(),
         "started": step.started is not None, "request_id": None if step.started is None else step.started.request_id,
         "handed_over": step.executed is not None and step.executed.handed_over, "envelope": step.envelope,
+        "changes": None if step.changed is None else step.changed.to_data(),
         "ended": step.ended, "usage": asdict(step.usage), "seconds": step.seconds,
         "parts": [part.run for part in story.parts.get(step.number, ())],
     }  # fmt: skip

@@ -13,24 +13,27 @@ from importlib.resources import files
 
 from sandbox.envelope import jsonable
 
+from .cutting import MOST_CHARS, bounded, cut
 from .recorded import Recorded, RecordedStep, money, parts_of
-from .wording import answer_text, exit_code, summary
+from .wording import answer_text, exit_code, readable_diff, summary
 
-# Lines and characters that stand open; what is longer is folded. Of a text of more than MOST_CHARS the middle is left out.
+# Lines and characters that stand open; what is longer is folded.
 OPEN_LINES = 20
 OPEN_CHARS = 4000
-MOST_CHARS = 400_000
+# Characters of a text that are set apart since nobody would see them; of more a browser makes a minute's work.
+MOST_ODD = 2000
 # Characters that print nothing, turn the direction of text, or are half of one: shown by their numbers.
 _ODD = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]|[\U000e0000-\U000e007f]"
 )
 _HUNK = re.compile(r"^@@ -\d+(,\d+)? \+\d+(,\d+)? @@", re.MULTILINE)
 # The argument that stands for the whole call, by tool; others are shown as JSON.
-_MAIN = {"run": "command", "run_ipython": "code", "think": "thought"}
+_MAIN = {"run": "command", "ipython": "code", "think": "thought"}
 
 
 def page(run: Recorded) -> str:
     """The page. It runs no script but its own, known by its hash, and may load nothing: its policy says so to the browser."""
+    run = bounded(run)
     css, js = _file("page.css"), _file("page.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(js)}'; base-uri 'none'; form-action 'none'"
@@ -86,7 +89,7 @@ def _step(step: RecordedStep, prefix: str, inner: str) -> str:
     tool = _text(step.tool or "no action", 100)
     return (
         f'<article id="step-{number}" class="step{failed}"><div class="head"><span>{number}</span><span class="tool">{tool}</span>'
-        f'<span class="spent">{_spent(step)}</span></div>\n{thought}{_call(step)}{inner}{_answer(step)}</article>\n'
+        f'<span class="spent">{_spent(step)}</span></div>\n{thought}{_call(step)}{inner}{_answer(step)}{_changes(step)}</article>\n'
     )
 
 
@@ -123,13 +126,20 @@ def _answer(step: RecordedStep) -> str:
     )
 
 
+def _changes(step: RecordedStep) -> str:
+    """What the step has made of the files, where that was recorded."""
+    if not step.changes:
+        return ""
+    return f'<p class="label">what it changed</p>{_block(readable_diff(step.changes), "changes", as_diff=True)}'
+
+
 def _marked(sign: str, text: str) -> str:
     return "\n".join(f"{sign}{line}" for line in text.split("\n"))
 
 
 def _block(text: str, kind: str, *, as_diff: bool = False) -> str:
     """A text, folded where it is long."""
-    body = _diff(_cut(text, MOST_CHARS)) if as_diff else _text(text)
+    body = _diff(cut(text, MOST_CHARS)) if as_diff else _text(text)
     pre = f'<pre class="{kind}">{body}</pre>'
     lines = text.count("\n") + 1
     if lines <= OPEN_LINES and len(text) <= OPEN_CHARS:
@@ -150,14 +160,8 @@ def _diff(text: str) -> str:
 
 def _text(text: str, most: int = MOST_CHARS) -> str:
     """``text`` for the page: escaped, and what cannot be seen made visible."""
-    return _ODD.sub(lambda m: f'<span class="odd">U+{ord(m[0]):04X}</span>', html.escape(_cut(text, most)))
-
-
-def _cut(text: str, most: int) -> str:
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return f"{text[:half]} […{len(text) - 2 * half} characters left out…] {text[-half:]}"
+    shown, odd = _ODD.subn(lambda m: f'<span class="odd">U+{ord(m[0]):04X}</span>', html.escape(cut(text, most)))
+    return shown if odd <= MOST_ODD else _ODD.sub(lambda m: f"U+{ord(m[0]):04X} ", html.escape(cut(text, most)))
 
 
 def _seconds(seconds: float) -> str:

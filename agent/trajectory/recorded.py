@@ -17,7 +17,8 @@ FORMAT = "gamebox-run-1"
 class RecordedStep:
     """One step. ``at`` is ISO 8601 or ""; ``tool`` is None where no action could be read; ``envelope`` is None where the step
     was cut off; ``usage`` is None where it is not known for the step alone. ``carried`` are the arguments that were carried out,
-    where they are not those of the decision: somebody changed them before they approved.
+    where they are not those of the decision: somebody changed them before they approved. ``changes`` is a diff of what the step has
+    made of the files, where that was recorded.
     """
 
     number: int
@@ -29,6 +30,7 @@ class RecordedStep:
     usage: Usage | None = None
     seconds: float = 0.0
     carried: Any = None
+    changes: str = ""
 
     @property
     def executed(self) -> bool:

@@ -25,6 +25,21 @@ def answer_of(tool: str | None, envelope: Mapping[str, Any]) -> str:
     return plain(text_of(envelope, None if kind is None else kind.result))
 
 
+def readable_diff(patch: str) -> str:
+    """A diff in git's form as a person reads it: without the hashes of contents, and of a binary file only that it is one."""
+    lines, binary, in_hunk = [], False, False
+    for line in patch.split("\n"):
+        if line.startswith("diff --git "):
+            binary = in_hunk = False
+        in_hunk = in_hunk or line.startswith("@@ ")
+        if line == "GIT binary patch" and not in_hunk:
+            binary = True
+            lines.append("(a binary file)")
+        elif not binary and (in_hunk or not line.startswith("index ")):
+            lines.append(line)
+    return "\n".join(lines)
+
+
 def exit_code(step: RecordedStep) -> int | None:
     """The exit code of a command; None for what is none, or was ended by a signal."""
     code = step.result.get("exit_code")
