@@ -157,7 +157,7 @@ def test_what_commands_changed_is_on_the_page(tmp_path: Path) -> None:
     script = [
         {"tool": "run", "args": {"command": "sed -i 's/a - b/a + b/' calc.py"}},
         {"tool": "run", "args": {"command": "cat calc.py"}},
-        {"tool": "run", "args": {"command": "echo '</pre><script>window.owned=1</script>' > page; head -c 99 /dev/urandom > bin"}},
+        {"tool": "run", "args": {"command": "echo '</pre><script>window.owned=1</script>' > page; printf '\\0\\1' > bin"}},
         {"tool": "finish", "args": {"summary": "done"}},
     ]
     (tmp_path / "steps.json").write_text(json.dumps(script))
