@@ -264,8 +264,10 @@ class RunWriter:
     def forget(self) -> None:
         """Remove what is kept beside the log for this run and its parts: it is not gone on with. The run stays held."""
         for path in self.log.folder(self.run).iterdir():
-            if path != self._lock:
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
+            elif path != self._lock:
+                path.unlink(missing_ok=True)
         for part in self.log.children(self.run):
             try:
                 with RunWriter(self.log, part) as writer:

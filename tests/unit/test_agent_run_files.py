@@ -33,6 +33,7 @@ def log(tmp_path: Path) -> Iterator[EventLog]:
 def test_a_run_whose_files_are_forgotten_is_still_held(log: EventLog) -> None:
     with begun(log, "mine") as writer:
         (log.folder("mine") / "before").mkdir()
+        (log.folder("mine") / "said").write_text("a file")
         writer.forget()
         assert not (log.folder("mine") / "before").exists()
         assert log.is_written("mine")
