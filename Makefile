@@ -44,4 +44,4 @@ soak: setup ## sandboxes under commands, files, transfers and faults for MINUTES
 
 lock: venv ## renew requirements.lock from pyproject.toml
 	.venv/bin/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
-	    --custom-compile-command "make lock" --group dev pyproject.toml --output-file requirements.lock --quiet
+	    --custom-compile-command "make lock" --overrides .ci/overrides --group dev pyproject.toml --output-file requirements.lock --quiet

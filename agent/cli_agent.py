@@ -37,6 +37,9 @@ _HEADER = typer.Option([], "--mcp-header", metavar="NAME:HEADER=VARIABLE", help=
 _IMAGE = typer.Option(None, help=f"Image of the sandbox: the agent's, else {sandbox_cli.DEFAULT_IMAGE}.")
 _MEMORY = typer.Option(sandbox_cli.DEFAULT_MEMORY, help="Memory limit of the sandbox, as in 512m or 2g.")
 _CPUS = typer.Option(sandbox_cli.DEFAULT_CPUS, help="How many processors the sandbox may use.")
+_RECORD_CHANGES = typer.Option(
+    False, "--record-changes", help="Record what each action has made of the files (gamebox runs export shows it)."
+)
 _APPROVE = typer.Option("never", metavar="never|risky|always", help="Which actions you are asked about first.")
 
 
@@ -69,6 +72,7 @@ def agent(
     allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
     cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
     network_log: Path | None = typer.Option(None, "--network-log", metavar="FILE", help=LOG_HELP),
+    record_changes: bool = _RECORD_CHANGES,
     log: Path | None = typer.Option(None, metavar="FILE", help=RUNS_LOG_HELP),
     no_log: bool = typer.Option(False, "--no-log", help="Record nothing; the run cannot be resumed then."),
     no_agents_md: bool = typer.Option(False, "--no-agents-md", help="Leave out the repository's AGENTS.md and skills."),

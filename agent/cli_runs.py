@@ -66,8 +66,9 @@ def show(
     log: Path | None = _LOG,
     as_json: bool = _JSON,
 ) -> None:
-    """Show the steps of a run: what was thought, done and answered."""
-    from .runs_commands import follow_run, show_run
+    """Show the steps of a run: what was thought, done, approved and answered, what the user said, and what it cost."""
+    from .runs_commands import follow_run
+    from .runs_shown import show_run
 
     raise typer.Exit(follow_run(run, log, as_json=as_json) if follow else show_run(run, log, as_json=as_json))
 

@@ -132,6 +132,15 @@ class ActionExecuted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilesChanged(Event):
+    """What the action has made of the workspace, as a diff in git's form; "" with words in ``left_out`` where it is not known."""
+
+    step: int
+    patch: str
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateChanged(Event):
     """The state of a kit, as its ``snapshot`` gave it, is no longer what it was."""
 
@@ -199,7 +208,7 @@ KINDS: Mapping[str, type[Event]] = {
     kind.__name__: kind
     for kind in (
         RunBegan, MessageAdded, UserSpoke, StepBegan, ActionDecided, ApprovalRequested, ApprovalAnswered, ActionStarted,
-        ActionExecuted, StateChanged, MemoryCondensed, StepEnded, ConnectionClosed, RunResumed, RunEnded,
+        ActionExecuted, FilesChanged, StateChanged, MemoryCondensed, StepEnded, ConnectionClosed, RunResumed, RunEnded,
     )
 }  # fmt: skip
 

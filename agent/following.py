@@ -13,9 +13,10 @@ from sandbox.operations import OPERATIONS
 from . import events as ev
 from .envelopes import text_of
 from .model.replay import restored
-from .show import RESULT_LINES, Screen, main_argument, shortened, thought_of
+from .show import RESULT_LINES, Screen, declared, main_argument, shortened, thought_of
 from .store import EventLog
 from .store.log import Logged
+from .trajectory.wording import readable_diff
 
 LOOK_SECONDS = 0.2
 Tell = Callable[[Logged, ev.Event], None]
@@ -61,7 +62,7 @@ class View:
         self._kinds: Mapping[type[ev.Event], Callable[[Logged, Any], None]] = {
             ev.RunBegan: self._began, ev.RunResumed: self._resumed, ev.UserSpoke: self._spoke, ev.ActionDecided: self._decided,
             ev.ApprovalRequested: self._requested, ev.ApprovalAnswered: self._answered, ev.ActionExecuted: self._executed,
-            ev.MemoryCondensed: self._condensed, ev.RunEnded: self._ended,
+            ev.FilesChanged: self._changed, ev.MemoryCondensed: self._condensed, ev.RunEnded: self._ended,
         }  # fmt: skip
 
     def tell(self, logged: Logged, event: ev.Event) -> None:
@@ -86,7 +87,7 @@ class View:
         mark = f"{self._names.get(logged.run, '')} {event.step}".strip()
         self._screen.line(f"\n[{mark}] {shortened(thought_of(restored(event.reply)), 6)}".rstrip(), "bold")
         if event.tool is not None:
-            self._screen.line(f"  → {event.tool} {main_argument(event.args)}".rstrip(), "cyan")
+            self._screen.line(f"  → {event.tool} {main_argument(event.args, declared(event.tool))}".rstrip(), "cyan")
 
     def _requested(self, logged: Logged, event: ev.ApprovalRequested) -> None:  # noqa: ARG002
         self._screen.line(f"    {event.tool} waits for an approval: risk {event.risk}", "yellow")
@@ -100,6 +101,11 @@ class View:
         failed = event.envelope.get("tool_executed") is not True
         shown = "\n".join(f"    {line}" for line in shortened(text, RESULT_LINES).split("\n"))
         self._screen.line(shown, "red" if failed else "dim")
+
+    def _changed(self, logged: Logged, event: ev.FilesChanged) -> None:  # noqa: ARG002
+        for line in [*shortened(readable_diff(event.patch.rstrip("\n")), RESULT_LINES).split("\n"), *event.left_out]:
+            if line:
+                self._screen.line(f"    {line}", "dim")
 
     def _condensed(self, logged: Logged, event: ev.MemoryCondensed) -> None:  # noqa: ARG002
         self._screen.line("    what is long ago was summed up", "dim")

@@ -21,6 +21,7 @@ from .language import AgentLanguage
 from .loop import Agent
 from .model.brain import Brain
 from .proof import Proof, prove
+from .recorded_changes import ChangesEnvironment
 from .repo.applying import apply
 from .repo.changes import Change, changes, diff_text
 from .repo.snapshot import Snapshot, take
@@ -45,6 +46,7 @@ class Job:
     ``approve`` (never, risky, always) is what is asked about on the terminal before it is carried out, by delegated agents too.
     The run ends as ``finished`` only where ``ending`` holds; ``inbox`` is what the user says meanwhile; ``mcp_urls`` are addresses
     of MCP servers that the user has named.
+    With ``record_changes`` a record of the run holds what each action has made of the files.
     """
 
     task: str
@@ -63,6 +65,7 @@ class Job:
     ending: Ending = field(default_factory=Ending)
     inbox: Inbox = field(default_factory=Inbox)
     mcp_urls: tuple[str, ...] = ()
+    record_changes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +175,8 @@ def agent_of(job: Job, environment: Environment, screen: Screen) -> Agent:
         agent.hooks.insert(0, LiveView(screen, agent.actions, name))
         for problem in problems_in(agent.environment):
             screen.line(problem, "yellow")
+        if job.record_changes:
+            agent.environment = ChangesEnvironment(agent.environment)
         if not setting.depth:
             job.ending.lay(agent, setting, job.task)
         laid_over(agent, job.approve, ask_on(screen))

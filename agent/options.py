@@ -67,6 +67,7 @@ class AgentOptions:
     check: tuple[str, ...] = ()
     result_schema: Path | None = None
     verifier: str | None = None
+    record_changes: bool = False
 
     def to_data(self) -> dict[str, Any]:
         """As JSON-ready data, for ``of_data``."""
@@ -123,7 +124,7 @@ class AgentOptions:
             task=self.task, repo=self.repo, brain=brain_for(spec, self.model, self.script, budget, replies), budget=budget,
             open_environment=self.opener(kept, spec.image, servers), spec=spec, hub=hub, inputs=inputs,
             language=None if self.language is None else language_of(self.language, {}), apply=self.apply,
-            agents_md=self.agents_md, approve=self.approve, mcp_urls=servers.urls,
+            agents_md=self.agents_md, approve=self.approve, mcp_urls=servers.urls, record_changes=self.record_changes,
             ending=ending,
         )  # fmt: skip
 

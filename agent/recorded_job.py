@@ -52,7 +52,7 @@ def carry_out_recorded(options: AgentOptions, log: EventLog, screen: Screen) -> 
         except BaseException as error:
             if not _has_end(log, writer.run):
                 _note_failure(writer, error)
-                forget_files(log, writer.run)
+                writer.forget()
             raise
 
 
@@ -206,17 +206,12 @@ def _found_again(repo: Path | None, before: Path, known: RunRecord) -> Snapshot:
     return Snapshot(repo or before, before, Rules(repo if repo is not None and repo.is_dir() else before), states_under(before))
 
 
-def forget_files(log: EventLog, run: str) -> None:
-    """Remove what is kept beside the log for a run that can be resumed."""
-    shutil.rmtree(log.folder(run), ignore_errors=True)
-
-
 def _tidy(writer: RunWriter) -> None:
     """Remove the files of a run, but what was said to one that may go on."""
     with contextlib.suppress(SandboxError):
         if waiting(mailbox_of(writer.log, writer.run)) and record_of(writer.log, writer.run).status in GOES_ON:
             return
-    forget_files(writer.log, writer.run)
+    writer.forget()
 
 
 def _has_end(log: EventLog, run: str) -> bool:

@@ -4,11 +4,13 @@ elsewhere.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
+from sandbox.envelope import jsonable
 from sandbox.invisible import made_visible
 
 from .hooks import Hooks, Step
@@ -22,11 +24,11 @@ if TYPE_CHECKING:
 
 RESULT_LINES = 12
 LINE_CHARS = 200
+OTHER_CHARS = 60
 # They could move the cursor or retitle the terminal.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f]")
 # Escape sequences go whole: without their first character the rest of them would be shown as text.
 _SEQUENCE = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[@-Z\\\\^_])")
-_MAIN_ARGUMENTS = ("command", "path", "pattern", "url", "id", "source", "thought", "summary")
 
 
 def clean(text: str) -> str:
@@ -69,7 +71,7 @@ class Screen:
             self.stream.flush()
             return
         styles = {"+": "green", "-": "red", "@": "cyan", "d": "bold"}
-        for line in text.splitlines():
+        for line in text.removesuffix("\n").split("\n"):
             self.line(line, styles.get(line[:1], ""))
 
 
@@ -87,7 +89,9 @@ class LiveView(Hooks):
         mark = f"{self.name} {step.number}".strip()
         self.screen.line(f"\n[{mark}] {shortened(thought, 6)}".rstrip(), "bold")
         if step.tool is not None:
-            self.screen.line(f"  → {step.tool} {main_argument(step.args)}".rstrip(), "cyan")
+            action = self.registry.get_action(step.tool)
+            shown = main_argument(step.args, None if action is None else action.parameters)
+            self.screen.line(f"  → {step.tool} {shown}".rstrip(), "cyan")
 
     def on_result(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
         """Show the answer, cut to a few lines."""
@@ -113,12 +117,43 @@ def thought_of(response: Any) -> str:
         return ""
 
 
-def main_argument(args: Any) -> str:
-    """The one argument that says most about a call."""
-    if not isinstance(args, dict):
-        return ""
-    name = next((n for n in _MAIN_ARGUMENTS if n in args), None)
-    return "" if name is None else shortened(str(args[name]), 3).replace("\n", "\n      ")
+def main_argument(args: Any, parameters: Mapping[str, Any] | None = None) -> str:
+    """What says most about a call, in a few lines: the argument that the action declares first, of those that must be given if
+    any must; then the others by their names, in short. ``parameters`` is the action's schema; without one all go by their names,
+    unless there is but one.
+    """
+    if not isinstance(args, Mapping) or not args:
+        return "" if args is None or isinstance(args, Mapping) else shortened(_value(args), 3)
+    names = _in_order(args, parameters or {})
+    bare = parameters is not None or len(names) == 1
+    main = shortened(_value(args[names[0]]), 3).replace("\n", "\n      ") if bare else ""
+    others = " ".join(f"{name}={_short(args[name])}" for name in (names[1:] if bare else names))
+    return f"{main} {others if len(others) <= LINE_CHARS else f'{others[:LINE_CHARS]}…'}".strip()
+
+
+def declared(tool: str) -> Mapping[str, Any] | None:
+    """The schema of an operation's arguments; None for an action that is none: the log does not keep theirs."""
+    from sandbox.operations import OPERATIONS, schema_of
+
+    return schema_of(OPERATIONS[tool]) if tool in OPERATIONS else None
+
+
+def _in_order(args: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[str]:
+    """The names of the arguments as they are declared, needed ones first; then those that are not declared."""
+    declared = parameters.get("properties")
+    needed = parameters.get("required")
+    known = list(declared) if isinstance(declared, Mapping) else []
+    first = [name for name in known if isinstance(needed, list | tuple) and name in needed]
+    return [name for name in dict.fromkeys([*first, *known, *map(str, args)]) if name in args]
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(jsonable(value), ensure_ascii=False)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(jsonable(value), ensure_ascii=False)
+    return text if len(text) <= OTHER_CHARS else f"{text[:OTHER_CHARS]}…"
 
 
 def files(some: Collection[object]) -> str:

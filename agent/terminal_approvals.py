@@ -9,15 +9,16 @@ from typing import Any
 
 from sandbox.envelope import jsonable
 
+from . import lineage
 from .approvals import Answer, ApprovalPolicy, ApprovalRequest, ApprovingEnvironment, Ask
 from .loop import Agent
 from .recorded import RecordedEnvironment
 from .risk import Risk
-from .show import Screen, main_argument
+from .show import Screen, declared, main_argument
 from .typed import read_line
 
 WORDS = {"approve": "a", "session": "s", "edit": "e", "reject": "r", "later": "l"}
-CHOICES = "[a]pprove, approve for the [s]ession, [e]dit, [r]eject, [l]ater (pauses the run)"
+CHOICES = "[a]pprove this call, all of {tool} up to risk {risk} in this [s]ession, [e]dit, [r]eject, [l]ater (pauses the run)"
 
 
 def laid_over(agent: Agent, approve: str, ask: Ask | None) -> None:
@@ -58,14 +59,17 @@ def ask_user_on(screen: Screen, read: Callable[[], str] | None = None) -> Callab
 
 
 def _ask(screen: Screen, read: Callable[[], str], request: ApprovalRequest) -> Answer:
-    screen.line(f"\nto be approved: {request.tool} {main_argument(dict(request.args))}", "bold yellow")
+    here = lineage.current()
+    whose = f" (of the agent {here.agent})" if here is not None and here.depth else ""
+    call = main_argument(request.args, declared(request.tool))
+    screen.line(f"\nto be approved{whose}: {request.tool} {call}", "bold yellow")
     screen.line(json.dumps(jsonable(request.args), ensure_ascii=False, indent=2), "dim")
     why = f": {', '.join(request.rating.reasons)}" if request.rating.reasons else ""
     screen.line(f"risk {request.rating.risk.name}{why}", "yellow")
     if request.problem:
         screen.line(f"these arguments do not fit: {request.problem}", "red")
     while True:
-        screen.line(CHOICES)
+        screen.line(CHOICES.format(tool=request.tool, risk=request.rating.risk.name))
         said = read()
         word = said.strip().lower()
         choice = word if len(word) < 2 else WORDS.get(word, "?")

@@ -19,7 +19,6 @@ from agent.budget import Budget
 from agent.kits import problems_in
 from agent.loop import Agent
 from agent.model.brain import Brain
-from agent.recorded_job import forget_files
 from agent.repo.changes import changes, diff_text
 from agent.repo.snapshot import Snapshot, take
 from agent.resuming import begin
@@ -184,7 +183,7 @@ class Trial:
             begin(agent, writer, self.task.task, name=self.parts.agent, options=options)
             laid_over(agent, self.parts.approve, None)
             yield
-        forget_files(log, self._recorded)  # the run cannot be resumed: the task is done again
+            writer.forget()  # the run cannot be resumed: the task is done again
 
     def _keep_diff(self, sandbox: Environment, snapshot: Snapshot, after: Path) -> None:
         answer = sandbox.download(".", after)

@@ -1,10 +1,10 @@
 """The event log: what happened in runs, kept so that it can be proven, shown, and gone on from."""
 
-from .log import EventLog, Logged, RunWriter, default_path
+from .log import EventLog, Logged, RunWriter, default_path, existing
 from .reading import RunRecord, StepRecord, record_of
 from .verify import Flaw, Verdict, verify, verify_all
 
 __all__ = [
-    "EventLog", "Flaw", "Logged", "RunRecord", "RunWriter", "StepRecord", "Verdict", "default_path", "record_of", "verify",
-    "verify_all",
+    "EventLog", "Flaw", "Logged", "RunRecord", "RunWriter", "StepRecord", "Verdict", "default_path", "existing", "record_of",
+    "verify", "verify_all",
 ]  # fmt: skip

@@ -6,6 +6,8 @@ import fcntl
 import json
 import os
 import secrets
+import shlex
+import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,7 +110,7 @@ class EventLog:
         """Remove a run and those that are parts of it; a tombstone stays. Raises SandboxError ``run_not_found``."""
         head = self.head(run)
         if head is None:
-            raise not_found(run)
+            raise not_found(run, log=self.path)
         for child in self.children(run):
             self.remove(child)
         with self._lock, translated(self.path), writing(self._database, durable=True):
@@ -152,12 +154,12 @@ class EventLog:
             newest = self.runs()
             if beginning and newest:
                 return newest[0]
-            raise not_found(beginning)
+            raise not_found(beginning, log=self.path, empty=not newest)
         pattern = beginning.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%"
         rows = self._rows("SELECT run FROM events WHERE id = 1 AND run LIKE ? ESCAPE '!' LIMIT 3", (pattern,))
         exact = [row[0] for row in rows if row[0] == beginning]
         if not exact and len(rows) != 1:
-            raise not_found(beginning, [str(row[0]) for row in rows])
+            raise not_found(beginning, [str(row[0]) for row in rows], log=self.path, empty=not self.runs())
         return str((exact or rows[0])[0])
 
     def logged(self, run: str, after: int = 0) -> Iterator[Logged]:
@@ -231,26 +233,61 @@ class RunWriter:
 
     def __init__(self, log: EventLog, run: str, parent: str | None = None) -> None:
         self.log, self.run, self.parent = log, run, parent
+        self._lock = log.folder(run) / "lock"
         with translated(log.path):
-            self._held = os.open(log.folder(run) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._held)
-            raise SandboxError(
-                ErrorCode.run_in_use,
-                f"The run {run} is going on in another process.",
-                "Wait for it, or end that process.",
-            ) from None
+            self._held = self._taken()
+
+    def _taken(self) -> int:
+        while True:
+            self.log.folder(self.run)
+            try:
+                held = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                continue  # whoever had the run removed the folder this moment
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(held, self._lock):
+                    return held
+            except BlockingIOError:
+                os.close(held)
+                raise SandboxError(
+                    ErrorCode.run_in_use,
+                    f"The run {self.run} is going on in another process.",
+                    "Wait for it, or end that process.",
+                ) from None
+            os.close(held)  # it was removed before we had it: who comes next would make another, and hold the run, too
 
     def append(self, *events: Event) -> int:
         """See ``EventLog.append``."""
         return self.log.append(self.run, events, self.parent)
 
+    def forget(self) -> None:
+        """Remove what is kept beside the log for this run and its parts: it is not gone on with. The run stays held."""
+        for path in self.log.folder(self.run).iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path != self._lock:
+                path.unlink(missing_ok=True)
+        for part in self.log.children(self.run):
+            try:
+                with RunWriter(self.log, part) as writer:
+                    writer.forget()
+            except SandboxError as error:
+                if error.code is not ErrorCode.run_in_use:
+                    raise
+
     def close(self) -> None:
-        """Let go of the run; may be called more than once."""
+        """Let go of the run; may be called more than once. Its folder goes if nothing is kept in it."""
         held, self._held = self._held, -1
-        if held >= 0:
+        if held < 0:
+            return
+        try:
+            if _is_at(held, self._lock) and list(self._lock.parent.iterdir()) == [self._lock]:
+                self._lock.unlink()  # while it is held: see _taken
+                self._lock.parent.rmdir()
+        except OSError:
+            pass  # somebody is about to take it, or it is not ours any more
+        finally:
             os.close(held)
 
     def __enter__(self) -> Self:
@@ -258,6 +295,26 @@ class RunWriter:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the file at ``path`` is the one that is open."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def existing(path: Path | None) -> EventLog:
+    """The log at ``path``, or the usual one; none is made. Raises SandboxError ``log_unusable``."""
+    path = path or default_path()
+    if not path.exists():
+        raise SandboxError(
+            ErrorCode.log_unusable,
+            f"There is no event log {path}.",
+            "gamebox agent makes it with the first run that it records. Name another with --log FILE.",
+        )
+    return EventLog(path)
 
 
 def new_run() -> str:
@@ -275,11 +332,14 @@ def _step_in(data: str) -> int:
     return step if isinstance(step, int) else 0
 
 
-def not_found(run: str, several: Sequence[str] = ()) -> SandboxError:
+def not_found(run: str, several: Sequence[str] = (), *, log: Path, empty: bool = False) -> SandboxError:
     """The error for a run that is not in the log, or may be any of ``several``."""
+    there = "gamebox runs ls" if log == default_path() else f"gamebox runs ls --log {shlex.quote(str(log))}"
     if several:
         message = f"The run {run[:80]!r} may be any of {', '.join(several)}{' ...' if len(several) > 2 else ''}."
-        return SandboxError(ErrorCode.run_not_found, message, "Give more of its id.")
-    return SandboxError(
-        ErrorCode.run_not_found, f"There is no run {run[:80]!r} in the log.", "See those there are: gamebox runs ls."
-    )
+        return SandboxError(ErrorCode.run_not_found, message, f"Give more of its id. See those there are: {there}.")
+    if empty:
+        hint = "gamebox agent records its run there, unless it is told --no-log. Another log is named with --log FILE."
+        return SandboxError(ErrorCode.run_not_found, f"No run is recorded in the log {log}.", hint)
+    message = f"There is no run {run[:80]!r} in the log {log}."
+    return SandboxError(ErrorCode.run_not_found, message, f"See those there are: {there}.")

@@ -28,6 +28,7 @@ class StepRecord:
     answered: ev.ApprovalAnswered | None = None
     started: ev.ActionStarted | None = None
     executed: ev.ActionExecuted | None = None
+    changed: ev.FilesChanged | None = None
     ended: bool = False
     notices: list[Any] | None = None
     usage: Usage = field(default_factory=Usage)
@@ -241,6 +242,10 @@ def _executed(record: RunRecord, event: ev.ActionExecuted, _: Logged) -> None:
     record.steps[-1].executed = event
 
 
+def _files(record: RunRecord, event: ev.FilesChanged, _: Logged) -> None:
+    record.steps[-1].changed = event
+
+
 def _changed(record: RunRecord, event: ev.StateChanged, _: Logged) -> None:
     record.kits[event.kit] = event.state
 
@@ -283,6 +288,6 @@ def _use(record: RunRecord, step: StepRecord, usage: Mapping[str, Any]) -> None:
 _FOLDS: Mapping[type[ev.Event], Callable[[RunRecord, Any, Logged], None]] = {
     ev.RunBegan: _began, ev.RunResumed: _resumed, ev.MessageAdded: _message, ev.UserSpoke: _spoke, ev.StepBegan: _step_began,
     ev.ActionDecided: _decided, ev.ApprovalRequested: _requested, ev.ApprovalAnswered: _answered, ev.ActionStarted: _started,
-    ev.ActionExecuted: _executed, ev.StateChanged: _changed, ev.MemoryCondensed: _condensed, ev.StepEnded: _step_ended,
-    ev.ConnectionClosed: _connection, ev.RunEnded: _ended,
+    ev.FilesChanged: _files, ev.ActionExecuted: _executed, ev.StateChanged: _changed, ev.MemoryCondensed: _condensed,
+    ev.StepEnded: _step_ended, ev.ConnectionClosed: _connection, ev.RunEnded: _ended,
 }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 from agent.budget import Usage
 from sandbox.envelope import jsonable
 
-from .recorded import Recorded, RecordedStep, child_of
+from .recorded import Recorded, RecordedStep, parts_of
 from .wording import answer_text
 
 VERSION = "ATIF-v1.7"
@@ -18,7 +18,9 @@ VERSION = "ATIF-v1.7"
 def atif(run: Recorded, version: str) -> dict[str, Any]:
     """The trajectory as JSON-ready data; ``version`` is that of the program. Delegated runs are embedded in it."""
     children = [(each, f"{run.run or 'run'}/{number}") for number, each in enumerate(run.children, 1)]
-    steps = [_task(run), *(_step(run, step, children) for step in run.steps)]
+    idents = {id(each): ident for each, ident in children}
+    begun = {number: [idents[id(each)] for each in parts] for number, parts in parts_of(run).items()}
+    steps = [_task(run), *(_step(step, begun.get(step.number, [])) for step in run.steps)]
     final = {
         **_tokens(run.usage),
         "total_steps": len(steps),
@@ -41,7 +43,7 @@ def _task(run: Recorded) -> dict[str, Any]:
     return _present({"source": "user", "message": run.task, "timestamp": _time(run.began)})
 
 
-def _step(run: Recorded, step: RecordedStep, children: list[tuple[Recorded, str]]) -> dict[str, Any]:
+def _step(step: RecordedStep, begun: list[str]) -> dict[str, Any]:
     call = f"call_{step.number}"
     data: dict[str, Any] = {"timestamp": _time(step.at), "source": "agent", "message": step.thought}
     if step.tool is not None:
@@ -50,14 +52,12 @@ def _step(run: Recorded, step: RecordedStep, children: list[tuple[Recorded, str]
             {"tool_call_id": call, "function_name": step.tool or "unnamed", "arguments": jsonable(arguments)}
         ]
     if step.envelope is not None:
-        child = child_of(run, step)
-        ident = next((name for each, name in children if each is child), None)
         data["observation"] = {
             "results": [
                 _present({
                     "source_call_id": call if step.tool is not None else None,
                     "content": answer_text(step),
-                    "subagent_trajectory_ref": [{"trajectory_id": ident}] if ident is not None else None,
+                    "subagent_trajectory_ref": [{"trajectory_id": ident} for ident in begun] or None,
                     "extra": {"envelope": jsonable(step.envelope)},
                 })
             ]

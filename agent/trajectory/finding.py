@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from agent.model.scripted import ScriptedModel
 from agent.registry import ActionRegistry
 from agent.tools import standard_registry
 from sandbox.environment import Environment
+from sandbox.errors import ErrorCode, SandboxError
 
 from .reading import from_file, of_record
 from .recorded import RecordedRun
@@ -19,12 +21,30 @@ from .replaying import Equip
 
 def find(run: str, log: Path | None = None) -> RecordedRun:
     """The run of a file of that name, or of that id in the event log. Raises SandboxError."""
-    if Path(run).is_file():
-        return from_file(Path(run))
-    from agent.store import EventLog, record_of
+    path = _file(run)
+    if path is not None:
+        return from_file(path)
+    from agent.store import existing, record_of
 
-    with EventLog(log) as events:
+    with existing(log) as events:
         return of_record(record_of(events, run), lambda ident: record_of(events, ident))
+
+
+def _file(run: str) -> Path | None:
+    """The file that is meant; None for what is the id of a run. Raises SandboxError where it is meant and not there."""
+    try:
+        found = Path(run).is_file()
+    except OSError:  # longer than a name can be
+        found = False
+    if found:
+        return Path(run)
+    if os.sep in run or run.endswith(".json"):
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"There is no file {run[:300]}.",
+            "Give a file that gamebox runs export --format json wrote, or the id of a run: see gamebox runs ls.",
+        )
+    return None
 
 
 def equip_from(hub: Hub) -> Equip:

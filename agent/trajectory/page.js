@@ -4,6 +4,8 @@ const steps = [...document.querySelectorAll("article")];
 const find = document.getElementById("find");
 const count = document.getElementById("count");
 let here = -1;
+let texts = null;  // of the steps, in small letters: made when they are first searched
+let waiting = 0;
 
 function shown() {
   return steps.filter((step) => !step.hidden);
@@ -22,7 +24,8 @@ function go(to) {
 
 function search() {
   const wanted = find.value.toLowerCase();
-  for (const step of steps) step.hidden = wanted !== "" && !step.textContent.toLowerCase().includes(wanted);
+  if (texts === null) texts = steps.map((step) => step.textContent.toLowerCase());
+  steps.forEach((step, at) => { step.hidden = wanted !== "" && !texts[at].includes(wanted); });
   count.textContent = wanted === "" ? "" : shown().length + " of " + steps.length;
 }
 
@@ -33,7 +36,11 @@ function fold(all) {
   for (const part of parts) part.open = open;
 }
 
-find.addEventListener("input", search);
+find.addEventListener("input", () => {
+  clearTimeout(waiting);
+  if (steps.length > 500) waiting = setTimeout(search, 150);  // not with each key: that is slow
+  else search();
+});
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.target === find) {

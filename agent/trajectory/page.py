@@ -12,23 +12,26 @@ from functools import cache
 from importlib.resources import files
 
 from sandbox.envelope import jsonable
-from sandbox.invisible import made_visible
+from sandbox.invisible import count_invisible, made_visible
 
-from .recorded import Recorded, RecordedStep, child_of, money
-from .wording import answer_text, exit_code, summary
+from .cutting import MOST_CHARS, bounded, cut
+from .recorded import Recorded, RecordedStep, money, parts_of
+from .wording import answer_text, exit_code, readable_diff, summary
 
-# Lines and characters that stand open; what is longer is folded. Of a text of more than MOST_CHARS the middle is left out.
+# Lines and characters that stand open; what is longer is folded.
 OPEN_LINES = 20
 OPEN_CHARS = 4000
-MOST_CHARS = 400_000
+# Characters of a text that are set apart since nobody would see them; of more a browser makes a minute's work.
+MOST_ODD = 2000
 _HUNK = re.compile(r"^@@ -\d+(,\d+)? \+\d+(,\d+)? @@", re.MULTILINE)
 # The argument that stands for the whole call, by tool; others are shown as JSON.
-_MAIN = {"run": "command", "run_ipython": "code", "think": "thought"}
+_MAIN = {"run": "command", "ipython": "code", "think": "thought"}
 
 
 def page(run: Recorded) -> str:
     """The page. It runs no script but its own, known by its hash, and may load nothing: its policy says so to the browser."""
-    css, js = _part("page.css"), _part("page.js")
+    run = bounded(run)
+    css, js = _file("page.css"), _file("page.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(js)}'; base-uri 'none'; form-action 'none'"
     )
@@ -63,16 +66,17 @@ def _end(run: Recorded) -> str:
 
 
 def _steps(run: Recorded, prefix: str) -> Iterator[str]:
+    parts = parts_of(run)
     for step in run.steps:
-        child = child_of(run, step)
-        inner = (
-            ""
-            if child is None
-            else f"<details open><summary>{_text(child.agent, 100)}: {_text(child.task, 300)}</summary>"
-        )
-        if child is not None:
-            inner += "".join(_steps(child, f"{prefix}{step.number}.")) + "</details>"
-        yield _step(step, prefix, inner)
+        yield _step(step, prefix, "".join(_part(part, f"{prefix}{step.number}.") for part in parts.get(step.number, ())))
+    for number, part in enumerate(parts.get(None, ()), 1):
+        yield _part(part, f"{prefix}part{number}.")
+
+
+def _part(part: Recorded, prefix: str) -> str:
+    """A run that another began: its steps, folded together."""
+    told = f"{_text(part.agent, 100)}: {_text(part.task, 300)} ({_text(part.status or 'not ended', 40)})"
+    return f"<details open><summary>{told}</summary>{''.join(_steps(part, prefix))}</details>"
 
 
 def _step(step: RecordedStep, prefix: str, inner: str) -> str:
@@ -82,7 +86,7 @@ def _step(step: RecordedStep, prefix: str, inner: str) -> str:
     tool = _text(step.tool or "no action", 100)
     return (
         f'<article id="step-{number}" class="step{failed}"><div class="head"><span>{number}</span><span class="tool">{tool}</span>'
-        f'<span class="spent">{_spent(step)}</span></div>\n{thought}{_call(step)}{inner}{_answer(step)}</article>\n'
+        f'<span class="spent">{_spent(step)}</span></div>\n{thought}{_call(step)}{inner}{_answer(step)}{_changes(step)}</article>\n'
     )
 
 
@@ -119,13 +123,20 @@ def _answer(step: RecordedStep) -> str:
     )
 
 
+def _changes(step: RecordedStep) -> str:
+    """What the step has made of the files, where that was recorded."""
+    if not step.changes:
+        return ""
+    return f'<p class="label">what it changed</p>{_block(readable_diff(step.changes), "changes", as_diff=True)}'
+
+
 def _marked(sign: str, text: str) -> str:
     return "\n".join(f"{sign}{line}" for line in text.split("\n"))
 
 
 def _block(text: str, kind: str, *, as_diff: bool = False) -> str:
     """A text, folded where it is long."""
-    body = _diff(_cut(text, MOST_CHARS)) if as_diff else _text(text)
+    body = _diff(cut(text, MOST_CHARS)) if as_diff else _text(text)
     pre = f'<pre class="{kind}">{body}</pre>'
     lines = text.count("\n") + 1
     if lines <= OPEN_LINES and len(text) <= OPEN_CHARS:
@@ -146,14 +157,8 @@ def _diff(text: str) -> str:
 
 def _text(text: str, most: int = MOST_CHARS) -> str:
     """``text`` for the page: escaped, and what cannot be seen made visible."""
-    return made_visible(html.escape(_cut(text, most)), '<span class="odd">{}</span>')
-
-
-def _cut(text: str, most: int) -> str:
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return f"{text[:half]} […{len(text) - 2 * half} characters left out…] {text[-half:]}"
+    shown = html.escape(cut(text, most))
+    return made_visible(shown, '<span class="odd">{}</span>' if count_invisible(shown) <= MOST_ODD else "{} ")
 
 
 def _seconds(seconds: float) -> str:
@@ -161,7 +166,7 @@ def _seconds(seconds: float) -> str:
 
 
 @cache
-def _part(name: str) -> str:
+def _file(name: str) -> str:
     return files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agent.budget import Usage
+from agent.events import ActionStarted, FilesChanged
 from agent.run import AgentRun
 from agent.show import thought_of
 from sandbox.envelope import jsonable, now
@@ -28,6 +29,8 @@ class LoggedStep(Protocol):
     at: str
     usage: Usage
     seconds: float
+    started: ActionStarted | None
+    changed: FilesChanged | None
 
     @property
     def tool(self) -> str | None: ...
@@ -92,6 +95,8 @@ def of_record(record: LoggedRun, child: Callable[[str], LoggedRun], depth: int =
             envelope=s.envelope,
             usage=s.usage,
             seconds=s.seconds,
+            carried=None if s.started is None or s.started.args == s.args else jsonable(s.started.args),
+            changes=_changes(s.changed),
         )
         for s in record.steps
     )
@@ -101,6 +106,14 @@ def of_record(record: LoggedRun, child: Callable[[str], LoggedRun], depth: int =
         began=record.began, status=record.status, reason=record.reason, result=record.result, usage=record.usage,
         seconds=record.seconds, steps=steps, children=tuple(of_record(each, child, depth + 1) for each in inner),
     )  # fmt: skip
+
+
+def _changes(event: FilesChanged | None) -> str:
+    if event is None:
+        return ""
+    return "\n".join([event.patch.rstrip("\n"), *(f"[not in this diff: {each}]" for each in event.left_out)]).strip(
+        "\n"
+    )
 
 
 def from_file(path: Path) -> RecordedRun:
@@ -141,7 +154,8 @@ def _step(data: Any) -> RecordedStep:
     return RecordedStep(
         number=int(data["number"]), at=_text(data["at"]), thought=_text(data["thought"]),
         tool=None if data["tool"] is None else _text(data["tool"]), args=data["args"], envelope=envelope,
-        usage=None if usage is None else _usage(usage), seconds=float(data["seconds"]),
+        usage=None if usage is None else _usage(usage), seconds=float(data["seconds"]), carried=data.get("carried"),
+        changes=_text(data.get("changes", "")),
     )  # fmt: skip
 
 

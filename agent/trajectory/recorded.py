@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from agent.budget import Usage
+from agent.placing import placed
 from sandbox.envelope import jsonable
 
 FORMAT = "gamebox-run-1"
@@ -15,7 +16,9 @@ FORMAT = "gamebox-run-1"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStep:
     """One step. ``at`` is ISO 8601 or ""; ``tool`` is None where no action could be read; ``envelope`` is None where the step
-    was cut off; ``usage`` is None where it is not known for the step alone.
+    was cut off; ``usage`` is None where it is not known for the step alone. ``carried`` are the arguments that were carried out,
+    where they are not those of the decision: somebody changed them before they approved. ``changes`` is a diff of what the step has
+    made of the files, where that was recorded.
     """
 
     number: int
@@ -26,6 +29,8 @@ class RecordedStep:
     envelope: Mapping[str, Any] | None = None
     usage: Usage | None = None
     seconds: float = 0.0
+    carried: Any = None
+    changes: str = ""
 
     @property
     def executed(self) -> bool:
@@ -106,13 +111,6 @@ def money(run: Recorded) -> float | None:
     return None if run.usage.unpriced_calls else run.usage.cost_usd
 
 
-def child_of(run: Recorded, step: RecordedStep) -> Recorded | None:
-    """The run that a step of ``run`` delegated to: the children are in the order of the steps that began them."""
-    begun = [each.number for each in run.steps if is_delegation(each)]
-    place = begun.index(step.number) if step.number in begun else len(run.children)
-    return run.children[place] if place < len(run.children) else None
-
-
-def is_delegation(step: RecordedStep) -> bool:
-    """Whether the step began another run."""
-    return step.tool == "delegate" and step.envelope is not None and step.envelope.get("code") != "invalid_arguments"
+def parts_of(run: Recorded) -> Mapping[int | None, Sequence[Recorded]]:
+    """The parts of a run by the step that began them; under None those of which that is not known."""
+    return placed(run.steps, run.children)

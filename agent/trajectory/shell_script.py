@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from agent.show import clean
 
-from .recorded import Recorded, RecordedStep, child_of
+from .recorded import Recorded, RecordedStep, parts_of
 from .wording import summary
 
 _HEAD = """\
@@ -40,6 +40,8 @@ _ONLY_READ = frozenset(
     {"read", "list", "search", "logs", "browse", "usage", "processes", "screen", "think", "finish", "wait_for"}
 )
 
+_ON_A_PATH = frozenset({"write", "edit", "make_dir", "delete"})
+
 
 def shell_script(run: Recorded) -> str:
     """The script, for bash; ``edit`` needs python3. What it cannot do again is said in comments, and how much that is on top."""
@@ -59,17 +61,20 @@ def shell_script(run: Recorded) -> str:
 
 
 def _steps(run: Recorded) -> Iterator[tuple[str, bool]]:
+    parts = parts_of(run)
     for step in run.steps:
-        child = child_of(run, step)
-        lines = _lines(step) if child is None else [_comment("what the other agent did:")]
+        begun = parts.get(step.number, ())
+        lines = [_comment("what the other agent did:")] if begun and step.tool == "delegate" else _lines(step)
         told = [
             _comment(f"--- step {step.number} {step.thought}".rstrip()),
             *(lines or [_comment(f"NOT IN HERE: {_short(step)}")]),
             "",
         ]
         yield "\n".join(told), lines is not None
-        if child is not None:
-            yield from _steps(child)
+        for part in begun:
+            yield from _steps(part)
+    for part in parts.get(None, ()):
+        yield from _steps(part)
 
 
 def _lines(step: RecordedStep) -> list[str] | None:
@@ -80,12 +85,19 @@ def _lines(step: RecordedStep) -> list[str] | None:
         return _command(step)
     if not step.executed:
         return [_comment(f"{_short(step)} failed, and changed nothing")] if _no_effect(step) else None
+    return _changed_again(step)
+
+
+def _changed_again(step: RecordedStep) -> list[str] | None:
+    """What changes files as the step did."""
+    if step.tool in _ON_A_PATH and not step.argument("path"):
+        return None  # of another tool that is called so
     path = shlex.quote(_dashed(step.argument("path")))
     match step.tool:
         case "write":
             return [f'mkdir -p -- "$(dirname -- {path})"', _written(path, step.argument("content"))]
         case "edit":
-            how = "all" if step.args.get("replace_all") else "once"
+            how = "all" if isinstance(step.args, dict) and step.args.get("replace_all") else "once"
             return [
                 f"edit {path} {shlex.quote(step.argument('old_text'))} {shlex.quote(step.argument('new_text'))} {how}"
             ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from agent.envelopes import text_of
 from sandbox.operations import OPERATIONS
@@ -12,11 +13,31 @@ from .recorded import RecordedStep
 
 
 def answer_text(step: RecordedStep) -> str:
-    """The envelope in the words that a model is shown, without escape sequences."""
+    """The envelope of a step in the words that a model is shown, without escape sequences."""
     if step.envelope is None:
         return "(the run was cut off before it was answered)"
-    kind = OPERATIONS.get(step.tool or "")
-    return plain(text_of(step.envelope, None if kind is None else kind.result))
+    return answer_of(step.tool, step.envelope)
+
+
+def answer_of(tool: str | None, envelope: Mapping[str, Any]) -> str:
+    """The same of any envelope."""
+    kind = OPERATIONS.get(tool or "")
+    return plain(text_of(envelope, None if kind is None else kind.result))
+
+
+def readable_diff(patch: str) -> str:
+    """A diff in git's form as a person reads it: without the hashes of contents, and of a binary file only that it is one."""
+    lines, binary, in_hunk = [], False, False
+    for line in patch.split("\n"):
+        if line.startswith("diff --git "):
+            binary = in_hunk = False
+        in_hunk = in_hunk or line.startswith("@@ ")
+        if line == "GIT binary patch" and not in_hunk:
+            binary = True
+            lines.append("(a binary file)")
+        elif not binary and (in_hunk or not line.startswith("index ")):
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def exit_code(step: RecordedStep) -> int | None:

@@ -296,6 +296,17 @@ def test_what_is_shown(recorded: str, log: Path) -> None:
     gamebox("runs", "verify", recorded, "--head", f"1:{'0' * 64}", code=1)
 
 
+@pytest.mark.engine
+def test_a_run_that_delegated_leaves_nothing(log: Path) -> None:
+    gamebox("agent", "--agent", "dummy", "see whether it works")
+    assert list((log.parent / "runs.db.files").iterdir()) == []
+    told = json.loads(gamebox("runs", "show", "last", "--json").stdout)
+    (part,) = told["parts"]
+    assert [part["run"]] in [step["parts"] for step in told["steps"]]
+    gamebox("runs", "rm", "last")
+    assert list((log.parent / "runs.db.files").iterdir()) == []
+
+
 def test_a_changed_log_is_found(recorded: str, log: Path) -> None:
     import sqlite3
 

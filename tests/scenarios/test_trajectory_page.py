@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,7 @@ from agent.trajectory.page import page
 
 from .browser import PROGRAM, browser
 
+GAMEBOX = (sys.executable, "-c", "from agent.cli import main; main()")
 HOSTILE = (
     "</pre></details><script>window.owned=1</script><img src=x onerror='window.owned=1'>"
     "<style>body{display:none}</style>&lt;\u202egnp.exe\x1b]0;title\x07"
@@ -110,3 +115,67 @@ def test_a_page_in_a_browser(tmp_path: Path) -> None:
         seen.value(put_in)
         assert seen.value("window.owned") is None
         assert any("Content Security Policy" in str(e) for e in seen.events)
+
+
+def test_a_page_of_ten_thousand_steps(tmp_path: Path) -> None:
+    """It is there, is gone through and is searched; with ten megabyte-long lines among them."""
+    steps = [
+        RecordedStep(number=n, tool="run", thought="think", args={"command": "ls"}, envelope=answered(f"line {n}\n" * 40))
+        for n in range(1, 10_001)
+    ]
+    for n in range(1000, 10_001, 1000):
+        steps[n - 1] = RecordedStep(number=n, tool="run", args={"command": "y" * 5_000_000}, envelope=answered(HOSTILE * 40_000))
+    written = tmp_path / "run.html"
+    written.write_text(page(RecordedRun(run="r1", task="much", steps=tuple(steps))), encoding="utf-8")
+    assert written.stat().st_size < 60_000_000
+    (tmp_path / "profile").mkdir()
+    with browser(tmp_path / "profile") as seen:
+        seen.open(written)
+        assert seen.value("document.querySelectorAll('article').length") == 10_000
+        assert seen.value("window.owned") is None
+        seen.press("j")
+        assert seen.value("document.querySelector('.here').id") == "step-1"
+        seen.press("/")
+        for key in "line 4321":
+            seen.press(key)
+        deadline = time.monotonic() + 30
+        while not seen.value("document.getElementById('count').textContent"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert seen.value("document.getElementById('count').textContent") == "1 of 10000"
+        seen.press("Escape")
+        seen.press("j")
+        assert seen.value("document.querySelector('.here').id") == "step-4321"
+        assert not [e for e in seen.events if e["method"] == "Runtime.exceptionThrown"], seen.events
+
+
+def test_what_commands_changed_is_on_the_page(tmp_path: Path) -> None:
+    """Of a run with --record-changes: as diffs, each at its step, whatever is in the files."""
+    repo, state = tmp_path / "repo", {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    repo.mkdir()
+    (repo / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    script = [
+        {"tool": "run", "args": {"command": "sed -i 's/a - b/a + b/' calc.py"}},
+        {"tool": "run", "args": {"command": "cat calc.py"}},
+        {"tool": "run", "args": {"command": "echo '</pre><script>window.owned=1</script>' > page; printf '\\0\\1' > bin"}},
+        {"tool": "finish", "args": {"summary": "done"}},
+    ]
+    (tmp_path / "steps.json").write_text(json.dumps(script))
+
+    def gamebox(*args: str) -> None:
+        done = subprocess.run([*GAMEBOX, *args], env=state, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    steps = ["--script", str(tmp_path / "steps.json"), "--repo", str(repo), "--agent", "coding", "--local"]
+    gamebox("agent", "mend it", *steps, "--record-changes")
+    gamebox("runs", "export", "last", "-o", str(tmp_path / "run.html"))
+    (tmp_path / "profile").mkdir()
+    with browser(tmp_path / "profile") as seen:
+        seen.open(tmp_path / "run.html")
+        assert seen.value("document.querySelector('#step-1 .changes .add:last-of-type').textContent") == "+    return a + b"
+        assert seen.value("document.querySelector('#step-1 .changes .del:last-of-type').textContent") != ""
+        assert seen.value("document.querySelectorAll('#step-2 .changes').length") == 0
+        told = seen.value("document.querySelector('#step-3 .changes').textContent")
+        assert "(a binary file)" in told
+        assert "+</pre><script>window.owned=1</script>" in told
+        assert seen.value("window.owned") is None

@@ -72,7 +72,7 @@ def refusal(path: Path) -> SandboxError:
 def test_every_kind_comes_back_as_it_was(log: EventLog) -> None:
     given: dict[str, Any] = {
         "task": "t", "message": {"role": "user", "content": LONG}, "text": "hello", "step": 3, "reply": {"reply": "x"},
-        "tool": "run", "args": {"a": [1, None, "é\ud800"]},
+        "tool": "run", "args": {"a": [1, None, "é\ud800"]}, "patch": "diff", "left_out": ("a: too large",),
         "envelope": {"tool_executed": False}, "kit": "plan", "state": {"open": ["$text"]},
         "connection": {"host": "example.com"}, "status": "finished", "verdict": "edit", "risk": "high", "reasons": ("one",),
     }  # fmt: skip

@@ -19,12 +19,14 @@ from agent.hub import default
 from agent.trajectory import RecordedRun, RecordedStep, from_file
 from agent.trajectory.atif import atif
 from agent.trajectory.comparing import differences
+from agent.trajectory.cutting import LEAST_CHARS, MOST_CHARS, MOST_PAGE_CHARS, bounded
 from agent.trajectory.finding import equip_from
 from agent.trajectory.mini import mini
-from agent.trajectory.page import MOST_CHARS, page
+from agent.trajectory.page import page
 from agent.trajectory.reading import from_dict
 from agent.trajectory.replaying import replay
 from agent.trajectory.shell_script import shell_script
+from agent.trajectory.wording import readable_diff
 from sandbox import LocalEnvironment
 from sandbox.errors import SandboxError
 
@@ -81,7 +83,7 @@ def test_a_mini_trajectory_ends_and_answers_its_calls(run: RecordedRun) -> None:
     data = json.loads(json.dumps(mini(run, "1"), allow_nan=False))
     assert data["trajectory_format"] == "mini-swe-agent-1.1"
     roles = [message["role"] for message in data["messages"]]
-    assert (roles[:2], roles[-1]) == (["system", "user"], "exit")
+    assert (roles[0], roles[-1] == "exit") == ("user", run.status not in (None, "paused"))
     calls = [call["id"] for message in data["messages"] for call in message.get("tool_calls", [])]
     answered = [message["tool_call_id"] for message in data["messages"] if message["role"] == "tool"]
     assert set(answered) <= set(calls)
@@ -148,6 +150,44 @@ def test_a_huge_answer_is_folded_and_cut() -> None:
     assert len(text) < 2 * MOST_CHARS
     assert "characters left out" in text
     assert "<details><summary>" in text
+
+
+def test_a_run_that_no_browser_could_hold_is_cut_to_what_one_can() -> None:
+    def step(number: int) -> RecordedStep:
+        answer = {"result": {"output": "x" * MOST_CHARS}}
+        return RecordedStep(number=number, tool="run", thought="y" * 100, envelope=answer, carried=1)
+
+    part = RecordedRun(run="c", task="t", steps=tuple(map(step, range(200))))
+    run = RecordedRun(run="r", task="t", steps=part.steps, children=(part,))
+    shown = bounded(run)
+    assert shown == bounded(run) != run
+    for each in (shown, shown.children[0]):
+        lengths = [len(s.envelope["result"]["output"]) for s in each.steps if s.envelope]
+        assert all(LEAST_CHARS <= length <= MOST_PAGE_CHARS // 400 for length in lengths)
+        assert {(s.thought, s.carried) for s in each.steps} == {("y" * 100, 1)}
+    assert bounded(replace(run, steps=run.steps[:3], children=())) == replace(run, steps=run.steps[:3], children=())
+
+
+def test_very_many_odd_characters_are_told_without_marks() -> None:
+    step = RecordedStep(number=1, tool="run", envelope={"tool_executed": True, "result": "\u2028\ud800\u202e" * 50_000})
+    text = page(RecordedRun(run="r", task="t\u202e", steps=(step,)))
+    assert "U+2028 U+D800 U+202E" in text
+    assert '<span class="odd">U+202E</span>' in text
+    assert len(text) < 3_000_000
+    assert not re.search("[\u2028\u202e]", text)
+
+
+def test_a_diff_is_read_without_hashes_and_binary_bytes() -> None:
+    patch = (
+        "diff --git a/x b/x\nindex 12..34 100644\n--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n-index a\n+index b\n index c\n"
+        "diff --git a/y b/y\nnew file mode 100644\nindex 00..11\nGIT binary patch\nliteral 5\nzcabc\n\n"
+        "diff --git a/z b/z\nindex 0..1\n--- a/z\n+++ b/z\n@@ -1 +1 @@\n-a\u2028b\n+GIT binary patch"
+    )
+    assert readable_diff(patch).split("\n") == [
+        "diff --git a/x b/x", "--- a/x", "+++ b/x", "@@ -1 +1,2 @@", "-index a", "+index b", " index c", "diff --git a/y b/y",
+        "new file mode 100644", "(a binary file)", "diff --git a/z b/z", "--- a/z", "+++ b/z", "@@ -1 +1 @@", "-a\u2028b",
+        "+GIT binary patch",
+    ]  # fmt: skip
 
 
 def test_the_script_of_a_run_does_what_the_run_did(recorded: RecordedRun, workspace: Path, tmp_path: Path) -> None:

@@ -343,4 +343,4 @@ def test_sizes_that_are_none(text: str) -> None:
 def test_text_of_an_agent_cannot_steer_the_terminal() -> None:
     hostile = "a\x1b]0;title\x07b\x1b[2Jc\x9b31md\u202ee\rf\x00g\x1b[38;5;1mh\tä\n"
     assert clean(hostile) == "abc<U+009B>31md<U+202E>efgh\tä\n"
-    assert main_argument({"x": 1, "command": "ls"}) == "ls"
+    assert main_argument({"x": 1, "command": "ls"}) == 'x=1 command="ls"'

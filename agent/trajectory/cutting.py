@@ -1,0 +1,75 @@
+"""Runs cut so that a browser can hold the page of all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from .recorded import Recorded, RecordedRun, RecordedStep
+
+# Of a longer text the middle is left out.
+MOST_CHARS = 400_000
+# Characters of all steps together; where there are more, each text is cut to its share, but not below LEAST_CHARS.
+MOST_PAGE_CHARS = 40_000_000
+LEAST_CHARS = 2000
+
+
+def bounded(run: Recorded) -> Recorded:
+    """The run, its texts cut so that a browser can hold all of them."""
+    steps = list(_all_steps(run))
+    size = sum(
+        min(n, MOST_CHARS) for step in steps for n in _lengths([step.thought, step.args, step.envelope, step.changes])
+    )
+    if size <= MOST_PAGE_CHARS:
+        return run
+    most = max(MOST_PAGE_CHARS // (len(steps) * 2), LEAST_CHARS)
+    return _with_cut(run, most)
+
+
+def _all_steps(run: Recorded) -> Iterator[RecordedStep]:
+    yield from run.steps
+    for child in run.children:
+        yield from _all_steps(child)
+
+
+def _lengths(value: object) -> Iterator[int]:
+    if isinstance(value, str):
+        yield len(value)
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _lengths(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _lengths(each)
+
+
+def _with_cut(run: Recorded, most: int) -> Recorded:
+    def shorter(value: Any) -> Any:
+        if isinstance(value, str):
+            return cut(value, most)
+        if isinstance(value, Mapping):
+            return {name: shorter(each) for name, each in value.items()}
+        return [shorter(each) for each in value] if isinstance(value, list | tuple) else value
+
+    steps = tuple(
+        replace(
+            s,
+            thought=shorter(s.thought),
+            args=shorter(s.args),
+            envelope=shorter(s.envelope),
+            changes=shorter(s.changes),
+        )
+        for s in run.steps
+    )
+    children = tuple(_with_cut(child, most) for child in run.children)
+    known = {f.name: getattr(run, f.name) for f in fields(RecordedRun)}
+    return RecordedRun(**{**known, "steps": steps, "children": children})
+
+
+def cut(text: str, most: int) -> str:
+    """``text``, of more characters the first and the last."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} […{len(text) - 2 * half} characters left out…] {text[-half:]}"
