@@ -18,7 +18,8 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 SEND_SECONDS = 30.0
-CHUNK = 1 << 18
+# What is read at once: at first little, for there may be hundreds of these; more once that was full.
+FIRST_CHUNK, CHUNK = 1 << 14, 1 << 18
 # The kernel doubles it. A frame of connections, the longest there are, is to fit into three quarters of that at once: the engine is
 # woken once for it, and nobody has to wait for its end.
 SEND_BUFFER = 256 * 1024
@@ -45,7 +46,7 @@ class AttachStream:
         self._encrypted = isinstance(self._socket, ssl.SSLSocket)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self._socket.settimeout(SEND_SECONDS if self._encrypted else 0)
-        self._buffer = memoryview(bytearray(CHUNK))
+        self._buffer = memoryview(bytearray(FIRST_CHUNK))
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._room = select.poll()
@@ -127,7 +128,9 @@ class AttachStream:
             size = self._socket.recv_into(self._buffer)
             if not size:
                 return b""
-            if (output := self._unwrap(self._buffer[:size])) and self._output is None:
+            output = self._unwrap(self._buffer[:size])
+            self._grow(size)
+            if output and self._output is None:
                 return output
 
     def _read(self, fd: int) -> bytes | None:
@@ -143,7 +146,13 @@ class AttachStream:
                 if not (more := self._socket.recv_into(self._buffer)):
                     break
                 self._unwrap(self._buffer[:more])
-        return bytes(self._buffer[:size])
+        data = bytes(self._buffer[:size])
+        self._grow(size)
+        return data
+
+    def _grow(self, size: int) -> None:
+        if size == len(self._buffer) < CHUNK:
+            self._buffer = memoryview(bytearray(CHUNK))
 
     def close(self) -> None:
         """See ``ByteStream``."""

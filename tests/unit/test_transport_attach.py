@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.docker.stream import PIPE_BYTES, AttachStream
+from sandbox.docker.stream import CHUNK, FIRST_CHUNK, PIPE_BYTES, AttachStream
 
 
 class Attached:
@@ -238,3 +238,19 @@ def test_the_last_words_are_heard_where_the_pipe_ends_first() -> None:
         assert attach.receive(5) == b""
         assert attach.stderr == "why it ended"
         later.join()
+
+
+def test_much_is_read_at_once_only_where_much_comes() -> None:
+    with pair() as (attach, engine, _):
+        engine.sendall(piece(1, b"little"))
+        assert attach.receive(5) == b"little"
+        assert len(attach._buffer) == FIRST_CHUNK  # there may be hundreds of these
+        much = bytes(range(256)) * 500
+        sending = threading.Thread(target=engine.sendall, args=(piece(1, much),))
+        sending.start()
+        came = b""
+        while len(came) < len(much):
+            came += attach.receive(5) or b""
+        sending.join()
+        assert came == much
+        assert len(attach._buffer) == CHUNK
