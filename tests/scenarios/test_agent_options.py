@@ -28,13 +28,6 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-@pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    (tmp_path / "repo").mkdir()
-    (tmp_path / "repo/a.txt").write_text("one\n")
-    return tmp_path / "repo"
-
-
 def run(command: str) -> dict[str, Any]:
     return {"tool": "run", "args": {"command": command}}
 

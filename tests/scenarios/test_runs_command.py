@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ import pytest
 
 from agent.store import EventLog, RunRecord, record_of, verify
 from sandbox.docker.engine import connect
-from sandbox.docker.inventory import Listed, remove, sandboxes
-from tests.scripted_runs import coding
+from sandbox.docker.inventory import remove, sandboxes
+from tests.scripted_runs import coding, left_of
 
 GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
 FINISH = {"tool": "finish", "args": {"summary": "all done"}}
@@ -28,36 +28,6 @@ FINISH = {"tool": "finish", "args": {"summary": "all done"}}
 @pytest.fixture(autouse=True)
 def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    (tmp_path / "repo").mkdir()
-    (tmp_path / "repo/a.txt").write_text("one\n")
-    return tmp_path / "repo"
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "state/gamebox/runs.db"
-
-
-@pytest.fixture
-def _no_sandbox_is_left(log: Path) -> Iterator[None]:
-    yield
-    left = left_of(log)
-    for each in left:
-        remove(each, force=True)
-    assert left == []
-
-
-def left_of(log: Path) -> list[Listed]:
-    """The sandboxes of the runs in this log."""
-    if not log.exists():
-        return []
-    with EventLog(log) as events:
-        names = {f"run-{run}" for run in events.runs()}
-    return [each for each in sandboxes(connect(), every=True) if each.name in names]
 
 
 def gamebox(*args: str, code: int = 0) -> subprocess.CompletedProcess[str]:

@@ -6,15 +6,13 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.store import EventLog, record_of, verify
-from sandbox.docker.engine import connect
-from sandbox.docker.inventory import Listed, remove, sandboxes
+from tests.scripted_runs import left_of
 
 pytestmark = pytest.mark.engine
 FINISH = {"tool": "finish", "args": {"summary": "all done"}}
@@ -40,35 +38,6 @@ main()
 @pytest.fixture(autouse=True)
 def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    (tmp_path / "repo").mkdir()
-    (tmp_path / "repo/a.txt").write_text("one\n")
-    return tmp_path / "repo"
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "state/gamebox/runs.db"
-
-
-@pytest.fixture
-def _no_sandbox_is_left(log: Path) -> Iterator[None]:
-    yield
-    left = left_of(log)
-    for each in left:
-        remove(each, force=True)
-    assert left == []
-
-
-def left_of(log: Path) -> list[Listed]:
-    if not log.exists():
-        return []
-    with EventLog(log) as events:
-        names = {f"run-{run}" for run in events.runs()}
-    return [each for each in sandboxes(connect(), every=True) if each.name in names]
 
 
 def gamebox(*args: str, code: int = 0, breaking: tuple[str, str] | None = None) -> subprocess.CompletedProcess[str]:
