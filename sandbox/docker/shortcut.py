@@ -64,15 +64,17 @@ def opened(pid: int, container_id: str, inodes: list[object]) -> tuple[int, int]
         held.callback(os.close, process)
         if container_id not in Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace"):
             return None
-        pipes = []
+        pipes: list[int] = []
+        device = _device_of_pipes()
         for number, inode in zip((INPUT_FD, SHORTCUT_FD), inodes, strict=True):
             # What the guest has there is looked at before it is opened: to open a device may do something.
             pipes.append(os.open(f"/proc/{pid}/fd/{number}", os.O_PATH | os.O_CLOEXEC))
             held.callback(os.close, pipes[-1])
             state = os.fstat(pipes[-1])
-            if not stat.S_ISFIFO(state.st_mode) or state.st_ino != inode:
+            # Not a named pipe either, which may lie where only root can write.
+            if not stat.S_ISFIFO(state.st_mode) or (state.st_dev, state.st_ino) != (device, inode):
                 return None
-        if _ended(process):
+        if inodes[0] == inodes[1] or _ended(process):
             return None
         into = os.open(f"/proc/self/fd/{pipes[0]}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -80,6 +82,16 @@ def opened(pid: int, container_id: str, inodes: list[object]) -> tuple[int, int]
         except OSError:
             os.close(into)
     return None
+
+
+def _device_of_pipes() -> int:
+    """The file system that the kernel keeps pipes without a name in."""
+    read, write = os.pipe()
+    try:
+        return os.fstat(read).st_dev
+    finally:
+        os.close(read)
+        os.close(write)
 
 
 def _ended(process: int) -> bool:

@@ -13,6 +13,7 @@ import ssl
 import struct
 import threading
 import time
+import weakref
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ TURN_SECONDS = 0.2
 LAST_WORDS_SECONDS = 1.0
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2
+_shortened: weakref.WeakSet[AttachStream] = weakref.WeakSet()
 
 
 class AttachStream:
@@ -70,6 +72,7 @@ class AttachStream:
                 os.close(fd)
             else:
                 self._input = fd
+                _shortened.add(self)
 
     def offer(self, fd: int) -> None:
         """What the guest may write to instead; from ``turn`` on it is read. It becomes this stream's own."""
@@ -80,6 +83,14 @@ class AttachStream:
         self._output, self._offered = self._offered, None
         if self._output is not None:
             self._poll.register(self._output, select.POLLIN)
+
+    def part(self) -> None:
+        """Of a process that was forked from the one whose this is: hold the guest's input no longer, for its end ends the guest."""
+        if self._input is not None:
+            read, write = os.pipe()
+            os.close(read)
+            os.dup2(write, self._input, inheritable=False)  # what is sent here is an error
+            os.close(write)
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
         """See ``ByteStream``."""
@@ -119,7 +130,7 @@ class AttachStream:
 
     def receive(self, timeout_seconds: float) -> bytes | None:
         """See ``ByteStream``."""
-        while True:
+        while not self._closed:  # else who fills its pipe without end would never let go
             buffered = getattr(self._socket, "pending", lambda: 0)()  # of a TLS connection
             if not buffered and not self._poll.poll(timeout_seconds * 1000):
                 return None
@@ -132,6 +143,7 @@ class AttachStream:
             self._grow(size)
             if output and self._output is None:
                 return output
+        return b""
 
     def _read(self, fd: int) -> bytes | None:
         """What came past the engine; None where it is the engine that has something. At the end its last words are waited for."""
@@ -212,3 +224,12 @@ def _ready(fd: int, timeout_seconds: float) -> bool:
     room = select.poll()
     room.register(fd, select.POLLOUT)
     return bool(room.poll(timeout_seconds * 1000))
+
+
+def _part_all() -> None:
+    for stream in list(_shortened):
+        with contextlib.suppress(OSError):
+            stream.part()
+
+
+os.register_at_fork(after_in_child=_part_all)

@@ -142,8 +142,20 @@ def test_a_sandbox_ends_with_its_lease_while_the_engine_is_away(restoring: OwnEn
     env.close()
 
 
-def test_an_engine_that_stands_still(own: OwnEngine) -> None:
+def test_a_sandbox_past_the_engine_does_not_miss_one_that_stands_still(own: OwnEngine) -> None:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        own.freeze()
+        try:
+            answer, _ = within(3.0, lambda: env.run("echo works", timeout_seconds=1.0))
+            assert answer.unwrap().output == "works\n"
+        finally:
+            own.thaw()
+    assert own.nothing_is_left()
+
+
+def test_an_engine_that_stands_still(own: OwnEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes connections and never answers. What it holds is not said to be ended, and goes on when it does."""
+    monkeypatch.setattr(shortcut, "SOCKETS", ())
     with DockerEnvironment(IMAGE, limits=SMALL) as env:
         own.freeze()
         try:

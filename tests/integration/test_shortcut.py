@@ -68,6 +68,7 @@ def test_nothing_else_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
             assert shortcut.opened(pid, "f" * 64, pipes) is None  # the number is another container's
             assert shortcut.opened(pid, ident, [pipes[1], pipes[0]]) is None  # not the pipes that the guest speaks of
             assert shortcut.opened(pid, ident, [pipes[0], None]) is None
+            assert shortcut.opened(pid, ident, [pipes[0], pipes[0]]) is None
             assert shortcut.opened(os.getpid(), ident, pipes) is None
             with subprocess.Popen(["true"]) as gone:
                 gone.wait()
@@ -79,10 +80,11 @@ def test_nothing_else_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
             assert env.run("echo hi").unwrap().stdout == "hi\n"
 
 
-def test_no_file_in_the_place_of_a_pipe_is_opened(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["file", "named pipe"])
+def test_no_file_in_the_place_of_a_pipe_is_opened(kind: str, tmp_path: Path) -> None:
     """A process whose group names the container, as another runtime's own process has it, and files where the pipes would be."""
     file = tmp_path / "file"
-    file.write_bytes(b"")
+    file.write_bytes(b"") if kind == "file" else os.mkfifo(file)
     program = "import os, sys, time\nfor n in 3, 5: os.dup2(os.open(sys.argv[1], 2), n)\nprint(flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", program, str(file)], stdout=subprocess.PIPE) as other:
         try:

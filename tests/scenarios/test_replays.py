@@ -24,7 +24,7 @@ FILE = "def add(a, b):\n    return a - b\n\n\nprint(add(2, 1))\n"
 SERVER = "python3 -u -m http.server --bind 127.0.0.1 0"
 # What a shell says otherwise each time: times, processes, names of temporary files, commits, addresses.
 PASSING = (
-    "date; date +%s; ls -l; mktemp; (sleep 0.01 & ); python3 -c 'import time; print(object(), time.ctime())'; "
+    "date; date +%s; ls -l; mktemp; (sleep 0.01 & ); sleep 0.5; python3 -c 'import time; print(object(), time.ctime())'; "
     "python3 -m unittest 2>&1; git init -q . 2>/dev/null && git add -A && "
     "git -c user.name=a -c user.email=a@example.com commit -m one; git log | cat; rm -rf .git"
 )

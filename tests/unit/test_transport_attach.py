@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
+import signal
 import socket
 import struct
 import threading
@@ -254,3 +256,50 @@ def test_much_is_read_at_once_only_where_much_comes() -> None:
         sending.join()
         assert came == much
         assert len(attach._buffer) == CHUNK
+
+
+def test_a_forked_process_does_not_hold_the_guests_input() -> None:
+    """The end of the pipe is what ends the guest: a worker that was forked meanwhile is not to keep it."""
+    with shortened() as (attach, read, _):
+        child = os.fork()
+        if not child:
+            time.sleep(20)
+            os._exit(0)
+        try:
+            attach.send(memoryview(b"before"), 1)
+            attach.close()
+            os.set_blocking(read, True)
+            assert os.read(read, 100) == b"before"
+            waited = select.poll()
+            waited.register(read, select.POLLIN)
+            assert waited.poll(5000)
+            assert os.read(read, 100) == b""
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def test_who_fills_the_pipe_without_end_does_not_hold_the_reader() -> None:
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    over = threading.Event()
+
+    def fill() -> None:
+        with contextlib.suppress(OSError):
+            while not over.is_set():
+                os.write(write, bytes(4096))
+
+    with pair() as (attach, _engine, _):
+        attach.offer(read)
+        attach.turn()
+        filling = threading.Thread(target=fill)
+        filling.start()
+        closing = threading.Timer(0.2, attach.close)
+        closing.start()
+        began = time.monotonic()
+        while attach.receive(5):
+            assert time.monotonic() - began < 5
+        over.set()
+        closing.join()
+    filling.join(5)
+    os.close(write)

@@ -152,7 +152,7 @@ def _end() -> list[Expected]:
 
     return [
         Expected("usage", {}, {"tool_executed": True}),
-        Expected("delete", {"path": FOLDER, "recursive": True}, _good(entries_deleted=4)),
+        Expected("delete", {"path": FOLDER, "recursive": True}, _good(entries_deleted=7)),
         Expected("finish", {"summary": "One of everything was done, and answered as it should be."}, {"tool_executed": True}),
     ]
 

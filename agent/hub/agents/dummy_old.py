@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 NAME = "dummy_old"
 DONE = "All of the old actions were taken."
 FILE = "gamebox-dummy/old.txt"
-# Action, its arguments, the type of the observation, and a pattern for its content.
+# Two pages, one of which leads to the other, on a port of the system's choice.
+SITE = (
+    "mkdir -p gamebox-dummy/site && cd gamebox-dummy/site && echo '<p>first</p><a href=two.html>on</a>' > index.html && "
+    "echo '<p>second</p>' > two.html && exec python3 -u -m http.server --bind 127.0.0.1 0"
+)
+# Action, its arguments, the type of the observation, and a pattern for its content. {site} is where the pages are.
 Taken = tuple[str, Mapping[str, Any], str, str]
 STEPS: Sequence[Taken] = (
     ("run", {"command": "echo of old"}, "run", "^of old$"),
@@ -24,11 +29,14 @@ STEPS: Sequence[Taken] = (
     ("write", {"path": FILE, "content": "zero\n", "start": 0, "end": 1}, "write", ""),  # lines in the place of others
     ("read", {"path": FILE}, "read", "^zero\ntwo$"),
     ("run_ipython", {"code": "print(6 * 7)"}, "run_ipython", "^42$"),
-    ("run", {"command": "echo started; exec sleep 600", "background": True}, "run", "with id 0"),
+    ("run", {"command": SITE, "background": True}, "run", "with id 0"),
     ("null", {}, "null", ""),  # waits for what the background says
+    ("browse", {"url": "{site}"}, "browse", "first"),
+    ("browse_interactive", {"browser_actions": 'click("1")'}, "browse", "second"),
+    ("browse_interactive", {"browser_actions": 'go_back()\nnew_tab()\ntab_focus(0)'}, "browse", "first"),
+    ("browse_interactive", {"browser_actions": 'fill("1", "x")'}, "browse", "no browser that could do 'fill'"),
     ("kill", {"command_id": 0}, "run", "was killed"),
-    ("browse", {"url": "http://127.0.0.1:9/"}, "error", "127.0.0.1:9"),  # nobody listens there
-    ("browse_interactive", {"browser_actions": "click('a')"}, "error", "no browser"),
+    ("browse", {"url": "{site}"}, "browse", "could not be reached"),
     ("recall", {"query": "old"}, "recall", ""),
     ("message", {"content": "Nothing is waited for."}, "null", ""),
     ("add_task", {"parent": "", "goal": "see that plans work"}, "null", ""),
@@ -43,6 +51,7 @@ class OldDummy:
 
     def __init__(self) -> None:
         self._taken = 0
+        self._site = "http://127.0.0.1:9/"  # nobody listens there
 
     def step(self, state: State) -> dict[str, Any]:
         """The next action, if what came of the last one is what must be."""
@@ -51,10 +60,13 @@ class OldDummy:
             found = state.updated_info[0][1]
             if found.type != kind or not re.search(pattern, found.content):
                 raise ValueError(f"{name} was answered with {found.type}: {found.content[:300]}")
+        for said in state.background_commands_obs:
+            if port := re.search(r" port (\d+)", said.content):
+                self._site = f"http://127.0.0.1:{port[1]}/"
         self._taken += 1
         if self._taken <= len(STEPS):
             name, args, _, _ = STEPS[self._taken - 1]
-            return {"action": name, "args": dict(args)}
+            return {"action": name, "args": {key: self._site if value == "{site}" else value for key, value in args.items()}}
         return {"action": str(state.inputs["end"]), "args": {"outputs": {"reason": DONE}}}
 
     def search_memory(self, query: str) -> list[str]:
