@@ -147,7 +147,7 @@ def _worded(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return _plain(", ".join(map(str, value)))
-    return _plain(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    return _plain(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_named))
 
 
 def _tell_problems(hub: Hub) -> None:
@@ -169,4 +169,10 @@ def _plain(text: str) -> str:
 def _print_json(data: Any) -> None:
     import json
 
-    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=2, default=_named) + "\n")
+
+
+def _named(value: Any) -> str:
+    """What is no data, as the classes of old agents among the options of their kits: where it is from."""
+    name = getattr(value, "__qualname__", None)
+    return f"{value.__module__}:{name}" if name else repr(value)

@@ -190,6 +190,18 @@ def test_the_table_and_the_list() -> None:
     assert told["problems"] == []
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_every_agent_can_be_shown(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    from agent.cli_hub import show
+
+    for name in hub.default().names():
+        show(name, agents=[], as_json=as_json)
+        told = capsys.readouterr().out
+        assert name in told
+        assert not as_json or json.loads(told)["name"] == name
+        assert "object at 0x" not in told
+
+
 def test_one_agent_is_shown_with_its_goals_filled_in() -> None:
     shown = gamebox("hub", "show", "coder").stdout
     assert "actions: read, write" in shown
