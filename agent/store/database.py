@@ -36,7 +36,8 @@ def opened(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
         try:
             database.text_factory = _text
             database.execute("PRAGMA foreign_keys = ON")
-            _check(database, path, len(steps))  # before anything is written to what may be another program's
+            with _one_look(database):  # before anything is written to what may be another program's
+                _check(database, path, len(steps))
             database.execute("PRAGMA journal_mode = WAL")
             _migrate(database, path, steps)
         except BaseException:
@@ -90,6 +91,17 @@ def _made_private(path: Path) -> None:
         mode = path.stat().st_mode
         if stat.S_ISREG(mode) and mode & 0o077:
             path.chmod(0o600)
+
+
+@contextmanager
+def _one_look(database: sqlite3.Connection) -> Iterator[None]:
+    """What is read within is of one moment: another process may be making the file just now."""
+    database.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
 
 
 def _check(database: sqlite3.Connection, path: Path, newest: int) -> None:
