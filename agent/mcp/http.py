@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import httpx
 
 CONNECT_SECONDS = 10.0
+# For giving up the session at the end, whatever the server does with that.
+CLOSE_SECONDS = 2.0
 # Of the questions that come while an answer is waited for, as many are answered: each is a request of its own.
 MOST_REPLIES = 20
 SESSION, VERSION = "mcp-session-id", "mcp-protocol-version"
@@ -84,10 +86,16 @@ class HttpWire:
         import httpx
 
         if SESSION in self._headers and not self._client.is_closed:
-            try:
-                self._client.delete(self._url, headers=self._headers, timeout=2.0)
-            except httpx.HTTPError:
-                pass  # it forgets the session by itself, some day
+            # What it answers is not waited for in full, and not read.
+            with Deadline(CLOSE_SECONDS) as deadline:
+                watched = {"trace": deadline.trace}
+                try:
+                    with self._client.stream(
+                        "DELETE", self._url, headers=self._headers, timeout=CLOSE_SECONDS, extensions=watched
+                    ):
+                        pass
+                except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError):
+                    pass  # it forgets the session by itself, some day
         self.ended = self.ended or "it was closed."
         self._client.close()
 
