@@ -66,6 +66,9 @@ class ActionRegistry:
             errors = list(Draft202012Validator(schema, registry=Registry()).iter_errors(dict(args)))
         except (SchemaError, Unresolvable):
             return True, "ok"  # the schema is at fault, which lint says; the function itself is then the judge
+        except (ArithmeticError, ValueError, RecursionError) as error:
+            # A number too large to be divided or printed, arguments too deep: of those nothing is known.
+            return False, f"the arguments cannot be checked ({type(error).__name__}: {error})"[:300]
         errors.sort(key=lambda e: [str(p) for p in e.absolute_path])
         return (False, "; ".join(_worded(e) for e in errors[:5])) if errors else (True, "ok")
 

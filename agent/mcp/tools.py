@@ -21,12 +21,13 @@ MAX_SCHEMA_CHARS = 20_000
 MAX_NODES = 2000
 MAX_SCHEMA_DEPTH = 40
 MAX_RESULT_CHARS = 100_000
-# A pattern of a hostile server can keep a matcher busy for ever; a reference can lead in circles. The server checks its arguments
-# itself, so that nothing is lost with the former, and the latter are written out.
+# A pattern of a hostile server can keep a matcher busy for ever, as a long list of different items can; no number can be divided by
+# every other; a reference can lead in circles. The server checks its arguments itself, so that nothing is lost with the former, and
+# the latter are written out.
 DROPPED = frozenset(
     {"pattern", "patternProperties", "propertyNames", "format", "$schema", "$id", "$anchor", "$defs", "definitions", "$comment",
      "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$vocabulary", "unevaluatedProperties",
-     "unevaluatedItems", "contentSchema"}
+     "unevaluatedItems", "contentSchema", "multipleOf", "uniqueItems"}
 )  # fmt: skip
 _NAMED = frozenset({"properties", "dependentSchemas"})  # whose keys are names, not words of the schema
 _PLAIN = frozenset({"enum", "const", "default", "examples", "required", "type", "dependentRequired"})

@@ -255,6 +255,13 @@ def test_inputs_of_the_command_line(tmp_path: Path) -> None:
             inputs_of(one, "do", given)
 
 
+def test_inputs_that_cannot_be_checked_do_not_fit() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "number", "multipleOf": 0.5}}}
+    one = AgentSpec(name="one", description="One.", inputs=schema)
+    with pytest.raises(SandboxError, match="do not fit: the arguments cannot be checked"):
+        inputs_of(one, "do", [f"n={10**400}"])
+
+
 def test_the_delegator_decides_by_the_last_answer() -> None:
     """The table: study, coder, verifier, and back to the coder with what is missing, three times at most."""
     brain = SPECS[0].brain

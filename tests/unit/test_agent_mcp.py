@@ -426,6 +426,16 @@ def test_references_are_written_out() -> None:
     assert schema_of("t", schema)["properties"] == {"a": {"type": "string", "enum": ["x"], "description": "An a."}}
 
 
+def test_no_declaration_makes_checking_long_or_impossible() -> None:
+    """No number can be divided by every other, and unequal things are found by comparing each with each."""
+    rules = {"n": {"type": "number", "multipleOf": 0.5}, "a": {"type": "array", "uniqueItems": True}}
+    schema = schema_of("t", {"type": "object", "properties": {**rules, "multipleOf": {"type": "string"}}})
+    assert schema["properties"] == {"n": {"type": "number"}, "a": {"type": "array"}, "multipleOf": {"type": "string"}}
+    action = Action("t", lambda **_: None, "T.", schema)
+    arguments = {"n": 10**400, "a": [{"k": number} for number in range(3000)]}
+    assert ActionRegistry().validate_args(action, arguments) == (True, "ok")
+
+
 def test_the_wire_needs_no_terminal_and_keeps_every_byte(env: LocalEnvironment) -> None:
     """What the client builds on: raw standard streams of a running command, apart, in both directions."""
     got: list[Any] = []

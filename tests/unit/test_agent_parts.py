@@ -10,9 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import Action, ActionRegistry, ActionWarning, Environment, Goal, Memory, ToolError, WindowMemory
+from agent import (
+    Action,
+    ActionRegistry,
+    ActionWarning,
+    Agent,
+    Environment,
+    FunctionCallingLanguage,
+    Goal,
+    Memory,
+    ScriptedModel,
+    ToolError,
+    WindowMemory,
+)
 from agent.goals import in_order
 from agent.registry import lint
+from agent.tools import finish_action
 
 
 def test_goal_of_one_text() -> None:
@@ -81,6 +94,42 @@ def test_validate_args_says_what_is_wrong(args: Any, said: str) -> None:
     assert not ok
     assert said in message
     assert ActionRegistry().validate_args(action, {"n": 1, "s": "x"}) == (True, "ok")
+
+
+def _nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [
+        ({"multipleOf": 0.01}, 10**400),
+        ({"multipleOf": 0.01}, float("inf")),
+        ({"multipleOf": 0.5}, float("nan")),
+        ({"type": "string"}, 10**5000),  # too long to be printed
+        ({"$ref": "#/$defs/tree"}, _nested(5000)),
+    ],
+    ids=["large", "inf", "nan", "long", "deep"],
+)
+def test_arguments_that_cannot_be_checked_are_refused(rule: dict[str, Any], value: Any) -> None:
+    """They do not end the run; the model may give others."""
+    tree = {"type": ["array", "integer"], "items": {"$ref": "#/$defs/tree"}}
+    action = Action("a", lambda n: n, "d", {"type": "object", "properties": {"n": rule}, "$defs": {"tree": tree}})
+    ok, message = ActionRegistry().validate_args(action, {"n": value})
+    assert not ok
+    assert "cannot be checked" in message
+
+
+def test_a_run_goes_on_after_arguments_that_cannot_be_checked() -> None:
+    schema = {"type": "object", "properties": {"price": {"type": "number", "multipleOf": 0.01}}}
+    registry = ActionRegistry([finish_action(schema)])
+    replies = [{"tool": "finish", "args": {"price": price}} for price in (10**400, 4)]
+    run = Agent([Goal("g")], FunctionCallingLanguage(), registry, ScriptedModel(replies), Environment()).execute("t")
+    assert [(step.envelope or {}).get("code") for step in run.steps] == ["invalid_arguments", None]
+    assert run.result == {"price": 4}
 
 
 def test_a_reference_in_a_schema_is_never_fetched() -> None:
