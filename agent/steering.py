@@ -18,6 +18,7 @@ from .hub import AgentSpec, Hub, Setting
 from .hub.catalogue import ends_runs
 from .kits import EquippedEnvironment, Kit
 from .loop import Agent
+from .schemas import schema_problem
 
 MOST_SCHEMA_BYTES = 1 << 20
 # What a verifier's result says yes with.
@@ -77,13 +78,9 @@ def schema_in(path: Path) -> dict[str, Any]:
         raise bad_input(f"The schema {path} cannot be read: {error}.", hint) from error
     if not isinstance(schema, dict) or schema.get("type") != "object" or not isinstance(schema.get("properties"), dict):
         raise bad_input(f"The schema {path} is none of an object with properties: a result has names.", hint)
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        raise bad_input(f"The schema {path} is none: {error.message[:500]}", hint) from error
+    problem = schema_problem(schema)
+    if problem is not None:
+        raise bad_input(f"The schema {path} is none: {problem}", hint)
     return schema
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent.frontmatter import AgentFileError, Section, Values
+from agent.schemas import schema_problem
 
 from . import catalogue, part_options, templates
 from .spec import AgentSpec
@@ -150,10 +151,6 @@ def _dotted(way: Way) -> str:
 
 
 def _schema(key: str, schema: Mapping[str, Any], line: int | None) -> None:
-    from jsonschema import Draft202012Validator, SchemaError
-
-    try:
-        Draft202012Validator.check_schema(dict(schema))
-    except (SchemaError, RecursionError) as error:
-        what = getattr(error, "message", "it is nested too deep")
-        raise AgentFileError(f"{key} are no JSON schema: {str(what)[:200]}", line) from error
+    problem = schema_problem(schema)
+    if problem is not None:
+        raise AgentFileError(f"{key} are no JSON schema: {problem[:300]}", line)
