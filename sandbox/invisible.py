@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 
-_ANY = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
-    "\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-    "|(?<=[\ufe0e\ufe0f])[\ufe0e\ufe0f]"
+_ALWAYS = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
+    "\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
+# A selector behind what is taken out would stand behind the selector before that.
+_ANY = re.compile(f"[{_ALWAYS}]|(?<=[{_ALWAYS}\ufe0e\ufe0f])[\ufe0e\ufe0f]")
 
 
 def number_of(char: str) -> str:
