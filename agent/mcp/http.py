@@ -164,9 +164,11 @@ def _whole(pieces: Iterator[bytes]) -> Iterator[Message]:
 
 def _events(pieces: Iterator[bytes]) -> Iterator[Message]:
     """The messages of a stream of events: the data lines of each, joined."""
-    pending, data, size = bytearray(), [], 0
-    for piece in pieces:
-        pending += piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    pending, data, size, is_cut = bytearray(), [], 0, False
+    for piece in filter(None, pieces):
+        whole = piece.removeprefix(b"\n") if is_cut else piece  # the other half of a line end that is done with
+        is_cut = piece.endswith(b"\r")
+        pending += whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *lines, rest = pending.split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):

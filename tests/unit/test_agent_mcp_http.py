@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agent.mcp.http import CLOSE_SECONDS, HttpWire
+from agent.mcp.http import CLOSE_SECONDS, HttpWire, _events
 
 Answer = Callable[[socket.socket], None]
 Serve = Callable[[Answer], str]
@@ -88,3 +88,32 @@ def test_what_the_end_is_answered_with_is_not_read(serve: Serve) -> None:
     assert gone.wait(10)
     assert len(sent) < 50  # MiB: what the buffers of the kernel take
     assert wire.ended
+
+
+ANSWER = b'event: message\ndata: {"jsonrpc": "2.0",\ndata: "id": 1, "result": {"a": "b"}}\n\n: more\n'
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_lines_end_where_they_end_however_they_are_cut(end: bytes) -> None:
+    """Each way to cut a stream in two, and one byte at a time; nothing is waited for that is not needed."""
+    sent = ANSWER.replace(b"\n", end)
+    wanted = [{"jsonrpc": "2.0", "id": 1, "result": {"a": "b"}}]
+    for at in range(len(sent) + 1):
+        assert list(_events(iter([sent[:at], b"", sent[at:]]))) == wanted, at
+    assert list(_events(sent[at : at + 1] for at in range(len(sent)))) == wanted
+    whole_event = sent[: sent.index(b": more")].removesuffix(b"\n") if end == b"\r\n" else sent[: sent.index(b": more")]
+    assert next(_events(iter([whole_event]))) == wanted[0]
+
+
+def test_an_answer_cut_in_a_line_end_arrives(serve: Serve) -> None:
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            connection.recv(65536)
+            connection.sendall(BEGIN + b"content-type: text/event-stream\r\nconnection: close\r\n\r\n")
+            for part in (b'data: {"jsonrpc": "2.0",\r', b'\ndata: "id": 1, "result": {}}\r\n\r\n'):
+                connection.sendall(part)
+                time.sleep(0.2)
+
+    wire = HttpWire(serve(answer))
+    assert wire.ask({"jsonrpc": "2.0", "id": 1, "method": "ping"}, 5)["result"] == {}
+    wire.close()
