@@ -106,12 +106,13 @@ def put(folder: Path, text: str) -> str:
 
 
 def waiting(folder: Path) -> list[Path]:
-    """The messages in a mailbox, in the order in which they were said."""
+    """The messages in a mailbox, in the order in which they were said. Folders, links and the like are none."""
     try:
-        names = sorted(entry.name for entry in os.scandir(folder))
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]
     except FileNotFoundError:
         return []
-    return [folder / name for name in names if _NAME.fullmatch(name)]
+    return [folder / name for name in sorted(names)]
 
 
 def check_said(text: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,21 @@ def test_what_is_half_written_or_no_message_is_not_read(tmp_path: Path) -> None:
     memory = Memory()
     Mailbox(folder, lambda told: None).on_step_start(Step(1), memory)
     assert said(memory.items) == ["whole"]
+
+
+@pytest.mark.parametrize("make", [
+    Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path.parent.parent / "secret"), lambda path: path.symlink_to(path.parent),
+])  # fmt: skip
+def test_what_is_no_file_is_no_message(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """It holds up no step, and nothing is read that a link leads to."""
+    (tmp_path / "secret").write_text("secret")
+    folder, told = tmp_path / "said", list[str]()
+    put(folder, "first")
+    make(folder / "00000001-0123456789abcdef")
+    run = agent_of(ScriptedModel([THINK, FINISH]), Mailbox(folder, told.append)).execute("t")
+    assert run.ok
+    assert said(run.memory.items) == ["first"]
+    assert told == ["said by you: it is read before this step"]
 
 
 def test_bounds(tmp_path: Path) -> None:
