@@ -26,7 +26,10 @@ EPILOG = """Examples:
 
 While it works, type a line to say something to it, or from elsewhere: gamebox runs say last "use the new API". Ctrl-C pauses it.
 """
-CHECK_HELP = "A command that must pass in the sandbox before the run may end; the agent is told what did not. May be repeated."
+CHECK_HELP = (
+    "A command that must pass in the sandbox before the run may end; the agent is told what did not. May be repeated. "
+    "Programs that the agent has put into ~/.local/bin are found first."
+)
 VERIFIER_HELP = "An agent, such as verifier, that must agree that the task is done before the run may end."
 SCHEMA_HELP = "A file with the JSON schema that the result (the arguments of finish) must fit; printed with --json."
 _REPO = typer.Option(None, help="Folder of the repository; it is copied into the sandbox.")
