@@ -88,6 +88,8 @@ def checked_result(
         problem = next(Draft202012Validator(schema, registry=Registry()).iter_errors(envelope.get("result")), None)
     except (SchemaError, Unresolvable) as error:
         why = f"{name} has a return_schema that is no JSON schema: {error}"[:500]
+    except (ArithmeticError, ValueError, RecursionError) as error:
+        why = f"{name} answered with what cannot be checked ({type(error).__name__}: {masked(str(error))})"[:500]
     else:
         if problem is None:
             return envelope

@@ -237,6 +237,12 @@ def test_metadata_has_effects() -> None:
     assert asked == [("a", {"n": 1}), ("a", {"n": 2})]
 
 
+def test_a_result_that_cannot_be_checked_is_told() -> None:
+    action = Action("a", lambda: 10**400, "d", return_schema={"type": "integer", "multipleOf": 0.5})
+    envelope = Environment().execute_action(action, {})
+    assert (envelope["code"], "cannot be checked" in envelope["error"]) == ("invalid_result", True)
+
+
 def test_return_schema_is_checked_afterwards() -> None:
     def made(value: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
         return Environment().execute_action(Action("a", lambda: value, "d", return_schema=schema), {})
