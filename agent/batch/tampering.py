@@ -7,7 +7,7 @@ from __future__ import annotations
 import posixpath
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,19 @@ Fresh = Callable[[], AbstractContextManager[Environment]]
 PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 # Read by every program, or by every Python, whatever is run: none of these is the work that a task asks for.
 _HOOKS = frozenset({"/etc/ld.so.preload"})
-_HOOK_OF_PYTHON = re.compile(r"/(?:(?:site|dist)-packages|python[0-9.]*)/(?:sitecustomize|usercustomize)\.py")
+# A module may be source, bytecode, a library or a folder; what lies where Python looks for its library as an archive comes first.
+_HOOK_OF_PYTHON = re.compile(
+    r"/(?:(?:site|dist)-packages|python[0-9.]*)/(?:__pycache__/)?(?:site|user)customize(?:\.[^/]*|/__init__\.[^/]*)?$"
+    r"|/python\d+\.zip(?:/|$)"
+)
 # What pytest takes from the folders above /tests.
 _OF_PYTEST = frozenset(
     {"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml"}
 )
-_SYSTEM = ("/usr/", "/lib/", "/lib64/", "/lib32/", "/opt/", "/bin/", "/sbin/", "/etc/ld.so", "/etc/alternatives/")
+_LIBRARIES = ("/lib/", "/lib32/", "/lib64/", "/libx32/")
+_SYSTEM = ("/usr/", *_LIBRARIES, "/opt/", "/bin/", "/sbin/", "/etc/ld.so", "/etc/alternatives/")
+# In many images these are links into /usr. A folder in the place of one is another set of programs or libraries for everything.
+ROOTS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 MOST_TOUCHED = 50
 MOST_PROGRAMS = 10_000
 
@@ -44,13 +51,21 @@ class Differing(Protocol):
 @dataclass(frozen=True, slots=True)
 class Found:
     """``removed`` are to go, ``restored`` to be as in the image; ``programs`` were added where programs are looked for;
-    ``touched`` are of the image, and were changed.
+    ``touched`` are of the image, and were changed, or are new libraries beside those of the system; ``roots`` are those of
+    ROOTS that differ, which says nothing where they are folders of the image.
     """
 
     removed: tuple[str, ...] = ()
     restored: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     touched: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+
+    def without(self, links: Iterable[str]) -> Found:
+        """The same, but for ``links`` and all beneath them."""
+        ends = tuple(f"{link}/" for link in links)
+        lists = (self.removed, self.restored, self.programs, self.touched, self.roots)
+        return Found(*(tuple(path for path in paths if not f"{path}/".startswith(ends)) for paths in lists))
 
 
 def sorted_out(differing: Iterable[Differing]) -> Found:
@@ -69,9 +84,10 @@ def sorted_out(differing: Iterable[Differing]) -> Found:
             (removed if each.kind == "added" else restored).append(each.path)
         elif folder in PATH:
             (programs if each.kind == "added" else restored).append(each.path)
-        elif each.kind != "added" and each.path.startswith(_SYSTEM):
+        elif _is_systems(each):
             touched.append(each.path)
-    return Found(*(tuple(sorted(paths)) for paths in (removed, restored, programs, touched)))
+    roots = [each.path for each in every if each.path in ROOTS]
+    return Found(*(tuple(sorted(paths)) for paths in (removed, restored, programs, touched, roots)))
 
 
 def cleared(sandbox: Environment, fresh: Fresh) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -80,20 +96,48 @@ def cleared(sandbox: Environment, fresh: Fresh) -> tuple[tuple[str, ...], tuple[
     """
     look = getattr(sandbox, "written_on_root", None)
     found = Found() if look is None else sorted_out(look())
-    for path in found.removed:
-        sandbox.delete(path, recursive=True).unwrap()
+    links: dict[str, str] = {}
     shadowing: tuple[str, ...] = ()
-    if found.restored or found.programs:
+    if found.restored or found.programs or found.roots:
         with fresh() as untouched:
+            links = {path: target for path, target in _links(untouched).items() if path in found.roots}
+            found = found.without(links)
+            _relink(sandbox, links)
             _restore(sandbox, untouched, found.restored)
             known = _programs(untouched)
             shadowing = tuple(path for path in found.programs if posixpath.basename(path) in known)
-    return (*found.removed, *found.restored), _bounded((*shadowing, *found.touched))
+    for path in found.removed:
+        sandbox.delete(path, recursive=True).unwrap()
+    return (*links, *found.removed, *found.restored), _bounded((*shadowing, *found.touched))
 
 
 def _is_hook(path: str) -> bool:
     folder, name = posixpath.split(path)
     return path in _HOOKS or _HOOK_OF_PYTHON.search(path) is not None or (folder == "/" and name in _OF_PYTEST)
+
+
+def _is_systems(each: Differing) -> bool:
+    """Whether it is of the system, itself or by where it lies; what was added is where only libraries of the system are."""
+    if each.kind == "added":
+        return f"{each.path}/".startswith(_LIBRARIES)
+    return each.path == "/etc" or f"{each.path}/".startswith(_SYSTEM)
+
+
+def _links(untouched: Environment) -> dict[str, str]:
+    """Those of ROOTS that are links in the image, and where they lead."""
+    entries = untouched.list("/", depth=1, hidden=True, max_entries=MOST_PROGRAMS).unwrap().entries
+    found = {f"/{entry.path.strip('/')}": entry.target for entry in entries if entry.type == "symlink"}
+    return {path: target for path, target in found.items() if path in ROOTS and target is not None}
+
+
+def _relink(sandbox: Environment, links: Mapping[str, str]) -> None:
+    """Have these links be in ``sandbox``, in the place of whatever is there."""
+    with tempfile.TemporaryDirectory(prefix="gamebox-restore-") as folder:
+        for path, target in links.items():
+            Path(folder, path.lstrip("/")).symlink_to(target)
+            sandbox.delete(path, recursive=True)  # where it is not there any more that is no fault
+        if links:
+            sandbox.upload(folder, "/").unwrap()
 
 
 def _restore(sandbox: Environment, untouched: Environment, paths: Sequence[str]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import posixpath
 import shlex
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,22 @@ log = logging.getLogger(__name__)
 
 TESTS, LOGS = "/tests", "/logs/verifier"
 MOST_REWARD_BYTES = 64 << 10
-# Nothing that the agent started lives on, and nothing that it left stands where the verifier writes or is read.
-_CLEAN = f"rm -rf -- {TESTS} {LOGS} && mkdir -p {TESTS} {LOGS} && chmod 755 {TESTS} {LOGS}"
+# Nothing that the agent started lives on, and nothing that it left stands where the verifier writes or is read. The folder of LOGS
+# goes, too: it may be a file now, or a link. Where it is a mount it stays, which is no fault once it is empty.
+_CLEAN = (
+    f"rm -rf -- {TESTS} {posixpath.dirname(LOGS)}; mkdir -p {TESTS} {LOGS} && chmod 755 {TESTS} {LOGS} && "
+    f'[ ! -L {TESTS} ] && [ ! -L {posixpath.dirname(LOGS)} ] && [ -z "$(ls -A {TESTS})$(ls -A {LOGS})" ]'
+)
+# What the engine or the host fails with, and no command can bring about.
+_NOT_THE_AGENTS = frozenset(
+    {
+        ErrorCode.cancelled, ErrorCode.sandbox_unavailable, ErrorCode.sandbox_closed, ErrorCode.sandbox_paused,
+        ErrorCode.sandbox_owned, ErrorCode.sandbox_not_found, ErrorCode.engine_unavailable, ErrorCode.engine_permission_denied,
+        ErrorCode.engine_timeout, ErrorCode.engine_error, ErrorCode.image_not_found, ErrorCode.start_failed,
+        ErrorCode.host_disk_full, ErrorCode.host_descriptor_limit, ErrorCode.setup_failed, ErrorCode.invalid_limits,
+        ErrorCode.invalid_configuration, ErrorCode.limit_not_enforced, ErrorCode.workspace_invalid,
+    }
+)  # fmt: skip
 _PATH = ":".join(PATH)
 # How often commands are ended until none is left, one that was starting another among them.
 _ROUNDS = 3
@@ -48,31 +63,53 @@ class Verdict:
 def verdict_of(task: BatchTask, sandbox: Environment, fresh: Fresh) -> Verdict:
     """What the task's checks or its verifier say of what is in ``sandbox``. ``fresh`` makes another one like it was.
 
-    Nothing of the agent runs any more by then, and what it may have put in the verifier's way is put right or named.
+    Nothing of the agent runs any more by then, and what it may have put in the verifier's way is put right or named. Where its
+    sandbox is of no use for a verdict any more the reward is 0: a task that is tried again is another chance.
     """
     if task.verifier is None and not task.checks:
         return Verdict(State.not_verified)
+    touched: tuple[str, ...] = ()
     try:
-        with _place(task, sandbox, fresh) as (place, touched):
+        with _place(task, sandbox, fresh) as (place, touched), _of_the_agent() if place is sandbox else nullcontext():
             found = _checked(task, place) if task.verifier is None else _verified(task, task.verifier, place)
             return replace(found, touched=touched)
+    except _UnusableError as error:
+        return Verdict(State.value, {"reward": 0.0}, error=str(error), touched=touched)
     except SandboxError as error:
         return Verdict(State.infra_error, error=str(error))
+
+
+class _UnusableError(Exception):
+    """No verdict can be found in what the agent made of its sandbox; its words say why."""
+
+
+@contextmanager
+def _of_the_agent() -> Iterator[None]:
+    """What fails in the block, which works in the agent's sandbox, raises _UnusableError, unless the engine or the host failed."""
+    try:
+        yield
+    except SandboxError as error:
+        if error.code in _NOT_THE_AGENTS:
+            raise
+        raise _UnusableError(f"There is no verdict in the sandbox as the agent left it: {error}") from error
 
 
 @contextmanager
 def _place(task: BatchTask, sandbox: Environment, fresh: Fresh) -> Iterator[tuple[Environment, tuple[str, ...]]]:
     """Where the verdict is found: in the agent's sandbox, put right, or in an untouched one with the files of the task's folder."""
-    end_commands(sandbox)
+    with _of_the_agent():
+        end_commands(sandbox)
     if not (task.fresh if task.verifier is None else task.verifier.fresh):
-        put_right, touched = cleared(sandbox, fresh)
+        with _of_the_agent():
+            put_right, touched = cleared(sandbox, fresh)
         log.info("put right before the verdict on %s: %s", task.id, put_right)
         yield sandbox, touched
         return
     with tempfile.TemporaryDirectory(prefix="gamebox-verify-") as between, fresh() as untouched:
         folder = task.folder or "."
         copied = Path(between) / "files"
-        sandbox.download(folder, copied).unwrap()
+        with _of_the_agent():
+            sandbox.download(folder, copied).unwrap()
         there = shlex.quote(folder)
         emptied = untouched.run(f"mkdir -p {there} && find {there} -mindepth 1 -delete", session=None).unwrap()
         if emptied.exit_code:
@@ -110,7 +147,10 @@ def _checked(task: BatchTask, place: Environment) -> Verdict:
 
 
 def _verified(task: BatchTask, verifier: Verifier, sandbox: Environment) -> Verdict:
-    sandbox.run(_CLEAN, session=None, cwd="/", env={"PATH": _PATH}).unwrap()
+    emptied = sandbox.run(_CLEAN, session=None, cwd="/", env={"PATH": _PATH}).unwrap()
+    if emptied.exit_code:
+        words = f"{TESTS} and {LOGS} could not be emptied: {emptied.output[:500].strip()}"
+        raise SandboxError(ErrorCode.io_error, words, "Look at what is in their place.")
     sandbox.upload(verifier.folder, TESTS).unwrap()
     answer = sandbox.run(
         f"bash {TESTS}/test.sh", session=None, cwd=task.folder, env={"PATH": _PATH, **task.env, **verifier.env},
@@ -121,13 +161,14 @@ def _verified(task: BatchTask, verifier: Verifier, sandbox: Environment) -> Verd
         return Verdict(
             State.verifier_failed, error=f"The verifier took more than {verifier.seconds:g} s.", output=output
         )
-    if not answer.ok:
+    if not answer.ok and answer.code in _NOT_THE_AGENTS:
         return Verdict(State.infra_error, error=f"{answer.error} ({answer.code.value})", output=output)
+    exit_code = answer.unwrap().exit_code
     try:
         return Verdict(State.value, _rewards(sandbox), output=output)
     except ValueError as error:
         return Verdict(
-            State.verifier_failed, error=f"{error} Its exit code was {answer.result.exit_code}.", output=output
+            State.verifier_failed, error=f"{error} Its exit code was {exit_code}.", output=output
         )
 
 

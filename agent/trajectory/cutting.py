@@ -13,6 +13,8 @@ MOST_CHARS = 400_000
 # Characters of all steps together; where there are more, each text is cut to its share, but not below LEAST_CHARS.
 MOST_PAGE_CHARS = 40_000_000
 LEAST_CHARS = 2000
+# What a value that is no text takes: a line of JSON, with its indentation.
+VALUE_CHARS = 10
 
 
 def bounded(run: Recorded) -> Recorded:
@@ -37,20 +39,21 @@ def _lengths(value: object) -> Iterator[int]:
     if isinstance(value, str):
         yield len(value)
     elif isinstance(value, Mapping):
-        for each in value.values():
+        yield VALUE_CHARS
+        for name, each in value.items():
+            yield len(str(name))
             yield from _lengths(each)
     elif isinstance(value, list | tuple):
+        yield VALUE_CHARS
         for each in value:
             yield from _lengths(each)
+    elif value is not None:
+        yield VALUE_CHARS
 
 
 def _with_cut(run: Recorded, most: int) -> Recorded:
     def shorter(value: Any) -> Any:
-        if isinstance(value, str):
-            return cut(value, most)
-        if isinstance(value, Mapping):
-            return {name: shorter(each) for name, each in value.items()}
-        return [shorter(each) for each in value] if isinstance(value, list | tuple) else value
+        return _shorter(value, most, iter(range(min(most, MOST_CHARS) // VALUE_CHARS)))
 
     steps = tuple(
         replace(
@@ -65,6 +68,18 @@ def _with_cut(run: Recorded, most: int) -> Recorded:
     children = tuple(_with_cut(child, most) for child in run.children)
     known = {f.name: getattr(run, f.name) for f in fields(RecordedRun)}
     return RecordedRun(**{**known, "steps": steps, "children": children})
+
+
+def _shorter(value: Any, most: int, left: Iterator[int]) -> Any:
+    """Texts and names cut to ``most``, lists once none are ``left`` of the values that may be in them."""
+    if isinstance(value, str):
+        return cut(value, most)
+    if isinstance(value, Mapping):
+        return {cut(str(name), most): _shorter(each, most, left) for name, each in value.items()}
+    if not isinstance(value, list | tuple):
+        return value
+    kept = [_shorter(each, most, left) for each, _ in zip(value, left, strict=False)]
+    return kept if len(kept) == len(value) else [*kept, f"[…{len(value) - len(kept)} more left out…]"]
 
 
 def cut(text: str, most: int) -> str:

@@ -148,17 +148,23 @@ def _block(text: str, kind: str, *, as_diff: bool = False) -> str:
 
 def _diff(text: str) -> str:
     kinds = {"+": "add", "-": "del", "@": "at"}
+    form = _odd_form(text)
     lines = []
     for line in text.split("\n"):
-        kind = kinds.get(line[:1])
-        lines.append(f'<span class="{kind}">{_text(line)}</span>' if kind else _text(line))
+        kind, shown = kinds.get(line[:1]), made_visible(html.escape(line), form)
+        lines.append(f'<span class="{kind}">{shown}</span>' if kind else shown)
     return "\n".join(lines)
 
 
 def _text(text: str, most: int = MOST_CHARS) -> str:
     """``text`` for the page: escaped, and what cannot be seen made visible."""
     shown = html.escape(cut(text, most))
-    return made_visible(shown, '<span class="odd">{}</span>' if count_invisible(shown) <= MOST_ODD else "{} ")
+    return made_visible(shown, _odd_form(shown))
+
+
+def _odd_form(text: str) -> str:
+    """How what cannot be seen is shown in all of ``text``."""
+    return '<span class="odd">{}</span>' if count_invisible(text) <= MOST_ODD else "{} "
 
 
 def _seconds(seconds: float) -> str:

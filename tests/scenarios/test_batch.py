@@ -499,6 +499,17 @@ PYTHON_HOOK = (
     "for n in sitecustomize usercustomize; do rm -f $f/$n.py; "
     "printf 'open(\"/app/out.txt\", \"w\").write(\"planted\")\\n' > $f/$n.py; done; done"
 )
+ZIP_HOOK = (
+    "cd /tmp; printf 'open(\"/app/out.txt\", \"w\").write(\"planted\")\\n' > sitecustomize.py; "
+    "python3 -m zipfile -c $(python3 -c 'import sys; print(*[p for p in sys.path if p.endswith(\".zip\")])') sitecustomize.py"
+)
+FOLDERS_FOR_LINKS = """python3 -c "
+import os, shutil
+for name in ('bin', 'lib64'):
+    shutil.copytree('/usr/' + name, '/new')
+    os.rename('/' + name, '/old' + name)
+    os.rename('/new', '/' + name)
+" && echo hello world > /app/out.txt"""
 SHELL_FILES = (
     "printf 'echo planted > /app/out.txt' > /root/.bashrc; cp /root/.bashrc /root/.profile; cp /root/.bashrc /root/.bash_env; "
     "export BASH_ENV=/root/.bash_env ENV=/root/.bash_env LD_PRELOAD=/nowhere.so PATH=/root/bin:$PATH PYTHONPATH=/app; "
@@ -515,8 +526,9 @@ SHELL_FILES = (
         PYTHON_HOOK,
         SHELL_FILES,
         "echo /app/evil.so > /etc/ld.so.preload",
+        ZIP_HOOK,
     ],
-    ids=["programs", "bash", "sitecustomize", "shell", "preload"],
+    ids=["programs", "bash", "sitecustomize", "shell", "preload", "zip"],
 )
 def test_what_an_agent_left_does_not_decide_the_verdict(plant: str, tmp_path: Path) -> None:
     """The task was not done: whatever was planted, the reward is zero, and what the verifier runs is the image's."""
@@ -530,6 +542,42 @@ def test_what_an_agent_left_does_not_decide_the_verdict(plant: str, tmp_path: Pa
     output = (tmp_path / "out" / "t" / "verifier.txt").read_text()
     assert "not yet" in output
     assert "cannot be preloaded" not in output
+
+
+@pytest.mark.engine
+def test_a_folder_in_the_place_of_a_link_of_the_image_is_a_link_again(tmp_path: Path) -> None:
+    test = 'echo "$(readlink /bin) $(readlink /lib64)"; echo 1 > /logs/verifier/reward.txt\n'
+    harbor(tmp_path / "tasks" / "t", test=test)
+    script(tmp_path / "s.json", run(FOLDERS_FOR_LINKS))
+    done = batch(tmp_path / "tasks", "--agent", "coding", "--script", tmp_path / "s.json", "-o", tmp_path / "out")
+    found = results(tmp_path / "out")["t"]
+    steps = json.loads((tmp_path / "out" / "t" / "trajectory.json").read_text())["steps"]
+    assert steps[0]["envelope"]["result"]["exit_code"] == 0, steps[0]
+    assert (found["rewards"], found["touched"]) == ({"reward": 1.0}, []), done.stderr
+    assert "usr/bin usr/lib64" in (tmp_path / "out" / "t" / "verifier.txt").read_text()
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("spoil", "mode", "rewards", "says"),
+    [
+        ("rm -rf /logs; echo > /logs", "shared", 1.0, ""),
+        ("rm -rf /logs; ln -s /app /logs; mkdir /app/verifier", "shared", 1.0, ""),
+        ("for l in $(ldd /bin/bash | grep -o '/[^ ]*libc[.]so[^ ]*'); do rm $(readlink -f $l); done", "shared", 0.0, "no verdict"),
+        ("rm -rf /usr/bin /usr/lib /usr/lib64 2>/dev/null; true", "shared", 0.0, "no verdict"),
+        ("cd /; rm -rf /app", "shared", 0.0, "no verdict"),
+        ("cd /; rm -rf /app", "separate", 0.0, "no verdict"),
+    ],
+    ids=["file", "link", "libc", "usr", "workdir", "workdir, separate"],
+)
+def test_no_agent_has_its_task_tried_again(spoil: str, mode: str, rewards: float, says: str, tmp_path: Path) -> None:
+    """What it left of the sandbox is its own: there is a verdict, and not another try."""
+    harbor(tmp_path / "tasks" / "t", test="echo 1 > /logs/verifier/reward.txt\n", mode=mode)
+    script(tmp_path / "s.json", run(spoil))
+    done = batch(tmp_path / "tasks", "--agent", "coding", "--script", tmp_path / "s.json", "-o", tmp_path / "out")
+    found = results(tmp_path / "out")["t"]
+    assert (found["state"], found["rewards"]) == ("value", {"reward": rewards}), (found, done.stderr)
+    assert says in found["error"]
 
 
 @pytest.mark.engine

@@ -168,6 +168,24 @@ def test_a_run_that_no_browser_could_hold_is_cut_to_what_one_can() -> None:
     assert bounded(replace(run, steps=run.steps[:3], children=())) == replace(run, steps=run.steps[:3], children=())
 
 
+@pytest.mark.parametrize(
+    "args", [{"k" * 300_000: 1}, {"a": [1] * 22_000}, {"a": [[[]] * 100] * 220}], ids=["names", "numbers", "lists"]
+)
+def test_names_and_numbers_take_their_room_too(args: dict[str, Any]) -> None:
+    steps = tuple(RecordedStep(number=n, tool="other", args=args) for n in range(1, 201))
+    shown = bounded(RecordedRun(run="r", task="t", steps=steps))
+    assert sum(len(json.dumps(step.args, indent=2)) for step in shown.steps) < MOST_PAGE_CHARS
+    assert "left out" in json.dumps(shown.steps[0].args, ensure_ascii=False)
+
+
+def test_a_diff_of_very_many_odd_characters_is_told_without_marks() -> None:
+    new = ("\u200b" * 1900 + "\n") * 20
+    step = RecordedStep(number=1, tool="edit", args={"path": "a", "old_text": "", "new_text": new})
+    text = page(RecordedRun(run="r", task="t", steps=(step,)))
+    assert "U+200B U+200B" in text
+    assert text.count("<span") < 1000
+
+
 def test_very_many_odd_characters_are_told_without_marks() -> None:
     step = RecordedStep(number=1, tool="run", envelope={"tool_executed": True, "result": "\u2028\ud800\u202e" * 50_000})
     text = page(RecordedRun(run="r", task="t\u202e", steps=(step,)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +17,8 @@ class Path(NamedTuple):
 
 
 KINDS = ("modified", "added", "deleted")
-NAMES = st.sampled_from(["python3", "bash", "x", "conftest.py", "sitecustomize.py", "ld.so.preload", "libc.so.6"])
-FOLDERS = st.sampled_from([*PATH, "/", "/etc", "/app", "/usr/lib/python3.11", "/usr/lib", "/root", "/srv/site-packages"])
+NAMES = st.sampled_from(["python3", "bash", "x", "conftest.py", "sitecustomize.py", "ld.so.preload", "libc.so.6", "lib"])
+FOLDERS = st.sampled_from([*PATH, "/", "/etc", "/app", "/usr/lib/python3.11", "/usr/lib", "/root", "/lib64", "/srv/site-packages"])
 PATHS = st.builds(lambda folder, name, kind: Path(f"{folder.rstrip('/')}/{name}", kind), FOLDERS, NAMES, st.sampled_from(KINDS))
 
 
@@ -45,9 +46,50 @@ def test_work_is_never_undone(told: list[Path]) -> None:
     found = sorted_out(told)
     kinds = {each.path: each.kind for each in told}
     assert all(kinds[path] == "added" for path in (*found.removed, *found.programs))
-    assert all(kinds[path] != "added" for path in (*found.restored, *found.touched))
+    assert all(kinds[path] != "added" for path in found.restored)
+    assert all(kinds[path] != "added" or path.startswith("/lib") for path in found.touched)
     every = [*found.removed, *found.restored, *found.programs, *found.touched]
     assert len(every) == len(set(every))
     assert not [path for path in every if path.startswith(("/app/", "/root/")) and "site-packages" not in path]
     programs = {each.path for each in told if each.path.rsplit("/", 1)[0] in PATH and each.kind != "added"}
     assert programs <= set(found.restored)
+
+
+def test_a_link_of_the_image_that_became_a_folder() -> None:
+    """It is told of, with all that is in it; once it is a link again, neither it nor that is."""
+    told = [
+        Path("/lib64", "modified"), Path("/lib64/ld-linux-x86-64.so.2", "added"), Path("/bin", "modified"),
+        Path("/bin/ls", "added"), Path("/lib", "modified"), Path("/lib32", "added"), Path("/old", "added"),
+        Path("/library", "added"), Path("/usr", "modified"),
+    ]  # fmt: skip
+    found = sorted_out(told)
+    assert found.roots == ("/bin", "/lib", "/lib32", "/lib64")
+    assert found.programs == ("/bin/ls",)
+    assert found.touched == ("/lib", "/lib32", "/lib64/ld-linux-x86-64.so.2", "/usr")
+    left = found.without(["/bin", "/lib", "/lib64"])
+    assert (left.programs, left.touched, left.roots) == ((), ("/lib32", "/usr"), ("/lib32",))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/usr/lib/python3/dist-packages/sitecustomize/__init__.py", "/usr/lib/python3/dist-packages/sitecustomize",
+        "/usr/lib/python3.11/sitecustomize.cpython-311-x86_64-linux-gnu.so", "/usr/lib/python3.11/usercustomize.pyc",
+        "/root/.local/lib/python3.11/site-packages/usercustomize/__init__.abi3.so", "/usr/lib/python311.zip",
+        "/usr/lib/python311.zip/sitecustomize.py", "/usr/lib/python3.11/__pycache__/sitecustomize.cpython-311.pyc",
+    ],
+)  # fmt: skip
+def test_every_form_of_what_every_python_reads(path: str) -> None:
+    assert sorted_out([Path(path, "added")]).removed == (path,)
+    assert sorted_out([Path(path, "deleted")]).restored == (path,)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/app/sitecustomize.py", "/usr/lib/python3/dist-packages/sitecustomizer.py", "/app/python311.zip.txt",
+        "/usr/lib/python3/dist-packages/sitecustomize/other.py",
+    ],
+)  # fmt: skip
+def test_other_modules_are_left_alone(path: str) -> None:
+    assert sorted_out([Path(path, "added")]).removed == ()
