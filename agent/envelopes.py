@@ -71,18 +71,18 @@ def only_first_call() -> Envelope:
     ).to_dict()
 
 
-def bounded(envelope: Mapping[str, Any]) -> Envelope:
+def bounded(envelope: Mapping[str, Any], text_chars: int = MAX_TEXT_CHARS, result_chars: int = MAX_RESULT_CHARS) -> Envelope:
     """The envelope as JSON-ready data that a context can hold; a notice says when something was cut.
 
-    Texts inside the result are cut to 100,000 characters, head and tail; a result that still has more than 400,000 in all
-    becomes text and is cut as a whole.
+    Texts inside the result are cut to ``text_chars`` characters, head and tail; a result that still has more than ``result_chars``
+    in all becomes text and is cut as a whole.
     """
     data: Envelope = jsonable(envelope)
     cut: list[int] = []
-    result = _cut_texts(data.get("result"), cut)
+    result = _cut_texts(data.get("result"), text_chars, cut)
     whole = json.dumps(result, ensure_ascii=False)
-    if len(whole) > MAX_RESULT_CHARS:
-        result = _cut(whole, MAX_RESULT_CHARS, cut)
+    if len(whole) > result_chars:
+        result = _cut(whole, result_chars, cut)
     if not cut:
         return data
     notice = Notice(
@@ -93,12 +93,17 @@ def bounded(envelope: Mapping[str, Any]) -> Envelope:
     return {**data, "result": result, "notices": [*data.get("notices", []), notice.to_dict()]}
 
 
-def _cut_texts(value: Any, cut: list[int]) -> Any:
+def cut_texts(value: Any, chars: int) -> Any:
+    """JSON-ready data, its texts cut to ``chars`` characters, head and tail, with how many are left out."""
+    return _cut_texts(value, chars, [])
+
+
+def _cut_texts(value: Any, chars: int, cut: list[int]) -> Any:
     if isinstance(value, str):
-        return _cut(value, MAX_TEXT_CHARS, cut)
+        return _cut(value, chars, cut)
     if isinstance(value, dict):
-        return {k: _cut_texts(v, cut) for k, v in value.items()}
-    return [_cut_texts(v, cut) for v in value] if isinstance(value, list) else value
+        return {k: _cut_texts(v, chars, cut) for k, v in value.items()}
+    return [_cut_texts(v, chars, cut) for v in value] if isinstance(value, list) else value
 
 
 def _cut(text: str, limit: int, cut: list[int]) -> str:

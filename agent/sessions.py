@@ -11,7 +11,6 @@ from sandbox.environment import ActionLike, Environment
 from sandbox.operations import Request
 from sandbox.watching import Watch
 
-from .budget import Meter, current_meter
 from .wrapped import WrappedEnvironment
 
 _DEFAULT = "default"
@@ -20,7 +19,7 @@ _NAME_CHARS = 64
 
 class OwnSessions(WrappedEnvironment):
     """``inner``, where each session that is named, or left out, is one of this agent's own: folder and variables of the others'
-    are neither seen nor changed. Its description tells what is left of its budget. ``prefix`` begins their names in ``inner``, and
+    are neither seen nor changed. Its description tells who gave it its task. ``prefix`` begins their names in ``inner``, and
     is that of the session without a name.
     """
 
@@ -46,10 +45,8 @@ class OwnSessions(WrappedEnvironment):
         return super().perform(request, watch)
 
     def describe(self) -> dict[str, str]:
-        """What ``inner`` says, and what is left for this agent."""
-        meter = current_meter()
-        left = "" if meter is None else _left(meter)
-        return {**self.inner.describe(), "delegation": f"The agent {self._above} gave you this task and reads how you end.{left}"}
+        """What ``inner`` says, and whose task this is."""
+        return {**self.inner.describe(), "delegation": f"The agent {self._above} gave you this task and reads how you end."}
 
     def used(self, action: ActionLike | None, args: Any) -> None:
         """Take the session of this call for one of the agent's own, used in an earlier process."""
@@ -75,16 +72,3 @@ class OwnSessions(WrappedEnvironment):
             own = f"{self.prefix}.{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
         self._used.add(own)
         return {**args, "session": own}
-
-
-def _left(meter: Meter) -> str:
-    budget, used = meter.budget, meter.usage
-    parts = [f"{budget.max_iterations} steps in all"]
-    seconds = meter.seconds_left()
-    if seconds is not None:
-        parts.append(f"{seconds:.0f} seconds left")
-    if budget.max_tokens is not None:
-        parts.append(f"{max(budget.max_tokens - used.total_tokens, 0)} tokens left")
-    if budget.max_cost_usd is not None:
-        parts.append(f"${max(budget.max_cost_usd - used.cost_usd, 0):.4f} left")
-    return f" You have {', '.join(parts)}."

@@ -13,6 +13,7 @@ from agent.kits import EquippedEnvironment, Kit
 from agent.loop import Agent
 from agent.model.brain import Brain
 from agent.registry import ActionRegistry
+from agent.remaining import RemainingEnvironment
 from agent.stuck import StuckDetector, Thresholds
 from agent.tools import SandboxAction, finish_action, think_action
 from agent.tools.sandbox_tools import HOST_ONLY
@@ -62,8 +63,10 @@ def _together(spec: AgentSpec, setting: Setting, kits: list[Kit]) -> Agent:
     registry = _registry(spec, setting, kits)
     setting = replace(setting, kits=tuple(kits))
     brain = spec.brain(setting) if spec.brain is not None else setting.brain
+    told = RemainingEnvironment(setting.environment)
     # Those that watch come before those that may end a run: what ends it is still seen by them.
-    hooks = [*setting.hooks, *(hook for kit in kits for hook in kit.hooks()), *_watching(brain), *_detector(spec, setting)]
+    watching = [*(hook for kit in kits for hook in kit.hooks()), *_watching(brain), *_detector(spec, setting)]
+    hooks = [told.counting, *setting.hooks, *watching]
     language = setting.language or catalogue.language(spec.language, spec.language_options)
     language = language.for_actions(registry.get_actions())
     return HubAgent(
@@ -71,7 +74,7 @@ def _together(spec: AgentSpec, setting: Setting, kits: list[Kit]) -> Agent:
         language,
         registry,
         _wrapped(brain, spec, replace(setting, language=language)),
-        EquippedEnvironment(setting.environment, kits),
+        EquippedEnvironment(told, kits),
         hooks=hooks,
         budget=_budget(spec, setting.budget),
         new_memory=setting.new_memory or catalogue.memory(spec.memory, spec.memory_options, setting.brain),

@@ -78,7 +78,9 @@ MEMORIES: Mapping[str, Schema] = {
         prompt_tokens={"type": ["integer", "null"], "minimum": 1},
     ),
     "recall": _of(path={"type": ["string", "null"], "minLength": 1}, run=_TEXT),
-    "window": _of(limit=_whole(1), keep_first=_whole(0), step=_whole(1)),
+    "window": _of(
+        limit=_whole(1), keep_first=_whole(0), step=_whole(1), limit_tokens={"type": ["integer", "null"], "minimum": 2000}
+    ),
 }
 # Memories that others can stand over.
 LAYERED = frozenset({"condensing", "recall"})

@@ -14,6 +14,7 @@ from .condensation import Condensation
 from .layered import LayeredMemory, layers
 from .recall import RecallMemory
 from .shapes import borders, tokens
+from .shortening import original
 from .summarising import SummaryError, summarise
 
 log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ class CondensingMemory(LayeredMemory):
         if len(shown) == len(self.items):
             return list(enumerate(shown, 1))
         numbers = {id(message): number for number, message in enumerate(self.items, 1)}
-        return [(numbers.get(id(message), 0), message) for message in shown]
+        return [(numbers.get(id(original(message)), 0), message) for message in shown]
 
     def _view(self) -> list[Numbered]:
         shown = self._numbered()
@@ -136,8 +137,8 @@ class CondensingMemory(LayeredMemory):
 
     def _size(self, number: int, message: Message) -> int:
         """The tokens of a message, counted once."""
-        if number == 0:
-            return tokens(message)
+        if number == 0 or message is not self.items[number - 1]:
+            return tokens(message)  # a summary, or one that is shown shorter
         while len(self._sizes) < number:
             self._sizes.append(tokens(self.items[len(self._sizes)]))
         return self._sizes[number - 1]

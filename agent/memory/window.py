@@ -2,36 +2,117 @@
 
 from __future__ import annotations
 
+import bisect
+from itertools import accumulate
+
 from .base import Memory, Message, last
+from .shapes import borders, tokens
+from .shortening import fitted
+
+LIMIT_TOKENS = 100_000
+LEAST_TOKENS = 2000
 
 
 class WindowMemory(Memory):
     """Keeps everything, shows the first ``keep_first`` messages (the task) and the last ``limit`` ones.
+
+    ``limit_tokens`` bounds what is shown, too, by the estimate that condensing goes by; None is no such bound. Where it would be
+    passed, the oldest messages after the first are no longer shown, down to half of the room, so that the prompts until the next
+    time begin alike. A message that alone takes more than a quarter of it (the very first: half) is shown shorter, which is said in
+    it; in the memory it stays whole. Only a reply of very many calls can still take more.
 
     An answer of a tool is never shown without the call it answers: where the window would begin between them, it begins
     at the call, and is longer than ``limit`` by that much. A window moves with each message, and each prompt then begins
     another way; with ``step`` it moves by so many messages at a time, and shows up to ``step`` - 1 fewer than ``limit``.
     """
 
-    def __init__(self, limit: int = 200, keep_first: int = 1, step: int = 1) -> None:
+    def __init__(
+        self, limit: int = 200, keep_first: int = 1, step: int = 1, limit_tokens: int | None = LIMIT_TOKENS
+    ) -> None:
         if limit < 1:
             raise ValueError(f"A window needs a limit of at least 1, got {limit}.")
         if keep_first < 0:
             raise ValueError(f"keep_first must not be negative, got {keep_first}.")
         if not 1 <= step <= limit:
             raise ValueError(f"step must be from 1 to limit ({limit}), got {step}.")
+        if limit_tokens is not None and limit_tokens < LEAST_TOKENS:
+            raise ValueError(f"limit_tokens must be at least {LEAST_TOKENS}, got {limit_tokens}.")
         super().__init__()
         self.limit = limit
         self.keep_first = keep_first
         self.step = step
+        self.limit_tokens = limit_tokens
+        self._shown: list[Message] = []  # what is shown of each message, for as many as can change no more
+        self._sizes: list[int] = []
 
     def get_memories(self, limit: int | None = None) -> list[Message]:
         """The window, or its last ``limit`` messages."""
-        over = max(len(self.items) - self.limit, 0)
+        if self.limit_tokens is None or not self.items:
+            start = self._by_count(len(self.items))
+            shown, head = self.items, self._head(start)
+        else:
+            shown, sizes = self._fitted(self.limit_tokens)
+            head, start = self._by_tokens(self.limit_tokens, sizes)
+        return list(last(shown[:head] + shown[start:], limit))
+
+    def _by_count(self, end: int) -> int:
+        """Where the latest of the first ``end`` messages begin, by their number alone."""
+        over = max(end - self.limit, 0)
         start = -(-over // self.step) * self.step
         while start and self.items[start]["role"] == "tool":
             start -= 1
+        return start
+
+    def _head(self, start: int) -> int:
+        """Where the first messages end, if the latest begin at ``start``."""
         head = min(self.keep_first, start)
         while head and head < start and self.items[head]["role"] == "tool":
             head += 1  # the answers belong to the call before them
-        return list(last(self.items[:head] + self.items[start:], limit))
+        return head
+
+    def _fitted(self, most: int) -> tuple[list[Message], list[int]]:
+        """All messages as they are shown, each short enough for the window, and their sizes in tokens."""
+        parts = _parts(self.items)
+        known = bisect.bisect_left(parts, len(self._shown))
+        shown: list[Message] = []
+        for begin, end in zip(parts[known:], [*parts[known + 1 :], len(self.items)], strict=True):
+            self._shown += shown  # the last block may still get answers, so that it is fitted anew each time
+            self._sizes += map(tokens, shown)
+            share = most // 2 if begin == 0 and end == 1 else most // 2 // max(end - begin, 2)
+            shown = [fitted(message, share) for message in self.items[begin:end]]
+        return self._shown + shown, [*self._sizes, *map(tokens, shown)]
+
+    def _by_tokens(self, most: int, sizes: list[int]) -> tuple[int, int]:
+        """Where the first messages end and the latest begin; what is between is not shown.
+
+        It follows from the messages alone: a run that is taken up again shows what it would have shown.
+        """
+        total = [0, *accumulate(sizes)]
+        parts = _parts(self.items)
+        decisions = [i for i in parts if self.items[i]["role"] == "assistant"]
+        head = self._head(len(sizes))
+        while total[head] > most // 2 and (before := parts[bisect.bisect_left(parts, head) - 1]):
+            head = before
+        start = 0
+
+        def size(begin: int, end: int) -> int:
+            return total[end] - total[begin] + total[min(head, begin)]
+
+        for end in range(1, len(sizes) + 1):
+            start = max(start, self._by_count(end))
+            if size(start, end) <= most:
+                continue
+            later = parts[bisect.bisect_right(parts, start) : bisect.bisect_left(parts, end)]
+            if not later:
+                continue
+            room = (most + total[min(head, end)]) // 2
+            found = next((i for i in later if size(i, end) <= room), later[-1])
+            latest = bisect.bisect_left(decisions, end)
+            exchange = decisions[latest - 1] if latest else found
+            start = exchange if start < exchange < found and size(exchange, end) <= most else found
+        return min(head, start), start
+
+
+def _parts(items: list[Message]) -> list[int]:
+    """Where the messages may be parted, their beginning among them, whatever they begin with."""
+    return [0, *(i for i in borders(items) if i)]

@@ -95,8 +95,8 @@ def test_what_a_child_is_told(fake: FakeEnvironment) -> None:
     said = str(seen[0])
     assert "the words" in said
     assert "The agent boss gave you this task" in said
-    assert "900 tokens left" in said
-    assert "50 steps in all" in said
+    assert "This is step 1 of 50" in said
+    assert "60 seconds, 900 tokens left" in said
     assert "go" not in [m["content"] for m in seen[0].messages if m["role"] == "user"]  # nothing of the boss's memory
 
 

@@ -20,9 +20,11 @@ MEMORIES: dict[str, tuple[str, dict[str, Any], float]] = {
     "window below its limit": ("window", {"limit": 200}, 0.9),
     "window, sliding": ("window", {"limit": 20}, 0.0),
     "window in steps": ("window", {"limit": 20, "step": 10}, 0.6),
+    "window, tokens": ("window", {"limit_tokens": 3000}, 0.8),
     "recall": ("recall", {}, 0.9),
     "condensing below its threshold": ("condensing", {"threshold_tokens": 100_000}, 0.9),
     "condensing": ("condensing", {"threshold_tokens": 3000}, 0.75),
+    "condensing, keep_last": ("condensing", {"threshold_tokens": 3000, "keep_last": 30}, 0.75),
     "condensing over recall over window": (
         "condensing",
         {"threshold_tokens": 3000, "over": {"memory": "recall", "over": {"memory": "window", "limit": 200}}},
