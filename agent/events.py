@@ -71,6 +71,7 @@ class StepBegan(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionDecided(Event):
     """The brain replied and the reply was read; ``tool`` is None where no action could be. ``usage`` is that of the calls.
+    ``thought`` is what the reply says beside its action; None in logs from before it was kept.
 
     ActionStarted, which is durable, brings it to the disk before anything is carried out.
     """
@@ -81,6 +82,7 @@ class ActionDecided(Event):
     args: Any = None
     prompt_sha256: str = ""
     usage: JSON = field(default_factory=dict)
+    thought: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

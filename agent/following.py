@@ -12,10 +12,10 @@ from sandbox.operations import OPERATIONS
 
 from . import events as ev
 from .envelopes import text_of
-from .model.replay import restored
-from .show import RESULT_LINES, Screen, declared, main_argument, shortened, thought_of
+from .show import RESULT_LINES, Screen, declared, main_argument, shortened
 from .store import EventLog
 from .store.log import Logged
+from .store.reading import thought_in
 from .trajectory.wording import readable_diff
 
 LOOK_SECONDS = 0.2
@@ -85,7 +85,7 @@ class View:
     def _decided(self, logged: Logged, event: ev.ActionDecided) -> None:
         self._tools[logged.run] = event.tool
         mark = f"{self._names.get(logged.run, '')} {event.step}".strip()
-        self._screen.line(f"\n[{mark}] {shortened(thought_of(restored(event.reply)), 6)}".rstrip(), "bold")
+        self._screen.line(f"\n[{mark}] {shortened(thought_in(event), 6)}".rstrip(), "bold")
         if event.tool is not None:
             self._screen.line(f"  → {event.tool} {main_argument(event.args, declared(event.tool))}".rstrip(), "cyan")
 

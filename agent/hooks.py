@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One turn of the loop as far as it has got; ``args`` are those of the invocation, ``envelope`` its answer."""
+    """One turn of the loop as far as it has got; ``args`` are those of the invocation, ``envelope`` its answer. ``thought`` is what
+    the reply says beside its action; all of it where no action could be read.
+    """
 
     number: int
     prompt: Any = None
@@ -25,6 +27,7 @@ class Step:
     args: Any = None
     envelope: dict[str, Any] | None = None
     seconds: float = 0.0
+    thought: str = ""
 
 
 class Hooks:

@@ -178,7 +178,7 @@ class Recorder:
         self.add(
             ev.ActionDecided(
                 step=self._turn.number, reply=stored(step.response), tool=step.tool, args=step.args,
-                prompt_sha256=digest_of_prompt(step.prompt), usage=self._used(),
+                prompt_sha256=digest_of_prompt(step.prompt), usage=self._used(), thought=step.thought,
             )
         )  # fmt: skip
 

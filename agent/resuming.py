@@ -117,7 +117,8 @@ def _as_it_ended(agent: Agent, record: RunRecord) -> AgentRun:
 
 def _steps_of(record: RunRecord) -> tuple[Step, ...]:
     return tuple(
-        Step(step.number, None, step.reply, step.tool, step.args, step.envelope, step.seconds) for step in record.steps
+        Step(step.number, None, step.reply, step.tool, step.args, step.envelope, step.seconds, step.thought)
+        for step in record.steps
     )
 
 

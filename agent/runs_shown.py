@@ -16,7 +16,7 @@ from . import events as ev
 from .budget import Usage
 from .events import Event
 from .runs_story import Moment, Story, story_of
-from .show import Screen, clean, declared, main_argument, thought_of
+from .show import Screen, clean, declared, main_argument
 from .store import StepRecord, existing
 from .trajectory.wording import answer_of, readable_diff
 from .wrapping import wrapped
@@ -67,7 +67,7 @@ class Teller:
         """A step: what it used, thought, call, approval, the parts that it began, the answer; then what came before the next."""
         self._line("")
         self._line(spent(step.usage, step.seconds) if step.ended else "", f"[{step.number}] ", "bold")
-        thought = _cut(thought_of(step.reply), THOUGHT_LINES)
+        thought = _cut(step.thought, THOUGHT_LINES)
         if thought:
             self._line(thought, "  ")
         if step.tool is not None:

@@ -15,7 +15,6 @@ from sandbox.invisible import made_visible
 
 from .hooks import Hooks, Step
 from .memory import Memory
-from .model.response import Response
 from .registry import ActionRegistry
 from .run import AgentRun
 
@@ -85,9 +84,8 @@ class LiveView(Hooks):
 
     def on_action(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
         """Show the thought and the call."""
-        thought = thought_of(step.response)
         mark = f"{self.name} {step.number}".strip()
-        self.screen.line(f"\n[{mark}] {shortened(thought, 6)}".rstrip(), "bold")
+        self.screen.line(f"\n[{mark}] {shortened(step.thought, 6)}".rstrip(), "bold")
         if step.tool is not None:
             action = self.registry.get_action(step.tool)
             shown = main_argument(step.args, None if action is None else action.parameters)
@@ -105,16 +103,6 @@ class LiveView(Hooks):
             return  # the result of the run is told at its end
         shown = "\n".join(f"    {line}" for line in shortened(text, RESULT_LINES).split("\n"))
         self.screen.line(shown, "red" if failed else "dim")
-
-
-def thought_of(response: Any) -> str:
-    """The text a reply came with."""
-    if isinstance(response, str):
-        return response.split("{", 1)[0].strip()
-    try:
-        return Response.of(response).text.strip()
-    except TypeError:
-        return ""
 
 
 def main_argument(args: Any, parameters: Mapping[str, Any] | None = None) -> str:

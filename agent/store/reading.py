@@ -10,6 +10,7 @@ from agent import events as ev
 from agent.budget import Usage
 from agent.messages import Message, exchange
 from agent.model.replay import restored
+from agent.model.response import text_of_reply
 from sandbox.errors import ErrorCode, SandboxError
 
 from .log import EventLog, Logged
@@ -48,6 +49,11 @@ class StepRecord:
     def reply(self) -> Any:
         """The brain's reply, as the loop got it."""
         return None if self.decided is None else restored(self.decided.reply)
+
+    @property
+    def thought(self) -> str:
+        """What the reply says beside its action."""
+        return "" if self.decided is None else thought_in(self.decided)
 
     @property
     def envelope(self) -> dict[str, Any] | None:
@@ -172,6 +178,11 @@ def folded(events: Iterable[tuple[Logged, ev.Event]]) -> RunRecord:
     if record is None:
         raise ValueError("a run has one event at least")
     return record
+
+
+def thought_in(event: ev.ActionDecided) -> str:
+    """What the reply says beside its action; all of its text where the log is from before that was kept."""
+    return event.thought if isinstance(event.thought, str) else text_of_reply(restored(event.reply))
 
 
 def usage_of(data: Mapping[str, Any]) -> Usage:

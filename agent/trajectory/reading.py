@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from agent.budget import Usage
 from agent.events import ActionStarted, FilesChanged
 from agent.run import AgentRun
-from agent.show import thought_of
 from sandbox.envelope import jsonable, now
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -37,7 +36,7 @@ class LoggedStep(Protocol):
     @property
     def args(self) -> Any: ...
     @property
-    def reply(self) -> Any: ...
+    def thought(self) -> str: ...
     @property
     def envelope(self) -> Mapping[str, Any] | None: ...
 
@@ -68,7 +67,7 @@ def of_run(run: AgentRun, *, task: str, agent: str = "", model: str = "", ident:
         RecordedStep(
             number=s.number,
             at=str((s.envelope or {}).get("timestamp", "")),
-            thought=thought_of(s.response),
+            thought=s.thought,
             tool=s.tool,
             args=jsonable(s.args),
             envelope=None if s.envelope is None else jsonable(s.envelope),
@@ -89,7 +88,7 @@ def of_record(record: LoggedRun, child: Callable[[str], LoggedRun], depth: int =
         RecordedStep(
             number=s.number,
             at=s.at,
-            thought=thought_of(s.reply),
+            thought=s.thought,
             tool=s.tool,
             args=jsonable(s.args),
             envelope=s.envelope,
