@@ -33,6 +33,9 @@ class Step:
 class Hooks:
     """Override what is of interest. A hook may add to the memory, or raise StopRun to end the run."""
 
+    def on_resume(self, behind: int) -> None:
+        """Before the first step of a run that goes on from its log: ``behind`` steps had ended, and ``step.number`` begins at 1."""
+
     def on_step_start(self, step: Step, memory: Memory) -> None:
         """Before the prompt is made; ``step`` has its number."""
 

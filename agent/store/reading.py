@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agent import events as ev
+from agent.answers import with_further
 from agent.budget import Usage
 from agent.messages import Message, exchange
 from agent.model.replay import restored
@@ -54,6 +55,19 @@ class StepRecord:
     def thought(self) -> str:
         """What the reply says beside its action."""
         return "" if self.decided is None else thought_in(self.decided)
+
+    @property
+    def call(self) -> str | None:
+        """The arguments of the decision in a few lines; None where the log does not have that."""
+        return None if self.decided is None else self.decided.call
+
+    @property
+    def shown(self) -> str | None:
+        """The answer in the action's own words, with all notices; None where it has none beside those of an operation."""
+        if self.executed is None or not isinstance(self.executed.shown, str):
+            return None
+        before = self.executed.envelope.get("notices")
+        return with_further(self.executed.shown, self.envelope or {}, before if isinstance(before, list) else [])
 
     @property
     def envelope(self) -> dict[str, Any] | None:

@@ -38,6 +38,8 @@ class LoggedStep(Protocol):
     @property
     def thought(self) -> str: ...
     @property
+    def shown(self) -> str | None: ...
+    @property
     def envelope(self) -> Mapping[str, Any] | None: ...
 
 
@@ -96,6 +98,7 @@ def of_record(record: LoggedRun, child: Callable[[str], LoggedRun], depth: int =
             seconds=s.seconds,
             carried=None if s.started is None or s.started.args == s.args else jsonable(s.started.args),
             changes=_changes(s.changed),
+            shown=s.shown,
         )
         for s in record.steps
     )
@@ -154,7 +157,7 @@ def _step(data: Any) -> RecordedStep:
         number=int(data["number"]), at=_text(data["at"]), thought=_text(data["thought"]),
         tool=None if data["tool"] is None else _text(data["tool"]), args=data["args"], envelope=envelope,
         usage=None if usage is None else _usage(usage), seconds=float(data["seconds"]), carried=data.get("carried"),
-        changes=_text(data.get("changes", "")),
+        changes=_text(data.get("changes", "")), shown=None if data.get("shown") is None else _text(data["shown"]),
     )  # fmt: skip
 
 

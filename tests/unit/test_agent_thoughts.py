@@ -1,4 +1,4 @@
-"""What a reply says beside its action: the same words wherever a person reads a run."""
+"""Thoughts, calls and answers: the same words wherever a person reads a run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,19 @@ from agent import (
     ToolCall,
 )
 from agent import events as ev
+from agent.answers import with_further
+from agent.budget import Budget
+from agent.following import follow
 from agent.language.structured import StructuredLanguage
-from agent.resuming import execute_recorded
+from agent.resuming import execute_recorded, resume
+from agent.runs_shown import Teller
+from agent.runs_story import story_of
 from agent.show import LiveView, Screen
+from agent.status import RunStatus, StopRun
 from agent.store import EventLog, record_of
 from agent.tools import standard_registry
-from agent.trajectory.reading import of_record, of_run
+from agent.trajectory.reading import from_dict, of_record, of_run
+from agent.trajectory.wording import answer_text
 
 ACTIONS = standard_registry().get_actions()
 TAGS, FENCED = TagLanguage(actions=ACTIONS), FencedLanguage(ACTIONS)
@@ -156,3 +163,64 @@ def test_a_log_from_before_thoughts_were_kept_is_read(tmp_path: Path) -> None:
         log.append("r", [ev.RunBegan(task="t"), ev.StepBegan(step=1)])
         log.append("r", [ev.ActionDecided(step=1, reply={"reply": "The dict {a: 1}."}, tool="look")])
         assert record_of(log, "r").steps[0].thought == "The dict {a: 1}."
+
+
+class Told(Action):
+    """An action with words of its own, called like an operation of the sandbox that has other arguments."""
+
+    name = "edit"
+    description = "Edits."
+    parameters: Mapping[str, Any] = {
+        "type": "object", "properties": {name: {"type": "integer"} for name in ("start", "end")}, "required": ["start", "end"],
+    }  # fmt: skip
+
+    def execute(self, /, **kwargs: Any) -> Any:
+        return {"said": f"lines {kwargs['start']} to {kwargs['end']}"}
+
+    def show(self, envelope: Mapping[str, Any]) -> str:
+        return f"it says {envelope['result']['said']}"
+
+
+def test_calls_and_answers_of_a_kit_read_alike_everywhere(tmp_path: Path) -> None:
+    replies = iter(['{"tool": "edit", "args": {"end": 2, "start": 1}}', IN_JSON])
+    agent = Agent([], JsonLanguage(), ActionRegistry([Told()]), lambda _: next(replies), Environment())
+    live, followed, told = io.StringIO(), io.StringIO(), io.StringIO()
+    agent.hooks.append(LiveView(Screen(live), agent.actions))
+    with EventLog(tmp_path / "runs.db") as log:
+        execute_recorded(agent, "do it", log, run="r")
+        follow(log, "r", Screen(followed))
+        Teller(Screen(told), 100).run(story_of(log, "r"))
+        record = record_of(log, "r")
+        exported = from_dict(of_record(record, lambda child: record_of(log, child)).to_dict())
+    for shown in (live, followed, told):
+        assert "→ edit 1 end=2\n    it says lines 1 to 2\n" in shown.getvalue()
+    assert answer_text(exported.steps[0]) == "it says lines 1 to 2"
+    assert exported.steps[1].shown is None
+    assert answer_text(exported.steps[1]).startswith("ERROR unknown_tool")
+
+
+def test_a_resumed_run_is_counted_on(tmp_path: Path) -> None:
+    def agent(shown: io.StringIO) -> Agent:
+        made = Agent([], JsonLanguage(), ActionRegistry([Told()]), brain, Environment(), budget=Budget(max_iterations=4))
+        made.hooks.append(LiveView(Screen(shown), made.actions))
+        return made
+
+    def brain(prompt: Any) -> str:
+        if len(shown) == 1 and "[2]" in shown[0].getvalue():
+            raise StopRun("The run was paused.", RunStatus.paused)
+        return '{"tool": "edit", "args": {"start": 1, "end": 2}}'
+
+    shown = [io.StringIO()]
+    with EventLog(tmp_path / "runs.db") as log:
+        execute_recorded(agent(shown[0]), "do it", log, run="r")
+        shown.append(io.StringIO())
+        with log.begin("r") as writer:
+            resume(agent(shown[1]), writer)
+    assert [line for line in shown[1].getvalue().split("\n") if line.startswith("[")] == ["[3]", "[4]"]
+
+
+def test_notices_that_came_later_stand_behind_the_own_words() -> None:
+    notice = {"code": "low", "message": "Two steps are left.", "hint": ""}
+    assert with_further("words", {"notices": [notice, {**notice, "code": "new"}]}, [notice]) == (
+        "words\nNOTICE new: Two steps are left."
+    )
