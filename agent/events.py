@@ -71,6 +71,8 @@ class StepBegan(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionDecided(Event):
     """The brain replied and the reply was read; ``tool`` is None where no action could be. ``usage`` is that of the calls.
+    ``thought`` is what the reply says beside its action, ``call`` the arguments in a few lines, by the order in which the action
+    declares them; both are None in logs from before they were kept, ``call`` where there is no such action, too.
 
     ActionStarted, which is durable, brings it to the disk before anything is carried out.
     """
@@ -81,6 +83,8 @@ class ActionDecided(Event):
     args: Any = None
     prompt_sha256: str = ""
     usage: JSON = field(default_factory=dict)
+    thought: str | None = None
+    call: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +126,16 @@ class ActionStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionExecuted(Event):
-    """The answer to the decision. ``handed_over`` is False where the environment was never asked: refused, unknown, rejected."""
+    """The answer to the decision. ``handed_over`` is False where the environment was never asked: refused, unknown, rejected.
+    ``shown`` is the answer in the action's own words, where it has any beside those of an operation.
+    """
 
     durable = True
     step: int
     envelope: JSON
     seconds: float = 0.0
     handed_over: bool = True
+    shown: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

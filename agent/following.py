@@ -8,15 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sandbox.cli import print_json
-from sandbox.operations import OPERATIONS
 
 from . import events as ev
-from .envelopes import text_of
-from .model.replay import restored
-from .show import RESULT_LINES, Screen, declared, main_argument, shortened, thought_of
+from .show import RESULT_LINES, Screen, call_text, shortened
 from .store import EventLog
 from .store.log import Logged
-from .trajectory.wording import readable_diff
+from .store.reading import thought_in
+from .trajectory.wording import answer_of, readable_diff
 
 LOOK_SECONDS = 0.2
 Tell = Callable[[Logged, ev.Event], None]
@@ -85,9 +83,9 @@ class View:
     def _decided(self, logged: Logged, event: ev.ActionDecided) -> None:
         self._tools[logged.run] = event.tool
         mark = f"{self._names.get(logged.run, '')} {event.step}".strip()
-        self._screen.line(f"\n[{mark}] {shortened(thought_of(restored(event.reply)), 6)}".rstrip(), "bold")
+        self._screen.line(f"\n[{mark}] {shortened(thought_in(event), 6)}".rstrip(), "bold")
         if event.tool is not None:
-            self._screen.line(f"  → {event.tool} {main_argument(event.args, declared(event.tool))}".rstrip(), "cyan")
+            self._screen.line(f"  → {event.tool} {call_text(event.tool, event.args, event.call)}".rstrip(), "cyan")
 
     def _requested(self, logged: Logged, event: ev.ApprovalRequested) -> None:  # noqa: ARG002
         self._screen.line(f"    {event.tool} waits for an approval: risk {event.risk}", "yellow")
@@ -96,8 +94,7 @@ class View:
         self._screen.line(f"    approval: {event.verdict} {event.reason}".rstrip(), "yellow")
 
     def _executed(self, logged: Logged, event: ev.ActionExecuted) -> None:
-        operation = OPERATIONS.get(str(self._tools.get(logged.run)))
-        text = text_of(event.envelope, None if operation is None else operation.result)
+        text = answer_of(self._tools.get(logged.run), event.envelope, event.shown)
         failed = event.envelope.get("tool_executed") is not True
         shown = "\n".join(f"    {line}" for line in shortened(text, RESULT_LINES).split("\n"))
         self._screen.line(shown, "red" if failed else "dim")

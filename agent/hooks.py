@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One turn of the loop as far as it has got; ``args`` are those of the invocation, ``envelope`` its answer."""
+    """One turn of the loop as far as it has got; ``args`` are those of the invocation, ``envelope`` its answer. ``thought`` is what
+    the reply says beside its action; all of it where no action could be read.
+    """
 
     number: int
     prompt: Any = None
@@ -25,10 +27,14 @@ class Step:
     args: Any = None
     envelope: dict[str, Any] | None = None
     seconds: float = 0.0
+    thought: str = ""
 
 
 class Hooks:
     """Override what is of interest. A hook may add to the memory, or raise StopRun to end the run."""
+
+    def on_resume(self, behind: int) -> None:
+        """Before the first step of a run that goes on from its log: ``behind`` steps had ended, and ``step.number`` begins at 1."""
 
     def on_step_start(self, step: Step, memory: Memory) -> None:
         """Before the prompt is made; ``step`` has its number."""

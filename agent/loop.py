@@ -17,6 +17,7 @@ from .hooks import Hooks, PrintingHooks
 from .language import AgentLanguage
 from .memory import Memory, WindowMemory
 from .messages import exchange
+from .model.response import text_of_reply
 from .registry import ActionRegistry
 from .run import AgentRun
 from .running import Running
@@ -129,7 +130,7 @@ class Agent:
         prompt = self.construct_prompt(self.goals, running.memory, self.actions)
         response = running.ask(lambda: self.prompt_llm_for_action(prompt), prompt)
         action, invocation, refusal = self._decide(response)
-        running.decided(invocation.get("tool"), invocation["args"])
+        running.decided(invocation.get("tool"), invocation["args"], self._thought(response, invocation))
         result = refusal
         if action is not None and refusal is None:
             result = carry_out(self.environment, action, invocation["args"])
@@ -153,6 +154,11 @@ class Agent:
         if not ok:
             return action, invocation, invalid_arguments(action.name, message, action.parameters)
         return action, invocation, None
+
+    def _thought(self, response: Any, invocation: Mapping[str, Any]) -> str:
+        """What the reply says beside its action: all of it where none could be read, or the language does not tell."""
+        tell: Callable[[Any], str] | None = getattr(self.agent_language, "thought_of", None)
+        return text_of_reply(response) if tell is None or invocation.get("tool") is None else tell(response)
 
 
 def _with_notices(envelope: Mapping[str, Any], notices: Sequence[Mapping[str, Any]]) -> Envelope:

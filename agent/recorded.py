@@ -89,7 +89,7 @@ class RecordedEnvironment(WrappedEnvironment):
         finally:
             _recorder.reset(token)
         try:
-            self.recorder.executed(envelope, time.monotonic() - started)
+            self.recorder.executed(envelope, time.monotonic() - started, action)
         except StopRun:
             return envelope  # the loop is told by the hook that comes next
         return envelope

@@ -12,6 +12,8 @@ from sandbox.envelope import jsonable
 from . import events as ev
 from .budget import Meter, Usage
 from .prompt import Prompt
+from .registry import ActionRegistry
+from .show import main_argument
 from .store.chain import canonical
 from .store.reading import StepRecord
 
@@ -44,6 +46,12 @@ def message_event(message: Mapping[str, Any]) -> ev.Event:
     if message.get("source") == "user" and message.get("role") == "user":
         return ev.UserSpoke(text=str(message["content"]), said=str(message.get("said", "")))
     return ev.MessageAdded(message=dict(message))
+
+
+def call_of(actions: ActionRegistry | None, tool: str | None, args: Any) -> str | None:
+    """The arguments as a person reads them; None where there is no such action."""
+    action = None if actions is None else actions.get_action(tool)
+    return None if action is None else main_argument(args, action.parameters)
 
 
 def digest_of_prompt(prompt: Any) -> str:

@@ -19,6 +19,7 @@ from sandbox.errors import SandboxError
 from sandbox.secrecy import Secrets
 
 from . import events as ev
+from .answers import own_words
 from .budget import current_meter
 from .envelopes import LOST
 from .hooks import Step
@@ -27,7 +28,8 @@ from .memory import Memory
 from .messages import exchange
 from .model.replay import stored
 from .recorded_hooks import First, Last
-from .recorded_turn import UNUSED, Turn, digest_of_prompt, message_event, set_back
+from .recorded_turn import UNUSED, Turn, call_of, digest_of_prompt, message_event, set_back
+from .registry import ActionRegistry
 from .run import AgentRun
 from .status import RunStatus, StopRun
 from .store.log import RunWriter
@@ -44,12 +46,12 @@ class Recorder:
 
     ``resumed`` is the record of the run where it goes on from there. ``hidden`` are the environment's secrets, which are masked.
     ``above`` is the recorder of the run that this one is a part of: what pauses or fails that one ends this one, too.
-    ``unrecorded`` is why the end of the run is not in the log; None where it is.
+    ``actions`` tell how calls read. ``unrecorded`` is why the end of the run is not in the log; None where it is.
     """
 
     def __init__(
         self, writer: RunWriter, hidden: Secrets, *, kits: Iterable[Kit] = (), resumed: RunRecord | None = None,
-        above: Recorder | None = None,
+        above: Recorder | None = None, actions: ActionRegistry | None = None,
     ) -> None:  # fmt: skip
         self.writer, self.resumed, self.above = writer, resumed, above
         self.unrecorded: SandboxError | None = None
@@ -57,13 +59,13 @@ class Recorder:
         self.said = ""  # what the user says as the run goes on
         self._parts: dict[str, Used] = dict(resumed.parts) if resumed else {}  # those that are not counted yet
         self.first, self.last = First(self), Last(self)
-        self._hidden, self._kits = hidden, tuple(kits)
+        self._hidden, self._kits, self._actions = hidden, tuple(kits), actions
         self._states: dict[str, Any] = dict(resumed.kits) if resumed else {}
         self._condensed: Any = resumed.condensed if resumed else None
-        self._offset = 0
+        self.behind = 0  # steps that had ended when it was resumed: the loop does not count them
         if resumed is not None:
             behind = resumed.steps[-1].number if resumed.steps else 0
-            self._offset = behind - (1 if resumed.steps and not resumed.steps[-1].ended else 0)
+            self.behind = behind - (1 if resumed.steps and not resumed.steps[-1].ended else 0)
         self._seen = len(resumed.messages) if resumed else 0
         self._turn = Turn(0, open=False)
         self._stop: StopRun | None = None
@@ -150,8 +152,12 @@ class Recorder:
             raise self.fail(error) from error
 
     def _masked(self, event: ev.Event) -> ev.Event:
-        data = jsonable(event.to_data())
-        return ev.event_of(event.kind, self._hidden.data(data) if self._hidden else data)
+        return ev.event_of(event.kind, self._clean(event.to_data()))
+
+    def _clean(self, data: Any) -> Any:
+        """``data`` without secrets. What is made shorter is cleaned before: half of a secret would not be found."""
+        data = jsonable(data)
+        return self._hidden.data(data) if self._hidden else data
 
     # --- a step ------------------------------------------------------------------
     def begin(self, number: int, memory: Memory) -> None:
@@ -163,7 +169,7 @@ class Recorder:
         if number == 1:
             self._go_on()
         self.catch_up(memory)
-        self._turn = Turn(self._offset + number)
+        self._turn = Turn(self.behind + number)
         self._mark()
         held, self._held = self._held, []
         if number == 1 and self.resumed is not None and self.resumed.pending is not None:
@@ -178,7 +184,8 @@ class Recorder:
         self.add(
             ev.ActionDecided(
                 step=self._turn.number, reply=stored(step.response), tool=step.tool, args=step.args,
-                prompt_sha256=digest_of_prompt(step.prompt), usage=self._used(),
+                prompt_sha256=digest_of_prompt(step.prompt), usage=self._used(), thought=step.thought,
+                call=call_of(self._actions, step.tool, self._clean(step.args)),
             )
         )  # fmt: skip
 
@@ -186,13 +193,14 @@ class Recorder:
         """The action is about to be handed over."""
         self.add(ev.ActionStarted(step=self._turn.number, tool=action.name, args=dict(args), request_id=request_id))
 
-    def executed(self, envelope: Mapping[str, Any], seconds: float) -> None:
+    def executed(self, envelope: Mapping[str, Any], seconds: float, action: ActionLike | None = None) -> None:
         """The environment answered. One that is lost has not: whether it did what it was asked is found out when it is back. Nor
         has an action that stopped the run.
         """
         if envelope.get("code") in LOST or self._stop is not None:
             return
-        event = ev.ActionExecuted(step=self._turn.number, envelope=dict(envelope), seconds=round(seconds, 3))
+        shown = own_words(action, self._clean(envelope))
+        event = ev.ActionExecuted(step=self._turn.number, envelope=dict(envelope), seconds=round(seconds, 3), shown=shown)
         self.add(event, *self._changed_states())
         self._turn.answered = True
 

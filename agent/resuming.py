@@ -117,7 +117,8 @@ def _as_it_ended(agent: Agent, record: RunRecord) -> AgentRun:
 
 def _steps_of(record: RunRecord) -> tuple[Step, ...]:
     return tuple(
-        Step(step.number, None, step.reply, step.tool, step.args, step.envelope, step.seconds) for step in record.steps
+        Step(step.number, None, step.reply, step.tool, step.args, step.envelope, step.seconds, step.thought)
+        for step in record.steps
     )
 
 
@@ -172,6 +173,8 @@ def _resumed(
     recorder = _laid_around(agent, writer, known, same=same, above=above)
     recorder.said = say
     _restore_kits(agent.environment, known)
+    for hook in agent.hooks:
+        hook.on_resume(recorder.behind)
     agent.set_current_task = _nothing  # type: ignore[method-assign]  # it is in the memory
     return recorder, agent.execute(known.task, remembered(agent, known), left)
 
@@ -212,7 +215,7 @@ def _laid_around(
 ) -> Recorder:
     equipped = next((e for e in _layers(agent.environment) if isinstance(e, EquippedEnvironment)), None)
     kits = equipped.kits if equipped is not None else ()
-    recorder = Recorder(writer, agent.environment.hidden, kits=kits, resumed=known, above=above)
+    recorder = Recorder(writer, agent.environment.hidden, kits=kits, resumed=known, above=above, actions=agent.actions)
     inner, asking = _without_approvals(agent.environment)
     recorded = RecordedEnvironment(inner, recorder, same=same)
     agent.environment = recorded if asking is None else asking.around(recorded, recorder)

@@ -63,9 +63,9 @@ class Running:
         self._change(prompt=prompt, response=response)
         return response
 
-    def decided(self, tool: Any, args: Any) -> None:
-        """The reply was read; ``tool`` is None if it could not be."""
-        self._change(tool=tool if tool is None else str(tool), args=args)
+    def decided(self, tool: Any, args: Any, thought: str) -> None:
+        """The reply was read; ``tool`` is None if it could not be. ``thought`` is what it says beside the action."""
+        self._change(tool=tool if tool is None else str(tool), args=args, thought=thought)
         for hook in self._hooks:
             hook.on_action(self._steps[-1], self.memory)
 

@@ -16,7 +16,7 @@ from . import events as ev
 from .budget import Usage
 from .events import Event
 from .runs_story import Moment, Story, story_of
-from .show import Screen, clean, declared, main_argument, thought_of
+from .show import Screen, call_text, clean
 from .store import StepRecord, existing
 from .trajectory.wording import answer_of, readable_diff
 from .wrapping import wrapped
@@ -67,11 +67,11 @@ class Teller:
         """A step: what it used, thought, call, approval, the parts that it began, the answer; then what came before the next."""
         self._line("")
         self._line(spent(step.usage, step.seconds) if step.ended else "", f"[{step.number}] ", "bold")
-        thought = _cut(thought_of(step.reply), THOUGHT_LINES)
+        thought = _cut(step.thought, THOUGHT_LINES)
         if thought:
             self._line(thought, "  ")
         if step.tool is not None:
-            self._line(_cut(main_argument(step.args, declared(step.tool)), CALL_LINES), f"  → {step.tool} ", "cyan")
+            self._line(_cut(call_text(step.tool, step.args, step.call), CALL_LINES), f"  → {step.tool} ", "cyan")
         elif step.decided is not None:
             self._line("no action could be read", "  → ", "yellow")
         moments = story.moments.get(step.number, [])
@@ -95,7 +95,7 @@ class Teller:
             self._line(begun, "    ", "yellow")
             return
         failed = step.envelope.get("tool_executed") is not True
-        self._line(_cut(answer_of(step.tool, step.envelope), ANSWER_LINES), "    ", "red" if failed else "dim")
+        self._line(_cut(answer_of(step.tool, step.envelope, step.shown), ANSWER_LINES), "    ", "red" if failed else "dim")
 
     def _part(self, part: Story) -> None:
         Teller(self.screen, self.width, f"{self.margin}    │ ").run(part)

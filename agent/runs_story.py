@@ -11,7 +11,6 @@ from sandbox.errors import SandboxError
 from . import events as ev
 from .events import Event
 from .placing import placed
-from .show import thought_of
 from .store import EventLog, RunRecord, StepRecord, record_of
 from .store.log import Logged
 
@@ -99,7 +98,7 @@ def summary(record: RunRecord, status: str) -> dict[str, Any]:
 
 def _step(step: StepRecord, story: Story) -> dict[str, Any]:
     return {
-        "number": step.number, "at": step.at, "thought": thought_of(step.reply), "tool": step.tool, "args": step.args,
+        "number": step.number, "at": step.at, "thought": step.thought, "tool": step.tool, "args": step.args,
         "approval_requested": None if step.requested is None else step.requested.to_data(),
         "approval_answered": None if step.answered is None else step.answered.to_data(),
         "started": step.started is not None, "request_id": None if step.started is None else step.started.request_id,

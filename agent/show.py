@@ -15,7 +15,6 @@ from sandbox.invisible import made_visible
 
 from .hooks import Hooks, Step
 from .memory import Memory
-from .model.response import Response
 from .registry import ActionRegistry
 from .run import AgentRun
 
@@ -82,12 +81,16 @@ class LiveView(Hooks):
         self.screen = screen
         self.registry = registry
         self.name = name
+        self._behind = 0
+
+    def on_resume(self, behind: int) -> None:
+        """Count on from there."""
+        self._behind = behind
 
     def on_action(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
         """Show the thought and the call."""
-        thought = thought_of(step.response)
-        mark = f"{self.name} {step.number}".strip()
-        self.screen.line(f"\n[{mark}] {shortened(thought, 6)}".rstrip(), "bold")
+        mark = f"{self.name} {self._behind + step.number}".strip()
+        self.screen.line(f"\n[{mark}] {shortened(step.thought, 6)}".rstrip(), "bold")
         if step.tool is not None:
             action = self.registry.get_action(step.tool)
             shown = main_argument(step.args, None if action is None else action.parameters)
@@ -107,16 +110,6 @@ class LiveView(Hooks):
         self.screen.line(shown, "red" if failed else "dim")
 
 
-def thought_of(response: Any) -> str:
-    """The text a reply came with."""
-    if isinstance(response, str):
-        return response.split("{", 1)[0].strip()
-    try:
-        return Response.of(response).text.strip()
-    except TypeError:
-        return ""
-
-
 def main_argument(args: Any, parameters: Mapping[str, Any] | None = None) -> str:
     """What says most about a call, in a few lines: the argument that the action declares first, of those that must be given if
     any must; then the others by their names, in short. ``parameters`` is the action's schema; without one all go by their names,
@@ -131,8 +124,13 @@ def main_argument(args: Any, parameters: Mapping[str, Any] | None = None) -> str
     return f"{main} {others if len(others) <= LINE_CHARS else f'{others[:LINE_CHARS]}…'}".strip()
 
 
+def call_text(tool: str, args: Any, call: str | None) -> str:
+    """The same as the log has it; of one from before it was kept, by the operation that is called like the tool."""
+    return call if isinstance(call, str) else main_argument(args, declared(tool))
+
+
 def declared(tool: str) -> Mapping[str, Any] | None:
-    """The schema of an operation's arguments; None for an action that is none: the log does not keep theirs."""
+    """The schema of an operation's arguments; None for an action that is none."""
     from sandbox.operations import OPERATIONS, schema_of
 
     return schema_of(OPERATIONS[tool]) if tool in OPERATIONS else None

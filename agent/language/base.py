@@ -10,12 +10,12 @@ from typing import Any, Self
 from agent.actions import Action
 from agent.goals import Goal, in_order
 from agent.memory import Memory
-from agent.model.response import Response
+from agent.model.response import Response, text_of_reply
 from agent.prompt import Prompt
 from agent.status import LanguageError
 from sandbox.environment import Environment
 
-from .decoding import Invocation, find_invocation, invocation_of_calls
+from .decoding import Invocation, find_invocation, invocation_of_calls, span_of_invocation
 from .turns import conversation, json_call, named, text_turns
 
 EXAMPLES = "# Examples\nThese show how the work goes. They are made up: nothing in them has happened."
@@ -79,6 +79,26 @@ class AgentLanguage:
             "The reply holds no action." if reply.text.strip() else "The reply is empty.",
             'Reply with one JSON object: {"tool": "NAME", "args": {...}}.',
         )
+
+    def action_span(self, text: str) -> tuple[int, int] | None:
+        """From where to where the action stands in a reply of text that can be read; None where that is not known.
+
+        A language that reads replies in a way of its own says it of its own, too.
+        """
+        if type(self).parse_response is not AgentLanguage.parse_response:
+            return None
+        used = _USE.search(text)
+        return span_of_invocation(text) or (used and used.span())
+
+    def thought_of(self, response: Any) -> str:
+        """What the reply says beside its action: the text outside of it, or all of it where it is not known where that stands."""
+        try:
+            reply = reply_of(response)
+            span = None if reply.tool_calls else self.action_span(reply.text)
+        except LanguageError:
+            return text_of_reply(response)
+        before, after = (reply.text, "") if span is None else (reply.text[: span[0]], reply.text[span[1] :])
+        return "\n\n".join(part for part in (before.strip(), after.strip()) if part)
 
 
 def reply_of(response: Any) -> Response:

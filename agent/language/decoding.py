@@ -13,6 +13,8 @@ from agent.model.response import Response
 from agent.status import LanguageError
 from sandbox.envelope import Notice
 
+from .fences import with_fences
+
 # Each "{" of a text is tried as the start of an object; beyond this many the text is no reply but data.
 MAX_STARTS = 2000
 # Deeper nesting serves no tool and can exhaust a recursive decoder.
@@ -65,6 +67,15 @@ def find_invocation(text: str, cut: bool = False) -> Invocation | None:
     return None
 
 
+def span_of_invocation(text: str) -> tuple[int, int] | None:
+    """Where that object stands in ``text``, with the lines that fence it; None where there is none."""
+    for start, end, value in _found_in(text):
+        if isinstance(value.get("tool"), str):
+            return with_fences(text, start, end)
+    start = text.find("{")
+    return None if start < 0 or '"tool"' not in text else with_fences(text, start, len(text))
+
+
 def invocation_of_calls(reply: Response) -> Invocation:
     """The first call of a reply. Raises LanguageError for arguments that cannot be read."""
     call = reply.tool_calls[0]
@@ -76,16 +87,22 @@ def invocation_of_calls(reply: Response) -> Invocation:
 
 def objects_in(text: str) -> Iterator[dict[str, Any]]:
     """The JSON objects in ``text``, outermost ones, in order."""
+    return (value for _, _, value in _found_in(text))
+
+
+def _found_in(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """The same, each with where it begins and ends."""
     position = tries = 0
     while tries < MAX_STARTS and (position := text.find("{", position)) >= 0:
         tries += 1
         try:
-            value, position = _DECODER.raw_decode(text, position)
+            value, end = _DECODER.raw_decode(text, position)
         except (ValueError, RecursionError):
             position += 1
             continue
+        start, position = position, end
         if isinstance(value, dict):
-            yield value
+            yield start, end, value
 
 
 def decoded_arguments(text: str, cut: bool) -> tuple[Any, tuple[Notice, ...]]:

@@ -103,21 +103,26 @@ class FencedLanguage(AgentLanguage):
         if not found:
             what = "holds no fenced block" if reply.text.strip() else "is empty"
             raise LanguageError(f"The reply {what}.", HINT)
-        content, closed = self._block(reply.text, found)
+        content, _, closed = self._block(reply.text, found)
         if not closed and reply.cut:
             raise LanguageError("The reply was cut off in the middle of its block.", CUT_HINT)
         command = self._command(content, found[0].info, reply.text[: found[0].start])
         checked(command.args)
         return command.to_dict()
 
-    def _block(self, text: str, found: list[Fence]) -> tuple[str, bool]:
-        """The text of the one block, and whether it was closed. Raises LanguageError."""
+    def action_span(self, text: str) -> tuple[int, int] | None:
+        """See the base class."""
+        found = fences(text)
+        return (found[0].start, self._block(text, found)[1]) if found else None
+
+    def _block(self, text: str, found: list[Fence]) -> tuple[str, int, bool]:
+        """The text of the one block, where the block ends, and whether it was closed. Raises LanguageError."""
         opening, rest = found[0], found[1:]
         begin = opening.end
         if (ends := self._marker_end(text, begin)) is not None:
             rest = [fence for fence in rest if fence.start >= ends]
         if not rest:
-            return text[begin:], False
+            return text[begin:], len(text), False
         closing = nested_end(rest, opening)
         if closing is None:
             raise LanguageError("It cannot be told where the block of the reply ends: it is not closed.", HINT)
@@ -126,7 +131,7 @@ class FencedLanguage(AgentLanguage):
                 "The reply holds several fenced blocks.",
                 f"{HINT} If the command itself has lines of ```, fence the block with ````.",
             )
-        return text[begin : closing.start].removesuffix("\n"), True
+        return text[begin : closing.start].removesuffix("\n"), closing.end, True
 
     def _marker_end(self, text: str, begin: int) -> int | None:
         """Where the text of a command with a marker ends, beyond which blocks count again."""

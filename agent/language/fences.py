@@ -64,6 +64,20 @@ def _first(stack: list[int], found: list[Fence], opening: Fence) -> int | None:
     return stack[low - 1] if low else None
 
 
+def with_fences(text: str, start: int, end: int) -> tuple[int, int]:
+    """That stretch, and the lines that fence it where nothing else stands between them."""
+    found = fences(text)
+    opening = next((fence for fence in reversed(found) if fence.end <= start), None)
+    if opening is None or text[opening.end : start].strip():
+        return start, end
+    if not text[end:].strip():  # never closed; a line without a language rather closes what is before
+        return (opening.start if opening.info else start), end
+    closing = next((fence for fence in found if fence.start >= end), None)
+    if closing is None or not closing.closes(opening) or text[end : closing.start].strip():
+        return start, end
+    return opening.start, closing.end
+
+
 def nested_end(found: Iterable[Fence], opening: Fence) -> Fence | None:
     """The line that closes ``opening``, where lines with a language open blocks within it; None where nothing does."""
     open_blocks = [opening]

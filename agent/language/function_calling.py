@@ -14,7 +14,7 @@ from agent.status import LanguageError
 from sandbox.environment import Environment
 
 from .base import AgentLanguage, goals_text, prompt_of, reply_of
-from .decoding import CALL_HINT, find_invocation, invocation_of_calls
+from .decoding import CALL_HINT, find_invocation, invocation_of_calls, span_of_invocation
 from .turns import Turn, conversation, named, shown
 
 
@@ -39,6 +39,10 @@ class FunctionCallingLanguage(AgentLanguage):
         if not reply.text.strip():
             raise LanguageError("The reply is empty.", CALL_HINT)
         raise LanguageError("The reply is text without a call of a tool.", CALL_HINT)
+
+    def action_span(self, text: str) -> tuple[int, int] | None:
+        """See the base class."""
+        return span_of_invocation(text)
 
 
 def _native(turns: Iterable[Turn], actions: Sequence[Action]) -> list[dict[str, Any]]:

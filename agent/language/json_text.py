@@ -7,7 +7,7 @@ from typing import Any
 from agent.status import LanguageError
 
 from .base import AgentLanguage, reply_of
-from .decoding import find_invocation, invocation_of_calls
+from .decoding import find_invocation, invocation_of_calls, span_of_invocation
 
 FORM = 'Reply with one JSON object: {"tool": "NAME", "args": {...}}.'
 
@@ -25,3 +25,7 @@ class JsonLanguage(AgentLanguage):
             what = "holds no JSON object with a tool" if reply.text.strip() else "is empty"
             raise LanguageError(f"The reply {what}.", FORM)
         return found.to_dict()
+
+    def action_span(self, text: str) -> tuple[int, int] | None:
+        """See the base class."""
+        return span_of_invocation(text)

@@ -133,6 +133,11 @@ class TagLanguage(AgentLanguage):
         notices = [*([MANY_ACTIONS] if len(tags.found) > 1 else []), *([TAG_IN_FENCE] if tags.fenced else [])]
         return Invocation(name, checked(self._args(first, self._forms.get(name))), tuple(notices)).to_dict()
 
+    def action_span(self, text: str) -> tuple[int, int] | None:
+        """See the base class; a reply without a tag is all what it says to the user."""
+        tags = find_tags(text, self._tags, PREFIX)
+        return (tags.found[0].start, tags.found[0].end) if tags.found else (0, len(text))
+
     def _said(self, text: str, tags: Tags) -> Invocation:
         form = self._forms.get("message")
         if form is not None and form.body is not None and text.strip():

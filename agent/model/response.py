@@ -51,6 +51,14 @@ class Response:
         raise TypeError(f"A reply must be text, a mapping or a response of a model, not {type(value).__name__}.")
 
 
+def text_of_reply(value: Any) -> str:
+    """The text that a reply holds, its action in it where that is written as text; "" for what is no reply."""
+    try:
+        return Response.of(value).text.strip()
+    except TypeError:
+        return ""
+
+
 def text_of_content(content: Any) -> str:
     """The text of a message's content: text as it is, parts joined, everything that is no text left out."""
     if isinstance(content, str):

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agent import events as ev
+from agent.answers import with_further
 from agent.budget import Usage
 from agent.messages import Message, exchange
 from agent.model.replay import restored
+from agent.model.response import text_of_reply
 from sandbox.errors import ErrorCode, SandboxError
 
 from .log import EventLog, Logged
@@ -48,6 +50,24 @@ class StepRecord:
     def reply(self) -> Any:
         """The brain's reply, as the loop got it."""
         return None if self.decided is None else restored(self.decided.reply)
+
+    @property
+    def thought(self) -> str:
+        """What the reply says beside its action."""
+        return "" if self.decided is None else thought_in(self.decided)
+
+    @property
+    def call(self) -> str | None:
+        """The arguments of the decision in a few lines; None where the log does not have that."""
+        return None if self.decided is None else self.decided.call
+
+    @property
+    def shown(self) -> str | None:
+        """The answer in the action's own words, with all notices; None where it has none beside those of an operation."""
+        if self.executed is None or not isinstance(self.executed.shown, str):
+            return None
+        before = self.executed.envelope.get("notices")
+        return with_further(self.executed.shown, self.envelope or {}, before if isinstance(before, list) else [])
 
     @property
     def envelope(self) -> dict[str, Any] | None:
@@ -172,6 +192,11 @@ def folded(events: Iterable[tuple[Logged, ev.Event]]) -> RunRecord:
     if record is None:
         raise ValueError("a run has one event at least")
     return record
+
+
+def thought_in(event: ev.ActionDecided) -> str:
+    """What the reply says beside its action; all of its text where the log is from before that was kept."""
+    return event.thought if isinstance(event.thought, str) else text_of_reply(restored(event.reply))
 
 
 def usage_of(data: Mapping[str, Any]) -> Usage:

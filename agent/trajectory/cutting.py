@@ -21,7 +21,7 @@ def bounded(run: Recorded) -> Recorded:
     """The run, its texts cut so that a browser can hold all of them."""
     steps = list(_all_steps(run))
     size = sum(
-        min(n, MOST_CHARS) for step in steps for n in _lengths([step.thought, step.args, step.envelope, step.changes])
+        min(n, MOST_CHARS) for step in steps for n in _lengths([step.thought, step.args, step.envelope, step.changes, step.shown])
     )
     if size <= MOST_PAGE_CHARS:
         return run
@@ -62,6 +62,7 @@ def _with_cut(run: Recorded, most: int) -> Recorded:
             args=shorter(s.args),
             envelope=shorter(s.envelope),
             changes=shorter(s.changes),
+            shown=shorter(s.shown),
         )
         for s in run.steps
     )

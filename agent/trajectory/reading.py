@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from agent.budget import Usage
 from agent.events import ActionStarted, FilesChanged
 from agent.run import AgentRun
-from agent.show import thought_of
 from sandbox.envelope import jsonable, now
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -37,7 +36,9 @@ class LoggedStep(Protocol):
     @property
     def args(self) -> Any: ...
     @property
-    def reply(self) -> Any: ...
+    def thought(self) -> str: ...
+    @property
+    def shown(self) -> str | None: ...
     @property
     def envelope(self) -> Mapping[str, Any] | None: ...
 
@@ -68,7 +69,7 @@ def of_run(run: AgentRun, *, task: str, agent: str = "", model: str = "", ident:
         RecordedStep(
             number=s.number,
             at=str((s.envelope or {}).get("timestamp", "")),
-            thought=thought_of(s.response),
+            thought=s.thought,
             tool=s.tool,
             args=jsonable(s.args),
             envelope=None if s.envelope is None else jsonable(s.envelope),
@@ -89,7 +90,7 @@ def of_record(record: LoggedRun, child: Callable[[str], LoggedRun], depth: int =
         RecordedStep(
             number=s.number,
             at=s.at,
-            thought=thought_of(s.reply),
+            thought=s.thought,
             tool=s.tool,
             args=jsonable(s.args),
             envelope=s.envelope,
@@ -97,6 +98,7 @@ def of_record(record: LoggedRun, child: Callable[[str], LoggedRun], depth: int =
             seconds=s.seconds,
             carried=None if s.started is None or s.started.args == s.args else jsonable(s.started.args),
             changes=_changes(s.changed),
+            shown=s.shown,
         )
         for s in record.steps
     )
@@ -155,7 +157,7 @@ def _step(data: Any) -> RecordedStep:
         number=int(data["number"]), at=_text(data["at"]), thought=_text(data["thought"]),
         tool=None if data["tool"] is None else _text(data["tool"]), args=data["args"], envelope=envelope,
         usage=None if usage is None else _usage(usage), seconds=float(data["seconds"]), carried=data.get("carried"),
-        changes=_text(data.get("changes", "")),
+        changes=_text(data.get("changes", "")), shown=None if data.get("shown") is None else _text(data["shown"]),
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ class RecordedStep:
     """One step. ``at`` is ISO 8601 or ""; ``tool`` is None where no action could be read; ``envelope`` is None where the step
     was cut off; ``usage`` is None where it is not known for the step alone. ``carried`` are the arguments that were carried out,
     where they are not those of the decision: somebody changed them before they approved. ``changes`` is a diff of what the step has
-    made of the files, where that was recorded.
+    made of the files, where that was recorded; ``shown`` the answer in the action's own words, where it has any.
     """
 
     number: int
@@ -31,6 +31,7 @@ class RecordedStep:
     seconds: float = 0.0
     carried: Any = None
     changes: str = ""
+    shown: str | None = None
 
     @property
     def executed(self) -> bool:

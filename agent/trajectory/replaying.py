@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from agent.actions import Action
+from agent.answers import own_words
 from agent.carrying_out import carry_out
 from agent.envelopes import unknown_tool
 from agent.registry import ActionRegistry
@@ -43,7 +44,8 @@ def replay(
                 yield step, None
                 continue
             envelope = _carried_out(step, environment, registry, names)
-            again = RecordedStep(number=step.number, tool=step.tool, args=step.args, envelope=envelope)
+            words = own_words(registry.get_action(step.tool), envelope)
+            again = RecordedStep(number=step.number, tool=step.tool, args=step.args, envelope=envelope, shown=words)
             yield step, answers_differ(step, again, names)
         yield from _parts(parts.get(None, ()), sandbox, equip, names, run.agent)
     finally:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agent.envelopes import text_of
-from sandbox.operations import OPERATIONS
+from agent.answers import worded
 from sandbox.plain_text import plain
 
 from .recorded import RecordedStep
@@ -16,13 +15,12 @@ def answer_text(step: RecordedStep) -> str:
     """The envelope of a step in the words that a model is shown, without escape sequences."""
     if step.envelope is None:
         return "(the run was cut off before it was answered)"
-    return answer_of(step.tool, step.envelope)
+    return answer_of(step.tool, step.envelope, step.shown)
 
 
-def answer_of(tool: str | None, envelope: Mapping[str, Any]) -> str:
-    """The same of any envelope."""
-    kind = OPERATIONS.get(tool or "")
-    return plain(text_of(envelope, None if kind is None else kind.result))
+def answer_of(tool: str | None, envelope: Mapping[str, Any], shown: str | None) -> str:
+    """The same of any envelope; ``shown`` are the action's own words, where it has any."""
+    return plain(shown if isinstance(shown, str) else worded(tool, envelope))
 
 
 def readable_diff(patch: str) -> str:
