@@ -12,7 +12,7 @@ from sandbox.cli import DEFAULT_CPUS, DEFAULT_MEMORY, Kept, print_json
 from sandbox.environment import Environment
 
 from .job import Outcome, carry_out
-from .options import AgentOptions, brain_of
+from .options import KEEP_SECONDS, AgentOptions, brain_of
 from .recorded_job import carry_out_recorded
 from .show import Screen, files, summary_line
 from .status import RunStatus
@@ -105,11 +105,17 @@ def tell(outcome: Outcome, screen: Screen) -> None:
         _tell_changes(outcome, screen)
 
 
+_HOW = {
+    RunStatus.paused: "paused",
+    RunStatus.model_failed: f"the model failed, and the sandbox waits for {KEEP_SECONDS / 60:g} minutes",
+}
+
+
 def _tell_kept(outcome: Outcome, screen: Screen) -> None:
     """How to get at the sandbox that is still there."""
     run = outcome.recorded
     if outcome.resumable:
-        how = "paused" if outcome.run.status is RunStatus.paused else "cut off"
+        how = _HOW.get(outcome.run.status, "cut off")
         screen.line(f"{how}; go on with: gamebox runs resume {run}", "yellow")
         screen.line(f"or end its sandbox, and forget it: gamebox runs rm {run}", "yellow")
         return

@@ -12,7 +12,6 @@ from pathlib import Path
 from .hooks import Hooks, Step
 from .memory import Memory
 from .run import AgentRun
-from .status import RunStatus
 from .store.reading import spoken
 
 MOST_CHARS = 100_000
@@ -75,7 +74,7 @@ class Mailbox(Hooks):
     def on_terminate(self, run: AgentRun) -> None:
         """Say what nobody will read."""
         late = [path for path in waiting(self.folder) if path not in self._read]
-        if late and run.status not in (RunStatus.paused, RunStatus.environment_lost):
+        if late and not run.waits:
             self._tell(f"{len(late)} message(s) of yours came too late: the run had ended")
 
     def _forget(self) -> None:

@@ -25,7 +25,6 @@ from .recorded_changes import ChangesEnvironment
 from .repo.applying import apply
 from .repo.changes import Change, changes, diff_text
 from .repo.snapshot import Snapshot, take
-from .resuming import GOES_ON
 from .run import AgentRun
 from .scratch import scratch_folder
 from .show import LiveView, Screen, files
@@ -91,7 +90,7 @@ class Outcome:
     @property
     def resumable(self) -> bool:
         """Whether the run can go on, or be brought to its end again, in its sandbox."""
-        return self.kept and (self.unrecorded or self.run.status in GOES_ON)
+        return self.kept and (self.unrecorded or self.run.waits)
 
     @property
     def exit_code(self) -> int:

@@ -37,8 +37,8 @@ def sandbox_name(run: str) -> str:
 
 
 def carry_out_recorded(options: AgentOptions, log: EventLog, screen: Screen) -> Outcome:
-    """As ``job.carry_out``, with a record in ``log``. Where the run was paused, or its sandbox lost, that is left to be resumed;
-    after every other end nothing is left.
+    """As ``job.carry_out``, with a record in ``log``. Where the run was paused, its sandbox lost, or its model did not answer,
+    the sandbox is left to be resumed; after every other end nothing is left.
 
     Raises SandboxError as that, and for a log that cannot be used.
     """
@@ -99,7 +99,7 @@ def _in_sandbox(
             run = replace(run, status=RunStatus.paused, reason="The run was interrupted.")
         keeps = not options.local  # until what it has done is in our hands
         outcome = _outcome(job, run, environment, snapshot, scratch / "after")
-        keeps = keeps and (run.status in GOES_ON or not ended or outcome.diff is None)
+        keeps = keeps and (run.waits or not ended or outcome.diff is None)
         outcome = replace(outcome, recorded=writer.run, kept=keeps, unrecorded=not ended)
     finally:
         with uninterrupted():
@@ -154,14 +154,20 @@ def _attached(job: Job, snapshot: Snapshot, known: RunRecord) -> Environment:
     except SandboxError as error:
         if error.code not in (ErrorCode.sandbox_not_found, ErrorCode.sandbox_unavailable):
             raise
-        raise _sandbox_gone(known.run) from error
+        raise _sandbox_gone(known) from error
 
 
-def _sandbox_gone(run: str) -> SandboxError:
+def _sandbox_gone(known: RunRecord) -> SandboxError:
+    minutes = f"{KEEP_SECONDS / 60:g} minutes"
+    if known.status in (None, *GOES_ON):
+        why = f"it ended, or nobody came back to it within {minutes}"
+    else:
+        why = f"the run ended ({known.status}), and it was removed then, or as nobody came back to it within {minutes}"
     return SandboxError(
         ErrorCode.run_not_resumable,
-        f"The sandbox of the run {run} is gone: it ended, or nobody came back to it within {KEEP_SECONDS / 60:g} minutes.",
-        f"Go on in a new sandbox with the repository as it is now: gamebox runs resume {run} --fresh.",
+        f"The sandbox of the run {known.run} is gone: {why}.",
+        "Go on in a new sandbox, with the repository as it is now and without what the run had changed: "
+        f"gamebox runs resume {known.run} --fresh.",
     )
 
 
@@ -202,7 +208,7 @@ def _place(log: EventLog, writer: RunWriter, options: AgentOptions, scratch: Pat
 def _found_again(repo: Path | None, before: Path, known: RunRecord) -> Snapshot:
     """The copy that was made at the beginning. Raises SandboxError ``run_not_resumable`` where it is gone."""
     if not before.is_dir():
-        raise _sandbox_gone(known.run)
+        raise _sandbox_gone(known)
     return Snapshot(repo or before, before, Rules(repo if repo is not None and repo.is_dir() else before), states_under(before))
 
 

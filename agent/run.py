@@ -10,6 +10,7 @@ from sandbox.envelope import jsonable
 from .budget import Usage
 from .hooks import Step
 from .memory import Memory
+from .model.brain import ModelError, ScriptEndedError
 from .status import RunStatus
 
 
@@ -32,6 +33,13 @@ class AgentRun:
     def ok(self) -> bool:
         """True if a terminal action was carried out."""
         return self.status is RunStatus.finished
+
+    @property
+    def waits(self) -> bool:
+        """Whether it ended for what may pass: it was paused, its environment cannot be reached, or its model did not answer."""
+        if self.status is RunStatus.model_failed:
+            return isinstance(self.error, ModelError) and not isinstance(self.error, ScriptEndedError)
+        return self.status in (RunStatus.paused, RunStatus.environment_lost)
 
     @property
     def iterations(self) -> int:

@@ -147,7 +147,7 @@ def _may_have_sandbox(events: EventLog, run: str) -> bool:
         record = record_of(events, run)
     except SandboxError:
         return True  # nobody can say: look
-    ended = record.status not in (None, "paused", "environment_lost")
+    ended = record.status not in (None, "paused", "environment_lost", "model_failed")
     return bool(record.options) and not record.options.get("local") and not ended
 
 

@@ -30,7 +30,7 @@ def say_to_run(run: str, text: str, log: EventLog) -> str:
             f"The run {record.run} is a part of {record.parent}, whose agent gave it its task.",
             f"Say it to that: gamebox runs say {record.parent} ...",
         )
-    ended = record.status not in (None, "paused", "environment_lost")
+    ended = record.status not in (None, "paused", "environment_lost", "model_failed")
     if ended or "agents" not in record.options:
         how = f"has ended ({record.status})" if ended else "is none of gamebox agent"
         raise SandboxError(

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from agent.budget import Budget
@@ -87,6 +88,11 @@ class Options:
             brain_of(self.model, self.script, self.budget)
         for task in tasks:
             if self.spec is not None:
+                if self.spec.needs_repo and task.repo is None and (task.image or self.image) is None:
+                    raise bad_input(
+                        f"The agent {self.agent} works on a repository, and the task {task.id} names neither a repo nor an image.",
+                        f'Give the task {task.id} a "repo" or an "image", or name an image for all with --image.',
+                    )
                 check_inputs(self.spec, self.inputs_for(self.spec, task))
 
     def _check_oracle(self) -> None:
@@ -162,7 +168,7 @@ class Options:
             why = f"The task {task.id} cannot be run with --local: its verifier works as root at /tests."
             raise bad_input(why, "Leave --local out.")
         if self.local:  # it works in the folder it is given, and ours must stay as it is: the diff is made against it
-            folder = Path(shutil.copytree(folder, folder.with_name(f"{folder.name}-local"), symlinks=True))
+            folder = Path(shutil.copytree(folder, Path(mkdtemp(dir=folder.parent), "local"), symlinks=True))
         made = sandbox_of(
             self.image_of(task), folder, None if asked == "allow" else asked, task.memory or self.memory,
             task.cpus or self.cpus, self.local, allow=task.allow if asked == "allow" else (), profile=task.profile,

@@ -16,3 +16,7 @@ class Brain(Protocol):
 
 class ModelError(SandboxError):
     """A model did not answer; ``code`` is one of the model codes of ``ErrorCode``."""
+
+
+class ScriptEndedError(ModelError):
+    """A script has no further reply: waiting does not help, as it may where a model did not answer."""

@@ -9,14 +9,14 @@ from typing import Any, Self
 
 from sandbox.errors import ErrorCode, SandboxError
 
-from .brain import ModelError
+from .brain import ScriptEndedError
 
 
 class ScriptedModel:
     """Gives one reply of ``steps`` after the other.
 
     A step is a reply (text, ``{"thought", "tool", "args"}``, a Response), an exception to raise, or a function from
-    the prompt to a reply. After the last one it raises ModelError ``model_unavailable``. ``prompts`` keeps what it
+    the prompt to a reply. After the last one it raises ScriptEndedError, ``model_unavailable``. ``prompts`` keeps what it
     was asked.
     """
 
@@ -48,7 +48,7 @@ class ScriptedModel:
         number = len(self.prompts)
         self.prompts.append(prompt)
         if number >= len(self.steps):
-            raise ModelError(
+            raise ScriptEndedError(
                 ErrorCode.model_unavailable,
                 f"The script has {len(self.steps)} steps and was asked for step {number + 1}.",
                 "End the script with the action that ends the run.",

@@ -62,7 +62,10 @@ def results(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def lines(path: Path, *tasks: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    """The tasks as a file; one with neither repo nor image gets an empty folder, for most agents want one."""
+    (path.parent / "empty").mkdir(exist_ok=True)
+    given = [task if "image" in task else {"repo": "empty", **task} for task in tasks]
+    path.write_text("".join(json.dumps(task) + "\n" for task in given))
     return path
 
 
@@ -385,6 +388,20 @@ def test_a_variable_that_is_named_is_given_and_masked(tmp_path: Path) -> None:
     assert not [data for data in every if b"sk-0123456789" in data]
     again = batch(folder, "--agent", "oracle", "-o", tmp_path / "out", "--env", "JUDGE_KEY=another-value")
     assert again.stderr.count("done before") == 1  # a key that was changed makes no other task
+
+
+def test_an_agent_that_works_on_a_repository_gets_one_or_an_image(tmp_path: Path) -> None:
+    """As ``gamebox agent`` has it; an agent that needs none is not asked for one."""
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"id": "bare", "task": "x"}\n')
+    steps = script(tmp_path / "s.json", run("true"))
+    refused = batch(tasks, "--local", "-o", tmp_path / "out", "--agent", "coder", "--script", steps)
+    assert refused.returncode == 2
+    assert "the task bare names neither a repo nor an image" in refused.stderr
+    assert not (tmp_path / "out").exists()
+    taken = batch(tasks, "--local", "-o", tmp_path / "out", "--agent", "coder", "--script", steps, "--image", BASE)
+    assert "neither" not in taken.stderr
+    assert results(tmp_path / "out")["bare"]["steps"] > 0
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from sandbox.docker.engine import connect
 from sandbox.docker.inventory import remove, sandboxes
 from tests.scripted_runs import coding, left_of
 
+from .model_server import ModelServer, Reply, call, error
+
 GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
 FINISH = {"tool": "finish", "args": {"summary": "all done"}}
 
@@ -199,6 +201,75 @@ def test_a_sandbox_that_is_gone(repo: Path, tmp_path: Path, log: Path) -> None:
         record = record_of(events, told["run"])
     assert [step.number for step in record.steps] == [1, 2, 3, 4]
     assert sum("new sandbox" in str(m["content"]) for m in record.messages if m["role"] == "user") == 1
+
+
+def by_model(monkeypatch: pytest.MonkeyPatch, replies: list[Reply], *args: str, code: int = 0) -> str:
+    """The command with a model that gives these replies; what it said on standard error."""
+    with ModelServer(replies) as server:
+        monkeypatch.setenv("OPENAI_API_BASE", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        return gamebox(*args, code=code).stderr
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("_no_sandbox_is_left")
+def test_a_run_whose_model_failed_goes_on_in_its_sandbox(
+    repo: Path, tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key was wrong, say: what was done is not lost, and is not told as lost."""
+    command = ["agent", "count", "--agent", "coding", "--repo", str(repo), "--model", "openai/gpt-4o-mini"]
+    wrong_key = error(401, "Incorrect API key provided", code="invalid_api_key")
+    err = by_model(monkeypatch, [call("run", {"command": "echo two >> a.txt"}), wrong_key], *command, code=2)
+    with EventLog(log) as events:
+        (ident,) = events.runs()
+        assert record_of(events, ident).status == "model_failed"
+    assert f"the sandbox waits for 60 minutes; go on with: gamebox runs resume {ident}" in err
+    assert "1 file changed" in err
+    assert len(left_of(log)) == 1
+    err = by_model(monkeypatch, [error(404, "no such model")], "runs", "resume", "last", code=1)
+    assert f"gamebox runs resume {ident}" in err
+    assert "when it is resumed" in gamebox("runs", "say", "last", "count further").stderr
+    rest = [call("run", {"command": "echo three >> a.txt"}), call("finish", {"summary": "counted"})]
+    by_model(monkeypatch, rest, "runs", "resume", "last", "--apply")
+    assert (repo / "a.txt").read_text() == "one\ntwo\nthree\n"
+    with EventLog(log) as events:
+        record = record_of(events, ident)
+        assert [step.tool for step in record.steps if step.tool] == ["run", "run", "finish"]
+        assert [m["content"] for m in record.messages if "count further" in str(m["content"])] != []
+    assert left_of(log) == []
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("_no_sandbox_is_left")
+def test_a_failed_run_is_removed_with_its_sandbox(
+    repo: Path, tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["agent", "count", "--agent", "coding", "--repo", str(repo), "--model", "openai/gpt-4o-mini"]
+    by_model(monkeypatch, [error(404, "no such model")], *command, code=1)
+    assert len(left_of(log)) == 1
+    (each,) = left_of(log)
+    remove(each, force=True)
+    gone = gamebox("runs", "resume", "last", code=2).stderr
+    assert "the run ended (model_failed), and it was removed then, or as nobody came back to it" in gone
+    by_model(monkeypatch, [error(404, "no such model")], "runs", "resume", "last", "--fresh", code=1)
+    (each,) = left_of(log)
+    gamebox("runs", "rm", "last")
+    assert each.id not in {found.id for found in sandboxes(connect(), every=True)}
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("_no_sandbox_is_left")
+def test_more_steps_for_a_run_that_took_all(repo: Path, tmp_path: Path, log: Path) -> None:
+    """Its sandbox went with its end, and that is what is said."""
+    steps = script(tmp_path, run("true"), FINISH)
+    command = ["agent", "x", "--agent", "coding", "--repo", str(repo), "--script", steps, "--max-iterations", "1"]
+    gamebox(*command, code=1)
+    assert left_of(log) == []
+    gone = gamebox("runs", "resume", "last", "--max-iterations", "5", code=2).stderr
+    assert "is gone: the run ended (max_iterations), and it was removed then" in gone
+    assert "without what the run had changed" in gone
+    gamebox("runs", "resume", "last", "--max-iterations", "5", "--fresh")
 
 
 @pytest.mark.engine
