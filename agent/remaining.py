@@ -24,19 +24,23 @@ class RemainingEnvironment(WrappedEnvironment):
         """What ``inner`` says; within a run, and what is left of it."""
         meter, said = current_meter(), dict(self.inner.describe())
         if meter is not None and self.counting.number:
-            said["budget"] = _said(meter, self.counting.number)
+            said["budget"] = _said(meter, self.counting.number, self.counting.behind)
         return said
 
 
 class _Counting(Hooks):
     def __init__(self) -> None:
-        self.number = 0
+        self.number = self.behind = 0
+
+    def on_resume(self, behind: int) -> None:
+        """The steps of a run that goes on are counted on."""
+        self.behind = behind
 
     def on_step_start(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
         self.number = step.number
 
 
-def _said(meter: Meter, number: int) -> str:
+def _said(meter: Meter, number: int, behind: int) -> str:
     budget, used = meter.budget, meter.usage
     parts = []
     seconds = meter.seconds_left()
@@ -47,4 +51,4 @@ def _said(meter: Meter, number: int) -> str:
     if budget.max_cost_usd is not None:
         parts.append(f"${max(budget.max_cost_usd - used.cost_usd, 0):.4f}")
     left = f" There are {', '.join(parts)} left." if parts else ""
-    return f"This is step {number} of {budget.max_iterations}, after which the run ends.{left}"
+    return f"This is step {behind + number} of {behind + budget.max_iterations}, after which the run ends.{left}"

@@ -42,3 +42,20 @@ def test_the_first_agent_is_told_its_steps_and_what_is_left_of_each_limit(langua
 
 def test_of_a_limit_that_is_not_set_nothing_is_said() -> None:
     assert prompts_of(Budget(max_iterations=3), "json")[1].endswith("## budget\nThis is step 2 of 3, after which the run ends.")
+
+
+def test_a_run_that_goes_on_counts_on() -> None:
+    asked: list[str] = []
+
+    def brain(prompt: Any) -> Any:
+        asked.append(str(prompt.messages[-1]["content"]))
+        return {"tool": "finish", "args": {"summary": "done"}}
+
+    spec = AgentSpec(
+        name="thinker", description="Thinks.", goals=(Goal("Think."),), actions=("finish",), language="json", stuck=None
+    )  # fmt: skip
+    agent = build(spec, Setting(environment=Environment(), hub=Hub(), brain=brain))
+    for hook in agent.hooks:
+        hook.on_resume(4)
+    assert agent.execute("Think.", max_iterations=3).ok
+    assert "This is step 5 of 7, after which the run ends." in asked[0]
