@@ -22,6 +22,8 @@ from sandbox import LocalEnvironment
 from sandbox.errors import ErrorCode, SandboxError
 from tests.unit.delegating_runs import BOSS, CALLS, DONE, Killed, MortalLog, call, done_in, tree, tree_of
 
+from .own_engine import lacking
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -38,7 +40,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=False)
     if made.returncode:
-        pytest.skip("needs root, to mount a small disk")
+        lacking("needs root, to mount a small disk")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
