@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,11 @@ REQUIRED = "GAMEBOX_REQUIRE_ENGINE"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts background jobs (`make test &`) with these ignored, and children inherit that: Ctrl-C in a test's
+    # program would do nothing. A handler is not inherited, so whatever a test starts has the default action.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     config.addinivalue_line("markers", "needs(*capabilities): only environments that have these take part")
 
 
