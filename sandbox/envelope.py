@@ -11,11 +11,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Generic, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
 
 T = TypeVar("T")
+REPR_CHARS = 300
 Effects = Literal["none", "partial", "unknown"]
 
 
@@ -38,7 +39,7 @@ class Notice:
 
 @dataclass(frozen=True)  # no slots: with them Success[Any](...) raises TypeError in Python 3.11
 class Success(Generic[T]):
-    """The action was carried out; ``result`` is its typed result."""
+    """The action was carried out; ``result`` is its typed result. A success is true, a failure is false."""
 
     result: T
     timestamp: str = field(default_factory=now)
@@ -48,6 +49,19 @@ class Success(Generic[T]):
     @property
     def ok(self) -> Literal[True]:
         return True
+
+    def __bool__(self) -> Literal[True]:
+        return True
+
+    def __repr__(self) -> str:
+        codes = f", notices: {', '.join(notice.code for notice in self.notices)}" if self.notices else ""
+        return f"Success({_short(repr(self.result))}{codes})"
+
+    if not TYPE_CHECKING:  # a type checker is to find unknown names itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say where the fields of the result are."""
+            raise _no_attribute(self, name)
 
     def unwrap(self) -> T:
         """The result."""
@@ -93,6 +107,19 @@ class Failure(Generic[T]):
     @property
     def ok(self) -> Literal[False]:
         return False
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+    def __repr__(self) -> str:
+        hint = f", hint: {_short(self.hint)}" if self.hint else ""
+        return f"Failure({self.code.value}: {_short(self.error)}{hint})"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say where the fields of the result are."""
+            raise _no_attribute(self, name)
 
     @classmethod
     def of(cls, error: SandboxError, **fields: Any) -> Failure[T]:
@@ -177,6 +204,22 @@ def jsonable(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [jsonable(v, depth + 1) for v in value]
     return repr(value)
+
+
+def _no_attribute(envelope: Success[Any] | Failure[Any], name: str) -> AttributeError:
+    """The error for an attribute that an envelope does not have: the fields of a result are the result's own."""
+    kind = type(envelope).__name__
+    message = f"{kind!r} object has no attribute {name!r}"
+    result = envelope.__dict__.get("result")  # while it is unpickled there is none yet
+    if not name.startswith("_") and hasattr(result, name):
+        message += f". Use .result.{name}, or .unwrap().{name}, which raises SandboxError for a failure"
+    elif not name.startswith("_") and kind == "Failure":
+        message += f". Use .unwrap().{name}, which raises SandboxError for a failure such as this one: {envelope!r}"
+    return AttributeError(message, name=name, obj=envelope)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= REPR_CHARS else f"{text[: REPR_CHARS - 1]}…"
 
 
 def _text_of(result: Any) -> str:

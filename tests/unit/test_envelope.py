@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -132,3 +134,35 @@ def test_things_that_are_no_json() -> None:
 
 def test_codes_say_their_own_name() -> None:
     assert all(code.name == code.value and code.value.isidentifier() and code.value.islower() for code in ErrorCode)
+
+
+def test_a_failure_is_false_and_a_success_is_true() -> None:
+    """Finding UX 7: ``if env.read("no/such/file"):`` was always taken."""
+    failed: Envelope[ReadResult] = Failure(ErrorCode.path_not_found, "'a' does not exist.")
+    assert not failed
+    assert Success(None)
+    assert Success("")
+
+
+def test_an_unknown_attribute_names_where_the_fields_of_the_result_are() -> None:
+    """Finding UX 7."""
+    ran: Any = Success(RunResult(id="c1", exit_code=0))
+    with pytest.raises(AttributeError, match=r"'exit_code'. Use \.result\.exit_code, or \.unwrap\(\)\.exit_code"):
+        ran.exit_code  # noqa: B018
+    failed: Any = Failure(ErrorCode.path_not_found, "'a' does not exist.")
+    with pytest.raises(AttributeError, match=r"\.unwrap\(\)\.content, which raises SandboxError.*path_not_found: 'a' does not"):
+        failed.content  # noqa: B018
+    with pytest.raises(AttributeError, match=r"^'Success' object has no attribute 'exitcode'$"):
+        ran.exitcode  # noqa: B018
+    assert not hasattr(ran, "__array__")
+    assert pickle.loads(pickle.dumps(ran)) == copy.copy(ran) == ran
+
+
+def test_envelopes_are_short_when_they_are_printed() -> None:
+    """Finding UX 7: the schema of a wrong call was 3,000 characters of it."""
+    failed: Failure[Any] = Failure(
+        ErrorCode.invalid_arguments, "Wrong.", "Read on.", schema={"type": "object", "properties": {"a" * 3000: {}}}
+    )
+    assert repr(failed) == "Failure(invalid_arguments: Wrong., hint: Read on.)"
+    assert repr(Success({"a": 1}, notices=(NOTICE,))) == "Success({'a': 1}, notices: disk_nearly_full)"
+    assert len(repr(Success("x" * 100_000))) < 400
