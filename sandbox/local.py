@@ -138,7 +138,7 @@ class LocalEnvironment(GuestEnvironment):
         home, spill, tmp = (os.path.join(base, name) for name in ("home", "spill", "tmp"))
         package_root = str(Path(__file__).resolve().parent.parent)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "sandbox.guest"],
+            [sys.executable, "-P", "-m", "sandbox.guest"],  # -P: a folder "sandbox" where the user is must not be run instead
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env={"PYTHONPATH": package_root, "PATH": os.environ.get("PATH", os.defpath)},
             start_new_session=True,
@@ -148,7 +148,8 @@ class LocalEnvironment(GuestEnvironment):
         transport = self._carrying(Transport(stream, self._post_mortem, lease_seconds=self.limits.lease_seconds))
         place = {
             "workspace": workspace, "home": home, "spill": spill, "roots": [workspace, home, spill, tmp],
-            "uid": os.getuid(), "gid": os.getgid(), "interpreter": ["/usr/bin/env", f"PYTHONPATH={package_root}", sys.executable],
+            "uid": os.getuid(), "gid": os.getgid(),
+            "interpreter": ["/usr/bin/env", f"PYTHONPATH={package_root}", sys.executable, "-P"],
             "environ": {
                 "PATH": os.environ.get("PATH", os.defpath), "HOME": home, "TMPDIR": tmp, "LANG": "C.UTF-8", "TERM": "dumb",
                 "PYTHONDONTWRITEBYTECODE": "1",  # see docker/container.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,6 +90,17 @@ def test_a_local_environment_claims_no_limits_it_does_not_hold() -> None:
     assert "bridge" not in said
     assert "ends by itself when nothing was done in it for 60 minutes" in said
     assert "by itself" not in LocalEnvironment(limits=Limits(idle_seconds=None)).describe()["limits"]
+
+
+def test_a_local_environment_starts_where_a_folder_has_the_name_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sandbox").mkdir()
+    (tmp_path / "sandbox/__init__.py").write_text("raise RuntimeError('another package (finding UX 3)')\n")
+    monkeypatch.chdir(tmp_path)
+    with LocalEnvironment(tmp_path) as env:
+        assert env.search("another package").unwrap().matches
+        assert env.run("true").unwrap().exit_code == 0
 
 
 def test_a_local_environment_refuses_a_limit_it_is_told_to_enforce() -> None:

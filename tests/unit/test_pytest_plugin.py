@@ -33,11 +33,50 @@ def local() -> Iterator[RecordedLocal]:
 
 def test_loading_it_loads_nothing_of_weight() -> None:
     code = (
-        "import sys, pytest; before = set(sys.modules); import sandbox.pytest_plugin; "
+        "import sys, pytest, importlib.util; before = set(sys.modules); import gamebox_pytest; "
         "print(sorted(m for m in set(sys.modules) - before))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['sandbox', 'sandbox.pytest_plugin']"
+    assert done.stdout.strip() == "['gamebox_pytest']"
+
+
+@pytest.fixture
+def foreign(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A project that has a package and a module with the names of ours (finding UX 3)."""
+    pytester.makepyfile(**{"sandbox/__init__": "NAME = 'theirs'", "agent": "NAME = 'theirs'"})
+    pytester.makepyfile("""
+import agent, sandbox as of_the_project
+
+def test_theirs():
+    assert of_the_project.NAME == agent.NAME == "theirs"
+""")
+    return pytester
+
+
+@pytest.mark.parametrize("program", [[sys.executable, "-m", "pytest"], [str(Path(sys.executable).with_name("pytest"))]])
+def test_a_project_with_a_package_sandbox_of_its_own_gets_one_line_and_is_left_alone(
+    foreign: pytest.Pytester, program: list[str]
+) -> None:
+    foreign.makeconftest("")  # with one, plain pytest puts the folder first on the path of imports, too
+    done = foreign.run(*program)
+    done.assert_outcomes(passed=1)
+    (line,) = [line for line in done.outlines + done.errlines if "gamebox:" in line]
+    assert line == (
+        "gamebox: the fixtures sandbox and sandbox_session are not available: 'sandbox' is not Gamebox's package here, but "
+        f"{foreign.path / 'sandbox/__init__.py'}."
+    )
+    assert "warning" not in done.stdout.str()
+
+
+def test_where_the_package_is_hidden_asking_for_a_sandbox_fails_in_one_sentence(foreign: pytest.Pytester) -> None:
+    foreign.makepyfile(test_asking="def test_asking(sandbox): pass\n")
+    done = foreign.runpytest_subprocess("test_asking.py")
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(["the fixtures sandbox and sandbox_session are not available: *sandbox/__init__.py."])
+    assert "Traceback" not in done.stdout.str()
+    option = foreign.runpytest_subprocess("--sandbox-image", "alpine")
+    assert option.ret == pytest.ExitCode.USAGE_ERROR
+    option.stderr.fnmatch_lines(["*--sandbox-image*not available*"])
 
 
 def test_a_suite_with_a_sandbox_of_its_own_is_left_alone(pytester: pytest.Pytester) -> None:
