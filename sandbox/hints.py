@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import conditions, network_words, waits
+from . import conditions, network_words, path_words, waits
 from .envelope import Notice
 from .errors import ErrorCode
 from .notices import NOTICES
@@ -37,7 +37,7 @@ def word_notice(code: str, fields: Fields) -> Notice | None:
 
 
 # Fields that are lists; all others are single values.
-_LISTS = frozenset({"roots", "known", "ids", "names"})
+_LISTS = frozenset({"roots", "known", "ids", "names", "near"})
 
 
 _MOST = (1 << 63) - 1
@@ -63,14 +63,6 @@ def _short(value: Any) -> Any:
         return value
     text = value if isinstance(value, str) else str(value)
     return text if len(text) <= 500 else text[:497] + "..."
-
-
-def _outside(f: Fields) -> Wording:
-    roots = ", ".join(str(r) for r in f.get("roots", [])) or "the workspace"
-    return Wording(
-        f"{f.get('path')!r} is outside the folders that tools may touch.",
-        f"Use a path below {roots}; system files can be looked at with run.",
-    )
 
 
 def _invalid_path(f: Fields) -> Wording:
@@ -182,13 +174,6 @@ def _unknown_command(f: Fields) -> Wording:
     return Wording(f"There is no command with the id {f.get('id')!r}.", f"Ids known here: {known}.")
 
 
-def _special(f: Fields) -> Wording:
-    kind = f.get("kind", "special file")
-    return Wording(
-        f"{f.get('path')!r} is a {kind}, not a regular file.", "Only regular files can be opened with this tool."
-    )
-
-
 def _range(f: Fields) -> Wording:
     total = f.get("total_lines", f.get("size_bytes"))
     return Wording(
@@ -231,10 +216,7 @@ def _too_large_answer(f: Fields) -> Wording:
 
 
 _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
-    ErrorCode.path_not_found: lambda f: Wording(
-        f"{f.get('path')!r} does not exist.", "List the folder to see what is there.", "list"
-    ),
-    ErrorCode.path_outside_roots: _outside,
+    **path_words.FAULTS,
     ErrorCode.path_exists: lambda f: Wording(
         f"{f.get('path')!r} exists already.", "Choose another name, or pass overwrite=true where the tool has it."
     ),
@@ -245,17 +227,11 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         "read",
         True,
     ),
-    ErrorCode.permission_denied: lambda f: Wording(
-        f"The sandbox's user may not {f['operation']} {f.get('path')!r}.",
-        "Choose a path in the workspace, the home or /tmp.",
-    ),
     ErrorCode.is_a_directory: lambda f: Wording(
         f"{f.get('path')!r} is a folder.",
         "Delete it with recursive=true." if f["operation"] == "delete" else "List it, or name a file in it.",
         "delete" if f["operation"] == "delete" else "list",
     ),
-    ErrorCode.not_a_directory: lambda f: Wording(f"{f.get('path')!r} is not a folder.", "Name a folder.", "list"),
-    ErrorCode.not_a_regular_file: _special,
     ErrorCode.directory_not_empty: lambda f: Wording(
         f"{f.get('path')!r} is a folder that is not empty.",
         "Pass recursive=true to delete all that is in it.",

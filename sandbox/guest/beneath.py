@@ -154,10 +154,20 @@ class Roots:
             return "."
         return shown(full.removeprefix(self.workspace + b"/"))
 
-    def fault(self, error: OSError, path: str, effects: str = "none") -> Fault:
-        """The fault for what the kernel refused on ``path``."""
+    def is_there(self, raw: bytes) -> bool:
+        """Whether the path leads to something inside the roots."""
+        try:
+            os.close(self._open(raw, os.O_PATH | os.O_CLOEXEC))
+        except OSError:
+            return False
+        return True
+
+    def fault(self, error: OSError, path: str, effects: str = "none", *, entry: bool = False) -> Fault:
+        """The fault for what the kernel refused on ``path``, with what explains it; for ``entry`` see ``obstacles.explain``."""
+        from .obstacles import explain  # only where something was refused
+
         outside = {"roots": [shown(root) for root in self.names]} if error.errno == errno.EXDEV else {}
-        fault = fault_of(error, self.display(path), **outside)
+        fault = fault_of(error, self.display(path), **outside, **explain(self, error.errno or 0, path, entry=entry))
         fault.effects = effects
         return fault
 
@@ -193,7 +203,8 @@ class Roots:
     def _is_root(self, raw: bytes) -> bool:
         return self._root_called(os.path.normpath(os.path.join(self.workspace, raw))) is not None
 
-    def _hold(self, root: bytes) -> int:
+    def hold(self, root: bytes) -> int:
+        """The descriptor of a root. Raises OSError where it is gone."""
         fd = self._held.get(root)
         if fd is None:
             fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -215,7 +226,7 @@ class Roots:
         if raw.endswith((b"/", b"/.")):
             flags |= os.O_DIRECTORY
         try:
-            return openat2(self._hold(root), rest or b".", flags)
+            return openat2(self.hold(root), rest or b".", flags)
         except OSError as error:
             # EAGAIN: something was renamed while a `..` was resolved
             if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EPERM, errno.EAGAIN):
@@ -238,7 +249,7 @@ class Roots:
 
     def _walk_once(self, root: bytes, parts: list[bytes], flags: int) -> int | tuple[bytes, bool]:
         """A descriptor; or the path to go on with, after a link (True) or a `..`."""
-        here = os.dup(self._hold(root))
+        here = os.dup(self.hold(root))
         try:
             for i, part in enumerate(parts):
                 rest = parts[i + 1 :]

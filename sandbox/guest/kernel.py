@@ -35,6 +35,11 @@ def act_on_files_as(uid: int, gid: int) -> None:
         raise OSError(1, "setfsuid was refused")
 
 
+def files_user() -> tuple[int, int]:
+    """The user and group as which this thread touches files."""
+    return _libc.setfsuid(-1), _libc.setfsgid(-1)
+
+
 class ActingOnFiles:
     """While inside (``with``), this thread alone touches and makes files as ``uid`` and ``gid``; only where ``wanted``."""
 

@@ -97,8 +97,17 @@ def _move(roots: Roots, source: End, target: End, overwrite: bool) -> None:
                 "path_invalid", path=roots.display(target[2]), problem="it lies inside the folder to be moved"
             ) from None
         if error.errno != errno.EXDEV:
-            raise roots.fault(error, target[2]) from None
+            raise _refused(roots, error, source, target) from None
         _move_by_copy(roots, source, target, overwrite)
+
+
+def _refused(roots: Roots, error: OSError, source: End, target: End) -> Fault:
+    """The fault of a rename: at its source where only that folder forbids it, else at its target."""
+    fault = roots.fault(error, target[2], entry=True)
+    if fault.code == "permission_denied" and fault.fields.get("part") is None:
+        at_source = roots.fault(error, source[2], entry=True)
+        return at_source if at_source.fields.get("part") is not None else fault
+    return fault
 
 
 def _move_by_copy(roots: Roots, source: End, target: End, overwrite: bool) -> None:
@@ -112,11 +121,11 @@ def _move_by_copy(roots: Roots, source: End, target: End, overwrite: bool) -> No
         _discard(target[0], temporary)
         if isinstance(error, Fault) and error.fields.get("too_deep"):
             error.fields["path"] = roots.display(source[2])
-        raise (error if isinstance(error, Fault) else roots.fault(error, target[2])) from None
+        raise (error if isinstance(error, Fault) else roots.fault(error, target[2], entry=True)) from None
     try:
         _delete(source[0], source[1], _Count())
     except OSError as error:
-        raise roots.fault(error, source[2], effects="partial") from None
+        raise roots.fault(error, source[2], effects="partial", entry=True) from None
 
 
 def rename(source: End, target: End, *, replace: bool) -> None:
@@ -157,7 +166,7 @@ def delete(call: Call) -> dict[str, Any]:
             _delete(folder, name, count)
     except OSError as error:
         effects = "partial" if count.entries else "none"
-        fault = roots.fault(error, path, effects=effects)
+        fault = roots.fault(error, path, effects=effects, entry=True)
         fault.result = {**result, "entries_deleted": count.entries}
         raise fault from None
     finally:

@@ -43,7 +43,7 @@ def test_the_guest_sends_only_codes_that_exist() -> None:
 def test_wording(code: str, fields: dict[str, object]) -> None:
     wording = hints.word_fault(ErrorCode(code), fields, "read")
     assert re.fullmatch(r"[^\n]+[.]", wording.message), wording
-    assert re.fullmatch(r"[A-Z][^\n]+[.]", wording.hint), wording
+    assert re.fullmatch(r"[A-Z][^\n]+[.?]", wording.hint), wording
     assert wording.next_tool is None or wording.next_tool in OPERATIONS
     if fields is FIELDS:
         assert "None" not in wording.message + wording.hint
