@@ -12,16 +12,16 @@ from .wording import Wording
 Fields = Mapping[str, Any]
 
 
-def clause(f: Fields) -> str:
-    """What is waited for, from the fields of a fault: "port 8000 is open"."""
+def unmet(f: Fields, still: str = "") -> str:
+    """What has not come true, from the fields of a fault: "port 8000 is not open"; ``still`` is "still " or ""."""
     if f.get("port") is not None:
         at = f" at {f['host']}" if f.get("host") else ""
-        return f"port {f['port']} is open{at}"
+        return f"port {f['port']} is {still}not open{at}"
     if f.get("log") is not None:
-        return f"a line {'contains' if f.get('literal') else 'matches'} {f['log']!r}"
+        return f"{still}no line of its output {'contains' if f.get('literal') else 'matches'} {f['log']!r}"
     if f.get("file") is not None:
-        return f"{f['file']} contains {f['contains']!r}" if f.get("contains") else f"{f['file']} exists"
-    return f"{f['id']} has ended" if f.get("id") else "it is ready"
+        return f"{f['file']} {still}does not " + (f"contain {f['contains']!r}" if f.get("contains") else "exist")
+    return f"{f['id']} is still running" if f.get("id") else f"it is {still}not ready"
 
 
 def not_ready(f: Fields) -> Wording:
@@ -30,19 +30,21 @@ def not_ready(f: Fields) -> Wording:
     after = f"After {waited:.1f} s" if isinstance(waited, int | float) else "After the wait"
     ident = f.get("id")
     if ident is None:
-        hint = "Give the id of the command that is to do it: then its output is shown here. Look at what runs with processes."
+        hint = (
+            "Give the id of the command that should do it, and its output is shown here. See what runs with processes."
+        )
     elif f.get("running"):
         hint = f"See its last output in the result; wait on with wait_for, or end it with kill(id={ident!r})."
     else:
-        hint = "The command has ended; what it left running may still do it: wait on, or look with processes."
-    return Wording(f"{after} it is still not so that {clause(f)}.", hint, "processes" if ident is None else None, True)
+        hint = "The command has ended. What it left running may still do it: wait again, or look with processes."
+    return Wording(f"{after} {unmet(f, 'still ')}.", hint, "processes" if ident is None else None, True)
 
 
 def ended_first(f: Fields) -> Wording:
     """The wording of a wait that the end of its command ended."""
     return Wording(
-        f"{f.get('id', 'The command')} {how_it_ended(f)} before {clause(f)}.",
-        "Its last output is in the result: find out there why it ended, then run it again.",
+        f"{f.get('id', 'The command')} {how_it_ended(f)}, and {unmet(f)}.",
+        "Its last output, in the result, says why it ended. Correct that, then run it again.",
         "run",
     )
 

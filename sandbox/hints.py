@@ -12,7 +12,7 @@ from . import conditions, network_words, path_words, waits
 from .envelope import Notice
 from .errors import ErrorCode
 from .notices import NOTICES
-from .wording import Wording, size
+from .wording import Wording, count_of, size
 
 Fields = Mapping[str, Any]
 
@@ -37,7 +37,7 @@ def word_notice(code: str, fields: Fields) -> Notice | None:
 
 
 # Fields that are lists; all others are single values.
-_LISTS = frozenset({"roots", "known", "ids", "names", "near"})
+_LISTS = frozenset({"roots", "known", "ids", "names", "near", "ports"})
 
 
 _MOST = (1 << 63) - 1
@@ -92,8 +92,6 @@ def _too_large(f: Fields) -> Wording:
 
 def _timeout(f: Fields) -> Wording:
     seconds = f.get("seconds")
-    left = f.get("survivors")
-    after = f"{left} of its processes could not be killed." if left else "Nothing of it is left running."
     allowed = f"{seconds:g} seconds" if isinstance(seconds, int | float) else "its time"
     longer = f"timeout_seconds above {seconds:g}" if isinstance(seconds, int | float) else "a longer timeout_seconds"
     if f["operation"] == "search":
@@ -114,10 +112,7 @@ def _timeout(f: Fields) -> Wording:
         return Wording(
             f"{f['operation']} did not end within {allowed}.", f"Give {longer}, or take less at once.", retryable=True
         )
-    return Wording(
-        f"The command did not end within {allowed} and was killed. {after}",
-        f"Give {longer}, or run it with background=true and look at logs.",
-    )
+    return waits.timed_out(f)
 
 
 def _cpu(f: Fields) -> Wording:
@@ -296,7 +291,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         f"{f.get('survivors')} processes of {f.get('id')!r} could not be killed.", "Call kill once more.", "kill", True
     ),
     ErrorCode.commands_running: lambda f: Wording(
-        f"{f.get('count')} command(s) still run in the sandbox: {', '.join(map(str, f.get('ids', [])))}.",
+        f"The sandbox is still running {count_of(f.get('count'), 'command')}: {', '.join(map(str, f.get('ids', [])))}.",
         "Wait for them, kill them, or pass kill=True.",
         "kill",
     ),

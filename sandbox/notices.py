@@ -7,7 +7,7 @@ from typing import Any
 
 from . import network_words, waits
 from .envelope import Notice
-from .wording import duration, one_line, size
+from .wording import count_of, duration, one_line, size
 
 Fields = Mapping[str, Any]
 
@@ -19,8 +19,9 @@ def _oom(f: Fields) -> tuple[str, str]:
     if f.get("pid"):
         who = f"{who or 'a process'} (pid {f['pid']})"
     had = f"{who or 'the largest process'} had {size(f['rss_bytes'])} of it" if f.get("rss_bytes") else who
+    more = f"; {had}" if had else ""
     return (
-        f"The memory limit of {limit} was hit: {count} process(es) {whose} were killed{f'; {had}' if had else ''}.",
+        f"The memory limit of {limit} was hit: the kernel killed {count_of(count, 'process')} {whose.rstrip(',')}{more}.",
         "Work on less data at once; files in the workspace and /tmp count as memory too.",
     )
 
@@ -82,8 +83,8 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         "What need not wait goes into another session, or session=null.",
     ),
     "left_running": lambda f: (
-        f"{f.get('count')} process(es) that the command started are still running under the id {f.get('id')}.",
-        f"See their output with logs(id={f.get('id')!r}); end them with kill.",
+        f"The command left {count_of(f.get('count'), 'process')} running, under the id {f.get('id')}.",
+        f"See the output with logs(id={f.get('id')!r}); end it with kill(id={f.get('id')!r}).",
     ),
     "output_cut": lambda f: (
         f"The output of {f.get('bytes')} bytes was cut in the middle.",
@@ -120,7 +121,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         "Kill commands that are not needed any more.",
     ),
     "too_many_processes": lambda f: (
-        f"The limit of {f.get('limit')} processes and threads was hit {f.get('hits')} time(s) while this command ran.",
+        f"The limit of {f.get('limit')} processes and threads was hit {count_of(f.get('hits'), 'time')} while this command ran.",
         "Run fewer at once (as with make -j4, or fewer workers), or kill commands that are not needed.",
     ),
     "file_too_large": lambda f: (

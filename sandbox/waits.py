@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import ErrorCode
-from .wording import Wording, one_line
+from .wording import Wording, count_of, one_line
 
 Kind = Literal["stdin", "lock", "socket", "child", "cpu", "sleep", "disk", "other"]
 
@@ -65,7 +65,9 @@ def how_it_ended(f: Mapping[str, Any]) -> str:
     """A clause about a command that has ended, from what the guest says: "ended with exit code 3"."""
     reason, seconds = f.get("reason"), f.get("seconds")
     if reason == "timeout" and isinstance(seconds, int | float):
-        return f"was killed: it did not end within {seconds:g} seconds"
+        wait = f.get("wait")
+        cause, _ = _cause(f, wait if isinstance(wait, WaitingFor) else None, f.get("ports") or [], "")
+        return f"was killed: it did not end within {seconds:g} seconds{cause.replace(': ', '; ', 1)}"
     known = {"cpu": "its processor time was used up", "disk": "the disk is full"}
     why = f" ({known.get(str(reason), reason)})" if reason else ""
     if f.get("signal"):
@@ -73,10 +75,68 @@ def how_it_ended(f: Mapping[str, Any]) -> str:
     return f"ended with exit code {f.get('exit_code', 'unknown')}{why}"
 
 
+def timed_out(f: Mapping[str, Any]) -> Wording:
+    """The wording of a command that did not end in time: what kept it from ending, and the step that fits that."""
+    seconds, wait, ports = f.get("seconds"), f.get("wait"), f.get("ports") or []
+    allowed = f"{seconds:g} seconds" if isinstance(seconds, int | float) else "its time"
+    longer = f"timeout_seconds above {seconds:g}" if isinstance(seconds, int | float) else "a longer timeout_seconds"
+    left = f.get("survivors")
+    after = f"{left} of its processes could not be killed." if left else "Nothing of it is left running."
+    cause, hint = _cause(f, wait if isinstance(wait, WaitingFor) else None, ports, longer)
+    return Wording(f"The command did not end within {allowed} and was killed{cause}. {after}", hint, "run")
+
+
+def _cause(f: Mapping[str, Any], wait: WaitingFor | None, ports: list[Any], longer: str) -> tuple[str, str]:
+    """A clause that says what kept a command from ending, and the hint."""
+    who = "" if wait is None else f" ({one_line(wait.program) or 'a program'}, process {wait.pid})"
+    if f.get("reads_end"):
+        return (
+            f": it kept reading an input that has ended{who}",
+            "Give the answers with printf 'y\\n' | ... or an option like -y, or use pty=true, wait_seconds and send.",
+        )
+    if ports:
+        one = str(ports[0])
+        return (
+            f": it serves port {', '.join(map(str, ports))}{who}",
+            f"Start a server with background=true, then use wait_for(port={one}).",
+        )
+    if wait is None:
+        return "", f"Give {longer}, or run it with background=true and look at logs."
+    if wait.kind == "stdin":
+        return (
+            f": it waited for input{who}",
+            "Run it so that it asks nothing (as with -y), or with pty=true and wait_seconds, and answer with send.",
+        )
+    if wait.kind == "cpu":
+        used = f.get("used")
+        cpu = f", {used:.3g} s of processor time used" if isinstance(used, int | float) else ""
+        return (
+            f": it was computing{who}{cpu}",
+            f"If it has a loop that does not end, correct it. Else give {longer}, or run it with background=true.",
+        )
+    detail = f", {one_line(wait.detail)}" if wait.detail else ""
+    if wait.kind == "socket":
+        return (
+            f": it waited on a socket{who[:-1]}{detail})",
+            "Find out why nothing answers there; put a bound on the wait, as with curl --max-time 10.",
+        )
+    if wait.kind == "lock":
+        return (
+            f": it waited for a lock{who[:-1]}{detail})",
+            "End what holds the lock (see processes), then run it again.",
+        )
+    if wait.kind == "sleep":
+        return (
+            f": it slept{who}",
+            f"Wait for the event itself, with wait_for or a loop with a bound. Else give {longer}, or background=true.",
+        )
+    return f": {wait.to_text()}", f"Give {longer}, or run it with background=true and look at logs."
+
+
 def told_end(f: Mapping[str, Any]) -> tuple[str, str]:
     """Message and hint of the notice that a command in the background has ended."""
     left = f.get("left")
-    more = f" It left {left} process(es) running." if left else ""
+    more = f" It left {count_of(left, 'process')} running." if left else ""
     longer = ", and give it a longer timeout_seconds" if f.get("reason") == "timeout" else ""
     return (
         f"The command {f.get('id')} {how_it_ended(f)}.{more}",

@@ -31,6 +31,12 @@ def _finite(value: Any) -> float:
     return float(min(max(value, -_LARGEST), _LARGEST)) if isinstance(value, int | float) and value == value else 0.0
 
 
+def count_of(count: Any, noun: str) -> str:
+    """A number with its noun in the right form: "1 process", "3 processes"."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{ending}"
+
+
 def duration(seconds: Any) -> str:
     """A time as a person says it, rounded: "45 seconds", "3 minutes", "2.5 hours"."""
     number = max(0.0, _finite(seconds))

@@ -48,6 +48,7 @@ class Command:
         self.exit_status: int | None = None
         self.fault: Fault | None = None
         self.stop_reason: str | None = None
+        self.stall: dict[str, Any] = {}  # why it did not end within its time; see ``stalling``
         self.stopping = False
         self.tree_empty = False
         self.survivors = 0

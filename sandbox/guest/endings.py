@@ -60,7 +60,7 @@ def end_of(command: Command) -> dict[str, Any]:
     exit_code, by = command.outcome
     return {
         "id": command.id, "exit_code": exit_code, "signal": by, "reason": command.stop_reason,
-        "seconds": command.about.get("timeout_seconds"),
+        "seconds": command.about.get("timeout_seconds"), **command.stall,
     }  # fmt: skip
 
 

@@ -50,9 +50,22 @@ class Interaction:
             "screen": self.screen, "wait_for": self.wait_for, "processes": self.processes,
         }  # fmt: skip
         processes.look = self.look
+        processes.stall = self.stall
 
     def look(self, command: Command, report: Callable[[Wait], None]) -> None:
         """Call ``report`` with what ``command`` waits for; None where it does not run, or no worker was free in time."""
+        self._examine(command, waiting_for, lambda wait: report(_with_echo(wait, command)))
+
+    def stall(self, command: Command, report: Callable[[Wait], None]) -> None:
+        """Call ``report`` with what keeps ``command`` from ending, see ``stalling``; None as in ``look``."""
+        from .stalling import stalled
+
+        self._examine(command, stalled, report)
+
+    def _examine(
+        self, command: Command, read: Callable[[int, str | None], Wait], report: Callable[[Wait], None]
+    ) -> None:
+        """Have a worker ``read`` of the processes below the command's runner, and ``report`` that, None after LOOK_SECONDS."""
         runner, source = command.runner, command.input
         if runner is None or not command.running:
             report(None)
@@ -64,7 +77,7 @@ class Interaction:
             if not told[0]:
                 told[0] = True
                 timer.cancel()
-                report(_with_echo(wait, command))
+                report(wait)
 
         def finish(wait: Wait) -> None:
             spawner.release(runner)
@@ -72,7 +85,7 @@ class Interaction:
 
         def work() -> None:
             try:
-                wait = waiting_for(runner.pid, source.name if source is not None else None)
+                wait = read(runner.pid, source.name if source is not None else None)
             except (OSError, ValueError):  # what is read there changes while it is read
                 wait = None
             self._reactor.hand_over(partial(finish, wait))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 
 from . import hits, sessions, shell_state
 from .commands import Command
@@ -118,7 +119,7 @@ class Job:
         if args.get("cpu_seconds") is not None:
             CpuWatch(p, command, args["cpu_seconds"])
         if seconds is not None:
-            command.timer = p.reactor.after(seconds, lambda: p.stop(command, "timeout", lambda _: None))
+            command.timer = p.reactor.after(seconds, lambda: p.stall(command, partial(self._late, command)))
         with p.spawner.acting_as_user:
             p.changes.begin()
         command.start(p.spawner, spec, stdin, None)
@@ -176,6 +177,12 @@ class Job:
         self._answer({"result": result, "segments": segments, "notices": [notice]}, blob)
         command.end_stream()  # nobody reads it from now on
 
+    def _late(self, command: Command, stall: dict[str, Any] | None) -> None:
+        """The command's time is over: remember what kept it from ending, and leave nothing of it running."""
+        if command.running and not command.stopping:
+            command.stall = stall or {}
+            self._processes.stop(command, "timeout", lambda _: None)
+
     def _ended(self, command: Command) -> None:
         if self._patience is not None:
             self._patience.cancel()
@@ -214,7 +221,8 @@ class Job:
             return Fault("cancelled", effects="unknown")
         if command.stop_reason == "timeout":
             seconds = self._args["timeout_seconds"]
-            return Fault("timeout", seconds=seconds, survivors=command.survivors, effects="unknown")
+            cpu = command.spent.cpu_seconds
+            return Fault("timeout", seconds=seconds, survivors=command.survivors, used=cpu, effects="unknown", **command.stall)
         if command.stop_reason == "cpu":
             limit, used = self._args["cpu_seconds"], command.spent.cpu_seconds
             return Fault("cpu_limit", seconds=limit, used=used, survivors=command.survivors, effects="unknown")

@@ -59,6 +59,7 @@ class Processes:
         self.starts = 0
         self.shell = sessions.find_shell()
         self.look: Look = _no_look
+        self.stall: Look = _no_look
         self.disk: DiskWatch | None = None
         self.lifetime: Lifetime | None = None
         spawner.on_lost = self._runner_lost

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.plain_text import plain
 from sandbox.waits import WaitingFor, state_of
+from sandbox.wording import count_of
 
 from .base import Result
 
@@ -103,7 +104,7 @@ class LogsResult(Result):
         """The output as a terminal would show it, then one line with the state of the command."""
         state = state_of(self.running, self.exit_code, self.signal, self.waiting_for, self.stop_reason)
         if self.left_running:
-            state += f", {self.left_running} process(es) left running"
+            state += f", {count_of(self.left_running, 'process')} left running"
         where = f"[{state}; bytes {self.offset}-{self.next_offset} of {self.total_bytes}]"
         return f"{plain(self.content).rstrip(chr(10))}\n{where}".lstrip("\n")
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.waits import WaitingFor, state_of
-from sandbox.wording import size
+from sandbox.wording import count_of, size
 
 from .base import Result
 
@@ -88,7 +88,7 @@ class ListedCommand(BaseModel):
             "in the background" if self.background else f"in the session {_line(self.session)}" if self.session else ""
         )
         state = state_of(self.running, self.exit_code, self.signal, self.waiting_for, self.stop_reason)
-        left = "" if self.running else f", {self.process_count} process(es) left behind"
+        left = "" if self.running else f", {count_of(self.process_count, 'process')} left behind"
         parts = [f"{self.seconds:.1f} s", where, f"{self.output_bytes} bytes of output", state + left]
         lines = [f"{self.id} $ {_line(self.command)}", f"  [{', '.join(part for part in parts if part)}]"]
         depths: dict[int, int] = {}

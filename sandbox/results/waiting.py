@@ -8,6 +8,7 @@ from pydantic import Field
 
 from sandbox.plain_text import plain
 from sandbox.waits import state_of
+from sandbox.wording import count_of
 
 from .base import Result
 
@@ -46,6 +47,6 @@ class WaitForResult(Result):
             state = state_of(self.running, self.exit_code, self.signal, None, self.stop_reason)
             notes.append(f"{self.id}: {state}")
         if self.left_running:
-            notes.append(f"{self.left_running} process(es) left running")
+            notes.append(f"{count_of(self.left_running, 'process')} left running")
         shown = [seen[self.condition] if is_so[self.condition] else "", plain(self.last_output).rstrip("\n")]
         return "\n".join([*(part for part in shown if part), f"[{'; '.join(notes)}]"])

@@ -79,7 +79,7 @@ def test_too_much_to_write(env: GuestEnvironment, folder: str) -> None:
     refused(env.write(f"{folder}/a", "x" * (LIMITS.write_bytes + 1)), "file_too_large", "1.0 MiB", "Write it in parts")
     done(env.write(f"{folder}/a", "x" * LIMITS.write_bytes))
     refused(env.edit(f"{folder}/a", "x" * LIMITS.write_bytes, "y" * (LIMITS.write_bytes + 1)), "file_too_large", "1.0 MiB")
-    refused(env.read(f"{folder}/b"), "path_not_found", f"{folder}/b", "List the folder")
+    refused(env.read(f"{folder}/b"), "path_not_found", f"{folder}/b", "to see what is there")
 
 
 def test_the_mode_is_kept(env: GuestEnvironment, folder: str, tmp_path: Any) -> None:
@@ -134,7 +134,7 @@ def test_folders_are_no_files_and_files_no_folders(env: GuestEnvironment, folder
     refused(env.edit(folder, "x", "y"), "is_a_directory", folder)
     refused(env.read(f"{folder}/file/x"), "not_a_directory")
     refused(env.write(f"{folder}/file/x", "x"), "not_a_directory")
-    refused(env.list(f"{folder}/file"), "not_a_directory", "Name a folder")
+    refused(env.list(f"{folder}/file"), "not_a_directory", "Read it")
     refused(env.make_dir(f"{folder}/file"), "path_exists", "exists already")
     refused(env.make_dir(f"{folder}/file/x"), "not_a_directory")
     refused(env.write(f"{folder}/..", "x"), "path_invalid")

@@ -119,7 +119,7 @@ def test_what_was_left_behind_stands_under_its_command(env: GuestEnvironment) ->
     assert (command.running, command.exit_code, command.process_count) == (False, 5, 2)
     assert {p.command for p in command.processes} == {"sleep 612", "sleep 613"}
     assert all(p.parent == 0 for p in command.processes)
-    assert "exit code 5, 2 process(es) left behind" in done(env.processes()).to_text()
+    assert "exit code 5, 2 processes left behind" in done(env.processes()).to_text()
     done(env.kill(ran.id))
     assert look(env, ran.id).process_count == 0
 

@@ -57,7 +57,7 @@ def test_a_file_that_is_there(env: GuestEnvironment, folder: str) -> None:
     assert done(env.wait_for(file=f"{folder}/a", contains="o w")).condition == "file"
     assert done(env.wait_for(file=folder)).path == folder
     failure = refused(
-        env.wait_for(file=f"{folder}/a", contains="moon", timeout_seconds=0.1), "not_ready", "a contains 'moon'"
+        env.wait_for(file=f"{folder}/a", contains="moon", timeout_seconds=0.1), "not_ready", "a still does not contain 'moon'"
     )
     assert failure.retryable
     refused(env.wait_for(file="/etc/passwd"), "path_outside_roots")
@@ -71,7 +71,7 @@ def test_a_line_that_was_printed(env: GuestEnvironment) -> None:
     ended = done(env.wait_for(id=ident, exit=True))
     assert (ended.exit_code, ended.running, ended.last_output) == (0, False, "hello\n")
     failure = refused(
-        env.wait_for(id=ident, log="l.o$", literal=True), "command_ended", "exit code 0 before a line contains"
+        env.wait_for(id=ident, log="l.o$", literal=True), "command_ended", "exit code 0, and no line of its output contains"
     )
     assert so_far(failure).last_output == "hello\n"
 
@@ -82,7 +82,7 @@ def test_a_line_that_was_printed(env: GuestEnvironment) -> None:
 @pytest.mark.needs("shell")
 def test_a_port(env: GuestEnvironment) -> None:
     port = next(_ports)
-    refused(env.wait_for(port=port, timeout_seconds=0.1), "not_ready", f"port {port} is open")
+    refused(env.wait_for(port=port, timeout_seconds=0.1), "not_ready", f"port {port} is still not open")
     server = background(env, f'sleep 0.2; exec python3 -c "{SERVER.format(host="127.0.0.1", port=port)}"')
     seen = done(env.wait_for(port=port, id=server))
     assert (seen.condition, seen.address, seen.running) == ("port", "127.0.0.1", True)
@@ -101,7 +101,7 @@ def test_the_end_of_the_command_ends_the_wait(env: GuestEnvironment, folder: str
     for condition in ({"port": next(_ports)}, {"file": f"{folder}/none"}, {"log": "never"}, {"log": "^never$"}):
         ident = background(env, "echo no such table >&2; exit 3")
         failure = refused(
-            env.wait_for(id=ident, timeout_seconds=60, **condition), "command_ended", "ended with exit code 3 before"
+            env.wait_for(id=ident, timeout_seconds=60, **condition), "command_ended", "ended with exit code 3, and "
         )
         assert (so_far(failure).last_output, so_far(failure).exit_code) == ("no such table\n", 3)
     assert time.monotonic() - began < 30
@@ -156,7 +156,7 @@ def test_an_end_is_told_as_it_was(env: GuestEnvironment) -> None:
     assert done(waiting.result(timeout=10)).stop_reason == "killed"
     timed = done(env.run("sleep 600", wait_seconds=0.1, timeout_seconds=0.4, session=None)).id
     refused(
-        env.wait_for(id=timed, log="x"), "command_ended", "did not end within 0.4 seconds before a line matches 'x'"
+        env.wait_for(id=timed, log="x"), "command_ended", "did not end within 0.4 seconds", "no line of its output matches 'x'"
     )
 
 
@@ -242,8 +242,8 @@ def test_a_fake_says_what_is_so() -> None:
     env = FakeEnvironment({"a": "text"}, {"ls": "1\n2\n", "serve": Ran(stdout="up\n", seconds=9)})
     server = done(env.run("serve", background=True)).id
     assert done(env.wait_for(id=server, log="u.")).line == "up"
-    failure = refused(env.wait_for(id=server, port=80), "not_ready", "After 30.0 s", "port 80 is open")
+    failure = refused(env.wait_for(id=server, port=80), "not_ready", "After 30.0 s", "port 80 is still not open")
     assert so_far(failure).last_output == "up\n"
-    refused(env.wait_for(id=server, exit=True, timeout_seconds=2), "not_ready", f"{server} has ended")
+    refused(env.wait_for(id=server, exit=True, timeout_seconds=2), "not_ready", f"{server} is still running")
     done(env.kill(server))
     assert done(env.wait_for(id=server, exit=True)).signal == "SIGKILL"

@@ -76,7 +76,7 @@ def test_a_port_that_stays_closed(env: DockerEnvironment) -> None:
 def test_a_server_that_dies_ends_the_wait(env: DockerEnvironment) -> None:
     server = background(env, "echo no such table >&2; exit 3")
     started = time.monotonic()
-    with pytest.raises(NotReadyError, match="exit code 3 before port 8014"):
+    with pytest.raises(NotReadyError, match="exit code 3, and port 8014 is not open"):
         wait_for_port(env, 8014, command_id=server, timeout_seconds=60)
     assert time.monotonic() - started < 5
 
@@ -103,7 +103,7 @@ def test_the_last_words_of_a_command_are_matched(env: DockerEnvironment) -> None
     server = background(env, "seq 30000; sleep 0.2; printf 'all done'")
     assert wait_for_log(env, server, r"^2999\d$", timeout_seconds=20)[0] == "29990"
     assert wait_for_log(env, server, r"done", timeout_seconds=20).string == "all done"
-    with pytest.raises(NotReadyError, match="exit code 0 before a line matches 'never'") as caught:
+    with pytest.raises(NotReadyError, match="exit code 0, and no line of its output matches 'never'") as caught:
         wait_for_log(env, server, "never", timeout_seconds=20)
     assert caught.value.logs.endswith("all done")
     assert len(caught.value.logs) == 4096

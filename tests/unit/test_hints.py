@@ -116,7 +116,7 @@ OOM = {"kills": 1, "limit": 2 * GIB, "certain": True}
         ("out_of_memory", {**OOM, "pid": 12, "program": "python3", "rss_bytes": GIB}, "; python3 (pid 12) had 1.0 GiB of it."),
         ("out_of_memory", {**OOM, "pid": None, "program": "", "rss_bytes": GIB}, "; the largest process had 1.0 GiB of it."),
         ("out_of_memory", {**OOM, "program": "a\nb\x1b[1m", "pid": 3}, "; a?b?[1m (pid 3)."),
-        ("out_of_memory", OOM, "of this command were killed."),
+        ("out_of_memory", OOM, "the kernel killed 1 process of this command."),
         ("command_ended", {"id": "c1", "signal": "SIGKILL", "reason": "cpu"}, "by SIGKILL (its processor time was used up)."),
         ("command_ended", {"id": "c1", "exit_code": 3, "reason": None}, "with exit code 3."),
         ("lifetime_ending", {"seconds": 181.2, "limit": 7200}, "3 minutes are left until this sandbox ends."),

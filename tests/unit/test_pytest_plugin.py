@@ -359,7 +359,7 @@ def test_processes_are_those_of_commands_and_need_no_program() -> None:
         found = collect("t", "call", "sandbox", env, None, 0)
         assert [(command.id, command.running) for command in found.processes] == [(ident, True), (ended.id, False)]
         assert found.processes_problem is None
-        assert "1 process(es) left behind" in found.to_text()
+        assert "1 process left behind" in found.to_text()
         told = json.loads(json.dumps(found.to_dict()))["processes"]
         assert [len(command["processes"]) for command in told] == [2, 1]
         count = sum(command["process_count"] for command in told)

@@ -1,0 +1,50 @@
+"""A5: a command that did not end in time says what it was doing, and the hint fits that."""
+
+from __future__ import annotations
+
+import pytest
+
+from sandbox.guest_environment import GuestEnvironment
+
+from .checks import refused
+
+pytestmark = pytest.mark.needs("shell")
+SERVER = "python3 -c 'import socket, time; s = socket.create_server((\"127.0.0.1\", 0)); s.accept()'"
+CLIENT = """python3 -c '
+import socket
+server = socket.socketpair()
+server[0].recv(1)'"""
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "cause", "hint"),
+    [
+        ("read -r answer", {"pty": True}, "it waited for input (", "answer with send"),
+        ("while ! read -r answer; do :; done", {}, "kept reading an input that has ended (", "printf 'y\\n' |"),
+        ("while :; do :; done", {}, "it was computing (", "loop that does not end"),
+        (SERVER, {}, "it serves port ", "background=true, then use wait_for(port="),
+        (CLIENT, {}, "it waited on a socket (python3", "bound on the wait"),
+        ("sleep 60", {}, "it slept (sleep", "with wait_for"),
+        (
+            "exec 9>lock; flock 9; sleep 60 & flock lock true",
+            {},
+            "it waited for a lock (flock",
+            "End what holds the lock",
+        ),
+    ],
+)
+def test_a_timeout_says_what_the_command_was_doing(
+    env: GuestEnvironment, folder: str, command: str, options: dict[str, bool], cause: str, hint: str
+) -> None:
+    answer = env.run(command, timeout_seconds=1.0, cwd=folder, session=None, **options)  # type: ignore[arg-type]
+    failure = refused(answer, "timeout", "did not end within 1 seconds", effects="unknown")
+    assert cause in failure.error
+    assert hint in failure.hint
+    assert len(failure.error + failure.hint) < 350
+
+
+def test_the_notice_of_a_background_command_says_it_too(env: GuestEnvironment) -> None:
+    ident = env.run("sleep 60", background=True, timeout_seconds=0.3).unwrap().id
+    notices = env.run("sleep 0.8", session=None).notices
+    notice = next(n for n in notices if n.code == "command_ended" and ident in n.message)
+    assert "did not end within 0.3 seconds; it slept (sleep" in notice.message
