@@ -302,8 +302,11 @@ def _no_look(_: Command, report: Callable[[dict[str, Any] | None], None]) -> Non
 
 def _finished(command: Command) -> Finished:
     segments, blob = command.output.shown()
-    out, err, at = bytearray(), bytearray(), 0
-    for stream, length, _ in segments:
+    out, err, at, cut = bytearray(), bytearray(), 0, False
+    for stream, length, tail in segments:
+        if tail and stream == 1 and not cut:  # what is left of two lines must not read as one
+            out += b"\n" * command.output.truncated
+            cut = True
         (out if stream == 1 else err).extend(blob[at : at + length])
         at += length
     exit_code, _ = outcome(command.exit_status)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Iterator
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 SECONDS = 30.0
 OUTPUT_BYTES = 8 << 20
 LINE_CHARS = 1000
+BEFORE_CHARS = 300  # of a longer line, what is shown before the match
+# A second look: at files that were left out, at how many matches there are, at a line that is too long for the first.
+AGAIN_SECONDS, AGAIN_BYTES = 3.0, 1 << 20
+LEFT_OUT_SHOWN, LEFT_OUT_SNIFFED, SNIFFED = 5, 50, 8192
 RESULT_CHARS = 1 << 20  # text of all matches with their context
 
 
@@ -32,6 +37,8 @@ def search(call: Call) -> dict[str, Any]:
     check_texts(args)
     roots = roots_of(call.place)
     fd, is_folder = _open(roots, path)
+    found = Found(roots, path, is_folder, args.get("max_matches", 100), args.get("context_lines", 0))
+    more: dict[str, Any] = {}
     try:
         engine = "ripgrep"
         try:
@@ -41,11 +48,20 @@ def search(call: Call) -> dict[str, Any]:
                 raise
             engine = "builtin"
             done = _run(call, _builtin_argv(call, args, is_folder), fd, is_folder)
+        result = {**found.read(done.stdout), "engine": engine}
+        if engine == "ripgrep" and found.too_long is not None:
+            found.add_long_lines(_matched_parts(call, roots, args, found.too_long))
+            result |= {"matches": found.matches, "files_with_matches": len(found.files)}
+        result["truncated"] = result["truncated"] or done.truncated
+        if engine == "ripgrep" and not done.timed_out and done.exit_code in (0, 1, 2):
+            if result["truncated"]:
+                more = _total(call, args, fd, is_folder)
+                more["truncated"] = more.get("total_matches") != len(result["matches"])
+            elif not result["matches"] and is_folder:
+                more = _left_out(call, roots, args, fd)
     finally:
         os.close(fd)
-    found = Found(roots, path, is_folder, args.get("max_matches", 100), args.get("context_lines", 0))
-    result = {**found.read(done.stdout), "engine": engine}
-    result["truncated"] = result["truncated"] or done.truncated
+    result |= more
     if done.timed_out:
         raise Fault("timeout", result=result, seconds=SECONDS)
     _raise_for(done, result, args)
@@ -80,14 +96,16 @@ def _open(roots: Roots, path: str) -> tuple[int, bool]:
     return roots.open(path, os.O_RDONLY | os.O_DIRECTORY), True
 
 
-def _run(call: Call, argv: list[str], fd: int, is_folder: bool) -> Finished:
+def _run(
+    call: Call, argv: list[str], fd: int, is_folder: bool, seconds: float | None = None, size: int = OUTPUT_BYTES
+) -> Finished:
     # a folder is the working folder and a file the standard input, so that neither is looked up by name again;
     # with PYTHONSAFEPATH nothing in that folder is imported
     env = {**call.place.environ, "PYTHONSAFEPATH": "1"}
     return call.run_helper(
         argv,
-        timeout_seconds=SECONDS,
-        max_output_bytes=OUTPUT_BYTES,
+        timeout_seconds=SECONDS if seconds is None else seconds,
+        max_output_bytes=size,
         cwd_fd=fd if is_folder else None,
         stdin=b"" if is_folder else fd,
         env=env,
@@ -98,16 +116,81 @@ def ripgrep_argv(args: dict[str, Any], is_folder: bool) -> list[str]:
     """The command line of ripgrep. Hidden files are searched, .git is not; ignore files always count."""
     argv = ["rg", "--json", "--no-config", "--no-messages", "--no-require-git", "--hidden", "--sort=path"]
     argv.append(f"--max-count={args.get('max_matches', 100) + 1}")
+    if args.get("context_lines"):
+        argv.append(f"--context={args['context_lines']}")
+    if not is_folder:
+        argv.append("--text")  # who names a file means it, whatever is in it
+    return [*argv, *_what(args, is_folder)]
+
+
+def _what(args: dict[str, Any], is_folder: bool) -> list[str]:
+    """The arguments of ripgrep that say what is searched for, and where."""
+    argv = []
     if args.get("literal"):
         argv.append("--fixed-strings")
     if args.get("ignore_case"):
         argv.append("--ignore-case")
-    if args.get("context_lines"):
-        argv.append(f"--context={args['context_lines']}")
     if args.get("glob") and is_folder:
         argv.append(f"--glob={args['glob']}")
-    argv += ["--glob=!.git", f"--regexp={args['pattern']}", "--", "./" if is_folder else "-"]
-    return argv
+    return [*argv, "--glob=!.git", f"--regexp={args['pattern']}", "--", "./" if is_folder else "-"]
+
+
+def _left_out(call: Call, roots: Roots, args: dict[str, Any], fd: int) -> dict[str, Any]:
+    """Files that have a match and were not searched: .gitignore names them ("ignored"), or they are "binary"."""
+    argv = ["rg", "--files-with-matches", "--null", "--no-config", "--no-messages", "--no-ignore", "--hidden", "--text"]
+    done = _run(call, [*argv, *_what(args, True)], fd, True, AGAIN_SECONDS, AGAIN_BYTES)
+    names = sorted(name for name in done.stdout.split(b"\0")[:-1] if b"\n" not in name)
+    found: dict[str, list[str]] = {"ignored": [], "binary": []}
+    for name in names[:LEFT_OUT_SNIFFED]:
+        path = os.path.join(args.get("path", "."), os.fsdecode(name))
+        kind = found["binary" if _is_binary(roots, path) else "ignored"]
+        if len(kind) < LEFT_OUT_SHOWN:
+            kind.append(roots.display(path.encode("utf-8", "surrogateescape")))
+    return {**found, "left_out_files": len(names), "left_out_unknown": done.timed_out}
+
+
+def _is_binary(roots: Roots, path: str) -> bool:
+    try:
+        fd, _ = roots.regular(path)
+    except Fault:  # gone meanwhile
+        return False
+    try:
+        return b"\0" in os.read(fd, SNIFFED)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def _total(call: Call, args: dict[str, Any], fd: int, is_folder: bool) -> dict[str, Any]:
+    """How many lines match in all, where they can be counted in time."""
+    argv = ["rg", "--count", "--no-filename", "--no-config", "--no-messages", "--no-require-git", "--hidden"]
+    if not is_folder:
+        os.lseek(fd, 0, os.SEEK_SET)
+        argv.append("--text")
+    done = _run(call, [*argv, *_what(args, is_folder)], fd, is_folder, AGAIN_SECONDS, AGAIN_BYTES)
+    counts = [int(word) for word in done.stdout.split() if word.isdigit() and len(word) < 16]
+    return {} if done.timed_out or done.truncated or not counts else {"total_matches": sum(counts)}
+
+
+def _matched_parts(call: Call, roots: Roots, args: dict[str, Any], path: str) -> list[tuple[int, str]]:
+    """Number and matched part of the matching lines of a file with lines that are too long to be shown whole."""
+    try:
+        fd, _ = roots.regular(path)
+    except Fault:
+        return []
+    try:
+        argv = ["rg", "--only-matching", "--line-number", "--no-filename", "--color=never", "--no-config", "--text"]
+        argv.append(f"--max-count={args.get('max_matches', 100)}")
+        done = _run(call, [*argv, *_what(args, False)], fd, False, AGAIN_SECONDS, AGAIN_BYTES)
+    finally:
+        os.close(fd)
+    found: dict[int, str] = {}
+    for line in done.stdout.splitlines():
+        number, _, text = line.partition(b":")
+        if number.isdigit() and len(number) < 16:
+            found.setdefault(int(number), text.decode("utf-8", "replace")[:LINE_CHARS])
+    return list(found.items())
 
 
 def _builtin_argv(call: Call, args: dict[str, Any], is_folder: bool) -> list[str]:
@@ -147,10 +230,11 @@ class Found:
         self.files: set[str] = set()
         self._chars = 0
         self._full = False
+        self.too_long: str | None = None  # the first file with a match in a line that did not come whole
 
     def read(self, output: bytes) -> dict[str, Any]:
         """The result without its ``engine``."""
-        for kind, data in _events(output):
+        for kind, data in self._events(output):
             if self._full and not self._open:
                 break
             if kind == "begin":
@@ -164,7 +248,7 @@ class Found:
         number, text = data.get("line_number"), _text(data.get("lines"))
         if not isinstance(number, int) or not 0 < number < 1 << 53 or text is None:
             return
-        text = text.rstrip("\r\n")[:LINE_CHARS]
+        text = shortened(text.rstrip("\r\n"), data)
         self._open = [
             m for m in self._open if len(m["after"]) < self._context and number == m["line"] + len(m["after"]) + 1
         ]
@@ -192,14 +276,57 @@ class Found:
             self._open.append(match)
 
 
-def _events(output: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
-    for line in output.split(b"\n"):
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):  # cut, or no JSON
-            continue
-        if isinstance(event, dict) and isinstance(event.get("data"), dict):
-            yield str(event.get("type")), event["data"]
+    def _events(self, output: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+        for line in output.split(b"\n"):
+            try:
+                event = json.loads(line)
+            except (ValueError, RecursionError):  # cut, or no JSON
+                begun = _BEGUN.match(line)
+                if begun and self.too_long is None:
+                    self.too_long = os.path.join(self._path, os.fsdecode(begun[1])) if self._is_folder else self._path
+                continue
+            if isinstance(event, dict) and isinstance(event.get("data"), dict):
+                yield str(event.get("type")), event["data"]
+
+    def add_long_lines(self, parts: list[tuple[int, str]]) -> None:
+        """Add matches of the file ``too_long`` of which only the matched part is known."""
+        shown = self._roots.display((self.too_long or "").encode("utf-8", "surrogateescape"))
+        known = {(match["path"], match["line"]) for match in self.matches}
+        for number, text in parts:
+            if (shown, number) not in known and len(self.matches) < self._most:
+                text = f"[line too long to be shown: the match in it is]{text}"
+                self.matches.append({"path": shown, "line": number, "text": text, "before": [], "after": []})
+                self.files.add(shown)
+
+
+# The beginning of an event that was cut: a match in a file, named without escapes.
+_BEGUN = re.compile(rb'\{"type":"match","data":\{"path":\{"text":"([^"\\]+)"\}')
+
+
+def shortened(text: str, data: dict[str, Any]) -> str:
+    """A line of at most LINE_CHARS characters around its first match, and how much was cut on either side."""
+    before, after = data.get("cut") or (0, 0)
+    if len(text) > LINE_CHARS:
+        at = _match_start(text, data)
+        start = 0 if at <= LINE_CHARS - BEFORE_CHARS else min(at - BEFORE_CHARS, len(text) - LINE_CHARS)
+        before, after = before + start, after + len(text) - start - LINE_CHARS
+        text = text[start : start + LINE_CHARS]
+    head = f"[{before} characters cut]" if before else ""
+    return head + text + (f"[{after} characters cut]" if after else "")
+
+
+def _match_start(text: str, data: dict[str, Any]) -> int:
+    """The index of the first match in a line, which ripgrep tells in bytes; 0 where it does not."""
+    found = data.get("submatches")
+    first = found[0] if isinstance(found, list) and found else None
+    start = first.get("start") if isinstance(first, dict) else None
+    if type(start) is not int or start <= 0:
+        return 0
+    if start >= len(text) * 4:
+        return 0
+    if text.isascii():
+        return min(start, len(text))
+    return len(text.encode("utf-8", "replace")[:start].decode("utf-8", "ignore"))
 
 
 def _text(field: Any, errors: str = "replace") -> str | None:

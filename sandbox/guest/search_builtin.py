@@ -20,7 +20,8 @@ from typing import Any, BinaryIO
 from .walking import DIRECTORY, walk
 
 SNIFFED = 8192
-LINE_BYTES = 1 << 20  # of a longer line, only so much is searched
+LINE_BYTES = 16 << 20  # of a longer line, only so much is searched
+LINE_CHARS = 2000  # of a line that is longer, so many around its match are shown
 
 
 class Search:
@@ -67,25 +68,26 @@ class Search:
             return
         file.seek(0)
         self._say("begin", path)
-        before: deque[tuple[int, bytes]] = deque(maxlen=self.context)
+        before: deque[tuple[int, str]] = deque(maxlen=self.context)
         after = number = 0
         while self.left > 0 and (line := file.readline(LINE_BYTES)):
             number += 1
             end = line
             while not end.endswith(b"\n") and len(end) == LINE_BYTES:
                 end = file.readline(LINE_BYTES)
-            if self.pattern.search(line.decode("utf-8", "replace").rstrip("\r\n")):
+            text = line.decode("utf-8", "replace").rstrip("\r\n")
+            if match := self.pattern.search(text):
                 for earlier in before:
                     self._say("context", path, *earlier)
                 before.clear()
-                self._say("match", path, number, line)
+                self._say("match", path, number, text, match.start())
                 self.left -= 1
                 after = self.context
             elif after:
-                self._say("context", path, number, line)
+                self._say("context", path, number, text)
                 after -= 1
             else:
-                before.append((number, line))
+                before.append((number, text))
 
 
 def _alternatives(glob: str) -> list[str]:
@@ -97,17 +99,24 @@ def _alternatives(glob: str) -> list[str]:
     return [glob, glob.replace("**/", "")] if "**/" in glob else [glob]
 
 
-def say(kind: str, path: bytes, number: int = 0, line: bytes = b"") -> None:
+def say(kind: str, path: bytes, number: int = 0, line: str = "", at: int = 0) -> None:
     """One event as ripgrep writes it, on standard output."""
-    sys.stdout.write(event(kind, path, number, line) + "\n")
+    sys.stdout.write(event(kind, path, number, line, at) + "\n")
     sys.stdout.flush()
 
 
-def event(kind: str, path: bytes, number: int = 0, line: bytes = b"") -> str:
-    """One event as ripgrep writes it."""
+def event(kind: str, path: bytes, number: int = 0, line: str = "", at: int = 0) -> str:
+    """One event as ripgrep writes it; of a long line the part around the match at the index ``at``, and what was "cut" of it."""
     data: dict[str, Any] = {"path": {"bytes": base64.b64encode(path).decode()}}
     if number:
-        data |= {"line_number": number, "lines": {"text": line[:8192].decode("utf-8", "replace")}}
+        start = 0 if len(line) <= LINE_CHARS or at < LINE_CHARS // 3 else min(at - LINE_CHARS // 4, len(line) - LINE_CHARS)
+        shown = line[start : start + LINE_CHARS]
+        data |= {
+            "line_number": number,
+            "lines": {"text": shown},
+            "submatches": [{"start": len(shown[: at - start].encode("utf-8", "replace"))}],
+            "cut": [start, len(line) - start - len(shown)],
+        }
     return json.dumps({"type": kind, "data": data})
 
 

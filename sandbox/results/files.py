@@ -102,7 +102,7 @@ def _entry_line(entry: Entry) -> str:
 
 
 class Match(Result):
-    """``line`` is 1-based; ``text`` the matching line, cut at 1,000 characters."""
+    """``line`` is 1-based; ``text`` the matching line, of a long one 1,000 characters around the match and how many were cut."""
 
     path: str
     line: int
@@ -112,9 +112,21 @@ class Match(Result):
 
 
 class SearchResult(Result):
+    """``total_matches`` is known where the matches were truncated and could be counted.
+
+    Where nothing matched in a folder: ``ignored`` and ``binary`` are the first files that do have a match and were left out,
+    because an ignore file names them or because they are binary; ``left_out_files`` counts all of those, and ``left_out_unknown``
+    says that there was no time to look at all of them.
+    """
+
     matches: tuple[Match, ...] = ()
     files_with_matches: int = 0
     truncated: bool = False
+    total_matches: int | None = None
+    ignored: tuple[str, ...] = ()
+    binary: tuple[str, ...] = ()
+    left_out_files: int = 0
+    left_out_unknown: bool = False
     engine: Literal["ripgrep", "builtin"] = "ripgrep"
 
     def to_text(self) -> str:
@@ -126,10 +138,24 @@ class SearchResult(Result):
             lines.append(f"{m.path}:{m.line}:{m.text}")
             lines += [f"{m.path}-{m.line + 1 + i}-{t}" for i, t in enumerate(m.after)]
         if self.truncated:
+            of_all = f" of {self.total_matches}" if self.total_matches else ""
             lines.append(
-                f"[the first {len(self.matches)} matches; narrow the pattern, the path or the glob for the rest]"
+                f"[the first {len(self.matches)}{of_all} matches; narrow the pattern, the path or the glob for the rest]"
             )
-        return "\n".join(lines) or "[no match]"
+        return "\n".join(lines) or self._nothing()
+
+    def _nothing(self) -> str:
+        """That there is no match, and where there is one that was not looked at."""
+        lines = ["[no match in the files that were searched]" if self.left_out_files or self.left_out_unknown else "[no match]"]
+        kinds = (("in .gitignore or a file like it", self.ignored), ("binary", self.binary))
+        for why, paths in kinds:
+            if paths:
+                more = self.left_out_files - len(self.ignored) - len(self.binary)
+                beside = f" ({more} more were left out)" if more > 0 else ""
+                lines.append(f"[left out, but with a match, as they are {why}: {', '.join(paths)}{beside}. Search them by path=]")
+        if self.left_out_unknown:
+            lines.append("[not all files that .gitignore names were looked at: give their folder as path]")
+        return "\n".join(lines)
 
 
 class MakeDirResult(Result):

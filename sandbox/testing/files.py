@@ -102,8 +102,8 @@ class FileOperations:
         absolute, node = self._tree.node(path)
         lines: list[str] = []
 
-        def say(kind: str, name: bytes, number: int = 0, line: bytes = b"") -> None:
-            lines.append(event(kind, name, number, line))
+        def say(kind: str, name: bytes, number: int = 0, line: str = "", at: int = 0) -> None:
+            lines.append(event(kind, name, number, line, at))
 
         try:
             searched = Search(args, say)

@@ -13,6 +13,7 @@ import pytest
 from sandbox.guest.context import Finished, Place
 from sandbox.guest.faults import Fault
 from sandbox.guest.search import search
+from sandbox.results import SearchResult
 
 from .calls import RealCall, place_at
 
@@ -108,7 +109,7 @@ def test_bounds(place: Place, workspace: Path) -> None:
     exact = found(place, "needle", max_matches=500)
     assert (len(exact["matches"]), exact["truncated"]) == (500, False)
     (workspace / "wide").write_text("thread " + "x" * 300_000 + "\n")
-    assert len(found(place, "thread")["matches"][0]["text"]) == 1000
+    assert found(place, "thread")["matches"][0]["text"] == "thread " + "x" * 993 + "[299007 characters cut]"
 
 
 @pytest.mark.parametrize("pattern", ["(", "[", "a{2", "*"])
@@ -182,3 +183,45 @@ def test_forged_output_is_no_match(place: Place, workspace: Path, output: bytes)
             return Finished(0, output, b"", False, False)
 
     assert search(Forged(place, {"pattern": "x"}))["matches"] == []
+
+
+@pytest.mark.parametrize("length", [50_000, 5_000_000, 9_600_000])
+def test_a_match_far_into_a_long_line_is_shown_with_what_is_around_it(place: Place, workspace: Path, length: int) -> None:
+    """A9: the first 1,000 characters were shown, without the match, and a rest was promised that was not there."""
+    (workspace / "min.js").write_text("é" * (length // 2) + "x" * 400 + "needle" + "y" * (length // 2) + "\n")
+    result = found(place, "needle")
+    assert result["truncated"] is False
+    (match,) = result["matches"]
+    assert (match["path"], match["line"]) == ("min.js", 1)
+    assert "needle" in match["text"]
+    assert len(match["text"]) < 1100
+
+
+@needs_ripgrep
+@pytest.mark.parametrize("engine", ["ripgrep"], indirect=True)
+def test_no_match_names_the_files_that_were_left_out_and_have_one(place: Place, workspace: Path) -> None:
+    """A10: an order in a folder that .gitignore names was said not to exist."""
+    (workspace / ".gitignore").write_text("data/\n*.log\n")
+    (workspace / "data").mkdir()
+    (workspace / "data/orders.csv").write_text("4711;open\n")
+    (workspace / "shop.log").write_text("4711 came in\n")
+    (workspace / "db").write_bytes(b"\x004711\n")
+    result = found(place, "4711")
+    assert result["matches"] == []
+    assert (result["ignored"], result["binary"], result["left_out_files"]) == (["data/orders.csv", "shop.log"], ["db"], 3)
+    text = SearchResult.model_validate(result).to_text()
+    assert "data/orders.csv, shop.log" in text
+    assert ".gitignore" in text
+    for path in ("data", "data/orders.csv", "shop.log", "db"):
+        assert found(place, "4711", path=path)["matches"], path
+    assert SearchResult.model_validate(found(place, "4712")).to_text() == "[no match]"
+
+
+@needs_ripgrep
+@pytest.mark.parametrize("engine", ["ripgrep"], indirect=True)
+def test_truncated_matches_say_how_many_there_are(place: Place, workspace: Path) -> None:
+    """s56: 100 hits were shown, and how many there are was not said."""
+    (workspace / "many").write_text("needle\n" * 500)
+    for path in (".", "many"):
+        result = SearchResult.model_validate(found(place, "needle", max_matches=10, path=path))
+        assert "the first 10 of 500 matches" in result.to_text()
