@@ -65,7 +65,7 @@ class Exchange:
                     if not room:  # answered already: a failure
                         return
                     piece = view[: min(room, wire.MAX_PAYLOAD)]
-                    with pending.changed:
+                    with pending.lock:
                         pending.window -= len(piece)
                     self._frame(Kind.DATA, piece)
                     view = view[len(piece) :]
@@ -77,10 +77,9 @@ class Exchange:
 
     def _await_window(self) -> int:
         pending = self._pending
-        with pending.changed:
-            while pending.window <= 0 and pending.reply is None and pending.error is None:
-                self._wait()
-            return pending.window if pending.reply is None and pending.error is None else 0
+        while pending.window <= 0 and pending.reply is None and pending.error is None:
+            self._wait()
+        return pending.window if pending.reply is None and pending.error is None else 0
 
     # --- waiting ------------------------------------------------------------------
     def reply(self, sink: Callable[[bytes], None] | None = None) -> tuple[dict[str, Any], bytes]:
@@ -89,9 +88,9 @@ class Exchange:
         while True:
             with contextlib.suppress(Cut):
                 self._catch_up()
-            with pending.changed:
-                while not self._something():
-                    self._wait()
+            while not self._something():
+                self._wait()
+            with pending.lock:
                 if not pending.chunks:
                     if pending.reply is not None:
                         return pending.reply
@@ -132,15 +131,16 @@ class Exchange:
     def _wait(self) -> None:
         """One wait; raises SandboxUnavailableError ``no_answer`` past the deadline."""
         pending = self._pending
-        if pending.deadline is None:
-            pending.changed.wait(LOOK_SECONDS)
+        due = pending.deadline  # the reader may change it meanwhile
+        if due is None:
+            pending.sleep(LOOK_SECONDS)
             return
-        left = pending.deadline + pending.lent - time.monotonic()
+        left = due + pending.lent - time.monotonic()
         if left <= 0:
             raise pending.silent()
-        due = pending.deadline
-        pending.changed.wait(left)
+        pending.sleep(min(left, LOOK_SECONDS))
         late = time.monotonic() - due - pending.lent
-        if pending.deadline == due and late > OVERSLEPT_SECONDS:
-            # It was this process that was stopped, not the guest that was silent: the answer may be in the pipe.
-            pending.deadline = time.monotonic() - pending.lent + min(GRACE_SECONDS, MORE_PER_LATE_SECOND * late)
+        with pending.lock:
+            if pending.deadline == due and late > OVERSLEPT_SECONDS:
+                # It was this process that was stopped, not the guest that was silent: the answer may be in the pipe.
+                pending.deadline = time.monotonic() - pending.lent + min(GRACE_SECONDS, MORE_PER_LATE_SECOND * late)

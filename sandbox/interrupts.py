@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, Self
 
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -45,3 +47,65 @@ def _handled(handlers: dict[signal.Signals, signal._HANDLER]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+# The signals that are usually handled by a Python function, which may raise at any point of the main thread's code.
+_MAY_RAISE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+_Handler = Callable[[int, FrameType | None], Any]
+
+
+class Shield:
+    """Put off signals until the end of a ``with`` block, so that none of them can raise in the middle of it.
+
+    Their handlers are called when the block ends, and may raise there. ``struck`` says that one is waiting: a block that
+    waits for something should then end soon. Costs nothing outside the main thread, where no handler is ever called.
+    """
+
+    __slots__ = ("_handlers", "_noted", "struck")
+
+    def __init__(self) -> None:
+        self.struck = False
+        self._noted: dict[int, FrameType | None] = {}
+        self._handlers: dict[int, _Handler] = {}
+
+    def __enter__(self) -> Self:
+        if threading.get_ident() == threading.main_thread().ident:
+            handlers = {number: handler for number in _MAY_RAISE if callable(handler := signal.getsignal(number))}
+            try:
+                for number, handler in handlers.items():
+                    self._handlers[number] = handler
+                    signal.signal(number, self._note)
+            except BaseException:
+                self._put_back()
+                raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if not self._handlers:
+            return
+        self._put_back()
+        error: BaseException | None = None
+        for number, frame in self._noted.items():
+            try:
+                self._handlers[number](number, frame)
+            except BaseException as raised:  # noqa: BLE001 - raised below, when every handler was called
+                error = raised
+        if error is not None:
+            raise error
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._noted[number] = frame
+        self.struck = True
+
+    def _put_back(self) -> None:
+        left = list(self._handlers.items())
+        error: BaseException | None = None
+        while left:
+            try:
+                while left:
+                    signal.signal(*left[-1])
+                    left.pop()
+            except BaseException as raised:  # noqa: BLE001 - by a handler that was put back already; the others are to be, too
+                error = raised
+        if error is not None:
+            raise error

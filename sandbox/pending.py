@@ -5,6 +5,8 @@ Every frame that puts off its deadline is bounded in number by something else: e
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import threading
 import time
 from collections import deque
@@ -24,7 +26,10 @@ MOST_SPARE_SECONDS = 3 * GRACE_SECONDS
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """One request under way, shared by its caller and the reader under ``changed``.
+    """One request under way, shared by its caller and the reader under ``lock``.
+
+    A Ctrl-C may strike the caller anywhere: ``lock`` and ``bell`` are of the kind that is never left half taken, as a
+    Condition may be (its ``with`` is Python code, which a signal can end between its taking the lock and saying so).
 
     It may be silent for ``seconds``. ``deadline`` is monotonic, None while a command waits in the queue; ``lent`` is the time the
     caller took over its own callbacks, ``late`` the bytes that came after the deadline. ``limit`` bounds the reply in bytes.
@@ -44,7 +49,8 @@ class Pending:
     cancelled: bool = False
     lent: float = 0.0
     late: int = 0
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    bell: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue)
     reply: tuple[dict[str, Any], bytes] | None = None
     error: SandboxError | None = None
     chunks: deque[bytes] = field(default_factory=deque)
@@ -64,14 +70,18 @@ class Pending:
 
     def wake(self) -> None:
         """Have the caller look again."""
-        with self.changed:
-            self.changed.notify_all()
+        if self.bell.empty():  # one ring is enough: the caller looks at everything after it
+            self.bell.put(None)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for ``wake``, at most that long; only the caller does. May return early."""
+        with contextlib.suppress(queue.Empty):
+            self.bell.get(timeout=max(0.0, seconds))
 
     def cancel(self) -> None:
-        """Have the caller ask the guest to stop; from any thread."""
-        with self.changed:
-            self.cancelled = True
-            self.changed.notify_all()
+        """Have the caller ask the guest to stop; from any thread, and from a signal's handler."""
+        self.cancelled = True
+        self.wake()
 
     def extend(self) -> None:
         """Put off the deadline: the guest has shown that it works."""
@@ -81,16 +91,16 @@ class Pending:
     # --- while no time is to pass ------------------------------------------------------------------
     def rest(self) -> None:
         """Have the deadline wait for ``go_on``: the sandbox is paused, or the pipe is cut."""
-        with self.changed:
+        with self.lock:
             if not self.resting:
                 self.resting, self.rest_began = True, time.monotonic()
                 self.left = None if self.deadline is None else self.deadline - time.monotonic()
                 self.deadline = None
-                self.changed.notify_all()
+        self.wake()
 
     def go_on(self, *, after_cut: bool = False) -> None:
         """The rest is over. A guest may bring about cuts as often as it likes: they give no time without end."""
-        with self.changed:
+        with self.lock:
             if self.resting:
                 now, self.resting = time.monotonic(), False
                 self.rested += now - self.rest_began
@@ -102,11 +112,11 @@ class Pending:
                         more = min(more, self.spare)
                         self.spare -= more
                     self.deadline = now + self.left + more
-                self.changed.notify_all()
+        self.wake()
 
     def ask_again(self, cut_seconds: float) -> None:
         """The pipe was cut for so long, and stands again; a stream cannot be taken up in the middle."""
-        with self.changed:
+        with self.lock:
             if self.reply is None and self.error is None:
                 self.cut_seconds += cut_seconds
                 self.events.clear()
@@ -139,7 +149,7 @@ class Pending:
 
     def take_credit(self, size: int) -> None:
         """The guest took ``size`` bytes of the stream to it. Raises WireError."""
-        with self.changed:
+        with self.lock:
             if not 0 < size <= wire.WINDOW - self.window:
                 raise wire.WireError("credit for what was not sent")
             self.window += size
@@ -151,7 +161,7 @@ class Pending:
         if event not in ("queued", "started") or event in self.events:
             raise wire.WireError("notice that makes no sense")
         self.events.add(event)
-        with self.changed:
+        with self.lock:
             left = None if event == "queued" else self._left_when_started()
             if self.resting:
                 self.left = left
@@ -168,7 +178,7 @@ class Pending:
 
     def take_data(self, payload: bytes) -> None:
         """A piece of the stream from the guest. Raises WireError."""
-        with self.changed:
+        with self.lock:
             self.held += len(payload)
             if self.held > wire.WINDOW:
                 raise wire.WireError("stream beyond its credit")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from .guest import wire
+from .interrupts import Shield
 
 # So long at a time a connection's frame waits for room.
 TURN_SECONDS = 0.05
@@ -39,8 +40,9 @@ class Carried(Protocol):
 class FrameSender:
     """Numbers frames and writes them to ``sink``. May be used by many threads.
 
-    A frame that was begun is finished by whoever sends next, so that a caller who gives up half-way, at its deadline or at a
-    Ctrl-C, does not break the pipe for the others. Connections' bytes (``flow``) let all else go first.
+    A frame that was begun is finished by the next caller, so that a caller who gives up half-way, at its deadline or at a
+    Ctrl-C, does not break the pipe for the others: signals wait until what was written is also noted. Connections' bytes
+    (``flow``) let all else go first.
     """
 
     def __init__(self, sink: ByteSink, nonce: bytes) -> None:
@@ -53,23 +55,32 @@ class FrameSender:
         self._first = 0  # callers of ``send`` that have not sent yet
 
     def send(self, kind: int, channel: int, payload: bytes | memoryview, deadline: float) -> bool:
-        """Send one frame; False where the pipe did not take all of it by ``deadline`` (monotonic). Raises OSError."""
-        with self._calm:
-            self._first += 1
-        try:
-            if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                return False
-            try:
-                if not self._flush(deadline):
-                    return False
-                self._begin(kind, channel, payload)
-                return self._flush(deadline)
-            finally:
-                self._lock.release()
-        finally:
+        """Send one frame; False if the pipe did not take all of it by ``deadline`` (monotonic). Raises OSError."""
+        with Shield() as shield:
             with self._calm:
-                self._first -= 1
-                self._calm.notify_all()  # several may wait in ``flow``
+                self._first += 1
+            try:
+                return self._send(kind, channel, payload, deadline, shield)
+            finally:
+                with self._calm:
+                    self._first -= 1
+                    self._calm.notify_all()  # several may wait in ``flow``
+
+    def _send(self, kind: int, channel: int, payload: bytes | memoryview, deadline: float, shield: Shield) -> bool:
+        begun = -1
+        while True:
+            with self._lock:
+                if self._flush() and begun < 0:
+                    self._begin(kind, channel, payload)
+                    begun = self._sequence
+                    self._flush()
+                if begun >= 0 and (not self._unsent or self._sequence > begun):
+                    return True
+            # With the lock released: another frame, or its rest, may be what is waited for.
+            left = deadline - time.monotonic()
+            if left <= 0 or shield.struck:
+                return False
+            self._sink.has_room(min(left, TURN_SECONDS))
 
     def reroute(self, change: Callable[[], object]) -> bool:
         """Let ``change`` send the sink another way, once the greeting is answered; False where more than that was sent already."""
@@ -92,21 +103,22 @@ class FrameSender:
                 while self._first:
                     self._calm.wait()
             with self._lock:
-                if self._flush(0):
+                if self._flush():
                     if begun:
                         return
                     self._begin(kind, channel, payload)
                     begun = True
-                    if self._flush(0):
+                    if self._flush():
                         return
 
     def _begin(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
         self._unsent = memoryview(wire.frame(self._nonce, self._sequence, kind, channel, payload))
         self._sequence += 1
 
-    def _flush(self, deadline: float) -> bool:
+    def _flush(self) -> bool:
+        """Write what is unsent, as far as there is room for it now; whether all of it is written."""
         while self._unsent:
-            sent = self._sink.send(self._unsent, max(0.0, deadline - time.monotonic()))
+            sent = self._sink.send(self._unsent, 0)
             if not sent:
                 return False
             self._unsent = self._unsent[sent:]

@@ -19,9 +19,10 @@ from .exchange import Exchange
 from .guest import wire
 from .guest.calling import ANSWER_BYTES
 from .guest.wire import Kind
+from .interrupts import Shield
 from .pending import GRACE_SECONDS, Pending
 from .resuming import Asks, ByteStream, Cut, Keep
-from .sender import Carried, FrameSender
+from .sender import TURN_SECONDS, Carried, FrameSender
 from .watching import Watch
 
 log = logging.getLogger(__name__)
@@ -179,7 +180,9 @@ class Transport:
             pending.go_on()
 
     def _register(self, pending: Pending) -> int:
-        self._stands.wait()
+        while not self._stands.is_set():
+            with Shield():  # an Event's own lock can be left taken by a signal
+                self._stands.wait(TURN_SECONDS)
         with self._state_lock:
             if self._lost is not None:
                 raise self._lost

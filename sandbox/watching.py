@@ -21,7 +21,7 @@ class CancelToken:
     """Stops the commands it was given to, with all they started. May be used by any thread, for any number of commands."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may cancel what its thread is just beginning
         self._cancelled = False
         self._callbacks: list[Callable[[], None]] = []
 

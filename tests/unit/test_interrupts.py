@@ -1,0 +1,223 @@
+"""Ctrl-C in a call leaves the sandbox alive and usable (trials, D18)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.docker.stream import AttachStream
+from sandbox.guest import wire
+from sandbox.guest.wire import Kind
+from sandbox.interrupts import Shield
+from sandbox.sender import FrameSender
+
+
+@pytest.fixture(autouse=True)
+def _default_sigint() -> Iterator[None]:
+    """Started in the background (``nohup make test &``) SIGINT is ignored, and no handler is installed."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_shield_puts_a_signal_off_until_its_end() -> None:
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt), Shield() as shield:
+        signal.raise_signal(signal.SIGINT)
+        assert shield.struck
+        done.append("the rest of the block")
+    assert done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_shield_in_a_shield_hands_the_signal_on() -> None:
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt), Shield():
+        with Shield():
+            signal.raise_signal(signal.SIGINT)
+        done.append("after the inner one")
+    assert done
+
+
+def test_every_handler_is_called_though_one_of_them_raises() -> None:
+    called: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: called.append(number))
+    try:
+        with pytest.raises(KeyboardInterrupt), Shield():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert called == [signal.SIGTERM]
+
+
+def test_a_signal_between_writing_and_noting_it_does_not_break_the_pipe() -> None:
+    """The bytes were sent twice before, and the guest ended over it."""
+
+    class Interrupted:
+        """Takes a few bytes at a time; a signal comes behind each."""
+
+        def __init__(self) -> None:
+            self.taken = b""
+
+        def send(self, data: memoryview, _timeout_seconds: float) -> int:
+            self.taken += bytes(data[:10])
+            signal.raise_signal(signal.SIGINT)
+            return min(10, len(data))
+
+        def has_room(self, _timeout_seconds: float) -> bool:
+            return True
+
+    sink = Interrupted()
+    sender = FrameSender(sink, b"12345678")
+    for number in range(5):
+        with pytest.raises(KeyboardInterrupt):
+            sender.send(Kind.PING, number, b"payload", time.monotonic() + 5)
+    assert [(kind, channel, bytes(payload)) for kind, channel, payload in wire.Decoder(b"12345678").feed(sink.taken)] == [
+        (Kind.PING, number, b"payload") for number in range(5)
+    ]
+
+
+def test_ctrl_c_is_heard_while_the_pipe_is_full() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        sender = FrameSender(AttachStream(near), b"12345678")
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                sender.send(Kind.DATA, 1, bytes(wire.MAX_PAYLOAD), time.monotonic() + 60)
+
+
+_SWEEP = """
+import contextlib, signal, sys
+from sandbox.errors import SandboxUnavailableError
+from sandbox.guest.wire import Kind
+from sandbox.testing.scripted_guest import ScriptedGuest
+from sandbox.transport import Transport
+
+def answer(guest, request):
+    guest.frame(Kind.DATA, request.channel, b"some output")
+    guest.reply(request, {"n": request.args["n"]})
+
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+strikes = 0
+with ScriptedGuest(answer) as guest:
+    transport = Transport(guest.stream, SandboxUnavailableError)
+    transport.open({}, 10)
+
+    def request(n):
+        body = (b"a piece", b"another")
+        return transport.request("upload", {"n": n}, timeout_seconds=10, body=body, sink=lambda _: None)
+
+    for at in range(1, 3000):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, at % 750 * 1e-6 + 1e-6)
+            request(0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            strikes += 1
+        if at % 10 == 0:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            assert request(at)[0]["result"] == {"n": at}, at
+    left = len(transport._pending)
+    transport.close()
+print(strikes, left)
+"""
+
+
+def _ended(script: str, *args: str) -> list[int]:
+    """The numbers that ``script`` prints, run by an interpreter of its own."""
+    ended = subprocess.run(
+        [sys.executable, "-c", script, *args], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return [int(number) for number in ended.stdout.split()]
+
+
+def test_a_signal_at_any_moment_of_a_request_leaves_the_pipe_whole() -> None:
+    """Strikes a microsecond later each time; the request has a body and a stream back."""
+    strikes, left = _ended(_SWEEP)
+    assert strikes > 300
+    assert left < strikes / 10  # what is forgotten about a request that was given up is small
+
+
+_ROUGH = """
+import os, random, signal, sys, threading, time
+from sandbox import LocalEnvironment
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.setswitchinterval(1e-5)
+seed, seconds = int(sys.argv[1]), float(sys.argv[2])
+dice = random.Random(seed)
+with LocalEnvironment() as env:
+    env.write("kept.txt", "still here").unwrap()
+    folder = os.path.join(env.workspace, "..", "up")
+    os.mkdir(folder)
+    for n in range(30):
+        with open(os.path.join(folder, str(n)), "wb") as file:
+            file.write(bytes(3000))
+    armed, strikes = threading.Event(), 0
+    over = False
+
+    def strike():
+        while not over:
+            armed.wait()
+            time.sleep(dice.expovariate(300))
+            if armed.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=strike, daemon=True).start()
+    calls = [
+        lambda: env.run("echo x"),
+        lambda: env.run("cat | wc -c", stdin="y" * 200_000),
+        lambda: env.run("sleep 0.02; echo z", on_output=lambda *_: None),
+        lambda: env.search("here"),
+        lambda: env.write("other.txt", "z" * 300_000),
+        lambda: env.read("kept.txt"),
+        lambda: env.upload(folder, f"copy{dice.random()}"),
+        lambda: env.download("other.txt"),
+        lambda: env.usage(),
+    ]
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            armed.set()
+            dice.choice(calls)()
+            armed.clear()
+        except KeyboardInterrupt:
+            strikes += 1
+        while True:
+            try:
+                armed.clear()
+                time.sleep(0.001)
+                break
+            except KeyboardInterrupt:
+                pass
+        try:
+            assert env.read("kept.txt").unwrap().content == "still here"
+        except KeyboardInterrupt:  # one that was under way
+            pass
+    over = True
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert env.run("cat kept.txt").unwrap().stdout == "still here"
+    running = [c for c in env.processes().unwrap().commands if c.exit_code is None and c.signal is None]
+    print(strikes, len(running))
+"""
+
+
+def test_many_signals_at_random_moments_leave_the_sandbox_alive() -> None:
+    """D18: 1 to 3 of 25 lost the sandbox with all its files."""
+    strikes, running = _ended(_ROUGH, "7", "5")
+    assert strikes > 50
+    assert running < 5
