@@ -18,12 +18,19 @@ from pydantic import ValidationError
 from . import results as res
 from .envelope import Envelope, Failure, Success, jsonable
 from .errors import ErrorCode, SandboxError
-from .hosted import HostCallTimeoutError, call_with_deadline, checked_result, failure_of_exception
+from .hosted import (
+    HostCallTimeoutError,
+    call_with_deadline,
+    checked_result,
+    failure_of_exception,
+    failure_of_stopped,
+    failure_of_unstopped,
+)
 from .methods import OperationMethods
 from .operations import OPERATIONS, Request, schema_of
 from .secrecy import Secrets
 from .state.methods import StateMethods
-from .watching import Watch
+from .watching import CancelToken, Watch
 
 if TYPE_CHECKING:
     from .network.connections import Connection
@@ -116,10 +123,16 @@ class Environment(OperationMethods, StateMethods):
         bounded = _bounded(operation, args, metadata)
         bound = None if "timeout_seconds" in bounded else metadata.get("timeout_s")
         idempotent = bool(metadata.get("idempotent"))
+        token = CancelToken()
+        watch = None if bound is None else Watch(cancel=token)
         try:
-            answer = call_with_deadline(action.name, lambda: self.execute(operation, bounded).to_dict(), bound)
+            answer = call_with_deadline(
+                action.name, lambda: self.execute(operation, bounded, watch=watch).to_dict(), bound, token.cancel
+            )
         except HostCallTimeoutError as error:
-            return failure_of_exception(action.name, error, error.seconds * 1000, idempotent).to_dict()
+            return failure_of_unstopped(action.name, error.seconds, idempotent).to_dict()
+        if token.cancelled and bound is not None and answer.get("code") == ErrorCode.cancelled:
+            answer = failure_of_stopped(action.name, answer, bound, idempotent).to_dict()
         envelope = checked_result(action.name, answer, getattr(action, "return_schema", None))
         if idempotent and envelope.get("code") in _RETRYABLE_WHEN_IDEMPOTENT:
             envelope["retryable"] = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pydantic import ValidationError
 
-from . import descriptors
+from . import descriptors, forks
 from . import operations as op
 from . import results as res
 from .envelope import Envelope, Failure, Notice, Success
@@ -53,6 +54,8 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         super().__init__(approver, network or Network.none(), limits or Limits())
         self.track_changes = track_changes
         self.history = History(lambda *args, **call: self._live().request(*args, **call), self.limits.checkpoint_bytes)
+        self._starting = threading.RLock()
+        self._start_error: SandboxError | None = None
         self._closed = False
         self._detaches = False  # whether ``close`` leaves the sandbox running
 
@@ -79,24 +82,46 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
 
     # --- life ------------------------------------------------------------------
     def start(self) -> Self:
-        """Start the sandbox; does nothing when it is started. Raises SandboxError; nothing is left behind then."""
-        if self._closed:
-            raise SandboxError(ErrorCode.sandbox_closed, "The sandbox was closed.", "Make a new environment.")
-        if self._transport is None:
-            if (none := descriptors.want(START_DESCRIPTORS)) is not None:  # before anything is made that is to be undone
-                raise descriptors.refusal(none, "The sandbox could not be started")
-            try:
-                with descriptors.worded("The sandbox could not be started"):
-                    self._transport = self._connect()
-                    if self.track_changes:
-                        self._begin_history(self._starts_empty())
-            except BaseException:
-                self.close()
-                raise
+        """Start the sandbox; does nothing when it is started. Raises SandboxError; nothing is left behind then.
+
+        Of several threads one starts it; the others wait, and have the same sandbox or the same error.
+        """
+        forks.check(self._pid)
+        with self._starting:
+            if self._start_error is not None:
+                raise self._start_error
+            if self._transport is None:
+                try:
+                    self._start()
+                except SandboxError as error:
+                    self._start_error = error
+                    raise
         return self
 
+    def _start(self) -> None:
+        """Start what is not started; one thread at a time. Raises SandboxError; nothing is left behind then."""
+        if self._closed:
+            raise _closed()
+        if (none := descriptors.want(START_DESCRIPTORS)) is not None:  # before anything is made that is to be undone
+            raise descriptors.refusal(none, "The sandbox could not be started")
+        try:
+            with descriptors.worded("The sandbox could not be started"):
+                self._transport = self._connect()
+                if self.track_changes:
+                    self._begin_history(self._starts_empty())
+            if self._closed:  # by another thread, which did not find all that was made since
+                raise _closed()
+        except BaseException:
+            self.close()
+            raise
+
     def close(self) -> None:
-        """End the sandbox and everything in it, or leave a kept one running; may be called more than once."""
+        """End the sandbox and everything in it, or leave a kept one running; may be called more than once.
+
+        Does nothing in a process that was forked from the one that made the environment.
+        """
+        if forks.forked_since(self._pid):
+            return
         self._closed = True
         transport, self._transport = self._transport, None
         try:
@@ -113,6 +138,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
                 self._release()
 
     def _live(self) -> Transport:
+        forks.check(self._pid)
         if not self._closed:
             self._pause.check()
         if self._transport is None:
@@ -260,7 +286,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
 
     def _left(self) -> dict[str, str]:
         """The section on what is left now; {} before the start, and where there is no answer."""
-        if self._transport is None:
+        if self._transport is None or forks.forked_since(self._pid):
             return {}
         if self._pause.on:  # it could not answer, and the prompt would wait for it
             return {"left": "paused"}
@@ -279,6 +305,10 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
     def _hello(self, place: Mapping[str, Any], isolated: bool) -> dict[str, Any]:
         limits = {**asdict(self.limits), "network": self.network.mode, "tell_changes": self.track_changes}
         return {"isolated": isolated, "place": {**place, "limits": limits}}
+
+
+def _closed() -> SandboxError:
+    return SandboxError(ErrorCode.sandbox_closed, "The sandbox was closed.", "Make a new environment.")
 
 
 def _cpu_words(limits: Limits) -> str:

@@ -14,16 +14,25 @@ from .errors import ErrorCode, SandboxError
 TRANSIENT: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError, InterruptedError, BlockingIOError)
 
 
+# From the end of a call's time to its answer, if it can be stopped: a sandbox takes 3.5 s at most to end a fork storm.
+STOP_SECONDS = 4.0
+
+
 class HostCallTimeoutError(Exception):
-    """A tool's function did not return in time; it cannot be stopped and may still be at work."""
+    """A call did not return in time; it could not be stopped and may still be at work."""
 
     def __init__(self, name: str, seconds: float) -> None:
         super().__init__(name, seconds)
         self.seconds = seconds
 
 
-def call_with_deadline(name: str, call: Callable[[], Any], timeout_s: float | None) -> Any:
-    """What ``call`` returns. Raises HostCallTimeoutError after ``timeout_s`` seconds (None: no limit)."""
+def call_with_deadline(
+    name: str, call: Callable[[], Any], timeout_s: float | None, stop: Callable[[], None] | None = None
+) -> Any:
+    """Return what ``call`` returns. Raises HostCallTimeoutError after ``timeout_s`` seconds (None: no limit).
+
+    ``stop`` is called at that time, from this thread, and ``call`` should then return soon: it has ``STOP_SECONDS`` for it.
+    """
     if timeout_s is None:
         return call()
     outcome: list[tuple[bool, Any]] = []
@@ -38,6 +47,9 @@ def call_with_deadline(name: str, call: Callable[[], Any], timeout_s: float | No
     thread = threading.Thread(target=work, name=f"tool-{name}", daemon=True)
     thread.start()
     thread.join(timeout_s)
+    if not outcome and stop is not None:
+        stop()
+        thread.join(STOP_SECONDS)
     if not outcome:
         raise HostCallTimeoutError(name, timeout_s)
     returned, value = outcome[0]
@@ -69,6 +81,33 @@ def failure_of_exception(
         retryable=idempotent and isinstance(error, TRANSIENT),
         effects="none" if idempotent else "unknown",
         duration_ms=duration_ms,
+    )
+
+
+def failure_of_stopped(
+    name: str, cancelled: Mapping[str, Any], seconds: float, idempotent: bool
+) -> Failure[Any]:
+    """The failure for an operation of a sandbox that was stopped after ``seconds``, which it answered as ``cancelled``."""
+    return Failure[Any](
+        ErrorCode.timeout,
+        f"{name} took more than {seconds:g} seconds and was stopped.",
+        "Nothing of it goes on in the sandbox. Ask for less at once: a smaller folder, fewer lines, a shorter wait.",
+        retryable=idempotent,
+        effects=cancelled["effects"],
+        result=cancelled["result"],
+        duration_ms=cancelled["duration_ms"],
+    )
+
+
+def failure_of_unstopped(name: str, seconds: float, idempotent: bool) -> Failure[Any]:
+    """The failure for an operation of a sandbox that neither answered within ``seconds`` nor could be stopped."""
+    return Failure[Any](
+        ErrorCode.timeout,
+        f"{name} did not answer within {seconds:g} seconds, and did not stop when it was asked to.",
+        "It may still be at work in the sandbox: look at what it has done before you call it again.",
+        retryable=idempotent,
+        effects="unknown",
+        duration_ms=seconds * 1000,
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from .ends import of_its_own_accord
 from .environment import Approver
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
+from .forks import let_go, part_in_children
 from .guest_environment import GuestEnvironment, end_words
 from .limits import Limits
 from .network.policy import Network
@@ -36,6 +37,12 @@ class ProcessStream:
         self._room.register(self._in, select.POLLOUT)
         os.set_blocking(self._in, False)
         self._writing = threading.Lock()
+        part_in_children(self)
+
+    def part(self) -> None:
+        """See ``forks.Parted``: the guest ends at the end of its input, which no other process may hold open."""
+        if not self._stdin.closed:
+            let_go(self._in)
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
         """See ``ByteStream``."""
@@ -114,7 +121,13 @@ class LocalEnvironment(GuestEnvironment):
         self._given = None if workspace is None else os.path.realpath(workspace)
         self._env = dict(env or {})
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        part_in_children(self)
         self._process: subprocess.Popen[bytes] | None = None
+
+    def part(self) -> None:
+        """See ``forks.Parted``: at its end, a forked process would remove the folders of its parent."""
+        if self._temporary is not None:
+            self._temporary._finalizer.detach()  # type: ignore[attr-defined]  # noqa: SLF001 - until Python 3.12, which has delete=False
 
     @property
     def workspace(self) -> str:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from . import forks
 from .environment import Approver
 from .errors import ErrorCode, SandboxError
 from .limits import Limits
@@ -110,6 +111,7 @@ class NetworkedEnvironment(PausableEnvironment):
         }  # fmt: skip
 
     def _check_rules(self) -> None:
+        forks.check(self._pid)
         if self._no_rules:
             raise SandboxError(
                 ErrorCode.operation_not_supported,

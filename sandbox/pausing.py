@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable
 
+from . import forks
 from .environment import Approver, Environment
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
 from .transport import Transport
@@ -84,6 +86,7 @@ class PausableEnvironment(Environment):
 
     def __init__(self, approver: Approver | None) -> None:
         super().__init__(approver)
+        self._pid = os.getpid()
         self._transport: Transport | None = None
         self._pause = Pause(self._freeze, self._thaw)
 
@@ -112,4 +115,5 @@ class PausableEnvironment(Environment):
 
     def resume(self) -> None:
         """Let the sandbox go on; does nothing when it is not paused. Raises SandboxError."""
+        forks.check(self._pid)
         self._pause.end(self._transport)

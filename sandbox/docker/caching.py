@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
 
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.names import Name, Way, named
@@ -34,11 +33,11 @@ class CachingEnvironment(ServedEnvironment):
             )
         self._cache = cache
 
-    def start(self) -> Self:
-        """See ``GuestEnvironment.start``; finds the indexes of the package cache first, which may take seconds once."""
+    def _start(self) -> None:
+        """See ``GuestEnvironment``; finds the indexes of the package cache first, which may take seconds once."""
         if self._cache is not None and self._upstreams is None:
             self._upstreams = self._cache.upstreams()
-        return super().start()
+        super()._start()
 
     def _cache_variables(self) -> dict[str, str]:
         """By which package managers find the cache."""

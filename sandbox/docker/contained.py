@@ -6,6 +6,7 @@ import contextlib
 import secrets
 from typing import Any
 
+from sandbox import forks
 from sandbox.environment import Approver
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest_environment import GuestEnvironment
@@ -103,6 +104,7 @@ class ContainedEnvironment(GuestEnvironment):
         One that another orchestrator took over is left to that. Raises SandboxError ``sandbox_owned`` where one attached to it
         since ``close``.
         """
+        forks.check(self._pid)
         if self._closed and self._detaches and not self._taken_over:
             self._ownership = reaching.claimed_again(self._name)
         self._detaches = self._taken_over

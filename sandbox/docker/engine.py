@@ -40,6 +40,15 @@ _clients: dict[tuple[str, int, int], docker.DockerClient] = {}
 _clients_lock = threading.Lock()
 
 
+def _unlock_in_child() -> None:
+    """Another thread of the parent may have held it when this process was forked."""
+    global _clients_lock
+    _clients_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
+
+
 @dataclass(frozen=True)
 class EngineFacts:
     """What an engine says about itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from sandbox.envelope import Envelope, Failure, Notice
 from sandbox.errors import ErrorCode, SandboxError
@@ -95,18 +95,18 @@ class ServedEnvironment(ContainedEnvironment):
         known = ", ".join(self.services) or "none"
         return Failure(ErrorCode.invalid_arguments, f"There is no side service {name!r}.", f"There are: {known}.")
 
-    def start(self) -> Self:
-        """See ``GuestEnvironment.start``; answers when all side services are ready. Raises SandboxError, NotReadyError."""
-        if self._beside is None or self._transport is not None or self._closed:
-            return super().start()
-        self._beside.begin()
-        super().start()
+    def _start(self) -> None:
+        """See ``GuestEnvironment``; returns when all side services are ready. Raises SandboxError, NotReadyError."""
+        if self._beside is None or self._closed:
+            super()._start()
+            return
         try:
+            self._beside.begin()
+            super()._start()
             self._beside.finish()
         except BaseException:
             self.close()
             raise
-        return self
 
     def _release(self) -> None:
         try:

@@ -13,8 +13,9 @@ import ssl
 import struct
 import threading
 import time
-import weakref
 from typing import Any
+
+from sandbox.forks import let_go, part_in_children
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,6 @@ TURN_SECONDS = 0.2
 LAST_WORDS_SECONDS = 1.0
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2
-_shortened: weakref.WeakSet[AttachStream] = weakref.WeakSet()
 
 
 class AttachStream:
@@ -64,6 +64,7 @@ class AttachStream:
         self._wide = False
         self._close_lock = threading.Lock()
         self._closed = False
+        part_in_children(self)
 
     def shorten(self, fd: int) -> None:
         """Send by ``fd`` from now on, another descriptor of the pipe, which becomes this stream's own. Nothing may be under way."""
@@ -72,7 +73,6 @@ class AttachStream:
                 os.close(fd)
             else:
                 self._input = fd
-                _shortened.add(self)
 
     def offer(self, fd: int) -> None:
         """What the guest may write to instead; from ``turn`` on it is read. It becomes this stream's own."""
@@ -85,12 +85,12 @@ class AttachStream:
             self._poll.register(self._output, select.POLLIN)
 
     def part(self) -> None:
-        """Of a process that was forked from the one whose this is: hold the guest's input no longer, for its end ends the guest."""
+        """See ``forks.Parted``. Above all the guest's input is held no longer, for its end ends the guest."""
+        if self._closed:
+            return
+        let_go(self._socket.fileno())
         if self._input is not None:
-            read, write = os.pipe()
-            os.close(read)
-            os.dup2(write, self._input, inheritable=False)  # what is sent here is an error
-            os.close(write)
+            let_go(self._input)
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
         """See ``ByteStream``."""
@@ -224,12 +224,3 @@ def _ready(fd: int, timeout_seconds: float) -> bool:
     room = select.poll()
     room.register(fd, select.POLLOUT)
     return bool(room.poll(timeout_seconds * 1000))
-
-
-def _part_all() -> None:
-    for stream in list(_shortened):
-        with contextlib.suppress(OSError):
-            stream.part()
-
-
-os.register_at_fork(after_in_child=_part_all)

@@ -32,7 +32,7 @@ _LOOKING = frozenset(
 
 
 class Answers:
-    """The requests under way, and how many bytes the host takes as the reply to each. For any thread."""
+    """The requests under way, and how many bytes the host takes as the reply to each. Lives in the reactor's thread."""
 
     def __init__(self) -> None:
         self._expected: dict[int, tuple[str, int]] = {}

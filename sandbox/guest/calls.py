@@ -39,6 +39,7 @@ class WorkerCall:
         self._ended: str | None = None
         self._window = wire.WINDOW
         self._cancelled = False
+        self._stop_helper: Callable[[], None] | None = None
 
     # --- the worker's side ------------------------------------------------------------------
     def body(self) -> Iterator[bytes]:
@@ -102,11 +103,17 @@ class WorkerCall:
         }
         source = os.dup(stdin) if isinstance(stdin, int) else stdin
         folder = os.dup(cwd_fd) if cwd_fd is not None else None
-        start: Callable[[], None] = lambda: self.processes.helper(  # noqa: E731
-            spec, source, folder, timeout_seconds, max_output_bytes, report
-        )
+
+        def start() -> None:
+            self._stop_helper = self.processes.helper(spec, source, folder, timeout_seconds, max_output_bytes, report)
+            if self._cancelled:
+                self._stop_helper()
+
         self._reactor.hand_over(start)
         done.wait()
+        self._stop_helper = None
+        if self._cancelled:
+            raise Fault("cancelled")
         if isinstance(outcome[0], Fault):
             raise outcome[0]
         return outcome[0]
@@ -152,7 +159,10 @@ class WorkerCall:
             self._changed.notify_all()
 
     def cancel(self) -> None:
-        """Give up as soon as the worker touches its streams again."""
+        """Give up as soon as the worker touches its streams again; its helper program is ended at once."""
         with self._changed:
             self._cancelled = True
             self._changed.notify_all()
+        stop = self._stop_helper
+        if stop is not None:
+            stop()

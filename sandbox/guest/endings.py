@@ -17,7 +17,7 @@ MOST_UNTOLD = 20
 
 
 class Endings:
-    """Each end is told once, in whatever is answered next; workers may ask, too."""
+    """Each end is told once, in whatever is answered next."""
 
     def __init__(self) -> None:
         self._untold: deque[dict[str, Any]] = deque(maxlen=MOST_UNTOLD)

@@ -17,7 +17,7 @@ WELL_AGAIN = 0.85
 
 
 class Headroom:
-    """Lives in the reactor's thread, but for ``notices``, which workers may ask for, too."""
+    """Lives in the reactor's thread."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes

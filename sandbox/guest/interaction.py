@@ -132,12 +132,12 @@ class Interaction:
         else:
             self.look(command, lambda wait: reply({"result": {**answer, "waiting_for": wait}}, data))
 
-    def send(self, args: dict[str, Any], reply: Reply) -> None:
+    def send(self, args: dict[str, Any], reply: Reply) -> Callable[[], None] | None:
         """Type into a command; answer when it waits for more or is over, at the latest after ``wait_seconds``. Raises Fault."""
         command = self._processes.find(args["id"])
         if not (args["text"] or args["keys"] or args["eof"]) and not command.running:
             self.answer(command, None, reply)  # nothing was to be typed: the caller waits for the end
-            return
+            return None
         command = self._running(command.id)
         source = command.input
         terminal = source is not None and source.terminal is not None
@@ -149,7 +149,9 @@ class Interaction:
                 _signal(command, step)
             elif source is not None:
                 _give(source, step, command)
-        Conversation(self._reactor, self, command, args["wait_seconds"], reply).listen()
+        conversation = Conversation(self._reactor, self, command, args["wait_seconds"], reply)
+        conversation.listen()
+        return conversation.cancel
 
     def answer(self, command: Command, wait: Wait, reply: Reply) -> None:
         """Say what is new of a command."""
@@ -186,6 +188,12 @@ class Conversation:
         self._reply = reply
         self._quiet = QUIET_SECONDS
         self._seen = -1
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Answer ``cancelled``; what was typed stays typed."""
+        self._cancelled = True
+        self._reply({"fault": Fault("cancelled", effects="unknown")}, b"")
 
     def listen(self) -> None:
         """Look again after a pause."""
@@ -195,6 +203,8 @@ class Conversation:
 
     def _look(self) -> None:
         command = self._command
+        if self._cancelled:
+            return
         over = not command.running or time.monotonic() >= self._deadline.due
         if not over and command.output.total != self._seen:
             self._seen = command.output.total
@@ -203,6 +213,8 @@ class Conversation:
         self._interaction.look(command, partial(self._judge, over))
 
     def _judge(self, over: bool, wait: Wait) -> None:
+        if self._cancelled:
+            return
         source = self._command.input
         waits = wait is not None and wait["kind"] == "stdin" and not (source is not None and source.unread)
         answered = waits and self._command.output.total == self._seen

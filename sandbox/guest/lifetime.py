@@ -32,7 +32,7 @@ WATCHING = frozenset({"logs", "screen", "processes", "usage", "resize", "wait_fo
 
 
 class Lifetime:
-    """Stops the reactor with the exit code when the time has come. Lives in the reactor's thread, but for ``notices``.
+    """Stops the reactor with the exit code when the time has come. Lives in the reactor's thread.
 
     ``under_way`` says whether an operation is.
     """

@@ -233,8 +233,11 @@ class Processes:
     def helper(
         self, spec: dict[str, Any], stdin: bytes | int, cwd_fd: int | None, seconds: float, size: int,
         done: Callable[[Finished | Fault], None],
-    ) -> None:  # fmt: skip
-        """Run a program for another operation; it is not listed, keeps no more than ``size`` bytes and leaves nothing."""
+    ) -> Callable[[], None]:  # fmt: skip
+        """Run a program for another operation; it is not listed, keeps no more than ``size`` bytes and leaves nothing.
+
+        Returns a call that ends it at once.
+        """
         self.starts += 1
         output = Output(b"", size, 0, lambda: False)
         output.spill_truncated = True  # no spill file
@@ -252,6 +255,7 @@ class Processes:
         command = Command("helper", output, self.reactor, ended)
         command.timer = self.reactor.after(seconds, lambda: self.stop(command, "timeout", lambda _: None))
         command.start(self.spawner, spec, stdin, cwd_fd)
+        return lambda: None if command.stopping else self.stop(command, "cancelled", lambda _: None)
 
     # --- for jobs ------------------------------------------------------------------
     def new_command(self, keep_bytes: int, on_end: Callable[[Command], None]) -> Command:

@@ -1,7 +1,8 @@
-"""Requests of the host: each is carried out once and answered once, at once, by the reactor, or by a worker."""
+"""Requests of the host: each is carried out once, by the reactor or by a worker, and answered once, always by the reactor."""
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 
 from . import wire
@@ -229,8 +230,6 @@ class Requests:
                 if isinstance(result, tuple):
                     result, blob = result
                 answer = {"result": result}
-                if operation in _WRITING:
-                    answer["notices"] = self._processes.headroom.notices()
             except Fault as fault:
                 answer = {"fault": fault}
             except OSError as error:
@@ -239,10 +238,18 @@ class Requests:
                 answer = {"fault": unforeseen(error, operation)}
             if operation in _CHANGING:
                 self._processes.changes.absorb(*(str(args[name]) for name in _CHANGING[operation] if name in args))
-            self._calls.pop(key, None)
-            self._reply(key, answer, blob)
+            self._reactor.hand_over(partial(self._worked, key, operation, answer, blob))
 
         self._workers.submit(work)
+
+    def _worked(self, key: int, operation: str, answer: dict[str, Any], blob: bytes) -> None:
+        """A worker is done: answer, in the reactor's thread like all else that replies are made of."""
+        try:
+            if operation in _WRITING and "result" in answer:
+                answer["notices"] = self._processes.headroom.notices()
+            self._reply(key, answer, blob)
+        except Exception as error:  # one request must not take the sandbox with it
+            self._reply(key, {"fault": unforeseen(error, operation)}, b"")
 
 
 def _nothing() -> None:

@@ -7,7 +7,6 @@ to the commands: how much is read, and for how long, is bounded.
 from __future__ import annotations
 
 import os
-import threading
 import time
 
 from . import sockets
@@ -29,18 +28,17 @@ FREE_SECONDS, LOOK_SHARE = 0.02, 1 / 20
 
 
 class Servers:
-    """Notices of new servers, each port once as long as it is open; may be asked by workers, too."""
+    """Notices of new servers, each port once as long as it is open. Lives in the reactor's thread."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
-        self._lock = threading.Lock()
         self._seen: set[str] = set()
         self._told: set[int] = set()
         self._next = 0.0
 
     def notices(self, commands: Iterable[Command]) -> list[dict[str, Any]]:
         """What is new; ``commands`` are all that have processes."""
-        if time.monotonic() < self._next or not self._lock.acquire(blocking=False):
+        if time.monotonic() < self._next:
             return []
         began = time.thread_time()
         try:
@@ -48,7 +46,6 @@ class Servers:
         finally:
             used = time.thread_time() - began
             self._next = time.monotonic() + used / LOOK_SHARE if used > FREE_SECONDS else 0.0
-            self._lock.release()
 
     def _look(self, commands: Iterable[Command]) -> list[dict[str, Any]]:
         now = {inode: port for inode, host, port in sockets.tcp_listeners() if _is_near(host)}
@@ -75,17 +72,13 @@ class Servers:
     def _owners(self, inodes: set[str], commands: Iterable[Command]) -> dict[str, Command]:
         """The command whose processes hold a socket, as far as they can be read."""
         found: dict[str, Command] = {}
-        in_reactor = threading.current_thread() is threading.main_thread()  # a worker acts as the user already
         left = MOST_PROCESSES
         for command in commands:
             if command.runner is None:
                 continue
             below = descendants(command.runner.pid)[:left]
             left -= len(below)
-            if in_reactor:
-                with self._processes.spawner.acting_as_user:
-                    held = {inode for pid in below for inode in _sockets_of(pid)}
-            else:
+            with self._processes.spawner.acting_as_user:
                 held = {inode for pid in below for inode in _sockets_of(pid)}
             found.update(dict.fromkeys(inodes & held, command))
         return found

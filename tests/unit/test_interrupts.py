@@ -30,31 +30,45 @@ def _default_sigint() -> Iterator[None]:
 
 
 def test_a_shield_puts_a_signal_off_until_its_end() -> None:
-    done: list[str] = []
-    with pytest.raises(KeyboardInterrupt), Shield() as shield:
-        signal.raise_signal(signal.SIGINT)
-        assert shield.struck
-        done.append("the rest of the block")
-    assert done
+    done: list[bool] = []
+
+    def block() -> None:
+        with Shield() as shield:
+            signal.raise_signal(signal.SIGINT)
+            done.append(shield.struck)
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == [True]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_shield_in_a_shield_hands_the_signal_on() -> None:
     done: list[str] = []
-    with pytest.raises(KeyboardInterrupt), Shield():
+
+    def block() -> None:
         with Shield():
-            signal.raise_signal(signal.SIGINT)
-        done.append("after the inner one")
+            with Shield():
+                signal.raise_signal(signal.SIGINT)
+            done.append("after the inner one")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
     assert done
 
 
 def test_every_handler_is_called_though_one_of_them_raises() -> None:
     called: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _frame: called.append(number))
-    try:
-        with pytest.raises(KeyboardInterrupt), Shield():
+
+    def block() -> None:
+        with Shield():
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: called.append(number))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            block()
     finally:
         signal.signal(signal.SIGTERM, before)
     assert called == [signal.SIGTERM]
@@ -87,14 +101,18 @@ def test_a_signal_between_writing_and_noting_it_does_not_break_the_pipe() -> Non
     ]
 
 
+def _fill(sender: FrameSender) -> None:
+    while True:
+        sender.send(Kind.DATA, 1, bytes(wire.MAX_PAYLOAD), time.monotonic() + 60)
+
+
 def test_ctrl_c_is_heard_while_the_pipe_is_full() -> None:
     near, far = socket.socketpair()
     with near, far:
         sender = FrameSender(AttachStream(near), b"12345678")
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
-            while True:
-                sender.send(Kind.DATA, 1, bytes(wire.MAX_PAYLOAD), time.monotonic() + 60)
+            _fill(sender)
 
 
 _SWEEP = """

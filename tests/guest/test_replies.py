@@ -1,0 +1,100 @@
+"""Replies come from the reactor's thread alone, so that what they are made of needs no locks (review of the sandbox, 5.1)."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sandbox.guest import wire
+from sandbox.guest.context import Place
+from sandbox.guest.reactor import Reactor
+from sandbox.guest.requests import Requests
+from sandbox.guest.workers import Workers
+
+
+class _Processes:
+    """As much of ``processes.Processes`` as replies to file operations ask for; notes by which thread it is asked."""
+
+    disk = None
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.fails = False
+        self.changes = SimpleNamespace(absorb=lambda *_: None)
+        self.headroom = SimpleNamespace(notices=lambda: self._note("headroom"))
+        self.endings = SimpleNamespace(note_lost=lambda _: self._note("endings"))
+        self.end_session = self.usage = self._nothing
+
+    def _note(self, name: str) -> list[Any]:
+        self.asked.append((name, threading.current_thread().name))
+        if self.fails:
+            self.fails = False
+            raise RuntimeError("deque mutated during iteration")
+        return []
+
+    def _nothing(self, _args: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def touch(self, _operation: str) -> None: ...
+
+    def news(self, _known: Any) -> list[Any]:
+        return self._note("news")
+
+
+class _Link:
+    """Keeps the replies, each with the thread that sent it; ends the reactor at the ``last``."""
+
+    lost = False
+
+    def __init__(self, reactor: Reactor, last: int) -> None:
+        self.replies: list[tuple[str, dict[str, Any]]] = []
+        self._reactor = reactor
+        self._last = last
+
+    def reaches(self, _key: int) -> bool:
+        return True
+
+    def packed(self, _kind: int, _key: int, data: bytes) -> None:
+        self.replies.append((threading.current_thread().name, wire.unpack_message(data)[0]))
+        if len(self.replies) == self._last:
+            self._reactor.stop()
+
+
+def _served(workspace: Path, processes: _Processes, *operations: tuple[str, dict[str, Any]]) -> _Link:
+    """The link after the guest has answered all of these."""
+    reactor = Reactor()
+    link = _Link(reactor, len(operations))
+    root = str(workspace).encode()
+    limits = {"read_bytes": 1 << 20, "write_bytes": 1 << 20}
+    place = Place(root, root, root, (root,), 0, 0, limits, ())
+    requests: Any = Requests(reactor, link, place, processes, Workers(2, None))  # type: ignore[arg-type]
+    for number, (operation, args) in enumerate(operations, 1):
+        requests.take(number, wire.pack_message({"operation": operation, "args": args}))
+    reactor.after(10, lambda: reactor.stop(1))
+    assert reactor.run() == 0, "not every request was answered"
+    return link
+
+
+def _listing(path: str) -> tuple[str, dict[str, Any]]:
+    return "list", {"path": path, "depth": 1, "hidden": True, "max_entries": 10}
+
+
+@pytest.mark.parametrize("path", [".", "missing"])
+def test_the_reactor_answers_what_a_worker_did(tmp_path: Path, path: str) -> None:
+    processes = _Processes()
+    link = _served(tmp_path, processes, _listing(path), ("make_dir", {"path": "new"}))
+    here = threading.current_thread().name
+    assert [thread for thread, _ in link.replies] == [here, here]
+    assert {thread for _, thread in processes.asked} == {here}
+
+
+def test_a_reply_that_fails_is_answered_all_the_same(tmp_path: Path) -> None:
+    """The request was answered with silence: the error ended up in the log of a worker."""
+    processes = _Processes()
+    processes.fails = True
+    link = _served(tmp_path, processes, ("make_dir", {"path": "new"}))
+    assert link.replies[0][1]["fault"]["code"]
