@@ -67,25 +67,32 @@ def replace(data: bytes, places: list[Place], new: bytes) -> tuple[bytes, list[R
 
 
 def _with_endings(data: bytes, start: int, end: int, new: bytes) -> bytes:
-    """``new`` with the line endings of what it replaces; CR LF that it has itself stays."""
+    """``new`` with the line endings of the lines it replaces, inserted lines with that of their neighbour; its own CR LF stays."""
     old_lines = re.split(rb"\r?\n", data[start:end])
     endings = re.findall(rb"\r?\n", data[start:end])
-    new_lines = new.split(b"\n")
-    same_before = _common(old_lines, new_lines)
-    same_after = _common(old_lines[::-1], new_lines[::-1])
-    usual = max(endings, key=endings.count) if endings else _ending_near(data, start, end)
-    parts = [new_lines[0]]
-    count = len(new_lines) - 1
-    for i, line in enumerate(new_lines[1:]):
-        if i < min(same_before, len(endings)):
-            ending = endings[i]
-        elif count - i < min(same_after, len(endings) + 1):
-            ending = endings[i - count]
-        else:
-            ending = usual
-        # a CR that the new text brings itself is part of the ending already
-        parts += (b"\n" if parts[-1].endswith(b"\r") else ending, line)
-    return b"".join(parts)
+    new_lines = [line.removesuffix(b"\r") for line in new.split(b"\n")]
+    own = [line.endswith(b"\r") for line in new.split(b"\n")]
+    near = _ending_near(data, start, end) if not endings else b""
+    parts = []
+    for j, i in enumerate(_counterparts(old_lines, new_lines)[:-1]):
+        ending = b"\r\n" if own[j] else endings[min(i, len(endings) - 1)] if endings else near
+        parts += [new_lines[j], ending]
+    return b"".join([*parts, new_lines[-1], b"\r" * own[-1]])
+
+
+def _counterparts(old: list[bytes], new: list[bytes]) -> list[int]:
+    """For each new line the index of the old one it is, replaces, or was inserted after."""
+    first = _common(old, new)
+    last = min(_common(old[::-1], new[::-1]), min(len(old), len(new)) - first)
+    old_end, new_end = len(old) - last, len(new) - last
+    found = list(range(first))
+    blocks = [("replace", first, old_end, first, new_end)]
+    if max(old_end, new_end) - first <= COMPARED_LINES:
+        matcher = SequenceMatcher(None, old[first:old_end], new[first:new_end], autojunk=False)
+        blocks = [(tag, first + a, first + b, first + c, first + d) for tag, a, b, c, d in matcher.get_opcodes()]
+    for _, i1, i2, j1, j2 in blocks:
+        found += [max(0, min(i1 + k, i2 - 1)) for k in range(j2 - j1)]
+    return found + list(range(old_end, len(old)))
 
 
 def _common(one: list[bytes], other: list[bytes]) -> int:
@@ -189,6 +196,9 @@ def _hunks(old: list[str], new: list[str], old_before: int, new_before: int) -> 
         matcher = SequenceMatcher(None, [], [])
         matcher.get_opcodes = lambda: [("replace", 0, len(old), 0, len(new))]  # type: ignore[method-assign]
     out = []
+    mixed = len({line.endswith("\r\n") for line in (*old, *new) if line.endswith("\n")}) > 1
+    if mixed:  # what cannot be seen could not be corrected
+        old, new = ([re.sub(r"\r\n\Z", "^M\n", line) for line in lines] for lines in (old, new))
     for group in matcher.get_grouped_opcodes(CONTEXT):
         first, last = group[0], group[-1]
         removed, added = last[2] - first[1], last[4] - first[3]

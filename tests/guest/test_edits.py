@@ -65,7 +65,7 @@ def test_a_file_of_one_ending_keeps_it(lines: list[bytes], end: bytes, at: int) 
 @pytest.mark.parametrize(
     ("data", "old", "new", "expected"),
     [
-        (b"a\r\nb\nc\r\n", b"a\nb\nc\n", b"a\nX\nY\nc\n", b"a\r\nX\r\nY\r\nc\r\n"),
+        (b"a\r\nb\nc\r\n", b"a\nb\nc\n", b"a\nX\nY\nc\n", b"a\r\nX\nY\nc\r\n"),
         (b"a\r\nb\nc\r\nd\n", b"b\nc\n", b"b\nB\nc\n", b"a\r\nb\nB\nc\r\nd\n"),
         (b"a\r\nb\r\n", b"a", b"1\n2", b"1\r\n2\r\nb\r\n"),
         (b"a\nb\r\nc", b"c", b"1\n2", b"a\nb\r\n1\r\n2"),
@@ -182,3 +182,28 @@ def test_the_nearest_is_shown_as_it_is_in_the_file() -> None:
 @pytest.mark.parametrize("wanted", [b"\n", b"nothing like it", b"a" * 10_000 + b"b", b"aaaa\n" * 5000 + b"b"])
 def test_texts_made_to_be_slow_are_answered(data: bytes, wanted: bytes) -> None:
     assert len(nearest(data, wanted)) <= 3
+
+
+@pytest.mark.parametrize(
+    ("data", "old", "new", "expected"),
+    [
+        (b"pad\r\npen\r\ncup\nbox\n", b"pen\ncup", b"pencil\ncup", b"pad\r\npencil\r\ncup\nbox\n"),
+        (b"a\nb\nc\npen\r\nd\n", b"a\nb\nc\npen\nd", b"a\nB\nc\npencil\nd", b"a\nB\nc\npencil\r\nd\n"),
+        (b"a\r\nb\nc\r\n", b"a\nb\nc\n", b"a\nnew\nb\nc\n", b"a\r\nnew\r\nb\nc\r\n"),
+        (b"a\nb\nc\r\nd\r\n", b"c\nd", b"c\nx\ny\nd", b"a\nb\nc\r\nx\r\ny\r\nd\r\n"),
+        (b"a\r\nb\nc\r\n", b"b\n", b"", b"a\r\nc\r\n"),
+        (b"a\nb\r\nc\n", b"b", b"b\nb2", b"a\nb\r\nb2\r\nc\n"),
+    ],
+)
+def test_every_line_of_a_mixed_file_keeps_its_ending(data: bytes, old: bytes, new: bytes, expected: bytes) -> None:
+    """A8: a line that was changed, or stood between changed ones, took the ending of most others."""
+    places = edits.find(data, old)
+    assert edits.replace(data, places, new)[0] == expected
+
+
+def test_the_diff_of_a_mixed_file_shows_the_endings() -> None:
+    data = b"pad\r\npen\r\ncup\nbox\n"
+    places = edits.find(data, b"pen\ncup")
+    _, replaced = edits.replace(data, places, b"pencil\ncup")
+    assert edits.diff("f", data, replaced) == "--- f\n+++ f\n@@ -1,4 +1,4 @@\n pad^M\n-pen^M\n+pencil^M\n cup\n box\n"
+    assert "^M" not in edits.diff("f", b"a\r\nb\r\n", [(0, 1, b"c")])
