@@ -106,7 +106,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "command_ended": waits.told_end,
     "server_listening": lambda f: (
         f"A server now listens on port {f.get('port')}{', of the command ' + str(f['id']) if f.get('id') else ''}.",
-        f"In this sandbox it is at 127.0.0.1:{f.get('port')}.",
+        f"In this sandbox it is at {'[::1]' if f.get('ipv6') else '127.0.0.1'}:{f.get('port')}.",
     ),
     "cpu_limit": lambda f: (
         f"What {f.get('id')} left running used up its processor time of {duration(f.get('limit'))} and was ended.",

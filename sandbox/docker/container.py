@@ -20,6 +20,7 @@ from sandbox.network.variables import proxy_variables, trust_variables
 
 from .disk import Disk
 from .enforcement import boot_id
+from .engine import is_local
 from .events import SANDBOX_LABEL
 from .marks import KEEP_LABEL, NAME_LABEL, PID_LABEL, STARTED_LABEL
 from .profiles import Profile
@@ -71,7 +72,7 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
         nano_cpus=int(limits.cpus * 1e9),
         pids_limit=limits.pids,
         shm_size=limits.shm_place_bytes,
-        sysctls=_sysctls(shape),
+        sysctls=_sysctls(shape) | _ipv6_loopback(client, shape),
         extra_hosts={name.name: name.address for name in shape.names},
         ulimits=[
             Ulimit(name="nofile", soft=limits.open_files, hard=limits.open_files),
@@ -115,6 +116,14 @@ def _sysctls(shape: Shape) -> dict[str, str]:
         "kernel.msgmni": "64",
         "kernel.sem": "250 16000 100 64",
     }
+
+
+def _ipv6_loopback(client: docker.DockerClient, shape: Shape) -> dict[str, str]:
+    """Have ::1 on the loopback interface: /etc/hosts gives it to localhost, and the engine leaves it out, so that every client
+    of a server that is not there would read "Cannot assign requested address". Only where this kernel is known to have IPv6.
+    """
+    known = shape.oci_runtime is None and is_local(client) and os.path.isdir("/proc/sys/net/ipv6/conf")
+    return {"net.ipv6.conf.lo.disable_ipv6": "0"} if known else {}
 
 
 def _added(profile: Profile, disk: Disk) -> list[str] | None:

@@ -48,7 +48,9 @@ class Servers:
             self._next = time.monotonic() + used / LOOK_SHARE if used > FREE_SECONDS else 0.0
 
     def _look(self, commands: Iterable[Command]) -> list[dict[str, Any]]:
-        now = {inode: port for inode, host, port in sockets.tcp_listeners() if _is_near(host)}
+        listening = [each for each in sockets.tcp_listeners() if _is_near(each[1])]
+        now = {inode: port for inode, _, port in listening}
+        by_ipv4 = {port for _, host, port in listening if host != "::1"}
         fresh, self._seen = now.keys() - self._seen, set(now)
         self._told &= set(now.values())
         fresh = {inode for inode in fresh if now[inode] not in self._told} - (_own() if fresh else set())
@@ -64,7 +66,9 @@ class Servers:
                 found[now[inode]] = found.get(now[inode]) or (None if owner is None else owner.id)
         self._told.update(found)
         ports = sorted(found)[:MOST_TOLD]
-        told: list[dict[str, Any]] = [{"code": "server_listening", "port": port, "id": found[port]} for port in ports]
+        told: list[dict[str, Any]] = [
+            {"code": "server_listening", "port": port, "id": found[port], "ipv6": port not in by_ipv4} for port in ports
+        ]
         if len(found) > MOST_TOLD:
             told[-1]["more"] = len(found) - MOST_TOLD
         return told

@@ -85,3 +85,31 @@ def test_one_within_a_command_that_is_waited_for_is_not(env: GuestEnvironment) -
     going = env.run(f'python3 -c "{code}" & p=$!; until [ -e up ]; do sleep 0.02; done; wait $p; rm up')
     assert not listening(going)
     done(env.kill(other))
+
+
+REFUSED = """python3 -c '
+import socket
+for host in ("localhost", "127.0.0.1", "::1"):
+    try:
+        socket.create_connection((host, 8123))
+    except OSError as error:
+        print(host, error.strerror)
+'"""
+
+
+@pytest.mark.needs("shell", "isolated")
+def test_localhost_refuses_where_nothing_listens(env: GuestEnvironment) -> None:
+    """A11: the IPv6 try said "Cannot assign requested address", which points to a fault that is not there."""
+    assert done(env.run(REFUSED)).output.splitlines() == [
+        f"{host} Connection refused" for host in ("localhost", "127.0.0.1", "::1")
+    ]
+
+
+@pytest.mark.needs("shell", "isolated")
+def test_a_server_on_ipv6_alone_is_told_with_its_address(env: GuestEnvironment) -> None:
+    server = SERVER.replace("(sys.argv[1], 0)", "(sys.argv[1], 0), family=socket.AF_INET6")
+    ident = done(env.run(f"{server} ::1 0.1", background=True)).id
+    answer = env.wait_for(id=ident, log=r"port (\d+)")
+    port = done(answer).groups[0]
+    told = [*listening(answer), *listening(env.run("true"))]
+    assert [n.hint for n in told] == [f"In this sandbox it is at [::1]:{port}."]
