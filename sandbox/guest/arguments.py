@@ -42,6 +42,18 @@ def check_arguments(operation: Any, args: dict[str, Any]) -> None:
         _check_wait(args)
 
 
+# Arguments of operations for callers that are paths in the sandbox.
+_PATHS = ("path", "source", "target", "cwd", "file")
+
+
+def expand_home(args: dict[str, Any], home: str) -> None:
+    """Replace "~" and "~/..." in paths by the home, as a shell does: taken literally, they make a folder of that name."""
+    for name in _PATHS:
+        value = args.get(name)
+        if isinstance(value, str) and (value == "~" or value.startswith("~/")):
+            args[name] = home + value[1:]
+
+
 def _check_run(args: dict[str, Any]) -> None:
     if not args.get("argv") and args.get("command") is None:
         _refuse("run", "command", args)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from itertools import chain
 
 from . import wire
 from .answers import Answers
-from .arguments import check_arguments
+from .arguments import check_arguments, expand_home
 from .calls import WorkerCall
 from .context import Place
 from .faults import Fault, fault_of, plain, unforeseen
@@ -99,6 +100,7 @@ class Requests:
         self._answers.expect(key, str(operation), fields.get("max_reply_bytes"))
         try:
             check_arguments(operation, args)
+            expand_home(args, os.fsdecode(self._place.home))
         except Fault as fault:
             self._reply(key, {"fault": fault}, b"")
             return

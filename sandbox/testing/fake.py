@@ -14,6 +14,7 @@ from sandbox import operations as op
 from sandbox.envelope import Envelope
 from sandbox.environment import Approver
 from sandbox.errors import SandboxUnavailableError
+from sandbox.guest.arguments import expand_home
 from sandbox.guest.faults import Fault
 from sandbox.guest.loopback import is_loopback
 from sandbox.guest.remembered import Remembered
@@ -26,7 +27,7 @@ from sandbox.watching import Watch
 from .commands import Commands, Table
 from .files import FileOperations
 from .state import FakeState
-from .tree import File, Tree
+from .tree import HOME, File, Tree
 
 _OF_STATE = frozenset({"scan", "fetch", "restore", "last_changes"})
 
@@ -210,6 +211,8 @@ class _MemoryTransport(Transport):
         body: Iterable[bytes] | None,
         sink: Callable[[bytes], None] | None,
     ) -> tuple[dict[str, Any], bytes]:
+        args = dict(args)
+        expand_home(args, HOME)
         if operation == "run":
             return self._commands.run(args, blob)
         if operation == "wait_for":

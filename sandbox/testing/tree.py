@@ -9,7 +9,7 @@ from sandbox.guest.beneath import LINK_BUDGET, Roots, encoded
 from sandbox.guest.faults import Fault
 
 ROOTS = ("/workspace", "/home/agent", "/tmp", "/run/gamebox")  # noqa: S108  (the container's own, in memory)
-WORKSPACE, SPILL = ROOTS[0], ROOTS[3]
+WORKSPACE, HOME, SPILL = ROOTS[0], ROOTS[1], ROOTS[3]
 
 
 @dataclass(frozen=True, slots=True)

@@ -323,3 +323,24 @@ def test_an_answer_beyond_all_measure_is_the_failure_of_its_request_alone(env: G
     refused(env.list(folder, depth=20, max_entries=1000), "response_too_large", "are the most", "Ask for less", effects="none")
     assert done(env.run("echo still here")).output == "still here\n"
     assert len(done(env.list(folder, depth=20, max_entries=3)).entries) == 3
+
+
+def test_a_tilde_is_the_home(env: GuestEnvironment, folder: str) -> None:
+    """A13: write of ~/notes.txt made a folder "~" in the repository, and said nothing."""
+    written = done(env.write(f"~/{folder}/notes.txt", "one\n"))
+    assert written.path.startswith("/")
+    assert not written.path.startswith("/workspace")
+    assert done(env.read(f"~/{folder}/notes.txt")).path == done(env.read(written.path)).path
+    done(env.edit(f"~/{folder}/notes.txt", "one", "two"))
+    assert [e.path for e in done(env.list(f"~/{folder}")).entries] == [written.path]
+    assert done(env.search("two", f"~/{folder}")).matches[0].path == written.path
+    done(env.wait_for(file=f"~/{folder}/notes.txt", timeout_seconds=5))
+    done(env.move(f"~/{folder}/notes.txt", f"{folder}/here.txt"))
+    done(env.make_dir(f"~/{folder}/made"))
+    done(env.delete(f"~/{folder}", recursive=True))
+    assert "~" not in {entry.path for entry in done(env.list(".")).entries}
+
+
+@pytest.mark.needs("shell")
+def test_a_command_starts_in_the_home_by_a_tilde(env: GuestEnvironment) -> None:
+    assert done(env.run('test "$PWD" = "$HOME"', cwd="~")).exit_code == 0
