@@ -74,6 +74,19 @@ def _service_ended(f: Fields) -> tuple[str, str]:
     )
 
 
+def _session_not_kept(f: Fields) -> tuple[str, str]:
+    if f.get("cwd"):
+        lost = "the folder and variables it set are lost"
+        return (
+            f"exec replaced the shell of this command, or it was killed: {lost}, and the session is in {one_line(str(f['cwd']))}.",
+            "Run cd and export in a command of their own, without exec.",
+        )
+    return (
+        f"Exported variables are too large to carry over: {', '.join(map(str, f.get('names', []))) or 'all of this command'}.",
+        "Keep large values in files; a variable may have 128 KiB, all together 1 MiB.",
+    )
+
+
 # Only the host tells these: a guest that sends one is not heard.
 HOST_NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {"service_ended": _service_ended}
 NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
@@ -99,10 +112,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"It took a kill of everything: {', '.join(map(str, f.get('ids', []))) or 'no other command'} ended too.",
         "Start those again if they are needed.",
     ),
-    "session_not_kept": lambda f: (
-        f"Exported variables are too large to carry over: {', '.join(map(str, f.get('names', []))) or 'all of this command'}.",
-        "Keep large values in files; a variable may have 128 KiB, all together 1 MiB.",
-    ),
+    "session_not_kept": _session_not_kept,
     "command_ended": waits.told_end,
     "server_listening": lambda f: (
         f"A server now listens on port {f.get('port')}{', of the command ' + str(f['id']) if f.get('id') else ''}.",

@@ -242,7 +242,10 @@ class Job:
         """Take over what the shell left; notices of what could not be kept."""
         state = sessions.parse_state(data)
         if state is None:
-            return [{"code": "session_not_kept", "names": []}] if len(data) == sessions.STATE_LIMIT else []
+            if len(data) == sessions.STATE_LIMIT:
+                return [{"code": "session_not_kept", "names": []}]
+            lost = sessions.changes_state(self._args["command"])
+            return [{"code": "session_not_kept", "cwd": self._session.cwd}] if lost else []
         given = {"cwd": self._args.get("cwd"), "env": self._given_env()}
         dropped = sessions.next_state(self._session, given, state)
         return [{"code": "session_not_kept", "names": dropped}] if dropped else []

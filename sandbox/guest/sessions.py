@@ -27,6 +27,11 @@ _OWN = {"_", "SHLVL", "PWD", "OLDPWD", "BASHPID", "GAMEBOX_STATE", "SHELLOPTS", 
 LONGEST_VARIABLE = (128 << 10) - 1
 _SHELLS = (("/bin/bash", 199), ("/usr/bin/bash", 199), ("/bin/sh", 9), ("/usr/bin/sh", 9))
 
+# Of a command whose shell was replaced or killed: whether something of the session is lost by that.
+_CHANGES = re.compile(
+    r"(?:^|[;&|({\s])(?:(?:cd|pushd|popd|export|declare|source|unset|alias|\.)\s|[A-Za-z_][A-Za-z0-9_]*=\S*\s*(?:;|\n|&|$))"
+)
+
 # Saves the state after the command, or on the way out where the command leaves by itself (exit, set -e). A command that
 # sets an EXIT trap of its own keeps it. Nothing here starts a process. All up to the command is one line, so that the shell
 # counts the command's lines from 1.
@@ -71,6 +76,11 @@ def shell_argv(shell: str, fd: int, command: str, carried: tuple[str, ...] | lis
     text = text.replace("DUMP", shell_state.DUMP if bash else shell_state.DUMP_NOTHING)
     text = text.replace("RESTORE", shell_state.RESTORE if bash and carried else "")
     return [shell, "-c", text, name, command, *(carried if bash else ())]
+
+
+def changes_state(command: str) -> bool:
+    """Whether a command looks as if it changed the folder, variables or functions of its shell."""
+    return _CHANGES.search(command) is not None
 
 
 def parse_state(data: bytes) -> State | None:

@@ -298,3 +298,18 @@ def test_too_many_background_commands(env: GuestEnvironment) -> None:
 def test_the_shell_counts_the_lines_of_the_command_from_one(run: Run) -> None:
     said = done(run("echo a\nno-such-command-here")).stderr
     assert "line 2:" in said or "sh: 2:" in said
+
+
+@pytest.mark.parametrize("command", ["cd {folder}; export X=1; exec true", "cd {folder} && kill -9 $$", "X=1; exec 1>&2 true"])
+def test_a_shell_that_was_replaced_says_that_its_folder_is_lost(env: GuestEnvironment, folder: str, command: str) -> None:
+    """A14: folder and variables were lost after exec, and neither that run nor the next said so."""
+    answer = env.run(command.format(folder=folder), session=f"replaced {folder}")
+    (notice,) = [n for n in answer.notices if n.code == "session_not_kept"]
+    assert "exec replaced it" in notice.message
+    assert done(env.run("pwd", session=f"replaced {folder}")).output.strip() in notice.message
+
+
+@pytest.mark.parametrize("command", ["exec true", "cd .; exit 3", "kill -9 $$", "X=1 exec true"])
+def test_a_shell_of_which_nothing_is_lost_says_nothing(env: GuestEnvironment, folder: str, command: str) -> None:
+    answer = env.run(command, session=f"kept {folder}")
+    assert not [n for n in answer.notices if n.code == "session_not_kept"]
