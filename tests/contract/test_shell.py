@@ -305,7 +305,7 @@ def test_a_shell_that_was_replaced_says_that_its_folder_is_lost(env: GuestEnviro
     """A14: folder and variables were lost after exec, and neither that run nor the next said so."""
     answer = env.run(command.format(folder=folder), session=f"replaced {folder}")
     (notice,) = [n for n in answer.notices if n.code == "session_not_kept"]
-    assert "exec replaced it" in notice.message
+    assert "exec replaced the shell" in notice.message
     assert done(env.run("pwd", session=f"replaced {folder}")).output.strip() in notice.message
 
 
