@@ -120,6 +120,11 @@ class ApprovingEnvironment(WrappedEnvironment):
             self._allow(answer.tool, Risk.__members__.get(answer.risk, Risk.low))
         return self
 
+    def without_recorder(self, recorder: Recorder) -> None:
+        """Stop recording with ``recorder``, whose run has ended."""
+        if self._recorder is recorder:
+            self._recorder = None
+
     def execute_action(self, action: ActionLike, args: Any) -> dict[str, Any]:
         """See the base class."""
         if not isinstance(args, Mapping):

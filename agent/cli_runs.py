@@ -17,6 +17,10 @@ _RUN = typer.Argument(..., metavar="RUN", help=_RUN_HELP)
 
 _RUNS = typer.Argument(..., metavar="RUN...", help=_RUN_HELP)
 
+YES_HELP = (
+    "Take the options of a log that this user's Gamebox did not write (a repository, a network, commands on this host ...) without "
+    "a question."
+)
 SHOW_EPILOG = """Examples:
 
   gamebox runs show last
@@ -105,6 +109,7 @@ def resume(
     max_cost: float | None = typer.Option(None, help="US dollars at most, those before included."),
     max_seconds: float | None = typer.Option(None, help="Seconds at most, those before included."),
     max_tokens: int | None = typer.Option(None, help="Tokens at most, those before included."),
+    yes: bool = typer.Option(False, "--yes", help=YES_HELP),
     log: Path | None = _LOG,
     as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON instead of the diff."),
 ) -> None:
@@ -115,7 +120,7 @@ def resume(
         "apply": apply, "approve": approve, "max_iterations": max_iterations, "max_cost": max_cost, "max_seconds": max_seconds,
         "max_tokens": max_tokens,
     }  # fmt: skip
-    raise typer.Exit(resume_run(run, log, changes, fresh=fresh, say=say, as_json=as_json))
+    raise typer.Exit(resume_run(run, log, changes, fresh=fresh, say=say, as_json=as_json, yes=yes))
 
 
 @app.command("say", epilog=SAY_EPILOG)

@@ -105,17 +105,19 @@ class Agent:
         return run.memory
 
     def execute(
-        self, user_input: str, memory: Memory | None = None, max_iterations: int | None = None, verbose: bool = False
+        self, user_input: str, memory: Memory | None = None, max_iterations: int | None = None, verbose: bool = False,
+        *, add_task: bool = True,
     ) -> AgentRun:
         """The same, answering with status, reason, steps and usage. What the brain raises is in ``error``, not
-        raised.
+        raised. Give ``add_task=False`` with a ``memory`` that holds the task already.
         """
         budget = self.budget.with_iterations(max_iterations)
         memory = self.new_memory() if memory is None else memory
         hooks = [*self.hooks, PrintingHooks()] if verbose else self.hooks
         self._cancelled.clear()
         with metering(Meter(budget)) as meter, Running(memory, hooks, meter, self._keep) as running:
-            self.set_current_task(memory, user_input)
+            if add_task:
+                self.set_current_task(memory, user_input)
             for number in range(1, budget.max_iterations + 1):
                 self._step(running, number)
             raise StopRun(f"{budget.max_iterations} steps were taken.", RunStatus.max_iterations)

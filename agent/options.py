@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -12,6 +13,7 @@ from typing import Any
 from sandbox.cli import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, Kept, bad_input, sandbox_of
 from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.names import is_agent_name
 
 from .budget import Budget
 from .given import inputs_of
@@ -27,6 +29,9 @@ from .steering import Ending, check_ends, check_verifier, schema_in, with_result
 APPROVALS = ("never", "risky", "always")
 # How long the sandbox of a run waits to be resumed, seconds; its guest ends it then.
 KEEP_SECONDS = 3600.0
+# What is taken from any log: nothing in these reads the host, opens a network, changes a file of the user or brings code.
+_LIMITS = {"max_iterations", "max_cost", "max_seconds", "max_tokens", "memory", "cpus"}
+HARMLESS = frozenset(_LIMITS | {"task", "agent", "language", "approve", "agents_md", "record_changes"})
 _PATHS = ("repo", "script", "cache", "network_log", "result_schema")
 _LISTS = ("allow", "given", "mcp", "mcp_header", "check")
 
@@ -86,17 +91,36 @@ class AgentOptions:
                 f"The run {run} is the task {str(data['batch_task'])[:100]} of a batch: its sandbox went with it.",
                 "Run the batch again with the same options: what has no result is done again.",
             )
+        from pydantic import TypeAdapter  # a log may say anything: each value must be of its option's type
+
         try:
             given = {name: value for name, value in data.items() if name in known}
-            paths = {name: given.get(name) and Path(given[name]) for name in _PATHS}
-            lists = {name: tuple(given.get(name, ())) for name in _LISTS}
-            return cls(**{**given, **paths, **lists, "agents": tuple(map(Path, given["agents"]))})
-        except (KeyError, TypeError) as error:
+            found: AgentOptions = TypeAdapter(cls).validate_python({**given, "agents": given["agents"]})
+            if found.agent is not None and not is_agent_name(found.agent):
+                raise ValueError(f"{found.agent!r:.80} cannot be the name of an agent")
+            return found
+        except (KeyError, ValueError) as error:
             raise SandboxError(
                 ErrorCode.run_not_resumable,
                 f"The run {run} was not made by gamebox agent, so it is not known how to make its agent again.",
                 "Resume it with agent.resuming.resume(...) from the program that made it.",
             ) from error
+
+    def unasked_for(self, changes: Mapping[str, Any]) -> list[str]:
+        """The options that somebody else's log must not decide, as a command line would have them, but for those in ``changes``.
+
+        That is everything but the task, the agent's name and the limits: what reads the host, opens the network, writes back,
+        runs on the host or brings code.
+        """
+        defaults = AgentOptions(task="")
+        data = self.to_data()
+        return [
+            words
+            for each in fields(self)
+            if each.name not in HARMLESS and changes.get(each.name) is None
+            if getattr(self, each.name) != getattr(defaults, each.name)
+            for words in _as_words(each.name, data[each.name])
+        ]
 
     def changed(self, changes: Mapping[str, Any]) -> AgentOptions:
         """The same with those that are not None."""
@@ -179,6 +203,13 @@ class AgentOptions:
             return made
 
         return opened
+
+
+def _as_words(name: str, value: Any) -> list[str]:
+    flag = "--input" if name == "given" else f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [f"{flag} (commands run on this host, without isolation)" if name == "local" else flag]
+    return [f"{flag} {shlex.quote(str(each))}" for each in (value if isinstance(value, list) else [value])]
 
 
 def check_language(name: str | None) -> None:

@@ -46,7 +46,8 @@ class Recorder:
 
     ``resumed`` is the record of the run where it goes on from there. ``hidden`` are the environment's secrets, which are masked.
     ``above`` is the recorder of the run that this one is a part of: what pauses or fails that one ends this one, too.
-    ``actions`` tell how calls read. ``unrecorded`` is why the end of the run is not in the log; None where it is.
+    ``actions`` tell how calls read. ``unrecorded`` is why the end of the run is not in the log; None where it is. ``detach`` is
+    called at the end of the run: it takes the recorder out of the agent again.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Recorder:
     ) -> None:  # fmt: skip
         self.writer, self.resumed, self.above = writer, resumed, above
         self.unrecorded: SandboxError | None = None
+        self.detach: Callable[[], None] = _nothing
         self._over = False
         self.said = ""  # what the user says as the run goes on
         self._parts: dict[str, Used] = dict(resumed.parts) if resumed else {}  # those that are not counted yet
@@ -245,6 +247,7 @@ class Recorder:
     def end(self, run: AgentRun) -> None:
         """The run ended. Where that cannot be written, ``unrecorded`` says why: the run has an outcome, which must not be lost."""
         self._over = True
+        self.detach()
         interrupted = isinstance(sys.exception(), KeyboardInterrupt)
         status = RunStatus.paused if interrupted else run.status
         events: list[ev.Event] = []
@@ -347,3 +350,7 @@ class Recorder:
         now, before = asdict(meter.usage), asdict(self._turn.used)
         self._turn.used = meter.usage
         return {name: round(now[name] - before[name], 9) for name in now}
+
+
+def _nothing() -> None:
+    """Stand for what is to be done at the end until somebody sets it."""

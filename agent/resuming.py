@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -42,13 +42,17 @@ def execute_recorded(
     options: Mapping[str, Any] | None = None,
     run: str | None = None,
 ) -> AgentRun:
-    """``agent.execute(task)`` with a record in ``log``; ``options`` are kept for whoever resumes it.
+    """``agent.execute(task)`` with a record in ``log``; ``options`` are kept for whoever resumes it. The agent is as it was
+    afterwards: its next run is not recorded unless it is asked for again.
 
     Raises SandboxError where the run cannot be begun in the log.
     """
     with log.begin(run, _parent()) as writer:
         recorder = begin(agent, writer, task, name=name, options=options or {})
-        return told_of(recorder, agent.execute(task))
+        try:
+            return told_of(recorder, agent.execute(task))
+        finally:
+            recorder.detach()
 
 
 def told_of(recorder: Recorder, run: AgentRun) -> AgentRun:
@@ -91,7 +95,10 @@ def _part(
 ) -> tuple[AgentRun, SandboxError | None]:
     if writer.log.head(writer.run) is None:
         recorder = begin(agent, writer, task, name=name, above=above)
-        return agent.execute(task), recorder.unrecorded
+        try:
+            return agent.execute(task), recorder.unrecorded
+        finally:
+            recorder.detach()
     known = record_of(writer.log, writer.run)
     if known.status in (None, *GOES_ON) and known.ended_steps >= agent.budget.max_iterations:
         steps = known.ended_steps  # it was cut off when it had only to be told that
@@ -125,7 +132,9 @@ def _steps_of(record: RunRecord) -> tuple[Step, ...]:
 def begin(
     agent: Agent, writer: RunWriter, task: str, *, name: str = "", options: Mapping[str, Any] = {}, above: Recorder | None = None
 ) -> Recorder:
-    """Have the next run of ``agent`` recorded as a new one, a part of that which ``above`` records. Raises SandboxError."""
+    """Have the next run of ``agent`` recorded as a new one, a part of that which ``above`` records; the agent is as it was once
+    that run has ended. Raises SandboxError.
+    """
     hidden = agent.environment.hidden
     writer.append(
         ev.RunBegan(
@@ -172,11 +181,13 @@ def _resumed(
     known = record_of(writer.log, writer.run)
     recorder = _laid_around(agent, writer, known, same=same, above=above)
     recorder.said = say
-    _restore_kits(agent.environment, known)
-    for hook in agent.hooks:
-        hook.on_resume(recorder.behind)
-    agent.set_current_task = _nothing  # type: ignore[method-assign]  # it is in the memory
-    return recorder, agent.execute(known.task, remembered(agent, known), left)
+    try:
+        _restore_kits(agent.environment, known)
+        for hook in agent.hooks:
+            hook.on_resume(recorder.behind)
+        return recorder, agent.execute(known.task, remembered(agent, known), left, add_task=False)
+    finally:
+        recorder.detach()
 
 
 def check_resumable(record: RunRecord, budget: Budget) -> int:
@@ -216,24 +227,53 @@ def _laid_around(
     equipped = next((e for e in _layers(agent.environment) if isinstance(e, EquippedEnvironment)), None)
     kits = equipped.kits if equipped is not None else ()
     recorder = Recorder(writer, agent.environment.hidden, kits=kits, resumed=known, above=above, actions=agent.actions)
-    inner, asking = _without_approvals(agent.environment)
+    before = agent.environment
+    layers = _layers(before)
+    asking = next((each for each in layers if isinstance(each, ApprovingEnvironment)), None)
+    outside: Any = None  # what lies around approvals comes within the record: they come around it
+    inner = before
+    if asking is not None and asking is not before:
+        outside = layers[layers.index(asking) - 1]
+        outside.inner = asking.inner
+    elif asking is not None:
+        inner = asking.inner
     recorded = RecordedEnvironment(inner, recorder, same=same)
-    agent.environment = recorded if asking is None else asking.around(recorded, recorder)
-    agent.generate_response = RecordedBrain(agent.generate_response, recorder)
+    within_approvals = None if asking is None else asking.inner
+    around = recorded if asking is None else asking.around(recorded, recorder)
+    brain = RecordedBrain(agent.generate_response, recorder)
+    agent.environment, agent.generate_response = around, brain
     agent.hooks = [recorder.first, *agent.hooks, recorder.last]
-    _listen(agent.environment, recorder)
+    stop_listening = _listen(around, recorder)
+
+    def detach() -> None:
+        """Leave what others have laid around the agent meanwhile."""
+        agent.hooks = [hook for hook in agent.hooks if hook not in (recorder.first, recorder.last)]
+        if agent.generate_response is brain:
+            agent.generate_response = brain.brain
+        for layer in _layers(agent.environment):
+            if isinstance(layer, ApprovingEnvironment):
+                layer.without_recorder(recorder)
+        if asking is not None and within_approvals is not None:
+            asking.inner = within_approvals
+        if outside is not None:
+            outside.inner = asking
+        _replace(agent, around, before)
+        stop_listening()
+        recorder.detach = lambda: None
+
+    recorder.detach = detach
     return recorder
 
 
-def _without_approvals(environment: Environment) -> tuple[Environment, ApprovingEnvironment | None]:
-    """What lies around the environment but for what asks for approvals, which comes around the record."""
-    layers = _layers(environment)
-    asking = next((each for each in layers if isinstance(each, ApprovingEnvironment)), None)
-    if asking is None or asking is environment:
-        return (environment if asking is None else asking.inner), asking
-    outside: Any = layers[layers.index(asking) - 1]
-    outside.inner = asking.inner
-    return environment, asking
+def _replace(agent: Agent, old: Environment, new: Environment) -> None:
+    """Put ``new`` where ``old`` is among what lies around the agent's environment."""
+    if agent.environment is old:
+        agent.environment = new
+        return
+    for layer in _layers(agent.environment):
+        if isinstance(layer, WrappedEnvironment) and layer.inner is old:
+            layer.inner = new
+            return
 
 
 def _layers(environment: Environment) -> list[Environment]:
@@ -244,11 +284,11 @@ def _layers(environment: Environment) -> list[Environment]:
     return layers
 
 
-def _listen(environment: Environment, recorder: Recorder) -> None:
-    """Hear of each connection, where the environment tells of them, beside whoever does already."""
+def _listen(environment: Environment, recorder: Recorder) -> Callable[[], None]:
+    """Hear of each connection, where the environment tells of them, beside the one who does already; returns what ends that."""
     inner: Any = _layers(environment)[-1]
     if not hasattr(inner, "on_connection"):
-        return
+        return lambda: None
     before = inner.on_connection
 
     def told(connection: Any) -> None:
@@ -256,7 +296,12 @@ def _listen(environment: Environment, recorder: Recorder) -> None:
         if before is not None:
             before(connection)
 
+    def stop() -> None:
+        if inner.on_connection is told:
+            inner.on_connection = before
+
     inner.on_connection = told
+    return stop
 
 
 def _restore_kits(environment: Environment, record: RunRecord) -> None:
@@ -276,10 +321,6 @@ def _restore(kit: Any, record: RunRecord) -> None:
             f"The state of {kit.name!r} in the run {record.run} cannot be restored: {error}",
             "Resume it with the version of gamebox that recorded it.",
         ) from error
-
-
-def _nothing(memory: Memory, task: str) -> None:
-    """Stands for adding the task."""
 
 
 def _parent() -> str | None:

@@ -14,7 +14,7 @@ from sandbox.errors import ErrorCode, SandboxError
 from .runs_shown import cost
 from .runs_story import status_of, summary
 from .show import Screen, clean
-from .store import EventLog, Verdict, default_path, existing, record_of, verify
+from .store import EventLog, Verdict, default_path, existing, is_trusted, record_of, verify
 from .store.verify import CANNOT_SHOW, verify_all
 
 _COLUMNS = ("RUN", "BEGAN", "STATUS", "STEPS", "COST", "TASK")
@@ -25,7 +25,7 @@ def list_runs(log: Path | None, *, as_json: bool) -> int:
     """The command ``gamebox runs ls``. A run that cannot be read is listed as that, and does not hide the others."""
     found: list[dict[str, Any]] = []
     if (log or default_path()).exists():
-        with EventLog(log) as events:
+        with EventLog(log, read_only=True) as events:
             found = [_listed(events, run) for run in events.runs()]
     if as_json:
         print_json(found)
@@ -63,7 +63,7 @@ def _listed(events: EventLog, run: str) -> dict[str, Any]:
 
 def verify_runs(run: str | None, head: str | None, log: Path | None, *, as_json: bool) -> int:
     """The command ``gamebox runs verify``; 1 where something is wrong."""
-    with existing(log) as events:
+    with existing(log, read_only=True) as events:
         verdicts = verify_all(events) if run is None else [verify(events, _named(events, run), head)]
         under_way = {v.run for v in verdicts if events.is_written(v.run)}
     if as_json:
@@ -76,7 +76,9 @@ def verify_runs(run: str | None, head: str | None, log: Path | None, *, as_json:
     return 0 if all(v.intact for v in verdicts) else 1
 
 
-def resume_run(run: str, log: Path | None, changes: Mapping[str, Any], *, fresh: bool, say: str, as_json: bool) -> int:
+def resume_run(
+    run: str, log: Path | None, changes: Mapping[str, Any], *, fresh: bool, say: str, as_json: bool, yes: bool = False
+) -> int:
     """The command ``gamebox runs resume``; the exit code is that of ``gamebox agent``."""
     from .commands import show_outcome
     from .options import AgentOptions
@@ -91,16 +93,45 @@ def resume_run(run: str, log: Path | None, changes: Mapping[str, Any], *, fresh:
                 f"The run {record.run} is a part of {record.parent}, and goes on with that.",
                 f"Resume the whole: gamebox runs resume {record.parent}.",
             )
-        options = AgentOptions.of_data(record.options, record.run).changed(changes)
+        options = AgentOptions.of_data(record.options, record.run)
+        if not yes and not is_trusted(events, record.run):
+            _confirm(record.run, options.unasked_for(changes), screen)
+        options = options.changed(changes)
         outcome = resume_recorded(options, record.run, events, screen, fresh=fresh, say=say)
     return show_outcome(outcome, screen, as_json=as_json)
+
+
+def _confirm(run: str, options: Sequence[str], screen: Screen) -> None:
+    """Ask whether a run may have the options that its log gives it. Raises SandboxError ``approval_refused`` where it may not, or
+    nobody can be asked.
+    """
+    if not options:
+        return
+    screen.line(
+        f"This user's Gamebox did not write the run {run}, or somebody has changed it since. It would go on with:", "bold yellow"
+    )
+    for option in options:
+        screen.line(f"  {option}")
+    if not sys.stdin.isatty():
+        raise SandboxError(
+            ErrorCode.approval_refused,
+            f"The options of the run {run} were not confirmed: standard input is not a terminal.",
+            "Look at the options above. If you want all of them, give --yes.",
+        )
+    screen.line("Go on with these options? [y/N]", "bold yellow")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise SandboxError(
+            ErrorCode.approval_refused,
+            f"The options of the run {run} were not confirmed.",
+            "Give the task to gamebox agent, with options of your own.",
+        )
 
 
 def say_to(run: str, text: str, log: Path | None) -> int:
     """The command ``gamebox runs say``."""
     from .saying import say_to_run, text_given
 
-    with existing(log) as events:
+    with existing(log, read_only=True) as events:
         sys.stderr.write(f"{say_to_run(run, text_given(text), events)}\n")
     return 0
 
@@ -109,7 +140,7 @@ def follow_run(run: str, log: Path | None, *, as_json: bool) -> int:
     """The command ``gamebox runs show --follow``."""
     from .following import follow
 
-    with existing(log) as events:
+    with existing(log, read_only=True) as events:
         follow(events, run, Screen(sys.stdout), as_json=as_json)
     return 0
 
@@ -168,6 +199,8 @@ def _show_verdict(screen: Screen, verdict: Verdict, running: bool) -> None:
     )
     for flaw in verdict.flaws:
         screen.line(f"  event {flaw.id}: {flaw.what}", "red")
+    if verdict.intact and not verdict.signed:
+        screen.line("  this user's Gamebox did not write all of it: it has no valid signature", "yellow")
     if not verdict.ended:
         why = "it is going on" if running else "it was cut off, or its end was removed"
         screen.line(f"  it has no end: {why}", "yellow")

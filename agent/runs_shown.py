@@ -28,7 +28,7 @@ LINE_CHARS = 1000
 
 def show_run(run: str, log: Path | None, *, as_json: bool) -> int:
     """The command ``gamebox runs show``."""
-    with existing(log) as events:
+    with existing(log, read_only=True) as events:
         story = story_of(events, run)
     if as_json:
         print_json(jsonable(story.to_dict()))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.names import RULES, is_task_id
 
-ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MOST_FILE_BYTES = 64 << 20
 _HINT = 'A line is {"id": "...", "task": "...", "repo": "FOLDER", "checks": ["COMMAND"]} or {"harbor": "FOLDER"}.'
 
@@ -148,11 +147,8 @@ def _task(data: Any, base: Path, where: str) -> BatchTask:
 
 def checked_id(ident: Any, where: str) -> str:
     """The id, which names a folder. Raises SandboxError ``invalid_configuration``."""
-    if not isinstance(ident, str) or not ID.fullmatch(ident):
-        raise wrong(
-            f"{where} has the id {ident!r:.120}.",
-            "An id has letters, digits, '.', '_' and '-', 100 at most, and begins with no sign.",
-        )
+    if not is_task_id(ident):
+        raise wrong(f"{where} has the id {ident!r:.120}.", f"An id has {RULES['task']}.")
     return ident
 
 

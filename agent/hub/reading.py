@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agent.frontmatter import AgentFileError, Section, Values
 from agent.goals import Goal
+from sandbox.names import is_agent_name
 
 from .spec import EMPTY, AgentSpec
 
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 WORDS = {
     "string": "string", "boolean": "boolean", "number": "number", "integer": "integer", "list": "array", "dict": "object",
 }  # fmt: skip
@@ -62,7 +61,7 @@ def _text(key: str, value: Any, line: int | None) -> str:
 
 
 def _name(key: str, value: Any, line: int | None) -> str:
-    if not isinstance(value, str) or not NAME.fullmatch(value):
+    if not is_agent_name(value):
         raise AgentFileError(f"{key} is a letter, then letters, digits, _ and -, at most 64, not {_shown(value)}", line)
     return value
 

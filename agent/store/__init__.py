@@ -2,9 +2,9 @@
 
 from .log import EventLog, Logged, RunWriter, default_path, existing
 from .reading import RunRecord, StepRecord, record_of
-from .verify import Flaw, Verdict, verify, verify_all
+from .verify import Flaw, Verdict, is_trusted, verify, verify_all
 
 __all__ = [
-    "EventLog", "Flaw", "Logged", "RunRecord", "RunWriter", "StepRecord", "Verdict", "default_path", "existing", "record_of",
-    "verify", "verify_all",
+    "EventLog", "Flaw", "Logged", "RunRecord", "RunWriter", "StepRecord", "Verdict", "default_path", "existing", "is_trusted",
+    "record_of", "verify", "verify_all",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
+from urllib.parse import quote
 
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -17,33 +18,59 @@ from sandbox.errors import ErrorCode, SandboxError
 APPLICATION_ID = 0x4742584C
 # Step N brings a database from version N to N + 1; schema.sql makes version 1 in an empty file. A step is never changed once it
 # was in a release; what all of them make together is what a new file gets.
-STEPS: tuple[str, ...] = ("schema.sql",)
+STEPS: tuple[str, ...] = ("schema.sql", "signatures.sql")
 # How long a writer waits for another process to be done with the file.
 BUSY_SECONDS = 30.0
 _ANOTHER = "Name another file with --log."
 
 
-def opened(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
-    """The database at ``path``, made where there is none, at the version of ``steps``.
+def opened(path: Path, steps: Sequence[str] = STEPS, *, read_only: bool = False) -> sqlite3.Connection:
+    """Open the database at ``path``. It is made if it is missing, and brought to the version of ``steps``.
+
+    Nothing about a file is changed, its mode included, before it is known to be an event log. With ``read_only`` nothing is made
+    or changed at all, and a log of an older version is read as it is.
 
     Raises SandboxError: ``log_unusable`` for what is no event log, one of a newer version, or one that cannot be read or written,
     ``host_disk_full``.
     """
     with translated(path):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _made_private(path)
-        database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        if not read_only:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _make(path)
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise _unusable(path, "cannot be opened: it is not a regular file", _ANOTHER)
+        database = _connected(path, read_only=read_only)
         try:
             database.text_factory = _text
             database.execute("PRAGMA foreign_keys = ON")
-            with _one_look(database):  # before anything is written to what may be another program's
-                _check(database, path, len(steps))
+            with _one_look(database):  # before anything is changed in what may be another program's
+                _check(database, path, len(steps), allow_empty=not read_only)
+            if read_only:
+                database.execute("PRAGMA query_only = ON")
+                return database
+            _make_private(path)
             database.execute("PRAGMA journal_mode = WAL")
             _migrate(database, path, steps)
         except BaseException:
             database.close()
             raise
         return database
+
+
+def _connected(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    """Connect to a file that is there. SQLite makes two files beside it meanwhile; where it may not, it reads without them."""
+    place = f"file:{quote(os.fsencode(path.absolute()))}"
+    database = sqlite3.connect(f"{place}?mode=rw", timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
+    if not read_only:
+        return database
+    try:
+        version_of(database)
+        return database
+    except sqlite3.Error as error:
+        database.close()
+        if not isinstance(error, sqlite3.OperationalError) or path.with_name(f"{path.name}-wal").exists():
+            raise  # what another process wrote last is in the second file
+        return sqlite3.connect(f"{place}?mode=ro&immutable=1", isolation_level=None, check_same_thread=False, uri=True)
 
 
 def version_of(database: sqlite3.Connection) -> int:
@@ -80,17 +107,20 @@ def translated(path: Path) -> Iterator[None]:
         raise _unusable(path, f"cannot be opened: {error.strerror or error}", f"Make it yours. {_ANOTHER}") from error
 
 
-def _made_private(path: Path) -> None:
-    """Runs hold what models and users said: the file is its owner's. SQLite gives its other two files the same mode.
-
-    One that is there is not opened here: closing it would let go of the locks that this process has on it.
+def _make(path: Path) -> None:
+    """Make the file if it is missing. One that is there is not opened: closing it would let go of the locks that this process has
+    on it.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        mode = path.stat().st_mode
-        if stat.S_ISREG(mode) and mode & 0o077:
-            path.chmod(0o600)
+        pass
+
+
+def _make_private(path: Path) -> None:
+    """Keep a log from other users: it holds what models and users said. SQLite gives its other two files the same mode."""
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o600)
 
 
 @contextmanager
@@ -104,11 +134,13 @@ def _one_look(database: sqlite3.Connection) -> Iterator[None]:
             database.execute("ROLLBACK")
 
 
-def _check(database: sqlite3.Connection, path: Path, newest: int) -> None:
+def _check(database: sqlite3.Connection, path: Path, newest: int, *, allow_empty: bool = True) -> None:
     application = int(database.execute("PRAGMA application_id").fetchone()[0])
     tables = int(database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
     if application != APPLICATION_ID and (application or tables):
         raise _unusable(path, "is a database of another program", _ANOTHER)
+    if application != APPLICATION_ID and not allow_empty:
+        raise _unusable(path, "is empty", _ANOTHER)
     version = version_of(database)
     if version > newest:
         raise _unusable(

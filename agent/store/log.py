@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import shlex
-import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,16 +17,19 @@ from typing import Any, Self
 from agent.events import Event, event_of
 from sandbox.envelope import now
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.names import RULES, is_run_id
 
 from .chain import Blobs, hash_of, put_together, taken_apart
-from .database import opened, translated, writing
+from .database import opened, translated, version_of, writing
+from .folders import LOCK, checked_run, empty, opened_folder
+from .signing import is_signature, own_key, signature_of, state_folder
 
 _COLUMNS = "run, id, parent, kind, at, data, previous, hash"
 
 
 def default_path() -> Path:
     """``$XDG_STATE_HOME/gamebox/runs.db``, below ~/.local/state where that is not set."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "gamebox", "runs.db")
+    return state_folder() / "runs.db"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,13 @@ class Logged:
 
 class EventLog:
     """The events of many runs in the file ``path``. May be used by many threads. Every method raises SandboxError
-    ``log_unusable`` or ``host_disk_full`` where the file cannot be used.
+    ``log_unusable`` or ``host_disk_full`` where the file cannot be used. With ``read_only`` nothing is made or changed.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
         self.path = default_path() if path is None else Path(path)
         self._lock = threading.RLock()
-        self._database = opened(self.path)
+        self._database = opened(self.path, read_only=read_only)
 
     def close(self) -> None:
         """Close the file; may be called more than once."""
@@ -67,14 +69,22 @@ class EventLog:
 
     # --- writing ------------------------------------------------------------------
     def begin(self, run: str | None = None, parent: str | None = None) -> RunWriter:
-        """The writer of a new run, or of one that is there. Raises SandboxError ``run_in_use`` where it has one."""
-        return RunWriter(self, run or new_run(), parent)
+        """The writer of a new run, or of one that is there.
+
+        Raises SandboxError: ``run_in_use`` where it has one, ``invalid_configuration`` for what cannot be the id of a run.
+        """
+        run = new_run() if run is None else run
+        _check_given(run, parent)
+        return RunWriter(self, run, parent)
 
     def append(self, run: str, events: Sequence[Event], parent: str | None = None) -> int:
-        """Add events to a run, all or none; the id of the last. Durable if one of them is.
+        """Add events to a run, all or none; the id of the last. Durable if one of them is. The run is signed, unless events in it
+        were written by somebody else.
 
         Raises SandboxError ``log_unusable`` for an event that is too large.
         """
+        _check_given(run, parent)
+        key = own_key(make=True)
         prepared = [(event.kind, *self._taken_apart(event)) for event in events]
         with self._lock, translated(self.path), writing(self._database, durable=any(e.durable for e in events)):
             last = self._database.execute(
@@ -82,6 +92,7 @@ class EventLog:
             ).fetchone()
             ident, previous = (0, "") if last is None else last[:2]
             parent = parent if last is None else last[2]
+            ours = key is not None and (last is None or self._is_signed_with(key, run, ident, previous))
             for kind, data, blobs in prepared:
                 ident += 1
                 at = now()
@@ -89,7 +100,24 @@ class EventLog:
                 previous = hash_of(*row)
                 self._add_blobs(run, blobs)
                 self._database.execute(f"INSERT INTO events ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)", (*row, previous))  # noqa: S608
+            if key is not None and ours and prepared:
+                self._database.execute(
+                    "INSERT OR REPLACE INTO signatures (run, id, signature) VALUES (?, ?, ?)",
+                    (run, ident, signature_of(key, run, ident, previous)),
+                )
         return int(ident)
+
+    def is_signed(self, run: str) -> bool:
+        """Whether this user's Gamebox wrote the last event of a run. Together with ``verify`` that is so for all events of it."""
+        key, head = own_key(), self.head(run)
+        return key is not None and head is not None and self._is_signed_with(key, run, *head)
+
+    def _is_signed_with(self, key: bytes, run: str, ident: int, digest: str) -> bool:
+        with self._lock, translated(self.path):
+            if version_of(self._database) < 2:  # read only: from before runs were signed
+                return False
+        rows = self._rows("SELECT signature FROM signatures WHERE run = ? AND id = ?", (run, ident))
+        return bool(rows) and is_signature(rows[0][0], key, run, ident, digest)
 
     def _taken_apart(self, event: Event) -> tuple[str, Blobs]:
         try:
@@ -108,16 +136,25 @@ class EventLog:
 
     def remove(self, run: str) -> None:
         """Remove a run and those that are parts of it; a tombstone stays. Raises SandboxError ``run_not_found``."""
+        if self.head(run) is None:
+            raise not_found(run, log=self.path)
+        below, waiting = [run], [run]
+        while waiting:  # a log can say that a run is a part of itself
+            new = [child for child in self.children(waiting.pop()) if child not in below]
+            below, waiting = below + new, waiting + new
+        for each in reversed(below):
+            self._remove(each)
+
+    def _remove(self, run: str) -> None:
         head = self.head(run)
         if head is None:
-            raise not_found(run, log=self.path)
-        for child in self.children(run):
-            self.remove(child)
+            return
         with self._lock, translated(self.path), writing(self._database, durable=True):
             do = self._database.execute
             do("INSERT OR IGNORE INTO removed (run, at, events, head) VALUES (?, ?, ?, ?)", (run, now(), *head))
             do("DELETE FROM events WHERE run = ?", (run,))
             do("DELETE FROM blob_uses WHERE run = ?", (run,))
+            do("DELETE FROM signatures WHERE run = ?", (run,))
             do("DELETE FROM blobs WHERE sha256 NOT IN (SELECT sha256 FROM blob_uses)")
 
     # --- reading ------------------------------------------------------------------
@@ -144,23 +181,29 @@ class EventLog:
         return [child for child, _ in self.parts(run)]
 
     def parts(self, run: str) -> list[tuple[str, int]]:
-        """The same, each with the step of this run in which it began. Steps come before times: a clock may go backwards."""
+        """The same, each with the step of this run in which it began. Steps come before times: a clock may go backwards.
+
+        Raises SandboxError ``log_unusable`` for what cannot be the id of a run.
+        """
         rows = self._rows("SELECT run, data FROM events WHERE parent = ? AND id = 1 ORDER BY at, run", (run,))
-        return sorted(((str(child), _step_in(data)) for child, data in rows), key=lambda part: part[1])
+        parts = [(checked_run(child, self.path), _step_in(data)) for child, data in rows]
+        return sorted(parts, key=lambda part: part[1])
 
     def found(self, beginning: str) -> str:
-        """The id of the run that begins so. Raises SandboxError ``run_not_found``, also where several do."""
+        """The id of the run that begins so. Raises SandboxError ``run_not_found``, also where several do, and ``log_unusable`` for
+        what cannot be the id of a run.
+        """
         if beginning in ("", "last"):
             newest = self.runs()
             if beginning and newest:
-                return newest[0]
+                return checked_run(newest[0], self.path)
             raise not_found(beginning, log=self.path, empty=not newest)
         pattern = beginning.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%"
         rows = self._rows("SELECT run FROM events WHERE id = 1 AND run LIKE ? ESCAPE '!' LIMIT 3", (pattern,))
         exact = [row[0] for row in rows if row[0] == beginning]
         if not exact and len(rows) != 1:
             raise not_found(beginning, [str(row[0]) for row in rows], log=self.path, empty=not self.runs())
-        return str((exact or rows[0])[0])
+        return checked_run((exact or rows[0])[0], self.path)
 
     def logged(self, run: str, after: int = 0) -> Iterator[Logged]:
         """The events of a run as they stand there, in order, from the one behind ``after``."""
@@ -206,18 +249,24 @@ class EventLog:
 
     # --- the folder beside ------------------------------------------------------------------
     def folder(self, run: str) -> Path:
-        """A folder for what belongs to a run and is no event; made, and only its owner's. ``remove`` does not know of it."""
-        folder = self.path.with_name(f"{self.path.name}.files") / run
+        """A folder for what belongs to a run and is no event; made, and only its owner's. ``remove`` does not know of it.
+
+        Raises SandboxError ``log_unusable`` where it, or something in it, is a link that leads elsewhere.
+        """
         with translated(self.path):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return folder
+            while True:
+                try:
+                    with opened_folder(self.path, run):
+                        return self.path.with_name(f"{self.path.name}.files") / run
+                except FileNotFoundError:
+                    continue  # a writer that let go of the run removed the folder this moment
 
     def is_written(self, run: str) -> bool:
         """Whether a process that lives is the writer of this run."""
-        path = self.path.with_name(f"{self.path.name}.files") / run / "lock"
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
+            with opened_folder(self.path, run, make=False) as folder:
+                descriptor = os.open(LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        except (OSError, SandboxError):
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -233,42 +282,51 @@ class RunWriter:
 
     def __init__(self, log: EventLog, run: str, parent: str | None = None) -> None:
         self.log, self.run, self.parent = log, run, parent
-        self._lock = log.folder(run) / "lock"
         with translated(log.path):
             self._held = self._taken()
 
     def _taken(self) -> int:
         while True:
-            self.log.folder(self.run)
             try:
-                held = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                with opened_folder(self.log.path, self.run) as folder:
+                    held = os.open(
+                        LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=folder
+                    )
+                    if self._has_locked(held, folder):
+                        return held
             except FileNotFoundError:
-                continue  # whoever had the run removed the folder this moment
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(held, self._lock):
-                    return held
-            except BlockingIOError:
-                os.close(held)
-                raise SandboxError(
-                    ErrorCode.run_in_use,
-                    f"The run {self.run} is going on in another process.",
-                    "Wait for it, or end that process.",
-                ) from None
-            os.close(held)  # it was removed before we had it: who comes next would make another, and hold the run, too
+                continue  # a writer that let go of the run removed the folder this moment
+            os.close(held)  # it was removed before we had it: the next process would make another, and hold the run, too
+
+    def _has_locked(self, held: int, folder: int) -> bool:
+        """Lock the file that is open; whether it still lies in the folder. Raises SandboxError ``run_in_use``."""
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return _is_in(held, folder)
+        except BlockingIOError:
+            os.close(held)
+            raise SandboxError(
+                ErrorCode.run_in_use,
+                f"The run {self.run} is going on in another process.",
+                "Wait for it, or end that process.",
+            ) from None
 
     def append(self, *events: Event) -> int:
-        """See ``EventLog.append``."""
+        """See ``EventLog.append``. Raises SandboxError ``log_unusable`` once the writer is closed: the record is complete then."""
+        if self._held < 0:
+            raise SandboxError(
+                ErrorCode.log_unusable,
+                f"The record of the run {self.run} is closed: nothing can be added to it.",
+                "Record the next task as a run of its own.",
+            )
         return self.log.append(self.run, events, self.parent)
 
     def forget(self) -> None:
         """Remove what is kept beside the log for this run and its parts: it is not gone on with. The run stays held."""
-        for path in self.log.folder(self.run).iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            elif path != self._lock:
-                path.unlink(missing_ok=True)
-        for part in self.log.children(self.run):
+        parts = self.log.children(self.run)
+        with translated(self.log.path), opened_folder(self.log.path, self.run) as folder:
+            empty(folder)
+        for part in parts:
             try:
                 with RunWriter(self.log, part) as writer:
                     writer.forget()
@@ -282,11 +340,12 @@ class RunWriter:
         if held < 0:
             return
         try:
-            if _is_at(held, self._lock) and list(self._lock.parent.iterdir()) == [self._lock]:
-                self._lock.unlink()  # while it is held: see _taken
-                self._lock.parent.rmdir()
-        except OSError:
-            pass  # somebody is about to take it, or it is not ours any more
+            with opened_folder(self.log.path, self.run, make=False) as folder:
+                if _is_in(held, folder) and os.listdir(folder) == [LOCK]:  # noqa: PTH208 - of a descriptor
+                    os.unlink(LOCK, dir_fd=folder)  # while it is held: see _taken
+                    self.log.path.with_name(f"{self.log.path.name}.files").joinpath(self.run).rmdir()
+        except (OSError, SandboxError):
+            pass  # another process is about to take it, or it is not ours any more
         finally:
             os.close(held)
 
@@ -297,15 +356,24 @@ class RunWriter:
         self.close()
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the file at ``path`` is the one that is open."""
+def _is_in(descriptor: int, folder: int) -> bool:
+    """Whether the lock in the folder is the file that is open."""
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        return os.path.samestat(os.fstat(descriptor), os.stat(LOCK, dir_fd=folder, follow_symlinks=False))
     except FileNotFoundError:
         return False
 
 
-def existing(path: Path | None) -> EventLog:
+def _check_given(run: str, parent: str | None) -> None:
+    """Raises SandboxError ``invalid_configuration`` for what cannot be the id of a run."""
+    wrong = next((each for each in (run, parent) if each is not None and not is_run_id(each)), None)
+    if wrong is not None:
+        raise SandboxError(
+            ErrorCode.invalid_configuration, f"{wrong!r:.120} cannot be the id of a run.", f"An id has {RULES['run']}."
+        )
+
+
+def existing(path: Path | None, *, read_only: bool = False) -> EventLog:
     """The log at ``path``, or the usual one; none is made. Raises SandboxError ``log_unusable``."""
     path = path or default_path()
     if not path.exists():
@@ -314,7 +382,7 @@ def existing(path: Path | None) -> EventLog:
             f"There is no event log {path}.",
             "gamebox agent makes it with the first run that it records. Name another with --log FILE.",
         )
-    return EventLog(path)
+    return EventLog(path, read_only=read_only)
 
 
 def new_run() -> str:

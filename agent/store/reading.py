@@ -14,6 +14,7 @@ from agent.model.replay import restored
 from agent.model.response import text_of_reply
 from sandbox.errors import ErrorCode, SandboxError
 
+from .folders import checked_run
 from .log import EventLog, Logged
 
 
@@ -160,6 +161,8 @@ def _record(log: EventLog, run: str, above: tuple[str, ...]) -> RunRecord:
             f"The events of the run {run} make no sense: {type(error).__name__}: {error}.",
             f"See what was changed: gamebox runs verify {run}.",
         ) from error
+    if record.parent is not None:
+        checked_run(record.parent, log.path)
     begun = log.parts(record.run)
     record.children = [child for child, _ in begun]
     last = record.steps[-1] if record.steps else None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from agent.events import KINDS, RunEnded, RunResumed, event_of
 from sandbox.errors import SandboxError
+from sandbox.names import is_run_id
 
 from .chain import digest_of, hash_of, put_together
 from .log import EventLog, Logged
@@ -28,7 +29,7 @@ class Flaw:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What was found of one run. ``head`` is "ID:HASH" of its last event; ``ended`` is False where the last part of the run has
-    no RunEnded: it is going on, was cut off, or its end was removed.
+    no RunEnded: it is going on, was cut off, or its end was removed. ``signed`` says that this user's Gamebox wrote it.
     """
 
     run: str
@@ -36,6 +37,7 @@ class Verdict:
     head: str
     ended: bool
     flaws: tuple[Flaw, ...] = ()
+    signed: bool = False
 
     @property
     def intact(self) -> bool:
@@ -61,7 +63,22 @@ def verify(log: EventLog, run: str, head: str | None = None) -> Verdict:
         flaws.append(Flaw(head[:80], "the event of this head is not there any more"))
     if log.removed(run) is not None and count:
         flaws.append(Flaw(count, "the run has a tombstone, and events all the same"))
-    return Verdict(run=run, events=count, head=f"{count}:{previous}", ended=ended, flaws=tuple(flaws))
+    if not is_run_id(run):
+        flaws.append(Flaw(count, "its id cannot be that of a run"))
+    signed = not flaws and log.is_signed(run)
+    return Verdict(run=run, events=count, head=f"{count}:{previous}", ended=ended, flaws=tuple(flaws), signed=signed)
+
+
+def is_trusted(log: EventLog, run: str) -> bool:
+    """Whether this user's Gamebox wrote all of a run and of its parts, and nobody has changed any of it since."""
+    below, waiting = [run], [run]
+    while waiting:
+        each = waiting.pop()
+        if not verify(log, each).signed:
+            return False
+        new = [child for child in log.children(each) if child not in below]
+        below, waiting = below + new, waiting + new
+    return True
 
 
 def verify_all(log: EventLog) -> list[Verdict]:

@@ -26,7 +26,7 @@ def find(run: str, log: Path | None = None) -> RecordedRun:
         return from_file(path)
     from agent.store import existing, record_of
 
-    with existing(log) as events:
+    with existing(log, read_only=True) as events:
         return of_record(record_of(events, run), lambda ident: record_of(events, ident))
 
 

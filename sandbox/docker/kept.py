@@ -17,6 +17,7 @@ import docker
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.guest.calling import TOKEN_BYTES
 from sandbox.limits import Limits
+from sandbox.names import RULES, is_sandbox_name
 from sandbox.network.names import MOST_NAMES
 from sandbox.network.policy import Network
 from sandbox.network.rules import ascii_name
@@ -96,11 +97,11 @@ def check(seconds: float, name: str | None) -> None:
             f"keep_seconds={seconds!r} is no time to wait for an orchestrator.",
             "Give a positive number of seconds, as in 3600.0.",
         )
-    if name is not None and not marks.is_name(name):
+    if name is not None and not is_sandbox_name(name):
         raise SandboxError(
             ErrorCode.invalid_configuration,
-            f"{name!r} is no name for a sandbox.",
-            "Take up to 63 letters, digits, dots, dashes and underscores, a letter or digit first.",
+            f"{name[:80]!r} is no name for a sandbox.",
+            f"A name has {RULES['sandbox']}.",
         )
 
 

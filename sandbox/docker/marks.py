@@ -11,23 +11,19 @@ import math
 import re
 from typing import Any
 
+from sandbox.names import is_sandbox_name
+
 from .events import SANDBOX_LABEL
 
 KEEP_LABEL, NAME_LABEL = "dev.gamebox.keep", "dev.gamebox.name"
 PID_LABEL, STARTED_LABEL = "dev.gamebox.pid", "dev.gamebox.started"
 _IDENT = re.compile(r"gamebox-[0-9a-f]{16}")
-_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
 _KEEP_BYTES = 1 << 16
 
 
 def is_ident(text: str) -> bool:
     """Whether a container of ours may be called that: nothing that the engine or a path reads as more than a name."""
     return _IDENT.fullmatch(text) is not None
-
-
-def is_name(text: str) -> bool:
-    """Whether a person may call a sandbox that."""
-    return _NAME.fullmatch(text) is not None
 
 
 def text(listed: dict[str, Any], label: str) -> str:
@@ -44,7 +40,7 @@ def ident(listed: dict[str, Any]) -> str | None:
 def name(listed: dict[str, Any]) -> str | None:
     """What its maker called it."""
     said = text(listed, NAME_LABEL)
-    return said if is_name(said) else None
+    return said if is_sandbox_name(said) else None
 
 
 def keep(listed: dict[str, Any]) -> dict[str, Any] | None:

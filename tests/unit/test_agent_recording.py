@@ -25,6 +25,7 @@ from agent import (
     standard_registry,
 )
 from agent import events as ev
+from agent.approvals import ApprovalPolicy, ApprovingEnvironment
 from agent.budget import charge
 from agent.kits import EquippedEnvironment, Kit
 from agent.recorded import current_recorder
@@ -497,3 +498,77 @@ def test_an_environment_that_is_lost_leaves_the_action_under_way(log: EventLog, 
     assert record.pending is not None
     assert record.pending.started is not None
     assert record.pending.executed is None
+
+
+# --- after a recorded run ------------------------------------------------------------------
+def parts_of_agent(agent: Agent) -> tuple[Any, ...]:
+    layers: list[Any] = [agent.environment]
+    while hasattr(type(layers[-1]), "approver") and "inner" in vars(layers[-1]):
+        layers.append(layers[-1].inner)
+    return (agent.generate_response, list(agent.hooks), layers, vars(agent).keys())
+
+
+def test_d1_a_run_grows_no_more_once_it_is_recorded(log: EventLog, sandbox: LocalEnvironment, tmp_path: Path) -> None:
+    """The same agent records two runs and then works on without a record: each run has its own events and no others."""
+    finish = SCRIPT[-1]
+    agent = agent_in(sandbox, tmp_path, [finish] * 3)
+    before = parts_of_agent(agent)
+    execute_recorded(agent, "one", log, run="d1-one")
+    assert parts_of_agent(agent) == before
+    one = log.head("d1-one")
+    execute_recorded(agent, "two", log, run="d1-two")
+    two = log.head("d1-two")
+    assert agent.execute("three").ok
+    assert (log.head("d1-one"), log.head("d1-two")) == (one, two)
+    assert [record_of(log, run).ended_steps for run in ("d1-one", "d1-two")] == [1, 1]
+    assert parts_of_agent(agent) == before
+
+
+def test_d1_an_agent_is_as_it_was_whatever_ended_its_run(log: EventLog, sandbox: LocalEnvironment, tmp_path: Path) -> None:
+    class Broken(Hooks):
+        def on_terminate(self, run: AgentRun) -> None:
+            raise RuntimeError("a hook")
+
+    agent = agent_in(sandbox, tmp_path, [SCRIPT[-1]], hooks=[Broken()])
+    before = parts_of_agent(agent)
+    with pytest.raises(RuntimeError, match="a hook"):
+        execute_recorded(agent, "one", log, run="d1-broken")
+    assert parts_of_agent(agent) == before
+
+
+@pytest.mark.parametrize("outermost", [True, False])
+def test_d1_approvals_are_where_they_were(
+    outermost: bool, log: EventLog, sandbox: LocalEnvironment, tmp_path: Path
+) -> None:
+    agent = agent_in(sandbox, tmp_path, [SCRIPT[-1]] * 2)
+    agent.environment = ApprovingEnvironment(agent.environment, ApprovalPolicy(), None, registry=agent.actions)
+    if not outermost:
+        agent.environment = EquippedEnvironment(agent.environment, [])
+    before = parts_of_agent(agent)
+    execute_recorded(agent, "one", log, run=f"d1-asking-{outermost}")
+    assert parts_of_agent(agent) == before
+    assert agent.execute("two").ok
+
+
+def test_d1_nothing_is_added_by_a_writer_that_is_closed(log: EventLog) -> None:
+    with log.begin("d1-closed") as writer:
+        writer.append(ev.RunBegan(task="t"))
+    with pytest.raises(SandboxError, match="is closed: nothing can be added") as caught:
+        writer.append(ev.StepBegan(step=1))
+    assert caught.value.code is ErrorCode.log_unusable
+    assert log.head("d1-closed") == (1, verify(log, "d1-closed").head.partition(":")[2])
+
+
+def test_d2_an_agent_that_resumed_a_run_takes_its_next_task(
+    log: EventLog, sandbox: LocalEnvironment, tmp_path: Path
+) -> None:
+    with log.begin("d2") as writer:
+        agent = agent_in(sandbox, tmp_path, [{"tool": "count"}], budget=Budget(max_iterations=1))
+        begin(agent, writer, "count")
+        assert agent.execute("count").status is RunStatus.max_iterations
+        again = agent_in(sandbox, tmp_path, [SCRIPT[-1]] * 2)
+        before = parts_of_agent(again)
+        assert resume(again, writer).ok
+    assert parts_of_agent(again) == before
+    assert again.execute("a brand new task").memory.items[0] == {"role": "user", "content": "a brand new task"}
+    assert record_of(log, "d2").ended_steps == 2
