@@ -89,7 +89,7 @@ def run(
     memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit, as in 512m or 2g."),
     cpus: float = typer.Option(DEFAULT_CPUS, help="How many processors at most."),
     disk: str | None = typer.Option(None, help="Workspace and home together, as in 20g; else half of the memory."),
-    profile: str = typer.Option(DEFAULT_PROFILE, help="default, root (may install packages), or conformance."),
+    profile: str = typer.Option(DEFAULT_PROFILE, help="default, root-on-request, root (may install packages), or conformance."),
     runtime: str | None = typer.Option(None, help="One of the engine's OCI runtimes, as in runsc."),
     env: list[str] = typer.Option([], "--env", "-e", metavar="K=V", help="Environment variable; may be repeated."),
     stdin: bool = typer.Option(False, "--stdin", "-i", help="Give the command this command's standard input."),

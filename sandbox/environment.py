@@ -120,6 +120,8 @@ class Environment(OperationMethods, StateMethods):
         self, action: ActionLike, operation: str, args: Mapping[str, Any], metadata: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Carry out an action that is bound to an operation."""
+        if refused := sorted(OPERATIONS[operation].host_only() & set(args)):
+            return _invalid(action, f"{action.name} has no argument {', '.join(refused)}.").to_dict()
         bounded = _bounded(operation, args, metadata)
         bound = None if "timeout_seconds" in bounded else metadata.get("timeout_s")
         idempotent = bool(metadata.get("idempotent"))

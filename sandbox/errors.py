@@ -57,6 +57,8 @@ class ErrorCode(StrEnum):
     # commands
     timeout = "timeout"
     cancelled = "cancelled"
+    user_not_allowed = "user_not_allowed"
+    user_not_found = "user_not_found"
     program_not_found = "program_not_found"
     program_not_executable = "program_not_executable"
     shell_not_found = "shell_not_found"

@@ -169,6 +169,25 @@ def _unknown_command(f: Fields) -> Wording:
     return Wording(f"There is no command with the id {f.get('id')!r}.", f"Ids known here: {known}.")
 
 
+def _user_not_allowed(f: Fields) -> Wording:
+    user = repr(f.get("user", "another user"))
+    own = repr(f.get("own", "its own user"))
+    if "id" in f:
+        return Wording(
+            f"The command {f['id']!r} runs as the user {user}, not as the sandbox's own user.",
+            f"Only the program that started it can stop it or type into it, with user={user}; logs shows its output.",
+        )
+    if f.get("isolated") is False:
+        return Wording(
+            f"Commands run as {own} here, the user of this process, and not as {user}.",
+            "Leave user out, or use DockerEnvironment(profile='root-on-request').",
+        )
+    return Wording(
+        f"This sandbox runs commands only as {own}, not as {user}.",
+        "Leave user out, or make the sandbox with profile='root-on-request' (or 'root').",
+    )
+
+
 def _range(f: Fields) -> Wording:
     total = f.get("total_lines", f.get("size_bytes"))
     return Wording(
@@ -268,6 +287,11 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.program_not_executable: lambda f: Wording(
         f"The program {f.get('program', '')!r} could not be started: {f.get('errno', 'not executable')}.",
         "Make it executable with chmod +x, or start it through its interpreter.",
+    ),
+    ErrorCode.user_not_allowed: _user_not_allowed,
+    ErrorCode.user_not_found: lambda f: Wording(
+        f"The image has no user {f.get('user', 'of that name')!r}.",
+        "Give a name that is in the image's /etc/passwd, or a number, as in user='1000'.",
     ),
     ErrorCode.shell_not_found: lambda _: Wording(
         "This image has no shell to run command text.", "Give argv: the program and its arguments, as a list."

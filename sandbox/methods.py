@@ -95,6 +95,7 @@ class OperationMethods(ABC):
         pty: bool = False,
         rows: int = 24,
         cols: int = 80,
+        user: str | int | None = None,
         request_id: str | None = None,
         on_output: OnOutput | None = None,
         cancel: CancelToken | None = None,
@@ -104,11 +105,13 @@ class OperationMethods(ABC):
         it; what it raises stops the command and is raised here. ``cancel`` stops the command from another thread: the answer is
         the failure ``cancelled`` with the output so far. A ``request_id`` of the caller's choice makes it safe to ask again: of
         requests with the same one only the first is carried out, and all get its answer, as long as it is among the last 64.
+        ``user`` is the name or number of another user of the image, where the profile allows it; each user has sessions of its own.
         """
         args = {
             "command": command, "argv": argv, "cwd": cwd, "env": env, "secrets": secrets, "stdin": stdin, "background": background,
             "timeout_seconds": timeout_seconds, "cpu_seconds": cpu_seconds, "session": session, "request_id": request_id,
             "keep_output_bytes": keep_output_bytes, "wait_seconds": wait_seconds, "pty": pty, "rows": rows, "cols": cols,
+            "user": user,
         }  # fmt: skip
         watch = _stopped_by(cancel) if on_output is None else Watch(on_output=on_output, cancel=cancel)
         return cast("Envelope[res.RunResult]", self.execute("run", args, watch=watch))
@@ -128,9 +131,14 @@ class OperationMethods(ABC):
         """
         return Following(self.logs, id, offset, cancel)
 
-    def kill(self, id: str, signal: str | None = None) -> Envelope[res.KillResult]:  # noqa: A002
-        """Kill a command and all it started; with ``signal`` ("SIGINT"), send all its processes that instead."""
-        return cast("Envelope[res.KillResult]", self.execute("kill", {"id": id, "signal": signal}))
+    def kill(
+        self, id: str, signal: str | None = None, *, user: str | int | None = None  # noqa: A002
+    ) -> Envelope[res.KillResult]:
+        """Kill a command and all it started; with ``signal`` ("SIGINT"), send all its processes that instead.
+
+        A command that was run with ``user`` needs the same ``user`` here, so that a model's tools cannot reach it.
+        """
+        return cast("Envelope[res.KillResult]", self.execute("kill", {"id": id, "signal": signal, "user": user}))
 
     def wait_for(self, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.WaitForResult]:
         """Wait for exactly one of ``port``, ``log``, ``file``, ``exit``; options as in ``operations.WaitFor``.
@@ -154,9 +162,9 @@ class OperationMethods(ABC):
         """The commands of the sandbox with their processes, or one of them."""
         return cast("Envelope[res.ProcessesResult]", self.execute("processes", {"id": id}))
 
-    def end_session(self, session: str) -> Envelope[res.EndSessionResult]:
-        """Forget a session of ``run``."""
-        return cast("Envelope[res.EndSessionResult]", self.execute("end_session", {"session": session}))
+    def end_session(self, session: str, *, user: str | int | None = None) -> Envelope[res.EndSessionResult]:
+        """Forget a session of ``run``; with ``user``, the session of that name which that user has."""
+        return cast("Envelope[res.EndSessionResult]", self.execute("end_session", {"session": session, "user": user}))
 
     def send(
         self,
@@ -166,14 +174,18 @@ class OperationMethods(ABC):
         keys: Sequence[str] = (),
         eof: bool = False,
         wait_seconds: float = 0.5,
+        user: str | int | None = None,
     ) -> Envelope[res.SendResult]:
-        """Type into a running command and wait for its answer; see ``operations.Send``."""
-        args = {"id": id, "text": text, "keys": keys, "eof": eof, "wait_seconds": wait_seconds}
+        """Type into a running command and wait for its answer; see ``operations.Send``, and ``kill`` for ``user``."""
+        args = {"id": id, "text": text, "keys": keys, "eof": eof, "wait_seconds": wait_seconds, "user": user}
         return cast("Envelope[res.SendResult]", self.execute("send", args))
 
-    def resize(self, id: str, rows: int, cols: int) -> Envelope[res.ResizeResult]:  # noqa: A002
-        """Give the terminal of a running command another size."""
-        return cast("Envelope[res.ResizeResult]", self.execute("resize", {"id": id, "rows": rows, "cols": cols}))
+    def resize(
+        self, id: str, rows: int, cols: int, *, user: str | int | None = None  # noqa: A002
+    ) -> Envelope[res.ResizeResult]:
+        """Give the terminal of a running command another size; see ``kill`` for ``user``."""
+        args = {"id": id, "rows": rows, "cols": cols, "user": user}
+        return cast("Envelope[res.ResizeResult]", self.execute("resize", args))
 
     def screen(self, id: str) -> Envelope[res.ScreenResult]:  # noqa: A002
         """The screen of a command with a terminal as a person would see it."""

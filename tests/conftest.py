@@ -69,15 +69,17 @@ def docker_env() -> Iterator[Callable[..., DockerEnvironment]]:
 
 
 @pytest.fixture(scope="module")
-def living() -> Iterator[Callable[[], DockerEnvironment]]:
+def living() -> Iterator[Callable[..., DockerEnvironment]]:
     """Answers a sandbox of the module's own, for tests that only need one that works; another one when a test has lost it."""
     from sandbox import DockerEnvironment, Limits
 
     made: list[DockerEnvironment] = []
 
-    def sandbox() -> DockerEnvironment:
-        if not made or not made[-1].run("true", session=None).ok:
-            made.append(DockerEnvironment(limits=Limits(memory_bytes=1 << 30, pids=256)).start())
+    def sandbox(profile: str = "default") -> DockerEnvironment:
+        known = [env for env in made if env.profile.name == profile]
+        if known and known[-1].run("true", session=None).ok:
+            return known[-1]
+        made.append(DockerEnvironment(profile=profile, limits=Limits(memory_bytes=1 << 30, pids=256)).start())
         return made[-1]
 
     yield sandbox
@@ -86,7 +88,7 @@ def living() -> Iterator[Callable[[], DockerEnvironment]]:
 
 
 @pytest.fixture
-def env(living: Callable[[], DockerEnvironment]) -> DockerEnvironment:
+def env(living: Callable[..., DockerEnvironment]) -> DockerEnvironment:
     """The module's sandbox, shown to work before each test."""
     return living()
 

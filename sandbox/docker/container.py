@@ -207,7 +207,7 @@ def place_of(
     return {
         "workspace": WORKSPACE, "home": profile.home, "spill": SPILL,
         "roots": list(profile.file_roots or (WORKSPACE, profile.home, TMP, SPILL)), "uid": profile.uid,
-        "gid": profile.uid if profile.gid is None else profile.gid,
+        "gid": profile.uid if profile.gid is None else profile.gid, "user": profile.user, "any_user": profile.any_user,
         "interpreter": list(runtime.argv), "environ": environ, "ca_bundle": bundle_path(profile) if bundle else CA_BUNDLE,
     }  # fmt: skip
 

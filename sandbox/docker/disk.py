@@ -76,8 +76,10 @@ def prepare(client: docker.DockerClient, limits: Limits, profile: Profile, works
     places: tuple[tuple[str, int], ...] = ((workspace, limits.workspace_bytes), (profile.home, limits.home_bytes))
     watched: tuple[str, ...] = ()
     why = ""
-    if not profile.read_only_root:  # the home is part of the image there: a place of its own would hide what is in it
-        places, watched, why = places[:1], ("/",), f"profile {profile.name} has a writable root"
+    if not profile.read_only_root:
+        if profile.uid == 0:  # root's home is part of the image: a place of its own would hide what is in it
+            places = places[:1]
+        watched, why = ("/",), f"profile {profile.name} has a writable root"
     if limits.disk_in_memory:
         _hard_or_refuse(limits, why)
         return Disk("memory", places, watched=watched, why=why)

@@ -17,7 +17,8 @@ _FOREIGN_BYTES = 64 * MIB
 class Profile:
     """``capabilities=None`` are the engine's default ones; ``file_roots=None`` the workspace, the home and /tmp.
 
-    ``gid=None`` is the uid. ``gives`` is one sentence for the model, ``warning`` one for the person who chose it ("" where there is
+    ``gid=None`` is the uid. ``any_user`` says whether the host's program may run commands as another user of the image.
+    ``gives`` is one sentence for the model, ``warning`` one for the person who chose it ("" where there is
     none).
     """
 
@@ -28,6 +29,7 @@ class Profile:
     read_only_root: bool
     capabilities: tuple[str, ...] | None
     gid: int | None = None
+    any_user: bool = False
     file_roots: tuple[str, ...] | None = None
     least_file_bytes: int = 0
     gives: str = ""
@@ -49,6 +51,17 @@ DEFAULT = Profile(
     capabilities=GUEST_CAPABILITIES,
     gives="You are uid 1000 without any privilege; only /workspace, /home/agent and /tmp are writable.",
 )
+ROOT_ON_REQUEST = dataclasses.replace(
+    DEFAULT,
+    name="root-on-request",
+    read_only_root=False,
+    capabilities=None,
+    any_user=True,
+    gives=(
+        "You are uid 1000 without any privilege, and sudo does not work; you may write below /workspace, /home/agent and /tmp. "
+        "The program that runs this sandbox can change the rest of the system as root."
+    ),
+)
 ROOT = Profile(
     name="root",
     uid=0,
@@ -56,6 +69,7 @@ ROOT = Profile(
     home="/root",
     read_only_root=False,
     capabilities=None,
+    any_user=True,
     gives=(
         "You are root in the container with the engine's default capabilities and may change the whole system, as with apt-get "
         "install. You share the uid of the process that serves this sandbox: signals cannot end it and its memory cannot be "
@@ -70,7 +84,7 @@ CONFORMANCE = dataclasses.replace(
     least_file_bytes=_FOREIGN_BYTES,
     warning="The profile conformance is for foreign test suites: file tools reach every path of the container, as root.",
 )
-_PROFILES = {profile.name: profile for profile in (DEFAULT, ROOT, CONFORMANCE)}
+_PROFILES = {profile.name: profile for profile in (DEFAULT, ROOT_ON_REQUEST, ROOT, CONFORMANCE)}
 
 
 def profile_named(name: str) -> Profile:

@@ -51,7 +51,7 @@ def main() -> None:
     os.environ.clear()
     become_reaper()
     reactor = Reactor()
-    setting = {"isolated": isolated, "uid": place.uid, "gid": place.gid}
+    setting = {"isolated": isolated, "uid": place.uid, "gid": place.gid, "any_user": place.any_user}
     spawner = Spawner(reactor, setting, place.interpreter)  # forks: before any thread
     try:
         processes = _serve(reactor, spawner, place, decoder, out_fd, hello, rest, shortcut)
@@ -134,6 +134,8 @@ def _place(fields: dict[str, Any]) -> Place:
         interpreter=tuple(fields["interpreter"]) or (sys.executable,),
         environ=dict(fields["environ"]),
         ca_bundle=fields.get("ca_bundle"),
+        user=str(fields.get("user") or ""),
+        any_user=fields.get("any_user") is True,
     )
 
 

@@ -16,6 +16,7 @@ MOST = 1 << 62
 # Beyond this no timer is set, for a year has fewer.
 MOST_SECONDS = 1e8
 MOST_PATTERN = 1000
+MOST_USER = 256
 ROOTS = (WORKSPACE, HOME)
 NAMED_SIGNALS = frozenset(
     {"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT", "SIGWINCH"}
@@ -77,6 +78,10 @@ def _refuse(operation: str, name: str, args: dict[str, Any]) -> None:
 
 def _text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _user(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MOST_USER
 
 
 def _bytes_as_text(value: Any) -> bool:
@@ -188,20 +193,20 @@ _ARGUMENTS: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
             "command": _maybe(_bytes_as_text), "argv": _maybe(_texts), "cwd": _maybe(_bytes_as_text), "env": _maybe(_variables),
             "stdin": _maybe(_stdin), "cpu_seconds": _maybe(_seconds), "background": _flag, "session": _maybe(_text),
             "wait_seconds": _maybe(_seconds), "pty": _flag,
-            "rows": _length, "cols": _length, "stays_open": _flag,
+            "rows": _length, "cols": _length, "stays_open": _flag, "user": _maybe(_user),
         },
     ),
     "logs": (
         {"id": _text, "offset": _offset, "max_bytes": _count, "follow": _flag, "wait_seconds": _seconds},
         {"tail_lines": _maybe(_count)},
     ),
-    "kill": ({"id": _text}, {"signal": _maybe(_signal)}),
-    "end_session": ({"session": _text}, {}),
+    "kill": ({"id": _text}, {"signal": _maybe(_signal), "user": _maybe(_user)}),
+    "end_session": ({"session": _text}, {"user": _maybe(_user)}),
     "send": (
         {"id": _text, "text": _bytes_as_text, "keys": _texts, "eof": _flag, "wait_seconds": _seconds},
-        {"application_keys": _flag},
+        {"application_keys": _flag, "user": _maybe(_user)},
     ),
-    "resize": ({"id": _text, "rows": _length, "cols": _length}, {}),
+    "resize": ({"id": _text, "rows": _length, "cols": _length}, {"user": _maybe(_user)}),
     "screen": ({"id": _text, "offset": _count, "max_bytes": _count}, {}),
     "wait_for": (
         {

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .users import User
+
 CHUNK = 256 * 1024
 USUAL_PIPE_BYTES = 64 * 1024
 # How long the word of a runner is waited for after its tree was killed: it says what all of it used.
@@ -61,6 +63,7 @@ class Command:
         self.window: tuple[int, int] | None = None
         self.stays_open = False
         self.stays = False  # counts as one in the background
+        self.user: User | None = None
         self.input: Input | None = None
         self.told_bytes = 0
         self.answered = False  # whether its caller has been told of it
@@ -98,7 +101,7 @@ class Command:
         self.started = time.monotonic()
         given = [fd for fd in (stdin, extra_fd) if isinstance(fd, int)]
         try:
-            with spawner.acting_as_user:  # so that the command may open /dev/stderr and the like anew
+            with spawner.acting_as(spec.get("user")):  # so that the command may open /dev/stderr and the like anew
                 descriptors = self._descriptors(stdin, extra_fd, given)
         except OSError as error:
             self.close()

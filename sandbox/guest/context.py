@@ -12,10 +12,13 @@ class Place:
     """The sandbox as handlers see it: absolute paths as bytes, sizes in bytes. Not to be changed.
 
     ``roots`` are the folders that file operations may touch, the workspace first; relative paths start at ``workspace``.
+    ``user`` is the name of the user that commands run as; ``any_user`` says whether ``run`` may choose another one.
     ``interpreter`` is the argv prefix that starts this very Python with the guest and its libraries importable.
     """
 
-    __slots__ = ("ca_bundle", "environ", "gid", "home", "interpreter", "limits", "roots", "spill", "uid", "workspace")
+    __slots__ = (
+        "any_user", "ca_bundle", "environ", "gid", "home", "interpreter", "limits", "roots", "spill", "uid", "user", "workspace",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -29,6 +32,8 @@ class Place:
         interpreter: tuple[str, ...],
         environ: dict[str, str] | None = None,
         ca_bundle: str | None = None,
+        user: str = "",
+        any_user: bool = False,
     ) -> None:
         self.workspace = workspace
         self.home = home
@@ -40,6 +45,8 @@ class Place:
         self.interpreter = interpreter
         self.environ = environ or {}
         self.ca_bundle = ca_bundle
+        self.user = user
+        self.any_user = any_user
 
 
 class Finished:

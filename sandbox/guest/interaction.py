@@ -113,6 +113,7 @@ class Interaction:
     def resize(self, args: dict[str, Any], reply: Reply) -> None:
         """Give a terminal another size. Raises Fault."""
         command = self._running(args["id"])
+        self._processes.check_user(command, args.get("user"))
         on_terminal(lambda fd: set_window(fd, args["rows"], args["cols"]), command.input, command.id)
         command.window = (args["rows"], args["cols"])
         reply({"result": {"id": command.id, "rows": args["rows"], "cols": args["cols"]}}, b"")
@@ -135,6 +136,7 @@ class Interaction:
     def send(self, args: dict[str, Any], reply: Reply) -> Callable[[], None] | None:
         """Type into a command; answer when it waits for more or is over, at the latest after ``wait_seconds``. Raises Fault."""
         command = self._processes.find(args["id"])
+        self._processes.check_user(command, args.get("user"))
         if not (args["text"] or args["keys"] or args["eof"]) and not command.running:
             self.answer(command, None, reply)  # nothing was to be typed: the caller waits for the end
             return None

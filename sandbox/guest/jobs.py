@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from .processes import Processes
     from .streaming import OutputStream
+    from .users import User
 
     Reply = Callable[[dict[str, Any], bytes], None]
 
@@ -100,6 +101,7 @@ class Job:
         if self._foreground:
             self._session.holder = command.id
         command.about = _about(args)
+        command.user = self._session.user
         self._before = hits.Before(p.cgroup)
         command.stream = args.get("stream")
         stdin = (
@@ -146,6 +148,7 @@ class Job:
             "argv": argv, "env": env, "cwd": cwd, "state_fd": state_fd,
             "announce": bool(args.get("background")) and args.get("wait_seconds") is None,
             "terminal": bool(args.get("pty")),
+            "user": None if session.user is None else _identity(session.user),
         }  # fmt: skip
 
     def _given_env(self) -> dict[str, str]:
@@ -316,6 +319,10 @@ class Job:
             self._answer({"fault": Fault("cancelled", effects="none")})
         elif self._command.running:
             self._processes.stop(self._command, "cancelled", lambda _: None)
+
+
+def _identity(user: User) -> dict[str, Any]:
+    return {"uid": user.uid, "gid": user.gid, "groups": list(user.groups)}
 
 
 def _about(args: dict[str, Any]) -> dict[str, Any]:

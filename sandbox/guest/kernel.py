@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 
-PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 24, 36, 38
+HIGHEST_CAPABILITY = 63
 MACHINE = os.uname().machine
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -16,6 +18,17 @@ def prctl(option: int, value: int = 0, pointer: object = 0) -> None:
     """Set an attribute of this process. Raises OSError."""
     if _libc.prctl(option, ctypes.c_ulong(value), pointer, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl {option}")
+
+
+def drop_bounding_capabilities() -> None:
+    """Let nothing that this process starts ever gain a capability. Raises OSError."""
+    for capability in range(HIGHEST_CAPABILITY + 1):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # beyond the last one of this kernel
+                return
+            raise
 
 
 def syscall(number: int, *arguments: object) -> int:

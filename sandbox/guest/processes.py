@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from . import cgroup, sessions
+from . import cgroup, sessions, users
 from .changes import Tracker
 from .commands import Command, outcome
 from .context import Finished, Place
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .jobs import Reply
     from .lifetime import Lifetime
     from .servers import Servers
+    from .users import User
 
     Look = Callable[[Command, Callable[[dict[str, Any] | None], None]], None]
 
@@ -64,6 +65,7 @@ class Processes:
         self.lifetime: Lifetime | None = None
         spawner.on_lost = self._runner_lost
         self.sessions: dict[str, Session] = {}
+        self._others: dict[tuple[str, int], Session] = {}  # of other users than the sandbox's own, by name and uid
         self.commands: dict[str, Command] = {}
         self._count = 0
         self.endings = Endings()
@@ -74,7 +76,8 @@ class Processes:
     def run(self, args: dict[str, Any], reply: Reply, event: Callable[[str], None]) -> Callable[[], None]:
         """Carry out ``run``; ``event`` gets "queued" and "started" where it had to wait. Answers a call that cancels it."""
         name = args.get("session")
-        session = self._session(name) if name is not None else self._fresh()
+        user = self._user(args.get("user"))
+        session = self._session(name, user) if name is not None else self._fresh(user)
         background = bool(args.get("background"))
         stays = background or args.get("wait_seconds") is not None
         most = self.place.limits["background_commands"]
@@ -92,20 +95,47 @@ class Processes:
             job.start_foreground()
         return job.cancel
 
-    def _fresh(self) -> Session:
-        return Session(os.fsdecode(self.place.workspace), dict(self.place.environ))
+    def _user(self, text: str | None) -> User | None:
+        """The user of that name or number; None for the sandbox's own. Raises Fault."""
+        place = self.place
+        if text is None or text in (place.user, str(place.uid)):
+            return None
+        found = users.find(text) if self.isolated else None
+        if found is not None and found.uid == place.uid:
+            return None
+        if not place.any_user:
+            raise Fault("user_not_allowed", user=text, own=place.user or str(place.uid), isolated=self.isolated)
+        if found is None:
+            raise Fault("user_not_found", user=text)
+        return found
 
-    def _session(self, name: str) -> Session:
-        if name not in self.sessions:
-            if len(self.sessions) >= self.place.limits["sessions"]:
+    def check_user(self, command: Command, text: str | None) -> None:
+        """Raises Fault where ``command`` runs as another user than the sandbox's own, and ``text`` does not name that user."""
+        user = command.user
+        if user is not None and text not in (user.name, str(user.uid)):
+            raise Fault("user_not_allowed", id=command.id, user=user.name)
+
+    def _fresh(self, user: User | None) -> Session:
+        environ = dict(self.place.environ)
+        if user is not None:
+            environ.update(HOME=user.home, USER=user.name, LOGNAME=user.name)
+        return Session(os.fsdecode(self.place.workspace), environ, user)
+
+    def _session(self, name: str, user: User | None) -> Session:
+        held: dict[Any, Session] = self.sessions if user is None else self._others
+        key = name if user is None else (name, user.uid)
+        if key not in held:
+            if len(self.sessions) + len(self._others) >= self.place.limits["sessions"]:
                 raise Fault("too_many_commands", limit=self.place.limits["sessions"], what="sessions")
-            self.sessions[name] = self._fresh()
-        return self.sessions[name]
+            held[key] = self._fresh(user)
+        return held[key]
 
     def end_session(self, args: dict[str, Any]) -> dict[str, Any]:
         """Forget a session; what runs or waits in it goes on, with a state of its own."""
-        ended = self.sessions.pop(args["session"], None)
-        return {"session": args["session"], "existed": ended is not None}
+        user = self._user(args.get("user"))
+        name = args["session"]
+        ended = self.sessions.pop(name, None) if user is None else self._others.pop((name, user.uid), None)
+        return {"session": name, "existed": ended is not None}
 
     # --- logs, kill ------------------------------------------------------------------
     def logs(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -125,6 +155,7 @@ class Processes:
     def kill(self, args: dict[str, Any], reply: Reply) -> None:
         """Kill a command and all below its runner, verified."""
         command = self.find(args["id"])
+        self.check_user(command, args.get("user"))
         if command.tree_empty or command.runner is None:
             reply({"result": {"id": command.id, "already_ended": True}}, b"")
             return

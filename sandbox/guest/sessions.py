@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .users import User
+
     # folder, exported variables, functions as text for a shell, variables that are not exported
     State = tuple[str, dict[str, str], str, dict[str, str]]
 
@@ -46,11 +48,15 @@ exit $__gamebox_status"""
 
 
 class Session:
-    """State and queue of one session; ``busy`` while a foreground command of it runs, ``holder`` is the id of the last one."""
+    """State and queue of one session; ``busy`` while a foreground command of it runs, ``holder`` is the id of the last one.
 
-    __slots__ = ("busy", "cwd", "env", "functions", "holder", "variables", "waiting")
+    ``user`` is who its commands run as; None for the sandbox's own user.
+    """
 
-    def __init__(self, cwd: str, env: dict[str, str]) -> None:
+    __slots__ = ("busy", "cwd", "env", "functions", "holder", "user", "variables", "waiting")
+
+    def __init__(self, cwd: str, env: dict[str, str], user: User | None = None) -> None:
+        self.user = user
         self.cwd = cwd
         self.env = env
         self.functions = ""

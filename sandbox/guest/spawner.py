@@ -52,8 +52,8 @@ class Runner:
 class Spawner:
     """Starts processes. Lives in the reactor's thread.
 
-    ``setting`` is {"isolated", "uid", "gid"}; ``interpreter`` starts this Python with the guest importable (used only after a
-    kill of everything took the zygote too).
+    ``setting`` is {"isolated", "uid", "gid", "any_user"}; ``interpreter`` starts this Python with the guest importable (used only
+    after a kill of everything took the zygote too).
     """
 
     def __init__(self, reactor: Reactor, setting: dict[str, Any], interpreter: tuple[str, ...]) -> None:
@@ -70,6 +70,10 @@ class Spawner:
         self._waiting: deque[Callable[[Runner], None]] = deque()
         self._control = self._fork()
         self._watch_control()
+
+    def acting_as(self, user: dict[str, Any] | None) -> kernel.ActingOnFiles:
+        """``acting_as_user`` for the user of a spec: {"uid", "gid", "groups"}, or None for the sandbox's own."""
+        return self.acting_as_user if user is None else kernel.ActingOnFiles(user["uid"], user["gid"], True)
 
     def spawn(
         self, spec: dict[str, Any], descriptors: list[int], on_packet: OnPacket, started: Callable[[Runner], None]
@@ -247,7 +251,7 @@ class Spawner:
             self._spares.remove(runner)
         if not packet:
             self._forget(runner)
-            if self._setting["isolated"] and not self._setting["uid"] and not self._paused and self.on_lost is not None:
+            if self._setting["isolated"] and self._setting["any_user"] and not self._paused and self.on_lost is not None:
                 self.on_lost()
         elif runner.done:
             runner.past_seconds += zygote.spent(packet)[0]

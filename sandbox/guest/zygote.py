@@ -73,7 +73,7 @@ def serve(control: socket.socket, setting: dict[str, Any]) -> NoReturn:
     os.dup2(null, 0)
     os.dup2(null, 1)
     if setting["isolated"]:
-        _harden(setting["uid"])
+        _harden(setting)
     try:
         _offer_spare(control, setting)
         while control.recv(16):
@@ -83,10 +83,10 @@ def serve(control: socket.socket, setting: dict[str, Any]) -> NoReturn:
     os._exit(0)
 
 
-def _harden(uid: int) -> None:
+def _harden(setting: dict[str, Any]) -> None:
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    if uid:  # it would keep root from writing into a new folder in /, too: Landlock allows by name and cannot except
+    if not setting["any_user"]:  # else each leader does it, once it knows its user
         kernel.deny_writes_to_proc()
     kernel.filter_system_calls()
 
@@ -263,9 +263,7 @@ def _lead(guest: socket.socket, leader: _Leader, setting: dict[str, Any]) -> NoR
         if spec.get("terminal"):
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         if setting["isolated"]:
-            os.setgroups([])
-            os.setresgid(*[setting["gid"]] * 3)
-            os.setresuid(*[setting["uid"]] * 3)
+            _become(setting, spec.get("user") or {"uid": setting["uid"], "gid": setting["gid"], "groups": []})
         stage = "cwd"
         os.chdir(descriptors[3] if spec["cwd"] is None else spec["cwd"])
         stage = "exec"
@@ -281,6 +279,17 @@ def _lead(guest: socket.socket, leader: _Leader, setting: dict[str, Any]) -> NoR
         except OSError:
             pass
         os._exit(127)
+
+
+def _become(setting: dict[str, Any], user: dict[str, Any]) -> None:
+    """Run as ``user`` from now on. Raises OSError."""
+    # Landlock would keep root from writing into a new folder in /: it allows by name and cannot except.
+    if setting["any_user"] and user["uid"]:
+        kernel.deny_writes_to_proc()
+        kernel.drop_bounding_capabilities()
+    os.setgroups(user["groups"])
+    os.setresgid(*[user["gid"]] * 3)
+    os.setresuid(*[user["uid"]] * 3)
 
 
 def _prepare() -> None:

@@ -33,7 +33,9 @@ def schema_of(request: type[Request]) -> dict[str, Any]:
     """The JSON schema of a request's arguments, without titles: what a model is given as ``parameters``."""
     schema: dict[str, Any] = _without_titles(request.model_json_schema())
     schema.pop("description", None)
-    schema["properties"].pop("request_id", None)  # for callers in Python; a model does not lose its connection
+    # For callers in Python; a model does not lose its connection.
+    for name in ("request_id", *request.host_only()):
+        schema["properties"].pop(name, None)
     schema.setdefault("required", [])
     return schema
 

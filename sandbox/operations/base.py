@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sandbox import results
 
 Path = Annotated[str, Field(min_length=1, max_length=4096, description="Path, relative to the workspace or absolute.")]
 Id = Annotated[str, Field(min_length=1, max_length=64, description="Id of the command.")]
+
+
+User = Annotated[
+    Annotated[str, Field(min_length=1, max_length=256)] | None,
+    BeforeValidator(lambda given: str(given) if type(given) is int else given),
+    Field(
+        description="User to run as, by name or number, instead of the sandbox's own.",
+        json_schema_extra={"host_only": True},
+    ),
+]
 
 
 class Request(BaseModel):
@@ -18,6 +28,12 @@ class Request(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
     operation: ClassVar[str]
     result: ClassVar[type[results.Result]]
+
+    @classmethod
+    def host_only(cls) -> frozenset[str]:
+        """Return the names of the arguments that only the host's program may give, never a model."""
+        extras = {name: field.json_schema_extra for name, field in cls.model_fields.items()}
+        return frozenset(n for n, extra in extras.items() if isinstance(extra, dict) and extra.get("host_only"))
 
 
 class Change(Request):

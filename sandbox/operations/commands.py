@@ -8,7 +8,7 @@ from pydantic import Field
 
 from sandbox import results
 
-from .base import Change, Request
+from .base import Change, Request, User
 
 
 class Run(Change):
@@ -46,15 +46,16 @@ class Run(Change):
     pty: bool = Field(False, description="Give the command a terminal.")
     rows: int = Field(24, ge=1, le=100, description="Lines of the terminal.")
     cols: int = Field(80, ge=1, le=300, description="Columns of the terminal.")
+    user: User = None
 
     def problem(self) -> str | None:
         """Why no process can be started from this; None where one can. Surrogate escapes stand for bytes."""
         if (self.command is None) == (self.argv is None):
             return "give either command or argv"
         env = self.env or {}
-        for text in (self.command or "", *(self.argv or ()), self.cwd or "", *env, *env.values()):
+        for text in (self.command or "", *(self.argv or ()), self.cwd or "", self.user or "", *env, *env.values()):
             if "\0" in text:
-                return "a NUL character in the command, its folder or its environment"
+                return "a NUL character in the command, its folder, its user or its environment"
             if not _is_bytes(text):
                 return f"{_named(text)} is not valid Unicode"
         if isinstance(self.stdin, str) and not _is_bytes(self.stdin):
@@ -113,6 +114,7 @@ class Kill(Request):
     result: ClassVar[type[results.Result]] = results.KillResult
     id: str = Field(min_length=1, max_length=64, description="Id of the command.")
     signal: SignalName | None = Field(None, description="Signal to send to all processes of the command instead.")
+    user: User = None
 
 
 class EndSession(Request):
@@ -121,3 +123,4 @@ class EndSession(Request):
     operation: ClassVar[str] = "end_session"
     result: ClassVar[type[results.Result]] = results.EndSessionResult
     session: str = Field(min_length=1, max_length=64, description="Name of the session.")
+    user: User = None

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from sandbox import results
 
-from .base import Id, Request
+from .base import Id, Request, User
 
 
 class Send(Request):
@@ -28,6 +28,7 @@ class Send(Request):
     wait_seconds: float = Field(
         0.5, ge=0, le=600, description="Answer after this many seconds; earlier if the command waits for more input."
     )
+    user: User = None
 
 
 class Resize(Request):
@@ -38,6 +39,7 @@ class Resize(Request):
     id: Id
     rows: int = Field(ge=1, le=100, description="Lines of the terminal.")
     cols: int = Field(ge=1, le=300, description="Columns of the terminal.")
+    user: User = None
 
 
 class Screen(Request):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +12,17 @@ from sandbox import DockerEnvironment
 from .probing import probe
 
 pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(params=["default", "root-on-request"])
+def env(request: pytest.FixtureRequest, living: Callable[..., DockerEnvironment]) -> DockerEnvironment:
+    """A sandbox whose commands are uid 1000; they have no more rights where the host's program may run others as root."""
+    return living(request.param)
+
+
+@pytest.fixture
+def default(living: Callable[..., DockerEnvironment]) -> DockerEnvironment:
+    return living()
 
 
 def test_identity(env: DockerEnvironment) -> None:
@@ -168,8 +180,9 @@ def test_foreign_system_call_tables(env: DockerEnvironment) -> None:
     assert said.output == "refused\n" or said.signal == "SIGSEGV" or said.exit_code == 139
 
 
-def test_only_the_writable_places_are_writable(env: DockerEnvironment) -> None:
+def test_only_the_writable_places_are_writable(default: DockerEnvironment) -> None:
     """Threat: a command changes the system, the guest's own code, or the spilled output of other commands."""
+    env = default
     search = "find / -xdev -writable -not -type l 2>/dev/null | sort | head -20"
     assert env.run(search, timeout_seconds=60).unwrap().output.split() == ["/home/agent", "/tmp", "/workspace"]
     places = "/ /usr /etc /dev /run /run/gamebox /.gamebox /var/tmp"

@@ -1,4 +1,4 @@
-"""What a hostile command may do in profile root, where it shares the guest's uid, and what it still may not."""
+"""What a hostile command of root may do, which shares the guest's uid, and what it still may not."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -25,10 +26,34 @@ pytestmark = pytest.mark.engine
 DEFAULT_CAPABILITIES = 0xA80425FB
 
 
-@pytest.fixture
-def root() -> Iterator[DockerEnvironment]:
-    with DockerEnvironment(profile="root", limits=Limits(memory_bytes=256 << 20, pids=128)) as env:
-        yield env
+class AsRoot:
+    """``env`` with every command run as root on request; everything else is the environment's own."""
+
+    def __init__(self, env: DockerEnvironment) -> None:
+        self._env = env
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        return self._env.run(*args, user="root", **options)
+
+    def kill(self, ident: str) -> Any:
+        return self._env.kill(ident, user="root")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+
+PROFILES = ("root", "root-on-request")
+
+
+def as_root(env: DockerEnvironment) -> DockerEnvironment:
+    return env if env.profile.name == "root" else cast("DockerEnvironment", AsRoot(env))
+
+
+@pytest.fixture(params=PROFILES)
+def root(request: pytest.FixtureRequest) -> Iterator[DockerEnvironment]:
+    """Commands of root: all of profile root, and those that root-on-request is asked for."""
+    with DockerEnvironment(profile=request.param, limits=Limits(memory_bytes=256 << 20, pids=128)) as env:
+        yield as_root(env)
 
 
 def test_no_more_than_the_default_capabilities(root: DockerEnvironment) -> None:

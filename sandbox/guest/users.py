@@ -1,0 +1,103 @@
+"""Users that a command may run as, looked up in /etc/passwd and /etc/group, which hostile commands may have written."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PASSWD, GROUP = "/etc/passwd", "/etc/group"
+MOST_BYTES = 1 << 20
+MOST_ROWS = 20_000
+MOST_GROUPS = 64
+# setresuid takes the highest number for "leave it as it is".
+HIGHEST_ID = (1 << 31) - 1
+
+
+class User:
+    """Who a command runs as. ``groups`` are the supplementary ones."""
+
+    __slots__ = ("gid", "groups", "home", "name", "uid")
+
+    def __init__(self, name: str, uid: int, gid: int, home: str, groups: tuple[int, ...] = ()) -> None:
+        self.name = name
+        self.uid = uid
+        self.gid = gid
+        self.home = home
+        self.groups = groups
+
+
+def find(text: str) -> User | None:
+    """Find a user by name or number; None if there is no such user.
+
+    A number that /etc/passwd does not list is a user all the same: its group has the same number and its home is ``/``. So is root.
+    """
+    rows = [row for row in map(_user, _rows(PASSWD)) if row is not None]
+    number = _number(text)
+    found = next((row for row in rows if row.name == text), None)
+    if found is None and number is not None:
+        found = next((row for row in rows if row.uid == number), User(text, number, number, "/"))
+    if found is None and text == "root":
+        found = User("root", 0, 0, "/")
+    if found is None:
+        return None
+    if found.uid == 0 and found.home == "/":
+        found.home = "/root"
+    found.groups = _groups(found)
+    return found
+
+
+def name_of(uid: int) -> str | None:
+    """Return the name that /etc/passwd gives the number; None if it gives none."""
+    return next((row.name for row in map(_user, _rows(PASSWD)) if row is not None and row.uid == uid), None)
+
+
+def _user(row: list[bytes]) -> User | None:
+    """The user of one row of /etc/passwd: name, password, uid, gid, comment, home, shell."""
+    if len(row) < 6 or not row[0] or len(row[0]) > 256:
+        return None
+    uid, gid = _number(os.fsdecode(row[2])), _number(os.fsdecode(row[3]))
+    if uid is None or gid is None:
+        return None
+    home = os.fsdecode(row[5])
+    return User(os.fsdecode(row[0]), uid, gid, home if home.startswith("/") and len(row[5]) < 4096 else "/")
+
+
+def _groups(user: User) -> tuple[int, ...]:
+    """The groups that list the user in /etc/group: name, password, gid, members."""
+    name, found = os.fsencode(user.name), []
+    for row in _rows(GROUP):
+        gid = _number(os.fsdecode(row[2])) if len(row) > 3 else None
+        if gid is not None and gid != user.gid and name in row[3].split(b","):
+            found.append(gid)
+    return tuple(found[:MOST_GROUPS])
+
+
+def _number(text: str) -> int | None:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 10):
+        return None
+    return int(text) if int(text) <= HIGHEST_ID else None
+
+
+def _rows(path: str) -> Iterator[list[bytes]]:
+    """The rows of a regular file of at most 1 MiB; none if the path is anything else. Never waits: a FIFO may have its name."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return
+        data = b""
+        while len(data) <= MOST_BYTES and (piece := os.read(fd, 1 << 16)):
+            data += piece
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+    if len(data) <= MOST_BYTES and b"\0" not in data:
+        for line in data.split(b"\n", MOST_ROWS)[:MOST_ROWS]:
+            yield line.split(b":", 6)
