@@ -30,7 +30,7 @@ from .state.keeping import KeepsState
 from .transfers import Incoming, outgoing
 from .transport import Transport
 from .watching import Watch
-from .wording import duration
+from .wording import duration, size
 
 if TYPE_CHECKING:
     from .screen import Screens
@@ -278,11 +278,15 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
             **self.hidden.describe(),
             "limits": (
                 f"{limits.memory_bytes >> 20} MiB memory, {limits.cpus:g} cpus, {limits.pids} processes, "
-                f"{limits.workspace_bytes >> 20} MiB workspace; a command may take {limits.timeout_seconds:g} s unless "
+                f"{size(self._workspace_bytes)} workspace; a command may take {limits.timeout_seconds:g} s unless "
                 f"timeout_seconds says otherwise{_cpu_words(limits)}.{end_words(limits)}"
             ),
             **self._left(),
         }
+
+    @property
+    def _workspace_bytes(self) -> int:
+        return self.limits.workspace_bytes
 
     def _left(self) -> dict[str, str]:
         """The section on what is left now; {} before the start, and where there is no answer."""

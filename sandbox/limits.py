@@ -9,9 +9,11 @@ from .errors import ErrorCode, SandboxError
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
-# Writable places of a sandbox are tmpfs and charged to its memory; past this share a full disk would leave no room for
-# processes (seen: every new process of a container whose tmpfs outgrew its memory limit was killed).
+# Places kept in memory are charged to the sandbox's memory; past this share full ones would leave no room for processes
+# (seen: every new process of a container whose tmpfs outgrew its memory limit was killed).
 WRITABLE_SHARE_OF_MEMORY = 0.75
+DISK_BYTES = 16 * GIB
+"""Workspace and home together, where no ``disk_bytes`` is given: sparse files, which take only what is written."""
 
 
 _OPTIONAL = frozenset(
@@ -32,10 +34,12 @@ _OPTIONAL = frozenset(
 class Limits:
     """What a sandbox may use. Every number must be positive.
 
-    ``disk_bytes`` is the workspace and the home together (three quarters and one quarter of it); None means half of
-    ``memory_bytes``, kept in memory. More than memory can hold needs a disk: ``disk="hard"`` refuses a sandbox whose disk
-    cannot be bounded by the kernel, ``"auto"`` then takes one that is only watched. ``tmp_bytes=None`` means an eighth of
-    memory, at most 256 MiB, ``shm_bytes=None`` a sixteenth, at most 64 MiB. ``cpu_seconds_per_command`` bounds the processor
+    ``disk_bytes`` is the workspace and the home together, half of it each; None means 16 GiB, or less where the engine's disk
+    has less room. It takes only what is written. ``disk="hard"`` refuses a sandbox whose disk the kernel cannot bound, ``"auto"``
+    then takes one that is measured, and ``"memory"`` keeps the files in memory: seven sixteenths of ``memory_bytes`` unless
+    ``disk_bytes`` is given. ``tmp_bytes=None`` means that /tmp is on the disk as well, as large as the home; a number of bytes is
+    kept in memory, and with ``disk="memory"`` None means an eighth of memory, at most 256 MiB. /var/tmp has a sixteenth of memory,
+    at most 256 MiB; ``shm_bytes=None`` means a sixteenth, at most 64 MiB. ``cpu_seconds_per_command`` bounds the processor
     time of a command with all it starts. ``lifetime_seconds`` after its start the sandbox ends by itself, and so it does when
     nothing was done in it for ``idle_seconds``; None is no such limit. ``checkpoint_bytes`` is
     what the host keeps of the sandbox's files: as they were at the start, and in checkpoints. Raises SandboxError
@@ -53,7 +57,7 @@ class Limits:
     cpus: float = 2.0
     pids: int = 512
     disk_bytes: int | None = None
-    disk: Literal["auto", "hard"] = "auto"
+    disk: Literal["auto", "hard", "memory"] = "auto"
     tmp_bytes: int | None = None
     shm_bytes: int | None = None
     open_files: int = 4096
@@ -103,38 +107,54 @@ class Limits:
             _refuse("open_files", self.open_files, "the guest needs at least 256")
 
     def _check_places(self) -> None:
-        if self.disk not in ("auto", "hard"):
-            _refuse("disk", self.disk, 'it must be "auto" or "hard"')
-        in_memory = self.writable_bytes
-        if self.disk_bytes is not None and not self.disk_in_memory:
-            in_memory -= self.disk_bytes
+        if self.disk not in ("auto", "hard", "memory"):
+            _refuse("disk", self.disk, 'it must be "auto", "hard" or "memory"')
+        in_memory = self.bytes_in_memory
         if in_memory > self.memory_bytes * WRITABLE_SHARE_OF_MEMORY:
+            name = "disk_bytes" if self.disk_in_memory and self.disk_bytes is not None else "tmp_bytes"
             _refuse(
-                "tmp_bytes",
-                self.tmp_bytes,
+                name,
+                getattr(self, name),
                 f"the writable places that are kept in memory ({in_memory} bytes together) may take at most "
                 f"three quarters of memory_bytes ({self.memory_bytes})",
             )
 
     @property
     def disk_in_memory(self) -> bool:
-        """Whether memory has room for the workspace and the home; else they need a disk."""
-        return self.writable_bytes <= self.memory_bytes * WRITABLE_SHARE_OF_MEMORY
+        """Whether workspace, home and /tmp are asked to be kept in memory."""
+        return self.disk == "memory"
+
+    @property
+    def files_bytes(self) -> int:
+        """Size of workspace and home together, in bytes."""
+        if self.disk_bytes is not None:
+            return self.disk_bytes
+        return self.memory_bytes * 7 // 16 if self.disk_in_memory else DISK_BYTES
 
     @property
     def home_bytes(self) -> int:
         """Size of the home directory in bytes."""
-        return (self.disk_bytes or self.memory_bytes // 2) // 4
+        return self.files_bytes // 2
 
     @property
     def workspace_bytes(self) -> int:
         """Size of the workspace in bytes."""
-        return (self.disk_bytes or self.memory_bytes // 2) - self.home_bytes
+        return self.files_bytes - self.home_bytes
+
+    @property
+    def tmp_in_memory(self) -> bool:
+        """Whether /tmp is kept in memory."""
+        return self.disk_in_memory or self.tmp_bytes is not None
 
     @property
     def tmp_place_bytes(self) -> int:
         """Size of /tmp in bytes."""
-        return self.tmp_bytes or min(256 * MIB, self.memory_bytes // 8)
+        return self.tmp_bytes or (min(256 * MIB, self.memory_bytes // 8) if self.disk_in_memory else self.home_bytes)
+
+    @property
+    def var_tmp_place_bytes(self) -> int:
+        """Size of /var/tmp in bytes, which is always kept in memory."""
+        return min(256 * MIB, self.memory_bytes // 16)
 
     @property
     def shm_place_bytes(self) -> int:
@@ -147,10 +167,11 @@ class Limits:
         return min(self.spill_bytes + 2 * MIB, self.memory_bytes // 16)
 
     @property
-    def writable_bytes(self) -> int:
-        """Size in bytes of all writable places together."""
-        disk = self.workspace_bytes + self.home_bytes
-        return disk + self.tmp_place_bytes + self.shm_place_bytes + self.spill_place_bytes
+    def bytes_in_memory(self) -> int:
+        """Size in bytes of all writable places that are kept in memory."""
+        files = self.files_bytes if self.disk_in_memory else 0
+        tmp = self.tmp_place_bytes if self.tmp_in_memory else 0
+        return files + tmp + self.var_tmp_place_bytes + self.shm_place_bytes + self.spill_place_bytes
 
 
 def _refuse(name: str, value: object, why: str) -> None:

@@ -22,7 +22,7 @@ def _oom(f: Fields) -> tuple[str, str]:
     more = f"; {had}" if had else ""
     return (
         f"The memory limit of {limit} was hit: the kernel killed {count_of(count, 'process')} {whose.rstrip(',')}{more}.",
-        "Work on less data at once; files in the workspace and /tmp count as memory too.",
+        "Work on less data at once; files in /dev/shm and /var/tmp count as memory too.",
     )
 
 
@@ -123,8 +123,10 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"See its output with logs(id={f.get('id')!r}); start it anew with more cpu_seconds if it is needed.",
     ),
     "memory_nearly_full": lambda f: (
-        f"{size(f.get('used'))} of {size(f.get('limit'))} of memory are used, {size(f.get('files'))} of them by files.",
-        "Delete files that are not needed and kill commands that are done: a command that needs more is killed.",
+        f"{size(f.get('used'))} of {size(f.get('limit'))} of memory are used"
+        + (f", {size(f.get('files'))} of them by files." if f.get("files") else "."),
+        ("Delete files that are not needed and kill" if f.get("files") else "Kill")
+        + " commands that are done: a command that needs more is killed.",
     ),
     "processes_nearly_full": lambda f: (
         f"{f.get('used')} of {f.get('limit')} processes and threads are in use.",

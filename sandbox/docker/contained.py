@@ -164,6 +164,10 @@ class ContainedEnvironment(GuestEnvironment):
         ended = postmortem.Ended(self.container_id, self.limits, detail, said, keep_seconds)
         return ended.explain(reason, self._events)
 
+    @property
+    def _workspace_bytes(self) -> int:
+        return self.limits.workspace_bytes if self._disk is None else self._disk.workspace_bytes or self.limits.workspace_bytes
+
     def describe(self) -> dict[str, str]:
         """See ``GuestEnvironment.describe``; with what the disk limit is worth once it is started."""
         sections = super().describe()

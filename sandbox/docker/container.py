@@ -18,7 +18,7 @@ from sandbox.network.names import Name, without_proxy
 from sandbox.network.policy import Network
 from sandbox.network.variables import proxy_variables, trust_variables
 
-from .disk import Disk
+from .disk import TMP, Disk
 from .enforcement import boot_id
 from .engine import is_local
 from .events import SANDBOX_LABEL
@@ -27,7 +27,7 @@ from .profiles import Profile
 from .runtime import CA_BUNDLE, RuntimeVolume
 from .trust import apt_path, bundle_path
 
-WORKSPACE, TMP, SPILL, SHM = "/workspace", "/tmp", "/run/gamebox", "/dev/shm"
+WORKSPACE, VAR_TMP, SPILL, SHM = "/workspace", "/var/tmp", "/run/gamebox", "/dev/shm"
 # What an image wants to have loaded into its own programs does not belong in the guest, which has a libc of its own.
 _DEAF = {"LD_PRELOAD": "", "LD_LIBRARY_PATH": "", "LD_AUDIT": "", "GLIBC_TUNABLES": ""}
 
@@ -134,8 +134,8 @@ def _added(profile: Profile, disk: Disk) -> list[str] | None:
 
 
 def places(limits: Limits) -> dict[str, int]:
-    """Sizes in bytes of the writable places beside workspace and home."""
-    return {TMP: limits.tmp_place_bytes, SPILL: limits.spill_place_bytes, SHM: limits.shm_place_bytes}
+    """Sizes in bytes of the writable places beside those of the disk."""
+    return {VAR_TMP: limits.var_tmp_place_bytes, SPILL: limits.spill_place_bytes, SHM: limits.shm_place_bytes}
 
 
 def _tmpfs(shape: Shape) -> dict[str, str]:
@@ -144,9 +144,10 @@ def _tmpfs(shape: Shape) -> dict[str, str]:
         return f"rw,exec,nosuid,nodev,size={size},nr_inodes={inodes},uid={uid},gid={uid},mode={mode}"
 
     limits = shape.limits
-    mounted = {TMP: place(limits.tmp_place_bytes, 0, "1777"), SPILL: place(limits.spill_place_bytes, 0, "0755")}
-    if shape.disk.kind == "memory":
-        mounted |= {path: place(size, shape.profile.uid, "0755") for path, size in shape.disk.places}
+    mounted = {VAR_TMP: place(limits.var_tmp_place_bytes, 0, "1777"), SPILL: place(limits.spill_place_bytes, 0, "0755")}
+    for path, size in shape.disk.places:
+        if path in shape.disk.in_memory:
+            mounted[path] = place(size, 0, "1777") if path == TMP else place(size, shape.profile.uid, "0755")
     return mounted
 
 
@@ -206,7 +207,7 @@ def place_of(
         environ.update(no_proxy=direct, NO_PROXY=direct)
     return {
         "workspace": WORKSPACE, "home": profile.home, "spill": SPILL,
-        "roots": list(profile.file_roots or (WORKSPACE, profile.home, TMP, SPILL)), "uid": profile.uid,
+        "roots": list(profile.file_roots or (WORKSPACE, profile.home, TMP, VAR_TMP, SPILL)), "uid": profile.uid,
         "gid": profile.uid if profile.gid is None else profile.gid, "user": profile.user, "any_user": profile.any_user,
         "interpreter": list(runtime.argv), "environ": environ, "ca_bundle": bundle_path(profile) if bundle else CA_BUNDLE,
     }  # fmt: skip

@@ -24,6 +24,7 @@ from .runtime import RUNTIME_IMAGE
 
 BASE_IMAGE = "gamebox/base"
 PROBED = Limits(
+    disk="memory",
     memory_bytes=128 * MIB,
     cpus=0.5,
     pids=64,

@@ -40,8 +40,7 @@ def check(limits: Limits, disk: Disk, places: Mapping[str, int], facts: Mapping[
     sizes = facts.get("places")
     found = sizes if isinstance(sizes, Mapping) else {}
     bounded = dict(places)
-    if disk.kind != "volume":
-        bounded.update(disk.places)
+    bounded.update((path, size) for path, size in disk.places if disk.kind != "volume" or path in disk.in_memory)
     for path, size in bounded.items():
         _compare(f"the size of {path}", size, found.get(path), PAGE)  # tmpfs counts in pages
     if disk.kind == "ext4" and facts.get("boot_id") != boot_id():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -28,7 +29,7 @@ from sandbox.transport import Transport
 
 from . import container, enforcement, fitting, kept, owners, reaching, trust
 from .caching import CachingEnvironment
-from .disk import Disk, prepare
+from .disk import Disk, prepare, refused_devices
 from .engine import connect, translated
 from .events import watch
 from .images import ensure_image
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 START_SECONDS = 30.0
+_MOUNT_FAILED = re.compile(r"failed to mount local volume|error while mounting volume")
 
 
 class DockerEnvironment(CachingEnvironment):
@@ -147,11 +149,14 @@ class DockerEnvironment(CachingEnvironment):
         sweep(client)
         with translated():
             image_env = client.api.inspect_image(image_id)["Config"].get("Env") or []
-        disk = self._disk = prepare(client, self.limits, self.profile, container.WORKSPACE, self._name)
         try:
-            runtime, stream, hello_keep = self._create(client, image_id, runtime, disk)
-        finally:
-            disk.release()
+            disk, runtime, stream, hello_keep = self._create_on_disk(client, image_id, runtime)
+        except SandboxError as error:
+            if self._disk is None or not self._disk.may_be_replaced(self.limits) or not _MOUNT_FAILED.search(error.message):
+                raise
+            refused_devices(client, f"the engine could not mount it: {error.message}")
+            remove(self._name)
+            disk, runtime, stream, hello_keep = self._create_on_disk(client, image_id, runtime)
         environ = self._cache_variables() | self._env
         place = container.place_of(
             runtime, self.profile, self.network, image_env, environ, self._bundle is not None, self._names()
@@ -168,6 +173,17 @@ class DockerEnvironment(CachingEnvironment):
         self._fill()
         self._detaches = self._keep
         return transport
+
+    def _create_on_disk(
+        self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume
+    ) -> tuple[Disk, RuntimeVolume, AttachStream, dict[str, Any] | None]:
+        disk = self._disk = prepare(client, self.limits, self.profile, container.WORKSPACE, self._name)
+        try:
+            if self._workspace is not None:
+                fitting.check_workspace(self._workspace, disk.workspace_bytes)
+            return disk, *self._create(client, image_id, runtime, disk)
+        finally:
+            disk.release()
 
     def _met(
         self, client: docker.DockerClient, stream: AttachStream, hello: dict[str, Any]
@@ -217,8 +233,6 @@ class DockerEnvironment(CachingEnvironment):
         return transport
 
     def _fitting_engine(self) -> docker.DockerClient:
-        if self._workspace is not None:
-            fitting.check_workspace(self._workspace, self.limits)
         client = connect()
         fitting.check_memory(client, self.limits)
         if self._oci_runtime is not None:
@@ -284,5 +298,5 @@ class DockerEnvironment(CachingEnvironment):
         if self._workspace is not None:
             copied = self._upload(self._workspace, container.WORKSPACE, passing=self._base().passing)
             if not copied.ok and copied.code is ErrorCode.no_space:
-                raise fitting.workspace_too_large(self._workspace, self.limits)
+                raise fitting.workspace_too_large(self._workspace, self._workspace_bytes)
             copied.unwrap()

@@ -16,8 +16,8 @@ from .engine import describe
 BLOCK = 4096
 
 
-def check_workspace(folder: Path, limits: Limits) -> None:
-    """Raises SandboxError ``no_space`` for a folder of the host that the sandbox's workspace cannot hold."""
+def check_workspace(folder: Path, room_bytes: int) -> None:
+    """Raise SandboxError ``no_space`` for a folder of the host that a workspace of ``room_bytes`` cannot hold."""
     needed = 0
     for base, _, names in os.walk(folder):
         for name in names:
@@ -25,18 +25,17 @@ def check_workspace(folder: Path, limits: Limits) -> None:
                 needed += -(-os.lstat(os.path.join(base, name)).st_size // BLOCK) * BLOCK  # noqa: PTH118 - many
             except OSError:
                 continue  # what cannot be read is told when it is copied
-    if needed > limits.workspace_bytes:
-        raise workspace_too_large(folder, limits, needed)
+    if needed > room_bytes:
+        raise workspace_too_large(folder, room_bytes, needed)
 
 
-def workspace_too_large(folder: Path, limits: Limits, needed: int | None = None) -> SandboxError:
+def workspace_too_large(folder: Path, room_bytes: int, needed: int | None = None) -> SandboxError:
     """The error for a workspace that does not fit; ``needed`` are the bytes it takes, where they are known."""
     takes = "does not fit" if needed is None else f"takes {size(needed)}, which do not fit"
     return SandboxError(
         ErrorCode.no_space,
-        f"The workspace {str(folder)!r} {takes} into the sandbox's, which has {size(limits.workspace_bytes)}.",
-        "Raise Limits(memory_bytes=..., disk_bytes=...), on the command line --memory (the workspace has three eighths of it), "
-        "or copy less.",
+        f"The workspace {str(folder)!r} {takes} into the sandbox's, which has {size(room_bytes)}.",
+        "Raise Limits(disk_bytes=...), on the command line --disk (the workspace has half of it), or copy less.",
     )
 
 

@@ -1,17 +1,21 @@
 """A file system of a fixed size in a file without a name, behind a loop device that vanishes with its last user.
 
 Nothing can leak, whenever this process dies: the file has no name from the beginning (O_TMPFILE), and the device clears itself
-(LO_FLAGS_AUTOCLEAR) when neither a descriptor nor a mount holds it.
+(LO_FLAGS_AUTOCLEAR) when neither a descriptor nor a mount holds it. The file system is formatted once for each size, in memory;
+what mkfs wrote (48 KiB for 8 GiB) is then copied into each new file: 0.2 ms in place of 12 to 50 (docs/decisions/0008).
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import shutil
 import struct
 import subprocess
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +23,18 @@ from sandbox.errors import ErrorCode, SandboxError
 
 # From linux/loop.h.
 _LOOP_CTL_GET_FREE, _LOOP_CONFIGURE = 0x4C82, 0x4C0A
-_AUTOCLEAR, _DIRECT_IO = 4, 16
+_AUTOCLEAR = 4
 # struct loop_config: fd, block_size, struct loop_info64 (232 bytes, lo_flags at 52), 64 bytes reserved.
 _CONFIG = struct.Struct("=II52xI176x64x")
 CONTROL = "/dev/loop-control"
+_formatting = threading.Lock()  # a crowd that starts at once formats once
 _ATTEMPTS = 32
-# A journal would only help a file system that outlives a crash; this one does not.
-_MAKE = ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E")
+# A journal would only help a file system that outlives a crash, and room to grow one that is ever resized; this one is neither.
+# Its tables lie in one place: the host frees each piece of a deleted file by itself (seen: 32 ms for 16 pieces, 4 ms for 4).
+_MAKE = ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal,^resize_inode,sparse_super2", "-E")
+_TABLES = "num_backup_sb=0,packed_meta_blocks=1,lazy_itable_init=1,nodiscard"
+MOUNT_OPTIONS = "nosuid,nodev,discard,barrier=0,noinit_itable"
+"""Nothing of it is read after a crash, so no write waits for the host's disk; the file is zeros where nothing was written."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,11 @@ def make(size_bytes: int, folder: Path, uid: int) -> LoopDevice:
             raise OSError(errno.ENOSPC, f"{size_bytes} bytes are asked and {free} are free")
         file = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            _format(file, size_bytes, uid)
+            os.ftruncate(file, size_bytes)
+            with _formatting:
+                contents = _formatted(size_bytes, uid)
+            for offset, content in contents:
+                os.pwrite(file, content, offset)
             return _attach(file)
         finally:
             os.close(file)
@@ -70,42 +83,37 @@ def make(size_bytes: int, folder: Path, uid: int) -> LoopDevice:
         raise SandboxError(
             ErrorCode.host_disk_full if full else ErrorCode.start_failed,
             f"The sandbox's disk cannot be made in {folder}: {error.strerror}.",
-            "Free some space there, or ask for fewer disk_bytes."
-            if full
-            else "Ask for fewer disk_bytes: memory holds those.",
+            "Free some space there, or ask for fewer disk_bytes." if full else 'Take disk="memory".',
         ) from error
 
 
-def _format(file: int, size_bytes: int, uid: int) -> None:
-    """Write an empty ext4 into ``file``: made in memory, since mkfs waits for its disk (seen: 49 ms, by way of memory 4)."""
+@functools.lru_cache(maxsize=16)
+def _formatted(size_bytes: int, uid: int) -> tuple[tuple[int, bytes], ...]:
+    """What mkfs writes for an empty ext4, as (offset, content)."""
     memory = os.memfd_create("ext4", os.MFD_CLOEXEC)
     try:
         os.ftruncate(memory, size_bytes)
-        command = [*_MAKE, f"nodiscard,root_owner={uid}:{uid}", f"/proc/self/fd/{memory}"]
+        command = [*_MAKE, f"{_TABLES},root_owner={uid}:{uid}", f"/proc/self/fd/{memory}"]
         made = subprocess.run(command, pass_fds=(memory,), capture_output=True, text=True, check=False, timeout=60)
         if made.returncode:
             raise OSError(errno.EIO, f"{_MAKE[0]} said: {made.stderr.strip()[-300:]}")
-        os.ftruncate(file, size_bytes)
-        _copy_data(memory, file)
+        return tuple(_data(memory))
     finally:
         os.close(memory)
 
 
-def _copy_data(source: int, target: int) -> None:
-    """Copy what is not a hole (a few MiB, whatever the size)."""
+def _data(file: int) -> Iterator[tuple[int, bytes]]:
+    """What is not a hole."""
     end = 0
     while True:
         try:
-            start = os.lseek(source, end, os.SEEK_DATA)
+            start = os.lseek(file, end, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:  # nothing but a hole is left
                 return
             raise
-        end = os.lseek(source, start, os.SEEK_HOLE)
-        os.lseek(target, start, os.SEEK_SET)
-        at = start
-        while at < end:
-            at += os.sendfile(target, source, at, end - at)
+        end = os.lseek(file, start, os.SEEK_HOLE)
+        yield start, os.pread(file, end - start, start)
 
 
 def _attach(file: int) -> LoopDevice:
@@ -116,7 +124,7 @@ def _attach(file: int) -> LoopDevice:
             path = f"/dev/loop{fcntl.ioctl(control, _LOOP_CTL_GET_FREE)}"
             device = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                _configure(device, file)
+                fcntl.ioctl(device, _LOOP_CONFIGURE, _CONFIG.pack(file, 0, _AUTOCLEAR))
             except OSError as error:
                 os.close(device)
                 if error.errno != errno.EBUSY:
@@ -126,12 +134,3 @@ def _attach(file: int) -> LoopDevice:
     finally:
         os.close(control)
     raise OSError(errno.EBUSY, "no loop device is free")
-
-
-def _configure(device: int, file: int) -> None:
-    try:
-        fcntl.ioctl(device, _LOOP_CONFIGURE, _CONFIG.pack(file, 0, _AUTOCLEAR | _DIRECT_IO))
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        fcntl.ioctl(device, _LOOP_CONFIGURE, _CONFIG.pack(file, 0, _AUTOCLEAR))  # a file system without direct I/O

@@ -126,7 +126,7 @@ print(json.dumps({"status": status, "through": through.decode()}))
 """
 
 ROOT = f"""{_ATTEMPT}
-for folder in ("/", "/etc", "/usr/bin", "/var/tmp", "/run", "/run/gamebox", "/dev", "/.gamebox", "/sys/fs/cgroup", "/root"):
+for folder in ("/", "/etc", "/usr/bin", "/var/lib", "/run", "/run/gamebox", "/dev", "/.gamebox", "/sys/fs/cgroup", "/root"):
     attempt(folder, lambda: open(folder + "/gamebox-probe", "w"))
 {_PRINT}"""
 

@@ -241,7 +241,7 @@ INSIDE: dict[str, Callable[[DockerEnvironment], Seen]] = {
     "kill everything": _kill_everything,
 }
 ALONE: dict[str, Callable[[str | None], Seen]] = {
-    "disk beyond memory": _large_disk,
+    "disk": _large_disk,
     "removed with its orchestrator": _orchestrator_death,
 }
 PROMISES = (*INSIDE, *ALONE)

@@ -15,7 +15,7 @@ _FOREIGN_BYTES = 64 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """``capabilities=None`` are the engine's default ones; ``file_roots=None`` the workspace, the home and /tmp.
+    """``capabilities=None`` are the engine's default ones; ``file_roots=None`` the workspace, the home, /tmp and /var/tmp.
 
     ``gid=None`` is the uid. ``any_user`` says whether the host's program may run commands as another user of the image.
     ``gives`` is one sentence for the model, ``warning`` one for the person who chose it ("" where there is
@@ -49,7 +49,7 @@ DEFAULT = Profile(
     home="/home/agent",
     read_only_root=True,
     capabilities=GUEST_CAPABILITIES,
-    gives="You are uid 1000 without any privilege; only /workspace, /home/agent and /tmp are writable.",
+    gives="You are uid 1000 without any privilege; only /workspace, /home/agent, /tmp and /var/tmp are writable.",
 )
 ROOT_ON_REQUEST = dataclasses.replace(
     DEFAULT,
@@ -58,7 +58,8 @@ ROOT_ON_REQUEST = dataclasses.replace(
     capabilities=None,
     any_user=True,
     gives=(
-        "You are uid 1000 without any privilege, and sudo does not work; you may write below /workspace, /home/agent and /tmp. "
+        "You are uid 1000 without any privilege, and sudo does not work; you may write below /workspace, /home/agent, /tmp and "
+        "/var/tmp. "
         "The program that runs this sandbox can change the rest of the system as root."
     ),
 )

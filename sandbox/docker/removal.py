@@ -50,6 +50,7 @@ def remove(name: str, *, container_id: str = "", may_appear: bool = False, has_v
                 connect(GONE_SECONDS).api.unpause(target)
             time.sleep(0.005)  # its removal is under way
         else:
+            has_volumes = False  # they went with it
             break
     else:
         log.warning("could not remove sandbox %s within %d s", name, GONE_SECONDS)

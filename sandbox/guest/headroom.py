@@ -16,6 +16,14 @@ NEARLY_FULL = 0.9
 WELL_AGAIN = 0.85
 
 
+def _is_in_memory(path: str) -> bool:
+    """Whether no block device is behind it: in a sandbox such a place is a tmpfs."""
+    try:
+        return os.major(os.stat(path).st_dev) == 0
+    except OSError:
+        return False
+
+
 class Headroom:
     """Lives in the reactor's thread."""
 
@@ -49,7 +57,7 @@ class Headroom:
         if used > memory * WELL_AGAIN:
             used = cgroup.memory_needed() or 0
         if self._crossed("memory", used, memory):
-            files = sum(size - free for _, free, size in self.places())
+            files = sum(size - free for path, free, size in self.places() if _is_in_memory(path))
             found.append({"code": "memory_nearly_full", "used": used, "limit": memory, "files": min(files, used)})
         count = cgroup.processes() or 0
         if self._crossed("processes", count, limits["pids"]):

@@ -1,4 +1,4 @@
-"""Making the workspace and the home the user's own, where the engine does not."""
+"""Making the workspace and the home the user's own and /tmp everybody's, where the engine does not."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .context import Place
 
 LOST_AND_FOUND = b"lost+found"
+TMP = b"/tmp"
 
 
 def settle(disk: dict[str, Any], place: Place) -> None:
@@ -25,6 +26,9 @@ def settle(disk: dict[str, Any], place: Place) -> None:
         with kernel.ActingOnFiles(place.uid, place.gid, True):  # who owns the folder that it is in
             for folder in (place.workspace, place.home):
                 _remove_empty(os.path.join(folder, LOST_AND_FOUND))
+    if disk.get("kind") in ("volume", "ext4") and os.path.ismount(TMP):  # made by root, as this process is
+        _remove_empty(os.path.join(TMP, LOST_AND_FOUND))
+        os.chmod(TMP, 0o1777)  # noqa: S103  (as every /tmp)
     if place.uid == 0:
         os.makedirs(place.home, 0o700, exist_ok=True)
 

@@ -119,7 +119,7 @@ def test_what_is_no_file_is_skipped_and_told(env: GuestEnvironment, folder: str,
 def test_a_write_cannot_follow_a_link_out(env: GuestEnvironment, folder: str, tmp_path: Path) -> None:
     (tmp_path / "tree/d").mkdir(parents=True)
     (tmp_path / "tree/d/f").write_text("x")
-    done(env.run("mkdir t; ln -s /var/tmp t/d; ln -s /var/tmp/f t/f", cwd=folder))
+    done(env.run("mkdir t; ln -s /srv t/d; ln -s /srv/f t/f", cwd=folder))
     failure = env.upload(tmp_path / "tree", f"{folder}/t")
     assert not failure.ok
     assert failure.code in ("path_outside_roots", "not_a_directory", "unsafe_archive")

@@ -23,7 +23,7 @@ from .own_engine import IMAGE, OwnEngine
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(60)]
 
-SMALL = Limits(memory_bytes=128 << 20)
+SMALL = Limits(memory_bytes=128 << 20, disk="memory")
 ON_DISK = Limits(memory_bytes=128 << 20, disk_bytes=160 << 20)
 
 

@@ -38,7 +38,7 @@ def test_the_promises_of_this_engine(capsys: pytest.CaptureFixture[str]) -> None
     assert said["engine"]["api_version"]
     assert all(finding["how"] for finding in said["promises"])
     assert all(finding["hint"] for finding in said["promises"] if finding["state"] != "enforced")
-    assert states["disk beyond memory"] == ("partly" if loop.problem() else "enforced")
+    assert states["disk"] == ("partly" if loop.problem() else "enforced")
 
 
 def test_another_runtime(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_a_disk_that_is_only_watched(
     monkeypatch.setenv("PATH", str(tmp_path))  # no mkfs.ext4
     code, out = doctor(capsys)
     assert code == 1
-    assert "partly    disk beyond memory: soft" in out
+    assert "partly    disk: soft" in out
     assert "          hint: As root beside the engine" in out
 
 

@@ -21,7 +21,7 @@ from .own_engine import IMAGE, OwnEngine, need_loop_devices, running
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(120)]
 
 MIB = 1 << 20
-SMALL = Limits(memory_bytes=128 * MIB)
+SMALL = Limits(memory_bytes=128 * MIB, disk="memory")
 ON_DISK = Limits(memory_bytes=128 * MIB, disk_bytes=160 * MIB)
 
 

@@ -234,8 +234,7 @@ def test_the_guest_ends_it_when_nobody_comes() -> None:
     assert eventually(lambda: gone(ident), 12.0)
     print(f"seconds: {time.monotonic() - ended:.2f} of 3")
     assert time.monotonic() - ended > 2.0
-    known = {v["Name"] for v in docker_here().api.volumes()["Volumes"] or []}
-    assert not known & set(volumes)
+    assert eventually(lambda: not {v["Name"] for v in docker_here().api.volumes()["Volumes"] or []} & set(volumes))
     with pytest.raises(SandboxError) as missing:
         DockerEnvironment.attach(ident)
     assert missing.value.code is ErrorCode.sandbox_not_found

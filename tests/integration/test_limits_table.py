@@ -20,9 +20,9 @@ pytestmark = pytest.mark.engine
 
 MIB = 1 << 20
 LIMITS = Limits(
-    memory_bytes=512 * MIB, cpus=2.0, pids=96, open_files=300, file_bytes=20 * MIB, spill_bytes=4 * MIB, read_bytes=64 << 10,
-    write_bytes=1 * MIB, transfer_bytes=8 * MIB, timeout_seconds=20.0, max_timeout_seconds=60.0, cpu_seconds_per_command=30.0,
-    background_commands=3, sessions=3, concurrent_actions=4, lifetime_seconds=3600.0,
+    memory_bytes=512 * MIB, disk="memory", cpus=2.0, pids=96, open_files=300, file_bytes=20 * MIB, spill_bytes=4 * MIB,
+    read_bytes=64 << 10, write_bytes=1 * MIB, transfer_bytes=8 * MIB, timeout_seconds=20.0, max_timeout_seconds=60.0,
+    cpu_seconds_per_command=30.0, background_commands=3, sessions=3, concurrent_actions=4, lifetime_seconds=3600.0,
 )  # fmt: skip
 SPIN = "while :; do :; done"
 
@@ -178,7 +178,7 @@ def test_file_size(small: DockerEnvironment, command: str) -> None:
 
 def test_disk_and_memory_are_told_before_they_are_full(small: DockerEnvironment) -> None:
     size = LIMITS.workspace_bytes // MIB
-    fill = f"for i in $(seq {size * 95 // 100 // 16}); do head -c 16M /dev/zero > full$i || exit; done"
+    fill = f"for i in $(seq {size * 95 // 100 // 4}); do head -c 4M /dev/zero > full$i || exit; done"
     answer = small.run(fill, timeout_seconds=30)
     assert "/workspace is nearly full" in said(answer, "disk_nearly_full").message
     assert small.run("true").notices == ()  # told once
@@ -188,7 +188,7 @@ def test_disk_and_memory_are_told_before_they_are_full(small: DockerEnvironment)
     left = small.describe()["left"]
     assert "/workspace: " in left
     hog = small.run(
-        "python3 -c 'import time; x = bytearray(290 << 20); print(1, flush=True); time.sleep(60)'", wait_seconds=2
+        "python3 -c 'import time; x = bytearray(370 << 20); print(1, flush=True); time.sleep(60)'", wait_seconds=2
     )
     seen = [hog, small.run("true", session=None)]
     pressed = [n for answer in seen for n in answer.notices if n.code == "memory_nearly_full"]

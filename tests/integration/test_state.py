@@ -17,7 +17,7 @@ from tests.contract.checks import codes_of, done, refused
 
 pytestmark = pytest.mark.engine
 MIB = 1 << 20
-PLACES = {"memory": Limits(), "disk": Limits(memory_bytes=512 * MIB, disk_bytes=1024 * MIB)}
+PLACES = {"memory": Limits(disk="memory"), "disk": Limits(memory_bytes=512 * MIB)}
 # Everything about every path below both roots, as a person would compare it.
 LOOK = (
     "cd / && for top in workspace home/agent; do find $top -printf '%p %y %m %T@ %l %n\\n' | grep -v ' d .* [0-9]*$' | sort;"

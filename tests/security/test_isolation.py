@@ -184,8 +184,8 @@ def test_only_the_writable_places_are_writable(default: DockerEnvironment) -> No
     """Threat: a command changes the system, the guest's own code, or the spilled output of other commands."""
     env = default
     search = "find / -xdev -writable -not -type l 2>/dev/null | sort | head -20"
-    assert env.run(search, timeout_seconds=60).unwrap().output.split() == ["/home/agent", "/tmp", "/workspace"]
-    places = "/ /usr /etc /dev /run /run/gamebox /.gamebox /var/tmp"
+    assert env.run(search, timeout_seconds=60).unwrap().output.split() == ["/home/agent", "/tmp", "/var/tmp", "/workspace"]
+    places = "/ /usr /etc /dev /run /run/gamebox /.gamebox /var/lib"
     touched = env.run(f"for d in {places}; do touch $d/probe 2>/dev/null && echo WROTE $d; done; true")
     assert touched.unwrap().output == ""
     mounted = env.run("awk '$4 ~ /(^|,)rw(,|$)/ {print $2}' /proc/mounts").unwrap().output.split()
@@ -193,6 +193,7 @@ def test_only_the_writable_places_are_writable(default: DockerEnvironment) -> No
         "/workspace",
         "/home/agent",
         "/tmp",
+        "/var/tmp",
         "/run/gamebox",
     }
     spilled = env.run("seq 100000", keep_output_bytes=100).unwrap().spill_path

@@ -24,7 +24,7 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def tight() -> Iterator[DockerEnvironment]:
     """A small sandbox that every test here leaves in use by the next."""
-    limits = Limits(memory_bytes=160 * MIB, pids=128, cpus=1.0, spill_bytes=8 * MIB)
+    limits = Limits(memory_bytes=160 * MIB, disk="memory", pids=128, cpus=1.0, spill_bytes=8 * MIB)
     with DockerEnvironment(limits=limits) as env:
         yield env
 

@@ -11,7 +11,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.limits import MIB, WRITABLE_SHARE_OF_MEMORY, Limits
+from sandbox.limits import GIB, MIB, WRITABLE_SHARE_OF_MEMORY, Limits
 
 FIELDS = [f.name for f in dataclasses.fields(Limits) if f.name != "disk"]
 FRACTIONS = (
@@ -66,7 +66,7 @@ def test_a_guest_needs_room() -> None:
 
 
 def test_places_fit_into_memory() -> None:
-    error = refused(memory_bytes=512 * MIB, tmp_bytes=200 * MIB)
+    error = refused(memory_bytes=512 * MIB, disk="memory", tmp_bytes=200 * MIB)
     assert "tmp_bytes=209715200" in error.message
     assert "three quarters of memory_bytes (536870912)" in error.message
     refused(memory_bytes=512 * MIB, tmp_bytes=500 * MIB)
@@ -75,33 +75,42 @@ def test_places_fit_into_memory() -> None:
 
 @given(
     memory=st.integers(32 * MIB, 1 << 40),
+    kind=st.sampled_from(["auto", "hard", "memory"]),
     disk=st.none() | st.integers(1, 1 << 40),
     tmp=st.none() | st.integers(1, 1 << 32),
     spill=st.integers(1, 1 << 40),
 )
-def test_all_places_together_never_take_more_than_their_share(
-    memory: int, disk: int | None, tmp: int | None, spill: int
+def test_all_places_in_memory_together_never_take_more_than_their_share(
+    memory: int, kind: Any, disk: int | None, tmp: int | None, spill: int
 ) -> None:
     try:
-        limits = Limits(memory_bytes=memory, disk_bytes=disk, tmp_bytes=tmp, spill_bytes=spill)
+        limits = Limits(memory_bytes=memory, disk=kind, disk_bytes=disk, tmp_bytes=tmp, spill_bytes=spill)
     except SandboxError:
         reject()
-    places = [
-        limits.workspace_bytes, limits.home_bytes, limits.tmp_place_bytes, limits.shm_place_bytes, limits.spill_place_bytes,
-    ]  # fmt: skip
-    assert limits.writable_bytes == sum(places)
-    in_memory = places if limits.disk_in_memory else places[2:]
+    files = [limits.workspace_bytes, limits.home_bytes]
+    always = [limits.var_tmp_place_bytes, limits.shm_place_bytes, limits.spill_place_bytes]
+    in_memory = [*always, *(files if kind == "memory" else []), *([limits.tmp_place_bytes] if limits.tmp_in_memory else [])]
+    assert limits.bytes_in_memory == sum(in_memory)
     assert sum(in_memory) <= memory * WRITABLE_SHARE_OF_MEMORY
-    assert limits.disk_in_memory or disk is not None
-    assert min(places) >= 0
-    assert limits.workspace_bytes + limits.home_bytes == (disk or memory // 2)
+    assert min(files + always) >= 0
+    assert sum(files) == limits.files_bytes
 
 
 @given(memory=st.integers(32 * MIB, 1 << 42))
 def test_the_defaults_fit_any_memory(memory: int) -> None:
-    limits = Limits(memory_bytes=memory)
+    limits = Limits(memory_bytes=memory, disk="memory")
     assert limits.tmp_place_bytes == min(256 * MIB, memory // 8)
     assert limits.shm_place_bytes == min(64 * MIB, memory // 16)
+    assert limits.files_bytes == memory * 7 // 16
+
+
+def test_files_take_no_memory_unless_that_is_asked_for() -> None:
+    """UX 4: half of the memory limit went to files, and pip ran out of room in a home of 256 MiB."""
+    limits = Limits()
+    assert (limits.workspace_bytes, limits.home_bytes, limits.tmp_place_bytes) == (8 * GIB, 8 * GIB, 8 * GIB)
+    assert limits.bytes_in_memory <= limits.memory_bytes // 8 + MIB * 2
+    assert not limits.tmp_in_memory
+    assert Limits(tmp_bytes=100 * MIB).tmp_in_memory
 
 
 def test_they_cannot_be_changed() -> None:
@@ -110,10 +119,10 @@ def test_they_cannot_be_changed() -> None:
 
 
 def test_the_share_of_the_places_to_the_byte() -> None:
-    # three quarters of 512 MiB, less /tmp (an eighth), /dev/shm and the spill place (a sixteenth each)
-    assert Limits(memory_bytes=512 * MIB, disk_bytes=256 * MIB).writable_bytes == 384 * MIB
-    assert Limits(memory_bytes=512 * MIB, disk_bytes=256 * MIB).disk_in_memory
-    assert not Limits(memory_bytes=512 * MIB, disk_bytes=256 * MIB + 1).disk_in_memory
+    # three quarters of 512 MiB, less /tmp (an eighth), /var/tmp, /dev/shm and the spill place (a sixteenth each)
+    limits = Limits(memory_bytes=512 * MIB, disk="memory", disk_bytes=224 * MIB)
+    assert limits.bytes_in_memory == 384 * MIB
+    assert "disk_bytes" in refused(memory_bytes=512 * MIB, disk="memory", disk_bytes=224 * MIB + 1).message
 
 
 @pytest.mark.parametrize("value", ["soft", "", None, True, 1])
