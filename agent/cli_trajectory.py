@@ -99,13 +99,14 @@ def replay(
 
 def _sandbox(repo: Path | None, scratch: Path, image: str, memory: str, cpus: float, local: bool) -> Any:
     from .commands import opener
+    from .options import workspace_bytes
     from .repo.snapshot import take
 
     if repo is None:
         folder = scratch / "empty"
         folder.mkdir()
     else:
-        folder = take(repo.absolute(), scratch / "before").copy
+        folder = take(repo.absolute(), scratch / "before", None if local else workspace_bytes(memory)).copy
     return opener(image, memory=memory, cpus=cpus, local=local)(folder)
 
 

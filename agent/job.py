@@ -34,6 +34,8 @@ from .steering import Ending
 from .terminal_approvals import ask_on, ask_user_on, laid_over
 from .typed import listening
 
+MOST_PROBLEMS = 10
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -45,7 +47,8 @@ class Job:
     ``approve`` (never, risky, always) is what is asked about on the terminal before it is carried out, by delegated agents too.
     The run ends as ``finished`` only where ``ending`` holds; ``inbox`` is what the user says meanwhile; ``mcp_urls`` are addresses
     of MCP servers that the user has named.
-    With ``record_changes`` a record of the run holds what each action has made of the files.
+    With ``record_changes`` a record of the run holds what each action has made of the files. ``workspace_bytes`` is the room of the
+    sandbox's workspace; a repository that takes more is refused before it is copied.
     """
 
     task: str
@@ -65,6 +68,7 @@ class Job:
     inbox: Inbox = field(default_factory=Inbox)
     mcp_urls: tuple[str, ...] = ()
     record_changes: bool = False
+    workspace_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +128,7 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
     Raises SandboxError for what is wrong before the run begins (no repository, no engine, no image).
     """
     with terminated_like_interrupted(), scratch_folder() as scratch:
-        snapshot = taken(job.repo, scratch, scratch / "before", screen)
+        snapshot = taken(job.repo, scratch, scratch / "before", screen, job.workspace_bytes)
         environment = job.open_environment(snapshot.copy)
         try:
             environment.start()
@@ -148,14 +152,18 @@ def tell_words(words: Words, screen: Screen) -> None:
         screen.line(f"not told: {problem}", "yellow")
 
 
-def taken(repo: Path | None, scratch: Path, before: Path, screen: Screen) -> Snapshot:
-    """The files that go into the sandbox, copied to ``before``; none where there is no repository."""
+def taken(repo: Path | None, scratch: Path, before: Path, screen: Screen, most_bytes: int | None = None) -> Snapshot:
+    """Copy the files that go into the sandbox to ``before``; none without a repository. ``most_bytes`` is the sandbox's room."""
     if repo is None:
         (scratch / "empty").mkdir()
         return take(scratch / "empty", before)
-    snapshot = take(repo.absolute(), before)
-    for path in snapshot.left_out:
-        screen.line(f"left out: {path} is a link that leads out of the repository", "yellow")
+    snapshot = take(repo.absolute(), before, most_bytes)
+    left_out = [f"left out: {path} is a link that leads out of the repository, or into .git" for path in snapshot.left_out]
+    problems = [*left_out, *snapshot.problems]
+    for problem in problems[:MOST_PROBLEMS]:
+        screen.line(problem, "yellow")
+    if len(problems) > MOST_PROBLEMS:
+        screen.line(f"and {len(problems) - MOST_PROBLEMS} more that were left out", "yellow")
     screen.line(f"into the sandbox: {files(snapshot.files)} of {repo}", "dim")
     return snapshot
 

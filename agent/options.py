@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from sandbox.cli import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, Kept, bad_input, sandbox_of
+from sandbox.cli import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, Kept, bad_input, sandbox_of, size_of
 from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.limits import Limits
 from sandbox.names import is_agent_name
 
 from .budget import Budget
@@ -149,7 +150,7 @@ class AgentOptions:
             open_environment=self.opener(kept, spec.image, servers), spec=spec, hub=hub, inputs=inputs,
             language=None if self.language is None else language_of(self.language, {}), apply=self.apply,
             agents_md=self.agents_md, approve=self.approve, mcp_urls=servers.urls, record_changes=self.record_changes,
-            ending=ending,
+            ending=ending, workspace_bytes=None if self.local else workspace_bytes(self.memory),
         )  # fmt: skip
 
     def found(self) -> tuple[Hub, AgentSpec]:
@@ -210,6 +211,11 @@ def _as_words(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [f"{flag} (commands run on this host, without isolation)" if name == "local" else flag]
     return [f"{flag} {shlex.quote(str(each))}" for each in (value if isinstance(value, list) else [value])]
+
+
+def workspace_bytes(memory: str) -> int:
+    """The room of the workspace of a sandbox with this much memory, as in 2g. Raises SandboxError ``invalid_limits``."""
+    return Limits(memory_bytes=size_of(memory)).workspace_bytes
 
 
 def check_language(name: str | None) -> None:

@@ -47,7 +47,7 @@ def carry_out_recorded(options: AgentOptions, log: EventLog, screen: Screen) -> 
         began = ev.RunBegan(task=job.task, agent=job.spec.name, options=options.to_data())
         writer.append(began)
         try:
-            snapshot = taken(options.repo, scratch, _place(log, writer, options, scratch), screen)
+            snapshot = taken(options.repo, scratch, _place(log, writer, options, scratch), screen, job.workspace_bytes)
             return _in_sandbox(options, job, writer, screen, snapshot, scratch, None)
         except BaseException as error:
             if not _has_end(log, writer.run):
@@ -72,7 +72,7 @@ def resume_recorded(
             _refuse_second_sandbox(known, options)
             shutil.rmtree(before, ignore_errors=True)
             job = options.job(None if options.local else sandbox_name(run), replies=replies)
-            snapshot = taken(options.repo, scratch, _place(log, writer, options, scratch), screen)
+            snapshot = taken(options.repo, scratch, _place(log, writer, options, scratch), screen, job.workspace_bytes)
         else:
             job = options.job(sandbox_name(run), attached=True, replies=replies)
             snapshot = _found_again(options.repo, before, known)

@@ -55,7 +55,7 @@ def run(options: Options) -> int:
         parts = Parts(
             open_environment=options.open_environment, make_agent=options.make_agent, make_brain=options.make_brain,
             budget=options.budget, agent=options.agent, model=options.model or "", identities=identities, log=log,
-            approve=options.approve,
+            approve=options.approve, workspace_bytes=options.workspace_bytes,
         )  # fmt: skip
         batch = Batch(
             tasks=tasks, out=options.out, parts=parts, workers=options.workers, retry=options.retry,

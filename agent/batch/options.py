@@ -18,7 +18,7 @@ from agent.loop import Agent
 from agent.mcp_options import Servers, with_servers
 from agent.model.brain import Brain
 from agent.model.scripted import ScriptedModel
-from agent.options import check_language
+from agent.options import check_language, workspace_bytes
 from agent.skills import teach
 from agent.terminal_approvals import laid_over
 from sandbox.cli import DEFAULT_IMAGE, bad_input, sandbox_of
@@ -130,6 +130,10 @@ class Options:
         if self.local:
             return "none, on this host"
         return task.image or self.image or (self.spec and self.spec.image) or DEFAULT_IMAGE
+
+    def workspace_bytes(self, task: BatchTask) -> int | None:
+        """The room of the workspace of a task's sandbox; None on this host. Raises SandboxError for a size that is not one."""
+        return None if self.local else workspace_bytes(task.memory or self.memory)
 
     def make_brain(self, task: BatchTask) -> Brain:
         """The brain of one task. Raises SandboxError."""

@@ -7,12 +7,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 from agent.hub import AgentSpec
+from agent.repo.beneath import Folder
 from agent.repo.ignoring import Rules
-from agent.repo.snapshot import state_of, states_under
+from agent.repo.snapshot import check_room, state_in, states_under
 from sandbox.envelope import jsonable
+from sandbox.errors import SandboxError
 
 from .tasks import BatchTask, wrong
 
@@ -68,10 +71,13 @@ def _folder(folder: Path) -> str:
 
 
 def _repository(repo: Path) -> str:
-    """Of what would be copied into the sandbox; of a folder that is not there its name: the task itself will say so."""
+    """Of what would be copied into the sandbox; of a folder that cannot be copied its name: the task itself will say so."""
     try:
-        states = {path: state_of(repo / path) for path in Rules(repo).files()}
-    except OSError:
+        rules = Rules(repo)
+        check_room(repo, rules.found(), Path(gettempdir()))
+        with Folder(repo) as held:
+            states = {path: state_in(held, path) for path in rules.files()}
+    except (OSError, SandboxError):
         return digest(str(repo))
     return digest({path: None if state is None else asdict(state) for path, state in states.items()})
 

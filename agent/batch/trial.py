@@ -59,6 +59,7 @@ class Parts:
     identities: Mapping[str, dict[str, str]] = field(default_factory=dict)
     log: EventLog | None = None
     approve: str = "never"
+    workspace_bytes: Callable[[BatchTask], int | None] = lambda _: None
 
 
 class Trial:
@@ -107,7 +108,7 @@ class Trial:
 
     def _attempt(self, fields: dict[str, Any]) -> Verdict:
         with scratch_folder() as scratch:
-            snapshot = None if self.task.repo is None else take(self.task.repo.absolute(), scratch / "before")
+            snapshot = self._snapshot(scratch / "before")
             with self._sandbox(snapshot, scratch, "agent") as sandbox:
                 run = self._run(sandbox)
                 fields.update(of_run(run))
@@ -120,6 +121,14 @@ class Trial:
                 if snapshot is not None:
                     self._keep_diff(sandbox, snapshot, scratch / "after")
                 return verdict_of(self.task, sandbox, partial(self._sandbox, snapshot, scratch, "verifier"))
+
+    def _snapshot(self, copy: Path) -> Snapshot | None:
+        if self.task.repo is None:
+            return None
+        snapshot = take(self.task.repo.absolute(), copy, self.parts.workspace_bytes(self.task))
+        for problem in snapshot.problems:
+            self._say(problem)
+        return snapshot
 
     @contextmanager
     def _sandbox(self, snapshot: Snapshot | None, scratch: Path, name: str) -> Iterator[Environment]:

@@ -4,120 +4,194 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from sandbox.errors import ErrorCode, SandboxError
 
+from .beneath import Folder, UnsafePathError, leads_into_git, split
 from .changes import Change
-from .snapshot import Snapshot, state_of, stays_inside
+from .snapshot import Snapshot, state_in, stays_inside
 
 log = logging.getLogger(__name__)
 
 
 def apply(snapshot: Snapshot, folder: Path, changes: Sequence[Change]) -> None:
-    """Make ``repo`` on the host what it became in ``folder``. Everything is checked first, then written.
+    """Make ``snapshot.repo`` on the host what it became in ``folder``. Everything is checked first, then written.
 
-    Raises SandboxError ``apply_refused``, with nothing changed, for paths in .git, links and folders that lead out,
-    and files that changed on the host since the copy; also when writing fails, after putting back what was there.
+    Raises SandboxError ``apply_refused``, with nothing changed, for what leads out of the repository, through a link or into .git,
+    for what git would take for a repository, and for files that changed on the host since the copy; also when writing fails, after
+    putting back what was there.
     """
-    problems = [f"{c.path!r} {why}" for c in changes if (why := _refusal(snapshot, folder, c))]
-    if problems:
-        shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
-        raise SandboxError(
-            ErrorCode.apply_refused,
-            f"Nothing was written back: {shown}.",
-            "Apply the diff by hand, or run the agent again on the present state of the repository.",
-        )
-    with tempfile.TemporaryDirectory(prefix="gamebox-undo-") as kept:
-        done: list[Change] = []
-        try:
-            for change in sorted(changes, key=lambda c: (c.after is not None, c.path)):
-                _keep(snapshot.repo / change.path, Path(kept) / str(len(done)))
-                done.append(change)
-                _write(snapshot.repo, change, folder / change.path)
-        except BaseException as error:
-            _undo(snapshot.repo, done, Path(kept))
-            if not isinstance(error, OSError):
-                raise
-            raise SandboxError(
-                ErrorCode.apply_refused, f"Nothing was written back: {error}.", "Mend that, or apply the diff by hand."
-            ) from error
-
-
-def _refusal(snapshot: Snapshot, folder: Path, change: Change) -> str | None:
-    """Why this change may not be written, or None."""
-    parts = change.path.split("/")
-    if change.path.startswith("/") or ".." in parts or "" in parts:
-        return "is no path inside the repository"
-    # Names that some file systems take for .git as well.
-    if any(p.rstrip(". ").casefold() in {".git", "git~1"} for p in parts):
-        return "is in .git"
-    target = snapshot.repo / change.path
-    if not target.parent.resolve().is_relative_to(snapshot.repo.resolve()):
-        return "leads out of the repository through a link"
-    if change.after is not None and change.after.link and not stays_inside(change.path, change.after.digest):
-        return f"is a link to {change.after.digest!r}, which leads out of the repository"
-    if change.before is None and os.path.lexists(target):
-        return "has appeared on the host since the copy"
-    if change.before is not None and state_of(target) != change.before:
-        return "was changed on the host since the copy"
-    if change.after is not None and state_of(folder / change.path) != change.after:
-        return "could not be fetched from the sandbox"
-    return None
-
-
-def _write(repo: Path, change: Change, source: Path) -> None:
-    target = repo / change.path
-    if change.after is None:
-        target.unlink()
-        _remove_empty(target.parent, repo)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".gamebox-{secrets.token_hex(8)}")
     try:
-        if change.after.link:
-            temporary.symlink_to(change.after.digest)
-        else:
-            shutil.copyfile(source, temporary, follow_symlinks=False)
-            mode = target.stat().st_mode & 0o777 if target.is_file() and not target.is_symlink() else 0o644
-            # whoever may read may execute, as git does it
-            temporary.chmod(mode | (mode & 0o444) >> 2 if change.after.executable else mode & ~0o111)
-        temporary.replace(target)
+        with Folder(snapshot.repo) as repo, Folder(folder) as after, tempfile.TemporaryDirectory(prefix="gamebox-undo-") as kept:
+            checks = _Checks(snapshot, repo, after, changes)
+            problems = [f"{c.path!r:.300} {why}" for c in changes if (why := checks.refusal(c))]
+            if problems:
+                shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+                raise SandboxError(
+                    ErrorCode.apply_refused,
+                    f"Nothing was written back: {shown}.",
+                    "Apply the diff by hand, or run the agent again on the present state of the repository.",
+                )
+            _write_all(repo, after, changes, Path(kept))
+    except OSError as error:
+        raise SandboxError(
+            ErrorCode.apply_refused, f"Nothing was written back: {error}.", "Correct that, or apply the diff by hand."
+        ) from error
+
+
+class _Checks:
+    """What may not be written, by what is on the host now and what all ``changes`` together would make of it."""
+
+    def __init__(self, snapshot: Snapshot, repo: Folder, after: Folder, changes: Sequence[Change]) -> None:
+        self._snapshot, self._repo, self._after = snapshot, repo, after
+        self._real = os.path.realpath(snapshot.repo)
+        self._deleted = {change.path for change in changes if change.after is None}
+        self._added: dict[str, set[str]] = {}
+        for change in changes:
+            parts = change.path.split("/") if change.after is not None else []
+            for end in range(len(parts)):
+                self._added.setdefault("/".join(parts[:end]), set()).add(parts[end])
+        self._git_folders: dict[str, bool] = {}
+        self._plain_folders = {""}
+
+    def refusal(self, change: Change) -> str | None:
+        """Why this change may not be written, or None."""
+        try:
+            parts = split(change.path)
+        except UnsafePathError:
+            return "is not a path inside the repository"
+        if leads_into_git(change.path):
+            return "is in .git"
+        folders = ["/".join(parts[:end]) for end in range(len(parts))]
+        if (why := self._obstacle(folders)) is not None:
+            return why
+        if change.after is not None and (taken := next((f for f in folders if self._is_git_folder(f)), None)) is not None:
+            return f"would be in {taken or '.'!r:.300}, which git takes for a repository: it has HEAD, objects and refs"
+        if change.after is not None and change.after.link and (why := self._refused_link(change.path, change.after.digest)):
+            return f"is a link to {change.after.digest!r:.300}, which {why}"
+        return self._refused_state(change)
+
+    def _obstacle(self, folders: Sequence[str]) -> str | None:
+        """A link or file of the host on the way to a path, unless it goes as well."""
+        for folder in folders:
+            if folder in self._plain_folders:
+                continue
+            status = self._repo.status(folder)
+            if status is None or folder in self._deleted:
+                return None
+            if stat.S_ISLNK(status.st_mode):
+                return f"leads through the link {folder!r:.300} of the host"
+            if not stat.S_ISDIR(status.st_mode):
+                return f"needs the folder {folder!r:.300}, which is a file on the host"
+            self._plain_folders.add(folder)
+        return None
+
+    def _is_git_folder(self, folder: str) -> bool:
+        """Whether git would take ``folder`` for a repository once everything is written, and so obey its config."""
+        if folder not in self._git_folders:
+            names = {name.casefold() for name in (*self._repo.names(folder), *self._added.get(folder, ()))}
+            self._git_folders[folder] = "head" in names and ({"objects", "refs"} <= names or "commondir" in names)
+        return self._git_folders[folder]
+
+    def _refused_link(self, path: str, target: str) -> str | None:
+        if not stays_inside(path, target):
+            return "leads out of the repository"
+        # Through the links that are on the host, too: the text of a link does not tell where it leads.
+        real = os.path.realpath(os.path.join(self._real, os.path.dirname(path), target))  # noqa: PTH118, PTH120
+        if real != self._real and not real.startswith(self._real.rstrip("/") + "/"):
+            return "leads out of the repository through a link of the host"
+        if leads_into_git(target) or leads_into_git(real[len(self._real) :].lstrip("/")):
+            return "leads into .git"
+        return None
+
+    def _refused_state(self, change: Change) -> str | None:
+        there = self._repo.status(change.path)
+        if change.before is not None and state_in(self._repo, change.path) != change.before:
+            return "was changed on the host since the copy"
+        if change.before is None and there is not None:
+            if not stat.S_ISDIR(there.st_mode):
+                return "has appeared on the host since the copy"
+            left = next((path for path in _files_in(self._repo, change.path) if path not in self._deleted), None)
+            if left is not None:
+                return f"is to replace a folder of the host that still has files, {left!r:.300} for one"
+        if change.after is not None and state_in(self._after, change.path) != change.after:
+            return "could not be fetched from the sandbox"
+        return None
+
+
+def _files_in(repo: Folder, folder: str) -> list[str]:
+    """Everything below a folder that is not a folder."""
+    found: list[str] = []
+    waiting = [folder]
+    while waiting:
+        here = waiting.pop()
+        for name, status in repo.entries(here):
+            (waiting if stat.S_ISDIR(status.st_mode) else found).append(f"{here}/{name}")
+    return found
+
+
+def _write_all(repo: Folder, after: Folder, changes: Sequence[Change], kept: Path) -> None:
+    done: list[Change] = []
+    try:
+        # What is deleted first, so that a file may take the place of a folder and the other way round.
+        for change in sorted(changes, key=lambda c: (c.after is not None, c.path)):
+            _keep(repo, change.path, kept / str(len(done)))
+            done.append(change)
+            _write(repo, change, after)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        _undo(repo, done, kept)
         raise
 
 
-def _remove_empty(folder: Path, repo: Path) -> None:
-    """Folders that became empty go, as git sees it."""
-    while folder != repo:
-        try:
-            folder.rmdir()
-        except OSError:
-            return
-        folder = folder.parent
+def _write(repo: Folder, change: Change, after: Folder) -> None:
+    status = repo.status(change.path)
+    if change.after is None:
+        repo.unlink(change.path)
+        repo.remove_empty(change.path.rpartition("/")[0])
+        return
+    if status is not None and stat.S_ISDIR(status.st_mode):
+        repo.remove_folders(change.path)
+    if change.after.link:
+        repo.replace_with_link(change.path, change.after.digest)
+        return
+    mode = stat.S_IMODE(status.st_mode) & 0o777 if status is not None and stat.S_ISREG(status.st_mode) else 0o644
+    # Those who may read it may execute it, as git does it.
+    mode = mode | (mode & 0o444) >> 2 if change.after.executable else mode & ~0o111
+    with after.open(change.path) as source:
+        repo.replace(change.path, source, mode)
 
 
-def _keep(target: Path, kept: Path) -> None:
-    if os.path.lexists(target):
-        shutil.copy2(target, kept, follow_symlinks=False)
+def _keep(repo: Folder, path: str, kept: Path) -> None:
+    status = repo.status(path)
+    if status is None or stat.S_ISDIR(status.st_mode):
+        return
+    if stat.S_ISLNK(status.st_mode):
+        kept.symlink_to(repo.link(path))
+        return
+    with repo.open(path) as source, kept.open("xb") as file:
+        shutil.copyfileobj(source, file)
+    kept.chmod(stat.S_IMODE(status.st_mode))
+    os.utime(kept, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _undo(repo: Path, done: Sequence[Change], kept: Path) -> None:
+def _undo(repo: Folder, done: Sequence[Change], kept: Path) -> None:
     for number, change in reversed(list(enumerate(done))):
-        target, saved = repo / change.path, kept / str(number)
+        saved = kept / str(number)
         try:
-            if os.path.lexists(saved):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                if os.path.lexists(target):
-                    target.unlink()
-                shutil.copy2(saved, target, follow_symlinks=False)
-            elif os.path.lexists(target):
-                target.unlink()
-                _remove_empty(target.parent, repo)
+            there = repo.status(change.path)
+            if saved.is_symlink():
+                repo.replace_with_link(change.path, str(saved.readlink()))
+            elif saved.exists():
+                status = saved.stat()
+                with saved.open("rb") as source:
+                    repo.replace(change.path, source, stat.S_IMODE(status.st_mode), (status.st_atime_ns, status.st_mtime_ns))
+            elif there is not None and not stat.S_ISDIR(there.st_mode):
+                repo.unlink(change.path)
+                repo.remove_empty(change.path.rpartition("/")[0])
         except OSError:
-            log.exception("could not put back %s; what was there is in %s", target, saved)
+            log.exception("could not put back %s; what was there is in %s", change.path, saved)

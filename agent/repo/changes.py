@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sandbox.patches.git import EXECUTABLE, MAX_BINARY_BYTES, REGULAR, SYMLINK, Version, file_patch
 
+from .beneath import Folder
 from .snapshot import FileState, Snapshot, states_under
 
 
@@ -46,21 +47,19 @@ def diff_text(snapshot: Snapshot, folder: Path, found: Collection[Change]) -> st
 
     Of a file larger than MAX_BINARY_BYTES there is one line that says so, which ``git apply`` passes over.
     """
-    return "".join(
-        file_patch(
-            change.path,
-            _version(change.before, snapshot.copy / change.path),
-            _version(change.after, folder / change.path),
+    with Folder(snapshot.copy) as before, Folder(folder) as after:
+        return "".join(
+            file_patch(change.path, _version(change.before, before, change.path), _version(change.after, after, change.path))
+            for change in found
         )
-        for change in found
-    )
 
 
-def _version(state: FileState | None, path: Path) -> Version | None:
+def _version(state: FileState | None, folder: Folder, path: str) -> Version | None:
     if state is None:
         return None
     if state.link:
         return Version(SYMLINK, os.fsencode(state.digest))
-    size = path.stat().st_size
     mode = EXECUTABLE if state.executable else REGULAR
-    return Version(mode, size if size > MAX_BINARY_BYTES else path.read_bytes(), state.digest)
+    with folder.open(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        return Version(mode, size if size > MAX_BINARY_BYTES else file.read(), state.digest)

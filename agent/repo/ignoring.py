@@ -1,99 +1,213 @@
-"""Which files of a repository count: git's own answer where it is a git work tree, else its .gitignore files."""
+"""Which files of a repository count: those that git would take, found without git and without the repository's configuration."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from pathspec import GitIgnoreSpec
-
+from sandbox.errors import ErrorCode, SandboxError
 from sandbox.guest.leftovers import is_leftover
 
-_GIT_SECONDS = 60
+from .beneath import Folder, is_git_name
+from .git_folder import MOST_PATTERN_BYTES, WorkTree, find_root, read_work_tree, user_excludes
+from .index import Index
+from .patterns import Patterns, TooMuchWorkError, Work
+
+IGNORE_FILE = ".gitignore"
+# A real path has to fit into 4096 bytes on the host and in the sandbox.
+MOST_LEVELS = 256
+MOST_FILES = 200_000
+MOST_ENTRIES = 2_000_000
+MOST_PATTERNS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file or link that counts, with its size in bytes."""
+
+    path: str
+    size: int
+    is_link: bool
+
+
+@dataclass(slots=True)
+class _Asked:
+    ignored: bool
+    below: dict[str, _Asked] = field(default_factory=dict)
 
 
 class Rules:
-    """The files of ``repo`` and which new ones would be ignored. Paths are relative, with forward slashes."""
+    """The files of the folder ``repo``, and which new ones would be ignored. Paths are relative, with forward slashes.
+
+    Raises OSError, and SandboxError ``workspace_invalid`` for a folder that is too deep or has too many files or patterns.
+    """
 
     def __init__(self, repo: Path) -> None:
         self.repo = repo
-        listed = _git(repo, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
-        self._specs: dict[str, GitIgnoreSpec] = {}
-        self._by_git = listed is not None
-        self._files = sorted(set(_split(listed))) if listed is not None else sorted(self._walk(""))
+        self.problems: list[str] = []
+        # The patterns in force below a folder, by its parts from the root of the work tree; () has the user's own and info/exclude.
+        self._patterns: dict[tuple[str, ...], tuple[Patterns, ...]] = {}
+        self._depths: list[int] = []
+        self._count = self._seen = 0
+        self._work = Work()
+        self._prefix: tuple[str, ...] = ()
+        # Folders that ``ignored`` was asked about. It is a tree, so that a deep path takes no more than its length.
+        self._asked = _Asked(False)
+        with Folder(repo) as held:
+            try:
+                self._tree, self._prefix = self._located()
+                self._found = self._search(held)
+            except TooMuchWorkError:
+                raise self._refused("The patterns of its .gitignore files take too long to compare") from None
+
+    def found(self) -> list[Found]:
+        """Files and links that are tracked or not ignored, sorted by path."""
+        return list(self._found.values())
 
     def files(self) -> list[str]:
-        """Files and links that are tracked or not ignored."""
-        return [f for f in self._files if (self.repo / f).is_symlink() or (self.repo / f).is_file()]
+        """The paths of ``found``."""
+        return list(self._found)
 
     def ignored(self, paths: Iterable[str]) -> set[str]:
-        """Those of ``paths`` that are leftovers of tools or would be ignored."""
-        asked = list(paths)
-        found = {p for p in asked if is_leftover(p)}
-        rest = [p for p in asked if p not in found]
-        if not self._by_git:
-            return found | {p for p in rest if self._matches(p)}
-        answer = _git(self.repo, "check-ignore", "--stdin", "-z", text="\0".join(rest)) if rest else ""
-        return found | set(_split(answer or ""))
+        """Those of ``paths`` that are leftovers of tools, in a .git, or would be ignored.
 
-    def _walk(self, folder: str) -> Iterator[str]:
-        self._load(folder)
-        with os.scandir(self.repo / folder) as entries:
-            found = sorted(entries, key=lambda e: e.name)
-        for entry in found:
-            path = f"{folder}{entry.name}"
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if is_leftover(path) or self._matches(path + "/" if is_folder else path):
-                continue
-            if is_folder:
-                yield from self._walk(path + "/")
-            elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
-                yield path
+        Raises SandboxError ``workspace_invalid`` if that takes too long to tell.
+        """
+        try:
+            return {path for path in paths if is_leftover(path) or self._is_ignored(path)}
+        except TooMuchWorkError:
+            raise self._refused("The patterns of its .gitignore files take too long to compare") from None
 
-    def _load(self, folder: str) -> None:
-        file = self.repo / folder / ".gitignore"
-        if file.is_file():
-            self._specs[folder] = GitIgnoreSpec.from_lines(
-                file.read_text(encoding="utf-8", errors="replace").splitlines()
-            )
-
-    def _matches(self, path: str) -> bool:
-        """The deepest .gitignore that says anything decides; an ignored folder takes all that is in it along."""
-        parts = path.split("/")
-        for end in range(1, len(parts) + 1):
-            part = "/".join(parts[:end]) + ("/" if end < len(parts) else "")
-            verdict = None
-            for depth in range(end):
-                folder = "".join(f"{p}/" for p in parts[:depth])
-                spec = self._specs.get(folder)
-                said = spec.check_file(part[len(folder) :]).include if spec else None
-                verdict = said if said is not None else verdict
-            if verdict:
+    def _is_ignored(self, path: str) -> bool:
+        *folder, name = parts = path.split("/")
+        here = self._asked
+        for end, part in enumerate(folder, 1):
+            below = here.below.get(part)
+            if below is None:
+                below = here.below[part] = _Asked(is_git_name(part) or self._verdict(parts[:end], True))
+            if below.ignored:
                 return True
+            here = below
+        return is_git_name(name) or self._verdict(parts, False)
+
+    def _verdict(self, parts: Sequence[str], is_folder: bool) -> bool:
+        """Whether the last of ``parts`` is ignored; its folders are not considered. The deepest .gitignore that has a pattern for
+        it decides.
+        """
+        full = (*self._prefix, *parts)
+        for depth in self._depths:
+            for patterns in self._patterns.get(full[:depth], ()) if depth < len(full) else ():
+                verdict = patterns.verdict(full[depth:], is_folder, self._work)
+                if verdict is not None:
+                    return verdict
         return False
 
+    def _set(self, parts: tuple[str, ...], patterns: tuple[Patterns, ...]) -> None:
+        if patterns:
+            self._patterns[parts] = patterns
+            if len(parts) not in self._depths:
+                self._depths = sorted((*self._depths, len(parts)), reverse=True)
 
-def _split(text: str) -> list[str]:
-    return [p for p in text.split("\0") if p]
+    def _located(self) -> tuple[WorkTree | None, tuple[str, ...]]:
+        """The work tree that the repository is in, and its parts from there. A folder that the work tree ignores stands alone."""
+        root = find_root(self.repo)
+        users = self._with(user_excludes(), ())
+        self._set((), users)
+        if root is None:
+            return None, ()
+        tree = read_work_tree(root)
+        parts = Path(self.repo).resolve().relative_to(root).parts
+        if tree.problem:
+            self.problems.append(f"files that .gitignore names are left out even if git tracks them: {tree.problem}")
+        if tree.index.refused:
+            count = tree.index.refused
+            self.problems.append(f"not copied: {count} path{'s' if count > 1 else ''} of git's index that lead out or into .git")
+        self._set((), self._with(tree.exclude, users))
+        with Folder(root) as held:
+            for end in range(len(parts)):
+                self._load(held, "/".join(parts[:end]), parts[:end])
+                if self._verdict(parts[: end + 1], True):
+                    self._patterns.clear()
+                    self._set((), users)
+                    return None, ()
+        return tree, parts
 
+    def _with(self, data: bytes, others: tuple[Patterns, ...]) -> tuple[Patterns, ...]:
+        """The patterns in ``data`` before ``others``, which count only where these say nothing."""
+        patterns = Patterns.of_bytes(data)
+        self._count += len(patterns.patterns)
+        if self._count > MOST_PATTERNS:
+            raise self._refused(f"Its .gitignore files have more than {MOST_PATTERNS} patterns")
+        return (patterns, *others) if patterns.patterns else others
 
-def _git(repo: Path, *args: str, text: str | None = None) -> str | None:
-    """What git says, or None where there is no git or no work tree. File monitors of the repository are not started."""
-    command = ["git", "-c", "core.fsmonitor=false", "-C", str(repo), *args]
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-    try:
-        done = subprocess.run(
-            command,
-            input=None if text is None else os.fsencode(text),
-            stdin=subprocess.DEVNULL if text is None else None,
-            capture_output=True,
-            env=environment,
-            timeout=_GIT_SECONDS,
-            check=False,
+    def _load(self, held: Folder, folder: str, parts: tuple[str, ...]) -> None:
+        """Take up the .gitignore of a folder. A link or a pipe of that name is not one, as for git."""
+        path = f"{folder}/{IGNORE_FILE}" if folder else IGNORE_FILE
+        status = held.status(path)
+        if status is None or not stat.S_ISREG(status.st_mode):
+            return
+        data = held.read(path, MOST_PATTERN_BYTES)
+        if data is None:
+            self.problems.append(f"{path} is not used: it is larger than {MOST_PATTERN_BYTES >> 10} KiB or cannot be read")
+            return
+        self._set(parts, self._with(data, self._patterns.get(parts, ())))
+
+    def _search(self, held: Folder) -> dict[str, Found]:
+        tree, above = self._tree, "".join(f"{part}/" for part in self._prefix)
+        index = Index() if tree is None else tree.index
+        tracked = {path.removeprefix(above) for path in index.files if path.startswith(above)}
+        submodules = {path.removeprefix(above) for path in index.submodules if path.startswith(above)}
+        found: dict[str, Found] = {}
+        waiting: list[tuple[str, ...]] = [()]
+        while waiting:
+            below: list[tuple[str, ...]] = []
+            for path, status in self._entries(held, waiting.pop()):
+                if not stat.S_ISDIR(status.st_mode):
+                    if path in tracked or not self._is_left_out(path, False):
+                        self._take(found, path, status)
+                elif path in submodules:
+                    self.problems.append(f"not copied: {path} is a submodule")
+                elif not self._is_left_out(path, True):
+                    below.append(tuple(path.split("/")))
+            waiting.extend(reversed(below))
+        for path in sorted(tracked - found.keys()):  # they are in a folder that is ignored, or are not there
+            there = held.status(path) if path.count("/") <= MOST_LEVELS else None
+            if there is not None:
+                self._take(found, path, there)
+        return {path: found[path] for path in sorted(found)}
+
+    def _entries(self, held: Folder, parts: tuple[str, ...]) -> list[tuple[str, os.stat_result]]:
+        """What is in a folder, by path, once its .gitignore is in force; nothing for a repository in the work tree of another."""
+        folder = "/".join(parts)
+        if len(parts) > MOST_LEVELS:
+            raise self._refused(f"It has folders more than {MOST_LEVELS} levels deep ({folder[:60]}…)")
+        entries = held.entries(folder)
+        self._seen += len(entries)
+        if self._seen > MOST_ENTRIES:
+            raise self._refused(f"It has more than {MOST_ENTRIES} files and folders")
+        names = {name for name, _ in entries}
+        if self._tree is not None and parts and ".git" in names:
+            self.problems.append(f"not copied: {folder} is a repository of its own")
+            return []
+        if IGNORE_FILE in names:
+            self._load(held, folder, (*self._prefix, *parts))
+        return [(f"{folder}/{name}" if folder else name, status) for name, status in entries if not is_git_name(name)]
+
+    def _is_left_out(self, path: str, is_folder: bool) -> bool:
+        return (self._tree is None and is_leftover(path)) or self._verdict(path.split("/"), is_folder)
+
+    def _take(self, found: dict[str, Found], path: str, status: os.stat_result) -> None:
+        if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+            found[path] = Found(path, status.st_size, stat.S_ISLNK(status.st_mode))
+            if len(found) > MOST_FILES:
+                raise self._refused(f"It has more than {MOST_FILES} files that git does not ignore")
+
+    def _refused(self, problem: str) -> SandboxError:
+        return SandboxError(
+            ErrorCode.workspace_invalid,
+            f"The repository {self.repo} cannot be copied. {problem}.",
+            "List what the agent does not need in .gitignore, or name another folder with --repo.",
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    # 1 from check-ignore means that nothing is ignored.
-    return os.fsdecode(done.stdout) if done.returncode in ({0, 1} if text is not None else {0}) else None

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import shutil
 import stat
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.wording import size
 
-from .ignoring import Rules
+from .beneath import Folder, leads_into_git, walk_files
+from .ignoring import Found, Rules
 
 _CHUNK = 1 << 20
+_BLOCK = 4096
+# Left on the disk of the host, which others need as well.
+_SPARE_BYTES = 256 << 20
+_SHOWN_FOLDERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +36,8 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A copy of the files of ``repo`` at ``copy``, and their states at that moment; ``left_out`` are links that lead
-    out.
+    """A copy of the files of ``repo`` at ``copy``, and their states at that moment. ``left_out`` are links that lead out, or into
+    .git; ``problems`` say what else of the repository is not in the copy.
     """
 
     repo: Path
@@ -36,12 +45,14 @@ class Snapshot:
     rules: Rules
     files: Mapping[str, FileState]
     left_out: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
-def take(repo: Path, copy: Path) -> Snapshot:
-    """Copy what counts of ``repo`` to ``copy``, which must not exist.
+def take(repo: Path, copy: Path, most_bytes: int | None = None) -> Snapshot:
+    """Copy what counts of ``repo`` to ``copy``, which must not exist. Nothing outside of ``repo`` is read, and nothing is run.
 
-    Raises SandboxError ``workspace_invalid`` if ``repo`` is no folder or cannot be read.
+    Raises SandboxError: ``workspace_invalid`` if ``repo`` is not a folder or cannot be read; ``no_space`` before anything is copied
+    if it takes more than ``most_bytes``, the room of the sandbox's workspace; ``host_disk_full`` likewise for the disk of ``copy``.
     """
     if not repo.is_dir():
         what = "is a file, not a folder" if repo.exists() else "does not exist"
@@ -50,50 +61,80 @@ def take(repo: Path, copy: Path) -> Snapshot:
         )
     try:
         rules = Rules(repo)
+        check_room(repo, rules.found(), copy.parent, most_bytes)
         copy.mkdir()
         files, left_out = {}, []
-        for path in rules.files():
-            if (repo / path).is_symlink() and not stays_inside(path, str((repo / path).readlink())):
-                left_out.append(path)
-                continue
-            files[path] = _copy(repo / path, copy / path)
+        with Folder(repo) as source, Folder(copy) as target:
+            for each in rules.found():
+                if each.is_link and not _may_copy_link(each.path, source.link(each.path)):
+                    left_out.append(each.path)
+                    continue
+                files[each.path] = _copy(source, target, each)
     except OSError as error:
-        raise SandboxError(
-            ErrorCode.workspace_invalid,
-            f"The repository {repo} cannot be copied: {error}.",
-            "Make its files readable, or list what the agent does not need in .gitignore.",
-        ) from error
-    return Snapshot(repo, copy, rules, files, tuple(left_out))
+        raise _unreadable(repo, error) from error
+    return Snapshot(repo, copy, rules, files, tuple(left_out), tuple(rules.problems))
 
 
-def state_of(path: Path) -> FileState | None:
-    """The state of a file or link, or None if there is neither."""
-    try:
-        mode = path.lstat().st_mode
-        if stat.S_ISLNK(mode):
-            return FileState(str(path.readlink()), link=True)
-        if not stat.S_ISREG(mode):
-            return None
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-    except (FileNotFoundError, NotADirectoryError):
+def _unreadable(repo: Path, error: OSError) -> SandboxError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return SandboxError(
+            ErrorCode.host_disk_full,
+            f"The repository {repo} cannot be copied: {error.strerror}.",
+            "Free some space in the folder for temporary files, or name another with TMPDIR.",
+        )
+    return SandboxError(
+        ErrorCode.workspace_invalid,
+        f"The repository {repo} cannot be copied: {error}.",
+        "Make its files readable, or list what the agent does not need in .gitignore.",
+    )
+
+
+def check_room(repo: Path, found: Iterable[Found], place: Path, most_bytes: int | None = None) -> None:
+    """Raise SandboxError, as ``take`` does, if the files ``found`` do not fit into ``most_bytes`` or on the disk of ``place``."""
+    folders: Counter[str] = Counter()
+    for each in found:
+        folders[each.path.partition("/")[0]] += -(-each.size // _BLOCK) * _BLOCK
+    needed = folders.total()
+    free = max(0, shutil.disk_usage(place).free - _SPARE_BYTES)
+    if most_bytes is not None and needed > most_bytes:
+        code, where = ErrorCode.no_space, f"the workspace of the sandbox has {size(most_bytes)}"
+        more = ", or give the sandbox more room with --memory"
+    elif needed > free:
+        code, where = ErrorCode.host_disk_full, f"the disk of {place} has {size(free)} for it"
+        more = ", or name a folder on a larger disk with TMPDIR"
+    else:
+        return
+    largest = ", ".join(f"{name} ({size(count)})" for name, count in folders.most_common(_SHOWN_FOLDERS))
+    raise SandboxError(
+        code,
+        f"The repository {repo} is too large: its files take {size(needed)}, and {where}. Largest in it: {largest}.",
+        f"List what the agent does not need in .gitignore, name a smaller folder with --repo{more}.",
+    )
+
+
+def state_in(folder: Folder, path: str) -> FileState | None:
+    """The state of the file or link at ``path`` in ``folder``; None if there is neither, or a link is on the way."""
+    status = folder.status(path)
+    if status is not None and stat.S_ISLNK(status.st_mode):
+        return FileState(folder.link(path), link=True)
+    if status is None or not stat.S_ISREG(status.st_mode):
         return None
-    return FileState(digest.hexdigest(), bool(mode & stat.S_IXUSR))
+    digest = hashlib.sha256()
+    with folder.open(path) as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return FileState(digest.hexdigest(), bool(status.st_mode & stat.S_IXUSR))
 
 
 def states_under(folder: Path) -> dict[str, FileState]:
-    """The states of all files and links below ``folder``, by relative path; links are not followed."""
-    found = {}
-    for base, folders, names in os.walk(folder):
-        links = [n for n in folders if (Path(base) / n).is_symlink()]
-        for name in [*names, *links]:
-            path = Path(base) / name
-            state = state_of(path)
-            if state is not None:
-                found[path.relative_to(folder).as_posix()] = state
-    return found
+    """The states of all files and links below ``folder``, by relative path; links are not followed, and .git is left out."""
+    with Folder(folder) as held:
+        paths = [path for path, status in walk_files(held) if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)]
+        return {path: state for path in paths if (state := state_in(held, path)) is not None}
+
+
+def _may_copy_link(path: str, target: str) -> bool:
+    return stays_inside(path, target) and not leads_into_git(target)
 
 
 def stays_inside(path: str, target: str) -> bool:
@@ -104,18 +145,19 @@ def stays_inside(path: str, target: str) -> bool:
     return joined != ".." and not joined.startswith("../")
 
 
-def _copy(source: Path, target: Path) -> FileState:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_symlink():
-        link = str(source.readlink())
-        target.symlink_to(link)
+def _copy(source: Folder, target: Folder, found: Found) -> FileState:
+    if found.is_link:
+        link = source.link(found.path)
+        target.create_link(found.path, link)
         return FileState(link, link=True)
-    digest = hashlib.sha256()
-    with source.open("rb") as read, target.open("wb") as written:
-        while chunk := read.read(_CHUNK):
-            digest.update(chunk)
-            written.write(chunk)
-        mode = os.fstat(read.fileno()).st_mode
-    executable = bool(mode & stat.S_IXUSR)
-    target.chmod(0o755 if executable else 0o644)
+    digest, left = hashlib.sha256(), found.size
+    with source.open(found.path) as read:
+        executable = bool(os.fstat(read.fileno()).st_mode & stat.S_IXUSR)
+        with target.create(found.path) as written:
+            # Not more than was counted: a file may grow meanwhile.
+            while left > 0 and (chunk := read.read(min(left, _CHUNK))):
+                digest.update(chunk)
+                written.write(chunk)
+                left -= len(chunk)
+            os.fchmod(written.fileno(), 0o755 if executable else 0o644)
     return FileState(digest.hexdigest(), executable)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from agent.repo.applying import apply
 from agent.repo.changes import Change, changes, diff_text
 from agent.repo.ignoring import Rules
+from agent.repo.patterns import Work
 from agent.repo.snapshot import FileState, Snapshot, stays_inside, take
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -220,7 +221,7 @@ def test_a_folder_that_became_a_link_on_the_host_is_not_followed(repo: Path, tmp
     outside = tmp_path / "outside"
     (repo / "pkg").rename(outside)
     (repo / "pkg").symlink_to(outside)
-    assert "leads out of the repository through a link" in refused(repo, snapshot, after, found)
+    assert "leads through the link 'pkg'" in refused(repo, snapshot, after, found)
     assert not (outside / "new.py").exists()
 
 
@@ -248,3 +249,139 @@ def test_what_was_skipped_on_the_way_back_is_not_taken_for_deleted(repo: Path, t
 )
 def test_stays_inside(path: str, target: str, inside: bool) -> None:
     assert stays_inside(path, target) is inside
+
+
+def test_a_link_of_the_host_is_no_way_into_git(tmp_path: Path) -> None:
+    """C14: a committed link ``g -> ../proj/.git`` leads out by its text; what the agent wrote to ``g/hooks`` became a hook."""
+    repo = tmp_path / "proj"
+    repo.mkdir()
+    (repo / "a").write_text("a")
+    git(repo, "init", "-q")
+    (repo / "g").symlink_to("../proj/.git")
+    git(repo, "add", "-A")
+
+    def work(folder: Path) -> None:
+        (folder / "g/hooks").mkdir(parents=True)
+        (folder / "g/hooks/pre-commit").write_text("#!/bin/sh\n")
+
+    snapshot, after, found = job(repo, tmp_path, work)
+    assert snapshot.left_out == ("g",)
+    assert "'g/hooks/pre-commit' leads through the link 'g' of the host" in refused(repo, snapshot, after, found)
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("g", ".git"), ("sub/g", "../.git/hooks"), ("g", ".GIT"), ("g", "git~1"), ("g", "x/../.git"), ("g", ".g\u200cit"),
+        ("g", "t/hooks"),
+    ],
+)
+def test_links_into_git_are_refused(repo: Path, tmp_path: Path, path: str, target: str) -> None:
+    """C12 and C14: such a link, written back once, opens .git for the next run."""
+    (repo / ".git").mkdir(exist_ok=True)
+    (repo / "t").symlink_to(".git")
+    snapshot, after, _ = job(repo, tmp_path, lambda f: None)
+    assert snapshot.left_out == ("t",)
+    change = Change(path, None, FileState(target, link=True))
+    assert "leads into .git" in refused(repo, snapshot, after, [change])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [".git", "a/.git", "sub/.Git/x", ".git /x", ".git...", "GIT~2/x", ".git::$INDEX_ALLOCATION/x", "a\\.git\\x", ".g\u200cit/x"],
+)
+def test_no_alias_of_git_is_written(repo: Path, tmp_path: Path, path: str) -> None:
+    snapshot, after, _ = job(repo, tmp_path, lambda f: None)
+    assert "is in .git" in refused(repo, snapshot, after, [Change(path, None, FileState("0" * 64))])
+
+
+def test_nothing_makes_or_changes_a_repository_of_git(repo: Path, tmp_path: Path) -> None:
+    """C13: ``cd bare && git status`` on the host obeyed the config that was written back."""
+
+    def new(folder: Path) -> None:
+        write(folder, bare__HEAD="ref: refs/heads/x\n", bare__objects__x="", bare__refs__x="", bare__config="fsmonitor=x\n")
+
+    snapshot, after, found = job(repo, tmp_path, new)
+    assert "which git takes for a repository" in refused(repo, snapshot, after, found)
+    shutil.rmtree(after)
+    shutil.rmtree(snapshot.copy)
+    new(repo)
+    snapshot, after, found = job(repo, tmp_path, lambda f: (f / "bare/config").write_text("fsmonitor=y\n"))
+    assert "'bare/config' would be in 'bare', which git takes" in refused(repo, snapshot, after, found)
+    (repo / "bare/HEAD").unlink()
+    (repo / "bare/objects/x").unlink()
+    (repo / "bare/objects").rmdir()
+    change = Change("bare/HEAD", None, FileState("0" * 64))
+    more = [Change("bare/objects/x", None, FileState("0" * 64)), Change("bare/commondir", None, FileState("0" * 64))]
+    for other in more:
+        assert "which git takes for a repository" in refused(repo, snapshot, after, [change, other])
+
+
+def test_a_folder_that_the_agent_replaced_by_a_link_or_a_file_is_applied(repo: Path, tmp_path: Path) -> None:
+    """C12d: everything was refused, as 'dir' had appeared on the host since the copy."""
+
+    def work(folder: Path) -> None:
+        shutil.rmtree(folder / "pkg")
+        (folder / "pkg").symlink_to("sub")
+        (folder / "a.py").unlink()
+        (folder / "a.py").mkdir()
+        (folder / "a.py/b").write_text("b")
+
+    (repo / "pkg/y.tmp").unlink()
+    (repo / "pkg/empty/too").mkdir(parents=True)
+    snapshot, after, found = job(repo, tmp_path, work)
+    apply(snapshot, after, found)
+    assert os.readlink(repo / "pkg") == "sub"
+    assert (repo / "a.py/b").read_text() == "b"
+
+
+def test_a_folder_with_files_that_were_not_copied_is_not_replaced(repo: Path, tmp_path: Path) -> None:
+    """C12d: the reason that is told is the true one."""
+
+    def work(folder: Path) -> None:
+        shutil.rmtree(folder / "pkg")
+        (folder / "pkg").symlink_to("sub")
+
+    snapshot, after, found = job(repo, tmp_path, work)
+    assert "'pkg' is to replace a folder of the host that still has files, 'pkg/y.tmp' for one" in refused(
+        repo, snapshot, after, found
+    )
+
+
+def test_a_pipe_or_a_device_in_the_way_is_not_waited_for(repo: Path, tmp_path: Path) -> None:
+    snapshot, after, found = job(repo, tmp_path, lambda f: (f / "a.py").write_text("new"))
+    (repo / "a.py").unlink()
+    os.mkfifo(repo / "a.py")
+    with pytest.raises(SandboxError, match="was changed on the host"):
+        apply(snapshot, after, found)
+
+
+def test_patterns_that_take_too_long_are_an_error_and_not_an_answer(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C14: a check that failed was taken for "nothing is ignored"."""
+    snapshot, after, _ = job(repo, tmp_path, lambda f: None)
+    (after / "new").write_text("")
+    monkeypatch.setattr(snapshot.rules, "_work", Work(0))
+    with pytest.raises(SandboxError, match="take too long to compare"):
+        changes(snapshot, after)
+
+
+def test_what_does_not_fit_is_refused_before_it_is_copied(repo: Path, tmp_path: Path) -> None:
+    """UX: --repo /tmp copied 7 GB before it failed, and named an inner path."""
+    (repo / "pkg/large").write_bytes(bytes(3 << 20))
+    (repo / "sub/more").write_bytes(bytes(1 << 20))
+    with pytest.raises(SandboxError) as caught:
+        take(repo, tmp_path / "copy", 2 << 20)
+    assert caught.value.code is ErrorCode.no_space
+    assert f"The repository {repo} is too large: its files take 4.0 MiB" in caught.value.message
+    assert "the workspace of the sandbox has 2.0 MiB" in caught.value.message
+    assert "Largest in it: pkg (3.0 MiB), sub (1.0 MiB)" in caught.value.message
+    assert "--repo" in caught.value.hint
+    assert not (tmp_path / "copy").exists()
+    with (repo / "sparse").open("wb") as file:
+        file.truncate(8 << 40)
+    with pytest.raises(SandboxError) as caught:
+        take(repo, tmp_path / "copy")
+    assert caught.value.code is ErrorCode.host_disk_full
+    assert "sparse (8192.0 GiB)" in caught.value.message

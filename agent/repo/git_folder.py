@@ -1,0 +1,159 @@
+"""What the .git of a work tree says of its files, read without git: which are tracked, and info/exclude.
+
+No configuration of the repository is read, and no program is started. A .git that is a file, as in a worktree or a submodule of
+the user, is followed only where the folder that it names belongs to this work tree by its place or by what it says itself.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .beneath import Folder, read_file
+from .index import MOST_INDEX_BYTES, Index, IndexUnreadableError, parse_index
+
+MOST_POINTER_BYTES = 4096
+MOST_PATTERN_BYTES = 256 << 10
+MOST_CONFIG_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WorkTree:
+    """A git work tree: its root, and what is tracked in it. ``exclude`` is the text of info/exclude; ``problem`` says why the
+    index is not used.
+    """
+
+    root: Path
+    index: Index = field(default_factory=Index)
+    exclude: bytes = b""
+    problem: str = ""
+
+
+def find_root(folder: Path) -> Path | None:
+    """Return the root of the git work tree that ``folder`` is in, by its real path; None if it is in none.
+
+    A folder above counts if it belongs to the same user, or to this one, and is on the same file system, as for git.
+    """
+    here = Path(os.path.realpath(folder))
+    first = here.stat()
+    while True:
+        status = here.stat()
+        if status.st_dev != first.st_dev or status.st_uid not in (first.st_uid, os.geteuid()):
+            return None
+        if _has_git(here):
+            return here
+        if here.parent == here:
+            return None
+        here = here.parent
+
+
+def _has_git(folder: Path) -> bool:
+    try:
+        with Folder(folder) as held:
+            there = held.status(".git")
+            if there is None:
+                return False
+            if stat.S_ISDIR(there.st_mode):
+                return held.status(".git/HEAD") is not None
+            return stat.S_ISREG(there.st_mode) and _pointer(held) is not None
+    except OSError:
+        return False
+
+
+def read_work_tree(root: Path) -> WorkTree:
+    """Return what the .git of ``root`` says. A .git that cannot be used leaves the index empty, with the problem."""
+    with Folder(root) as held:
+        found = held.status(".git")
+        if found is not None and stat.S_ISDIR(found.st_mode):
+            index, problem = _index(held, ".git/index")
+            return WorkTree(root, index, held.read(".git/info/exclude", MOST_PATTERN_BYTES) or b"", problem)
+        pointer = _pointer(held)
+    own = None if pointer is None else _checked(root, pointer)
+    if own is None:
+        return WorkTree(root, problem="its .git does not lead to a folder of git that belongs to it")
+    git_folder, common = own
+    try:
+        with Folder(git_folder) as held:
+            index, problem = _index(held, "index")
+        with Folder(common) as held:
+            return WorkTree(root, index, held.read("info/exclude", MOST_PATTERN_BYTES) or b"", problem)
+    except OSError as error:
+        return WorkTree(root, problem=f"its folder of git cannot be opened: {error.strerror}")
+
+
+def _index(held: Folder, path: str) -> tuple[Index, str]:
+    if held.status(path) is None:  # nothing was ever added
+        return Index(), ""
+    data = held.read(path, MOST_INDEX_BYTES)
+    if data is None:
+        return Index(), f"its index is not a file of at most {MOST_INDEX_BYTES >> 20} MiB that can be read"
+    try:
+        return parse_index(data), ""
+    except IndexUnreadableError as error:
+        return Index(), f"its index cannot be used: {error}"
+
+
+def _pointer(held: Folder) -> str | None:
+    """What a .git file names."""
+    text = os.fsdecode(held.read(".git", MOST_POINTER_BYTES) or b"")
+    return text.removeprefix("gitdir:").strip() if text.startswith("gitdir:") and "\0" not in text else None
+
+
+def _checked(root: Path, pointer: str) -> tuple[Path, Path] | None:
+    """The folder of git that a .git file names, and the one it shares with other worktrees; None unless it belongs to ``root``.
+
+    A submodule's lies in the .git of a work tree around it. A worktree's names the .git file in turn.
+    """
+    named = Path(os.path.normpath(root / pointer))
+    parts = named.parts
+    if ".git" in parts and "modules" in parts[parts.index(".git") :]:
+        around = Path(*parts[: parts.index(".git")])
+        if around != root and root.is_relative_to(around):
+            return named, named
+    if len(parts) > 2 and parts[-2] == "worktrees":
+        try:
+            back = os.fsdecode(read_file(named / "gitdir", MOST_POINTER_BYTES)).strip()
+        except (OSError, ValueError):
+            return None
+        if back and os.path.realpath(named / back) == str(root / ".git"):
+            return named, named.parent.parent
+    return None
+
+
+def user_excludes() -> bytes:
+    """Return what the user has git ignore everywhere: core.excludesFile of the user's configuration, or the default file.
+
+    These files are the user's own, and so may be links; pipes and the like are not read.
+    """
+    home = Path(os.environ.get("HOME") or Path.home())
+    settings = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "git"
+    named = os.environ.get("GIT_CONFIG_GLOBAL")
+    configs = [Path(named)] if named is not None else [settings / "config", home / ".gitconfig"]
+    chosen: Path | None = settings / "ignore"
+    for config in [Path("/etc/gitconfig"), *configs]:
+        for value in _excludes_files(_read(config, MOST_CONFIG_BYTES)):
+            chosen = home / value[2:] if value.startswith("~/") else Path(value) if value.startswith("/") else None
+    return b"" if chosen is None else _read(chosen, MOST_PATTERN_BYTES)
+
+
+def _read(path: Path, most_bytes: int) -> bytes:
+    try:
+        return read_file(path, most_bytes)
+    except (OSError, ValueError):
+        return b""
+
+
+def _excludes_files(config: bytes) -> Iterator[str]:
+    """The values of core.excludesFile in a configuration file, in order."""
+    section = ""
+    for line in os.fsdecode(config).splitlines():
+        text = line.strip()
+        if text.startswith("["):
+            section, _, text = text[1:].partition("]")
+            text = text.strip()
+        name, equals, value = text.partition("=")
+        if section.strip().casefold() == "core" and name.strip().casefold() == "excludesfile" and equals:
+            yield value.strip().strip('"').replace("\\\\", "\\")

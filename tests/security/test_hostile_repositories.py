@@ -1,0 +1,122 @@
+"""Every command that takes a repository, on repositories of strangers: nothing of the host is read, written or run.
+
+C01 to C04, C10, C10n and C16 of the trials. The commands work with --local, in this process: what happens before and after a
+sandbox is the same, and takes no engine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent.cli import main
+
+from .hostile_repositories import (
+    BUILDERS,
+    EXECUTED,
+    HEAVY,
+    REFUSED,
+    SECRET,
+    Builder,
+    canary,
+    deep,
+    git,
+    lazy_fetch,
+    remove_levels,
+    state,
+)
+
+Command = Callable[[Path, Path, str], list[str]]
+
+
+def agent_command(repo: Path, work: Path, script: str) -> list[str]:
+    return ["agent", "look", "--repo", str(repo), "--local", "--script", script, "--apply"]
+
+
+def agent_without_log(repo: Path, work: Path, script: str) -> list[str]:
+    return [*agent_command(repo, work, script), "--no-log"]
+
+
+def batch_command(repo: Path, work: Path, script: str) -> list[str]:
+    (work / "tasks.jsonl").write_text(json.dumps({"id": "one", "task": "look", "repo": str(repo)}) + "\n")
+    return ["batch", str(work / "tasks.jsonl"), "--local", "--script", script, "-o", str(work / "results")]
+
+
+def replay_command(repo: Path, work: Path, script: str) -> list[str]:
+    steps = json.loads(Path(script).read_text())
+    run = {"agent": "coding", "task": "look", "steps": steps}
+    (work / "run.json").write_text(json.dumps(run))
+    return ["runs", "replay", str(work / "run.json"), "--repo", str(repo), "--local"]
+
+
+COMMANDS: tuple[Command, ...] = (agent_command, agent_without_log, batch_command)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "home"
+    canary(folder)
+    for name in [name for name in os.environ if name.startswith(("GIT_", "XDG_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(folder))
+    return folder
+
+
+def carried_out(args: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(args)
+    out = capfd.readouterr()
+    assert "Traceback" not in out.err
+    return int(ended.value.code or 0), out.out + out.err
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("builder", "command"),
+    [*((builder, command) for builder in BUILDERS for command in COMMANDS), *((builder, agent_without_log) for builder in HEAVY)],
+    ids=lambda value: value.__name__,
+)
+def test_nothing_of_the_host_is_read_written_or_run(
+    builder: Builder, command: Command, tmp_path: Path, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    theirs, seen = tmp_path / "theirs", tmp_path / "seen"
+    theirs.mkdir()
+    repo = builder(theirs, home)
+    (home / EXECUTED).unlink(missing_ok=True)  # by the git that made it
+    script = tmp_path / "script.json"
+    look = {"tool": "run", "args": {"command": f"mkdir -p {seen}; cp -a . {seen}; echo new > written.txt"}}
+    script.write_text(json.dumps([look, {"tool": "finish", "args": {"summary": "done"}}]))
+    before = state(home, without=[".local"])
+    args = command(repo, tmp_path, str(script))
+    code, words = carried_out(args, capfd)
+    assert state(home, without=[".local"]) == before
+    if builder is deep:
+        remove_levels(repo)
+    if builder.__name__ in REFUSED:
+        assert REFUSED[builder.__name__] in words
+        assert not seen.exists()
+        return
+    bare = builder.__name__ == "embedded_bare" and "--apply" in args
+    assert code == int(bare), words
+    assert not bare or "which git takes for a repository" in words
+    copied = [path for path in seen.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert (seen / "a.txt").read_text() == "one\n"
+    assert not [path for path in copied if SECRET.encode() in path.read_bytes()]
+    assert not [path for path in seen.rglob("*") if path.is_symlink() and os.path.isabs(os.readlink(path))]
+
+
+def test_the_trap_of_git_is_one(tmp_path: Path, home: Path) -> None:
+    """Without this the test above could hold because its repositories are harmless."""
+    (tmp_path / "theirs").mkdir()
+    repo = lazy_fetch(tmp_path / "theirs", home)
+    for name in ("core.worktree", "core.excludesFile"):
+        git(tmp_path, "config", "-f", str(repo / ".git/config"), "--unset", name)
+    (home / EXECUTED).unlink(missing_ok=True)
+    command = ["git", "-C", str(repo), "ls-files", "--cached", "--others", "-z"]
+    subprocess.run(command, check=False, capture_output=True, timeout=60)
+    assert (home / EXECUTED).exists()
