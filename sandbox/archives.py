@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from . import folders
 from .errors import ErrorCode, OperationError
 
 CHUNK = 256 * 1024
@@ -32,8 +34,9 @@ def file_chunks(path: Path, limit: int) -> Iterator[bytes]:
 def tree_chunks(root: Path, limit: int) -> Iterator[bytes]:
     """A tar of what is below ``root``: files, folders and links as they are; devices, pipes and sockets are left out."""
     sent = 0
-    for entry in _walk(root):
-        for chunk in _entry_chunks(root, entry):
+    top = os.path.join(root, "")
+    for entry in folders.walk(top):
+        for chunk in _entry_chunks(entry.path, entry.path[len(top) :]):
             sent += len(chunk)
             if sent > limit:
                 raise _too_large(root, limit)
@@ -41,16 +44,14 @@ def tree_chunks(root: Path, limit: int) -> Iterator[bytes]:
     yield bytes(2 * BLOCK)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    for entry in sorted(os.scandir(folder), key=lambda e: e.name):
-        yield Path(entry.path)
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path))
-
-
-def _entry_chunks(root: Path, path: Path) -> Iterator[bytes]:
-    status = path.lstat()
-    info = tarfile.TarInfo(str(path.relative_to(root)))
+def _entry_chunks(path: str, name: str) -> Iterator[bytes]:
+    try:
+        status = os.lstat(path)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise folders.too_long(path) from error
+        raise
+    info = tarfile.TarInfo(name)
     info.mode = status.st_mode & 0o777
     info.mtime = int(status.st_mtime)
     if stat.S_ISDIR(status.st_mode):
@@ -63,7 +64,7 @@ def _entry_chunks(root: Path, path: Path) -> Iterator[bytes]:
         return
     yield info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
     if info.size:
-        yield from _padded(path, info.size)
+        yield from _padded(Path(path), info.size)
 
 
 def _padded(path: Path, size: int) -> Iterator[bytes]:
@@ -89,7 +90,7 @@ def unpack(archive: BinaryIO, target: Path, limit: int) -> tuple[int, int, list[
     try:
         return _unpack(archive, target, limit)
     except BaseException:
-        shutil.rmtree(target, ignore_errors=True)
+        folders.remove(target)
         raise
 
 
@@ -105,13 +106,14 @@ def _unpack(archive: BinaryIO, target: Path, limit: int) -> tuple[int, int, list
                     raise _unsafe(f"it has more than {MAX_ENTRIES} entries")
                 path = _inside(target, member.name)
                 if member.isdir():
-                    path.mkdir(parents=True, exist_ok=True)
+                    folders.make(path, target)
                 elif member.issym():
                     links.append((path, member.linkname))
                 elif member.isreg():
                     total += member.size
                     if total > limit:
                         raise _unsafe(f"it unpacks to more than {limit} bytes")
+                    folders.make(path.parent, target)
                     _write(tar, member, path)
                     files += 1
                 else:
@@ -130,7 +132,6 @@ def _inside(target: Path, name: str) -> Path:
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     source = tar.extractfile(member)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with os.fdopen(os.open(path, flags, member.mode & 0o777 | 0o200), "wb") as file:
@@ -145,7 +146,7 @@ def _make_links(target: Path, links: list[tuple[Path, str]]) -> list[str]:
     root = os.path.realpath(target)
     for path, destination in links:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            folders.make(path.parent, target)
             if not _stays(root, path.parent):
                 raise OSError
             path.symlink_to(destination)
@@ -161,6 +162,11 @@ def _make_links(target: Path, links: list[tuple[Path, str]]) -> list[str]:
 
 
 def _stays(root: str, path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # more than 40 links one after another: following them here would take for ever
+            return False
     real = os.path.realpath(path)
     return real == root or real.startswith(root + os.sep)
 

@@ -10,12 +10,14 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from pathlib import Path
 
+from . import folders
 from .ends import of_its_own_accord
 from .environment import Approver
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
-from .forks import let_go, part_in_children
+from .forks import forked_since, let_go, part_in_children
 from .guest_environment import GuestEnvironment, end_words
 from .limits import Limits
 from .network.policy import Network
@@ -81,6 +83,11 @@ _NONE_HERE = {
 }
 
 
+def _remove(folder: str, pid: int) -> None:
+    if not forked_since(pid):
+        folders.remove(folder)
+
+
 class LocalEnvironment(GuestEnvironment):
     """The operations of a sandbox carried out on the host itself, in ``workspace`` (default: a temporary folder).
 
@@ -120,21 +127,15 @@ class LocalEnvironment(GuestEnvironment):
             )
         self._given = None if workspace is None else os.path.realpath(workspace)
         self._env = dict(env or {})
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        part_in_children(self)
+        self._temporary: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
-
-    def part(self) -> None:
-        """See ``forks.Parted``: at its end, a forked process would remove the folders of its parent."""
-        if self._temporary is not None:
-            self._temporary._finalizer.detach()  # type: ignore[attr-defined]  # noqa: SLF001 - until Python 3.12, which has delete=False
 
     @property
     def workspace(self) -> str:
         """Path of the workspace on the host; only while it is started."""
         if self._temporary is None:
             raise SandboxError(ErrorCode.sandbox_closed, "The environment is not started.", "Call start() first.")
-        return self._given or os.path.join(self._temporary.name, "workspace")
+        return self._given or os.path.join(self._temporary, "workspace")
 
     def _connect(self) -> Transport:
         if self.limits.disk == "hard":
@@ -143,8 +144,9 @@ class LocalEnvironment(GuestEnvironment):
                 'disk="hard" cannot be kept: a LocalEnvironment writes to the user\'s own disk, which nothing bounds.',
                 'Use DockerEnvironment, or leave out disk="hard".',
             )
-        self._temporary = tempfile.TemporaryDirectory(prefix="gamebox-local-")
-        base = os.path.realpath(self._temporary.name)
+        self._temporary = tempfile.mkdtemp(prefix="gamebox-local-")
+        weakref.finalize(self, _remove, self._temporary, os.getpid())  # of an environment that nobody closed
+        base = os.path.realpath(self._temporary)
         for name in ("workspace", "home", "spill", "tmp"):
             os.mkdir(os.path.join(base, name))
         workspace = self._given or os.path.join(base, "workspace")
@@ -203,7 +205,7 @@ class LocalEnvironment(GuestEnvironment):
             if process.stdout is not None:
                 process.stdout.close()
         if self._temporary is not None:
-            self._temporary.cleanup()
+            folders.remove(self._temporary)
             self._temporary = None
 
     def describe(self) -> dict[str, str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, Literal, Self
 
+from . import folders
 from .archives import file_chunks, tree_chunks, unpack
 from .errors import ErrorCode, OperationError
 from .results import DownloadResult
@@ -82,7 +82,7 @@ class Incoming:
         if self._file is not None:
             self._file.close()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            folders.remove(self._folder)
 
     def take(self, chunk: bytes) -> None:
         """One more piece of the stream."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 import docker
 
+from sandbox import folders
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.wording import size
@@ -19,12 +21,10 @@ BLOCK = 4096
 def check_workspace(folder: Path, room_bytes: int) -> None:
     """Raise SandboxError ``no_space`` for a folder of the host that a workspace of ``room_bytes`` cannot hold."""
     needed = 0
-    for base, _, names in os.walk(folder):
-        for name in names:
-            try:
-                needed += -(-os.lstat(os.path.join(base, name)).st_size // BLOCK) * BLOCK  # noqa: PTH118 - many
-            except OSError:
-                continue  # what cannot be read is told when it is copied
+    with contextlib.suppress(OSError, SandboxError):  # what cannot be read is reported when it is copied
+        for entry in folders.walk(folder):
+            if not entry.is_dir(follow_symlinks=False):
+                needed += -(-entry.stat(follow_symlinks=False).st_size // BLOCK) * BLOCK
     if needed > room_bytes:
         raise workspace_too_large(folder, room_bytes, needed)
 
