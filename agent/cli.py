@@ -8,12 +8,13 @@ import sys
 from typing import Any, NoReturn
 
 import typer
-import typer.core
 
 from sandbox import cli as sandbox_cli
-from sandbox import cli_kept
+from sandbox import cli_inside, cli_kept, cli_shell
 
 from . import cli_agent, cli_batch, cli_hub
+from .cli_config import load_defaults
+from .cli_help import HelpfulGroup, keep_examples_whole
 from .cli_runs import app as runs
 
 # What writing to a stream can fail with, other than that nobody reads it.
@@ -24,7 +25,7 @@ class Interrupted(Exception):  # noqa: N818 - no error
     """Ctrl-C, or a signal that is taken for it."""
 
 
-class Commands(typer.core.TyperGroup):
+class Commands(HelpfulGroup):
     """The commands. What ends one early leaves as an exception of ours, for typer has no words for Ctrl-C and only usage for
     wrong arguments.
     """
@@ -37,6 +38,10 @@ class Commands(typer.core.TyperGroup):
             typer.echo(command.get_help(inner))
             ctx.exit()
         return super().parse_args(ctx, args)
+
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """See the base class. Options that are not given take the user's own defaults."""
+        return super().make_context(info_name, args, parent, default_map=load_defaults(self), **extra)
 
     def invoke(self, ctx: Any) -> Any:
         """See the base class. Raises Interrupted, and SandboxError ``invalid_arguments``."""
@@ -59,29 +64,40 @@ app = typer.Typer(
     cls=Commands,
     help="Run coding agents, and anything else, in sandboxes.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", context_settings={"allow_interspersed_args": False}, epilog=sandbox_cli.EPILOG)(sandbox_cli.run)
 app.command("agent", epilog=cli_agent.EPILOG)(cli_agent.agent)
+app.command("exec", epilog=cli_inside.EXEC_EPILOG)(cli_inside.exec_)
+app.command("shell", epilog=cli_shell.EPILOG)(cli_shell.shell)
+app.command("cp", epilog=cli_inside.CP_EPILOG)(cli_inside.cp)
+app.command("logs", epilog=cli_inside.LOGS_EPILOG)(cli_inside.logs)
 app.command("ls", epilog=cli_kept.LS_EPILOG)(cli_kept.ls)
 app.add_typer(runs)
 app.command("batch", epilog=cli_batch.EPILOG)(cli_batch.batch)
 app.command("rm", epilog=cli_kept.RM_EPILOG)(cli_kept.rm)
 app.add_typer(cli_hub.app, name="hub")
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: bool = typer.Option(False, "--debug", help="Log to standard error and show tracebacks."),
+    _version: bool = typer.Option(False, "--version", is_eager=True, callback=_print_version, help="Print the version."),
 ) -> None:
     """Run coding agents, and anything else, in sandboxes."""
     if debug:
         os.environ["GAMEBOX_DEBUG"] = "1"
         import logging
 
-        logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+        logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
 
 
 @app.command()
@@ -140,6 +156,9 @@ def version() -> None:
     typer.echo(f"gamebox {installed('gamebox')}")
 
 
+keep_examples_whole(app)
+
+
 def main(args: list[str] | None = None) -> Any:
     """Run the command line; errors are said in one or two lines on standard error, and exit with 2.
 
@@ -166,7 +185,7 @@ def main(args: list[str] | None = None) -> Any:
             from sandbox.envelope import Failure
 
             sandbox_cli.print_json(envelope_for_cli(Failure[Any].of(error)).to_dict())
-        sandbox_cli.fail(error)
+        sandbox_cli.fail(error, _command_of(sys.argv[1:] if args is None else args))
 
 
 def _end_interrupted(as_json: bool) -> NoReturn:
@@ -205,6 +224,10 @@ def _speak_utf8() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(encoding="utf-8", errors=errors)
+
+
+def _command_of(args: list[str]) -> str:
+    return next((arg for arg in args if not arg.startswith("-")), "")
 
 
 def _asks_for_json(args: list[str]) -> bool:

@@ -8,6 +8,7 @@ import typer
 
 from sandbox import cli as sandbox_cli
 from sandbox.cli_network import ALLOW_HELP, CACHE_HELP, LOG_HELP, NETWORK_HELP
+from sandbox.status_line import terminal
 
 from .cli_runs import LOG_HELP as RUNS_LOG_HELP
 from .cli_words import AGENTS_HELP, LANGUAGE_HELP, MCP_HEADER_HELP, MCP_HELP
@@ -47,10 +48,13 @@ _APPROVE = typer.Option("never", metavar="never|risky|always", help="Which actio
 
 
 def agent(
+    ctx: typer.Context,
     task: str = typer.Argument(..., help="What the agent is to do."),
     agent: str | None = typer.Option(None, "--agent", metavar="NAME", help="Which agent; see gamebox hub ls."),
     repo: Path | None = _REPO,
-    model: str | None = typer.Option(None, help="Model as provider/name; its key comes from the environment."),
+    model: str | None = typer.Option(
+        None, envvar="GAMEBOX_MODEL", help="Model as provider/name; its key comes from the environment."
+    ),
     script: Path | None = typer.Option(None, help="A JSON file of replies to follow instead of a model."),
     given: list[str] = _INPUT,
     agents: list[Path] = _AGENTS,
@@ -82,6 +86,8 @@ def agent(
 ) -> None:  # fmt: skip
     """Let an agent work, on a copy of a repository; ends with the diff. Exit code 0: finished, 1: not finished."""
     options = dict(locals())
+    terminal().show("starting")
     from agent.commands import run_agent
 
-    raise typer.Exit(run_agent(options))
+    chosen = options.pop("ctx").get_parameter_source("model")
+    raise typer.Exit(run_agent(options, model_is_default=getattr(chosen, "name", "") != "COMMANDLINE"))

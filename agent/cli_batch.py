@@ -27,13 +27,14 @@ ENV_HELP = "A variable that tasks in Harbor's form may ask for, with its value h
 TASKS_HELP = "A .jsonl file, a folder of tasks in Harbor's form, or one such task."
 AGENT_HELP = "Agent by name, that of gamebox agent otherwise; oracle runs the solutions that the tasks bring."
 _AGENTS = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP)
-_MODEL = typer.Option(None, help="Model as provider/name; its key comes from the environment.")
+_MODEL = typer.Option(None, envvar="GAMEBOX_MODEL", help="Model as provider/name; its key comes from the environment.")
 _MCP = typer.Option([], "--mcp", metavar="NAME=COMMAND|ADDRESS", help=MCP_HELP)
 _HEADER = typer.Option([], "--mcp-header", metavar="NAME:HEADER=VARIABLE", help=MCP_HEADER_HELP)
 _APPROVE = typer.Option("never", metavar="never|risky", help="risky: what is risky is refused, for nobody is asked.")
 
 
 def batch(
+    ctx: typer.Context,
     tasks: Path = typer.Argument(..., help=TASKS_HELP),
     output: Path = typer.Option(Path("batch"), "-o", "--output", help="Folder of the results; what is done there is skipped."),
     workers: int = typer.Option(1, "--workers", "-n", help="Tasks at a time."),
@@ -64,6 +65,9 @@ def batch(
 ) -> None:  # fmt: skip
     """Run many tasks. Exit code 0: all have an outcome, 1: some have none."""
     given = dict(locals())
+    source = given.pop("ctx").get_parameter_source("model")
+    if script is not None and getattr(source, "name", "") != "COMMANDLINE":
+        given["model"] = None  # a default of the user's, which the script replaces
     from .batch.command import run_given
 
     raise typer.Exit(run_given(given))

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from sandbox.table import write_table
+
+from .cli_help import HelpfulGroup
 from .cli_words import AGENTS_HELP
 
 if TYPE_CHECKING:
@@ -23,7 +26,9 @@ EPILOG = """Examples:
 
   gamebox hub ls --agents ./my-agents
 """
+_COLUMNS = ("NAME", "NEEDS", "ACTIONS", "SOURCE", "DESCRIPTION")
 app = typer.Typer(
+    cls=HelpfulGroup,
     help="Look at the agents there are.",
     epilog=EPILOG,
     no_args_is_help=True,
@@ -43,7 +48,7 @@ def ls(
     if as_json:
         _print_json({"agents": [summary(s) for s in specs], "problems": [_problem(p) for p in hub.problems]})
     else:
-        typer.echo(table([row(spec) for spec in specs]), nl=False)
+        write_table(_COLUMNS, [tuple(_plain(" ".join(cell.split())) for cell in row(spec)) for spec in specs])
     _tell_problems(hub)
     raise typer.Exit(1 if hub.problems else 0)
 
@@ -106,15 +111,6 @@ def row(spec: AgentSpec) -> tuple[str, str, str, str, str]:
     """What the table says of an agent."""
     shown = ", ".join(spec.actions[:4]) + (f" and {len(spec.actions) - 4} more" if len(spec.actions) > 4 else "")
     return spec.name, "model" if spec.needs_model else "-", shown, spec.source, spec.description
-
-
-def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """The rows below their headings, in columns; the last one is as long as it is."""
-    head = ("NAME", "NEEDS", "ACTIONS", "SOURCE", "DESCRIPTION")
-    clean = [head, *[tuple(" ".join(cell.split()) for cell in line) for line in rows]]
-    widths = [max(len(line[n]) for line in clean) for n in range(len(head) - 1)]
-    lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[-1]]) for line in clean]
-    return "".join(f"{_plain(line)}\n" for line in lines)
 
 
 def _hub(agents: Sequence[Path]) -> Hub:

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from . import cli_trajectory
+from .cli_help import HelpfulGroup
 
 LOG_HELP = "The event log; $XDG_STATE_HOME/gamebox/runs.db where it is not given."
 _RUN_HELP = 'Id of the run, the beginning of one, or "last".'
@@ -46,6 +47,7 @@ EPILOG = """Examples:
 """
 
 app = typer.Typer(
+    cls=HelpfulGroup,
     name="runs",
     epilog=EPILOG,
     help="See, follow, resume, export and remove recorded runs. RUN is an id, the beginning of one, or last.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,18 @@ from .store import EventLog
 __all__ = ["brain_of", "opener", "run_agent", "run_check", "show_outcome", "tell", "tell_proofs"]
 
 
-def run_agent(given: Mapping[str, Any]) -> int:
+def run_agent(given: Mapping[str, Any], *, model_is_default: bool = False) -> int:
     """The command ``gamebox agent``, with its options by name as they were given; returns its exit code.
+
+    With ``model_is_default`` nobody chose the model for this run, and an agent or a script that needs none goes without.
 
     Raises SandboxError for bad input.
     """
     beside = ("as_json", "log", "no_log", "no_agents_md")
     values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items() if n not in beside}
     options = AgentOptions(**values, agents_md=not given["no_agents_md"])
+    if model_is_default and options.model is not None and (options.script is not None or not options.found()[1].needs_model):
+        options = replace(options, model=None)
     as_json, log = bool(given["as_json"]), given["log"]
     job = options.job()  # what is wrong with the options is said before a log is made
     screen = Screen()

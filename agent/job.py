@@ -11,6 +11,7 @@ from sandbox.environment import Environment
 from sandbox.errors import SandboxError
 from sandbox.interrupts import terminated_like_interrupted, uninterrupted
 from sandbox.network.connections import Connection
+from sandbox.status_line import progress, terminal
 
 from . import lineage
 from .budget import Budget
@@ -131,7 +132,8 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
         snapshot = taken(job.repo, scratch, scratch / "before", screen, job.workspace_bytes)
         environment = job.open_environment(snapshot.copy)
         try:
-            environment.start()
+            with progress():
+                environment.start()
             run = _run(job, environment, screen)
             if run.status is RunStatus.cancelled:
                 outcome = Outcome(run=run, interrupted=True)
@@ -157,6 +159,7 @@ def taken(repo: Path | None, scratch: Path, before: Path, screen: Screen, most_b
     if repo is None:
         (scratch / "empty").mkdir()
         return take(scratch / "empty", before)
+    terminal().show(f"reading {repo}")
     snapshot = take(repo.absolute(), before, most_bytes)
     left_out = [f"left out: {path} is a link that leads out of the repository, or into .git" for path in snapshot.left_out]
     problems = [*left_out, *snapshot.problems]

@@ -11,6 +11,7 @@ from pathlib import Path
 from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.interrupts import terminated_like_interrupted, uninterrupted
+from sandbox.status_line import progress
 
 from . import events as ev
 from . import lineage
@@ -89,7 +90,8 @@ def _in_sandbox(
     )
     keeps = attached  # until it is known how the run ended, what others made is not ours to remove
     try:
-        environment.start()
+        with progress():
+            environment.start()
         agent = agent_of(job, environment, screen)
         agent.hooks.append(Mailbox(mailbox_of(writer.log, writer.run), lambda told: screen.line(told, "yellow")))
         with listening(job.inbox, screen):

@@ -10,6 +10,7 @@ from typing import Any
 
 from sandbox.cli import print_json, say_error
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.table import write_table
 
 from .runs_shown import cost
 from .runs_story import status_of, summary
@@ -30,7 +31,7 @@ def list_runs(log: Path | None, *, as_json: bool) -> int:
     if as_json:
         print_json(found)
         return 0
-    _table([
+    rows = [
         (
             each["run"],
             each["began"][:19].replace("T", " "),
@@ -40,7 +41,8 @@ def list_runs(log: Path | None, *, as_json: bool) -> int:
             _line(each["task"], _TASK_CHARS),
         )
         for each in found
-    ])  # fmt: skip
+    ]
+    write_table(_COLUMNS, [tuple(map(clean, row)) for row in rows])
     return 0
 
 
@@ -204,23 +206,6 @@ def _show_verdict(screen: Screen, verdict: Verdict, running: bool) -> None:
     if not verdict.ended:
         why = "it is going on" if running else "it was cut off, or its end was removed"
         screen.line(f"  it has no end: {why}", "yellow")
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> None:
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(*_COLUMNS, box=None, pad_edge=False)
-        for row in rows:
-            table.add_row(*(clean(text).replace("[", "\\[") for text in row))
-        Console().print(table)
-        return
-    every = [_COLUMNS, *(tuple(map(clean, row)) for row in rows)]
-    widths = [max(len(row[n]) for row in every) for n in range(len(_COLUMNS))]
-    for row in every:
-        cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
 
 
 def _line(text: str, most: int) -> str:

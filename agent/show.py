@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from sandbox.envelope import jsonable
 from sandbox.invisible import made_visible
+from sandbox.status_line import terminal
 
 from .hooks import Hooks, Step
 from .memory import Memory
@@ -55,6 +56,7 @@ class Screen:
 
     def line(self, text: str, style: str = "") -> None:
         """Show one or several lines."""
+        terminal().clear()
         if self._console is None:
             self.stream.write(f"{clean(text)}\n")
             self.stream.flush()
@@ -87,17 +89,28 @@ class LiveView(Hooks):
         """Count on from there."""
         self._behind = behind
 
+    def on_step_start(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
+        """Say that the model is asked."""
+        terminal().show(f"thinking · step {self._behind + step.number} · Ctrl-C pauses")
+
+    def on_terminate(self, run: AgentRun) -> None:  # noqa: ARG002
+        """Take the status line away."""
+        terminal().hide()
+
     def on_action(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
         """Show the thought and the call."""
+        terminal().hide()
         mark = f"{self.name} {self._behind + step.number}".strip()
         self.screen.line(f"\n[{mark}] {shortened(step.thought, 6)}".rstrip(), "bold")
         if step.tool is not None:
             action = self.registry.get_action(step.tool)
             shown = main_argument(step.args, None if action is None else action.parameters)
             self.screen.line(f"  → {step.tool} {shown}".rstrip(), "cyan")
+            terminal().show(f"{clean(step.tool)} · step {self._behind + step.number} · Ctrl-C pauses")
 
     def on_result(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
         """Show the answer, cut to a few lines."""
+        terminal().hide()
         envelope = step.envelope or {}
         action = self.registry.get_action(step.tool)
         from .envelopes import text_of

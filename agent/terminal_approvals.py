@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sandbox.envelope import jsonable
+from sandbox.status_line import terminal
 
 from . import lineage
 from .approvals import Answer, ApprovalPolicy, ApprovalRequest, ApprovingEnvironment, Ask
@@ -52,6 +53,7 @@ def ask_user_on(screen: Screen, read: Callable[[], str] | None = None) -> Callab
         read = _line
 
     def asked(question: str) -> str | None:
+        terminal().hide()
         screen.line(f"\nthe agent asks: {question}", "bold yellow")
         return read().strip() or None
 
@@ -59,6 +61,7 @@ def ask_user_on(screen: Screen, read: Callable[[], str] | None = None) -> Callab
 
 
 def _ask(screen: Screen, read: Callable[[], str], request: ApprovalRequest) -> Answer:
+    terminal().hide()  # the answer is typed where the status line is
     here = lineage.current()
     whose = f" (of the agent {here.agent})" if here is not None and here.depth else ""
     call = main_argument(request.args, declared(request.tool))

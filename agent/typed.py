@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from sandbox.status_line import terminal
+
 from .inbox import Inbox
 from .show import Screen
 
@@ -108,12 +110,15 @@ def listening(inbox: Inbox, screen: Screen) -> Iterator[None]:
     lines = TypedLines(sys.stdin.fileno(), inbox, screen)
     screen.line("type a line to say something to the agent; Ctrl-C ends or pauses the run", "dim")
     token = _current.set(lines)
+    terminal().above_input = True
     lines.start()
     try:
         yield
     finally:
         _current.reset(token)
         lines.stop()
+        terminal().hide()
+        terminal().above_input = False
 
 
 def read_line() -> str:

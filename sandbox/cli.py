@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -30,6 +30,7 @@ from .cli_network import (
 )  # fmt: skip
 from .cli_refusals import refuse_with_in, refuse_with_local
 from .cli_words import envelope_for_cli, hint_for_cli, message_for_cli
+from .status_line import Progress, progress, terminal
 
 if TYPE_CHECKING:
     from .envelope import Envelope
@@ -45,6 +46,8 @@ KEPT_SHARE_OF_MEMORY = 1 / 32
 # Notices that mean nothing here: what was printed are the very bytes, and all of them.
 _SAID_OTHERWISE = {"output_cut", "output_not_text"}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_VARIABLE = re.compile(r"[^\s=]+")
+_LEAST_BYTES = 1 << 20
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 DEFAULT_IMAGE = "gamebox/base"
 DEFAULT_MEMORY = "2g"
@@ -52,25 +55,40 @@ DEFAULT_CPUS = 2.0
 DEFAULT_PROFILE = "default"
 DEFAULT_KEEP_SECONDS = 3600.0
 
+_EXIT_AS_OTHERS = ("run", "exec", "shell")
+_OWN_FAILURE = 125
+"""Exit status of run, exec and shell when gamebox itself fails, so that it is no exit status of the command."""
+
+
 EPILOG = """Examples:
 
   gamebox run -- python3 -c 'print(6*7)'
 
-  gamebox run --workspace ./mylib --timeout 60 -- sh -c 'python3 -m unittest 2>&1 | tail'
+  gamebox run --workspace ./mylib --timeout 60 \\
+    -- sh -c 'python3 -m unittest 2>&1 | tail'
 
-  gamebox run --profile root --allow example.com -- sh -c 'apt-get update && apt-get install -y jq && jq --version'
+  gamebox run --profile root --allow example.com \\
+    -- sh -c 'apt-get update && apt-get install -y jq'
 
-  gamebox run --allow example.com --allow '*.example.org:443' -- curl -sS https://example.com/
+  gamebox run --allow example.com --allow '*.example.org:443' \\
+    -- curl -sS https://example.com/
 
-  API_KEY=... gamebox run --service llm=https://api.example.com --service-header llm:X-Api-Key=API_KEY -- curl http://llm.internal/v1/
+  API_KEY=... gamebox run \\
+    --service llm=https://api.example.com \\
+    --service-header llm:X-Api-Key=API_KEY \\
+    -- curl http://llm.internal/v1/
 
-  gamebox run --allow example.com --network-log connections.jsonl -- curl -sS https://example.com/
+  gamebox run --allow example.com --network-log log.jsonl \\
+    -- curl -sS https://example.com/
 
   gamebox run --disk 20g --runtime runsc -- ./build.sh
 
-  gamebox run --forward 8000 --timeout 3600 -- python3 -m http.server 8000
+  gamebox run --forward 8000 --timeout 3600 \\
+    -- python3 -m http.server 8000
 
-  gamebox run --keep --name work -- git init && gamebox run --in work -- git status
+  gamebox run --keep --name work -- git init
+
+  gamebox exec work -- git status
 """
 
 
@@ -100,12 +118,16 @@ def run(
     keep_seconds: float | None = typer.Option(None, help="How long it stays when nobody uses it (3600); keeps it."),
     inside: str | None = typer.Option(None, "--in", metavar="ID", help=IN_HELP),
     forward: list[str] = typer.Option(
-        [], "--forward", metavar="PORT", help="While it runs, a port of it on this host's loopback, as in 8000 or 9000:8000."
+        [],
+        "--forward",
+        metavar="PORT",
+        help="While it runs, a port of it on this host's loopback, as in 8000 or 9000:8000.",
     ),
     take_over: bool = typer.Option(False, "--take-over", help="With --in: also if a process uses it, which loses it."),
 ) -> None:
-    """Run one command in a fresh sandbox, or in a kept one. Shows its output at once and exits as it did: 124 after a timeout,
-    128+n after signal n.
+    """Run one command in a fresh sandbox, or in a kept one, and show its output at once.
+
+    Exits as the command did: 128+n after signal n, 124 after a timeout; 125 if gamebox itself failed.
     """
     from .cli_forward import forward as forwarded
     from .cli_forward import ports_of
@@ -116,47 +138,63 @@ def run(
     kept = Kept(keep or name is not None or keep_seconds is not None, name, inside, seconds, take_over)
     refuse_with_in(ctx, kept)
     folder = None if local else workspace
-    asked = sandbox_of(
-        image, folder, network, memory, cpus, local, allow=allow, cache=cache, disk=disk, profile=profile, runtime=runtime,
-        kept=kept, services=services_of(service, service_header, os.environ), network_log=network_log,
-    )  # fmt: skip
-    with _opened(asked, timeout) as sandbox:
-        if local and workspace is not None:  # LocalEnvironment would work in the folder itself
-            sandbox.upload(_folder(workspace), ".").unwrap()
-        if kept.keep:
-            sys.stderr.write(f"kept: {sandbox.container_id[:12]}\n")  # type: ignore[attr-defined]
-        forwarded(sandbox, ports)
-        args |= {"stdin": sys.stdin.buffer.read() if stdin else None}
-        answer = envelope_for_cli(_carried_out(sandbox, args, as_json))
+    with progress() as report:
+        asked = sandbox_of(
+            image,
+            folder,
+            network,
+            memory,
+            cpus,
+            local,
+            allow=allow,
+            cache=cache,
+            disk=disk,
+            profile=profile,
+            runtime=runtime,
+            kept=kept,
+            services=services_of(service, service_header, os.environ),
+            network_log=network_log,
+            report=report,
+        )
+        with opened(asked, timeout) as sandbox:
+            report.done()
+            if local and workspace is not None:  # LocalEnvironment would work in the folder itself
+                sandbox.upload(_folder(workspace), ".").unwrap()
+            if kept.keep:
+                sys.stderr.write(f"kept: {sandbox.container_id[:12]}\n")  # type: ignore[attr-defined]
+            forwarded(sandbox, ports)
+            carry_out(sandbox, args, as_json=as_json, stdin=stdin, stays=kept.stays)
+
+
+def carry_out(sandbox: GuestEnvironment, args: dict[str, Any], *, as_json: bool, stdin: bool, stays: bool) -> NoReturn:
+    """Run the command of ``args``, show what comes of it, and exit as it did. ``stays``: the sandbox outlives this process."""
+    from .watching import Watch
+
+    args = {**args, "stdin": sys.stdin.buffer.read() if stdin else None}
+    args["keep_output_bytes"] = _kept(sandbox.limits) if as_json else 0
+    watch = None if as_json else Watch(on_bytes=_pass_on)
+    answer: Envelope[RunResult] = envelope_for_cli(sandbox.execute("run", args, watch=watch))
     if as_json:
-        print_json(_told(answer, sandbox, kept))
+        print_json(_json_of(answer, sandbox, stays))
     else:
         _print(answer)
     raise typer.Exit(exit_code(answer))
 
 
-def _told(answer: Envelope[RunResult], sandbox: GuestEnvironment, kept: Kept) -> dict[str, Any]:
+def _json_of(answer: Envelope[RunResult], sandbox: GuestEnvironment, stays: bool) -> dict[str, Any]:
     """The JSON of the answer, with the id of a sandbox that stays."""
-    if not kept.stays:
+    if not stays:
         return _without_spill(answer).to_dict()
     return {**answer.to_dict(), "sandbox_id": sandbox.container_id[:12]}  # type: ignore[attr-defined]
 
 
-def _carried_out(sandbox: GuestEnvironment, args: dict[str, Any], as_json: bool) -> Envelope[RunResult]:
-    """Run it; output is passed on as it comes, or kept for the JSON."""
-    from .watching import Watch
-
-    args = {**args, "keep_output_bytes": _kept(sandbox.limits) if as_json else 0}
-    return sandbox.execute("run", args, watch=None if as_json else Watch(on_bytes=_pass_on))
-
-
 @contextmanager
-def _opened(sandbox: GuestEnvironment, timeout: float) -> Iterator[GuestEnvironment]:
-    """The sandbox, started, and closed whatever happens. Raises SandboxError before that for a timeout it cannot keep."""
+def opened(sandbox: GuestEnvironment, timeout: float | None = None) -> Iterator[GuestEnvironment]:
+    """Start the sandbox, and close it whatever happens. Raises SandboxError before that for a timeout it cannot keep."""
     from .interrupts import terminated_like_interrupted, uninterrupted
 
     most = sandbox.limits.max_timeout_seconds
-    if not 0 < timeout <= most:  # so is nan
+    if timeout is not None and not 0 < timeout <= most:  # refuses nan, too
         raise bad_input(
             f"--timeout {timeout:g} is not between 0 and {most:g}.", "Give the seconds the command may take."
         )
@@ -201,10 +239,15 @@ def sandbox_of(
     image: str, workspace: Path | None, network: str | None, memory: str, cpus: float, local: bool, *,
     allow: Sequence[str] = (), cache: Path | None = None, disk: str | None = None, profile: str = DEFAULT_PROFILE,
     runtime: str | None = None, kept: Kept = Kept(), services: Sequence[Service] = (), network_log: Path | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> GuestEnvironment:  # fmt: skip
-    """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good."""
+    """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good.
+
+    ``report`` gets a line for each step of the start that takes time; standard error without it.
+    """
+    report = report or Progress()
     if kept.inside is not None:
-        return kept_one(kept.inside, kept.take_over, network, allow, cache, services, network_log, _report)
+        return kept_one(kept.inside, kept.take_over, network, allow, cache, services, network_log, report)
     from dataclasses import replace
 
     from .limits import Limits
@@ -213,7 +256,9 @@ def sandbox_of(
     if local:
         asked_for = {"disk": disk, "runtime": runtime, "profile": None if profile == DEFAULT_PROFILE else profile}
         asked_for |= {"allow": next(iter(allow), None), "service": next((each.name for each in services), None)}
-        asked_for |= {name: str(path) for name, path in (("cache", cache), ("network-log", network_log)) if path is not None}
+        asked_for |= {
+            name: str(path) for name, path in (("cache", cache), ("network-log", network_log)) if path is not None
+        }
         asked_for |= {"network": network if network == "open" else None}
         refuse_with_local(asked_for, kept)
     disk_bytes = None if disk is None else size_of(disk, "a disk")
@@ -226,7 +271,7 @@ def sandbox_of(
 
     log = connection_file(network_log, network or "none")
     made = DockerEnvironment(
-        image=image, workspace=workspace, limits=limits, network=policy, report=_report, profile=profile, runtime=runtime,
+        image=image, workspace=workspace, limits=limits, network=policy, report=report, profile=profile, runtime=runtime,
         keep=kept.keep, name=kept.name, keep_seconds=kept.seconds, cache=cache_in(cache, network or "none"),
         services=services,
     )  # fmt: skip
@@ -247,23 +292,36 @@ def size_of(text: str, what: str = "memory") -> int:
 
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise SandboxError(ErrorCode.invalid_limits, f"{text!r} is no size of {what}.", "Write it as 512m or 2g.")
-    return int(float(match.group(1)) * (1 << _UNITS[match.group(2).lower()]))
+        raise SandboxError(
+            ErrorCode.invalid_limits, f"{text!r} is not a valid size of {what}.", "Write it as 512m or 2g."
+        )
+    size = int(float(match.group(1)) * (1 << _UNITS[match.group(2).lower()]))
+    if size < _LEAST_BYTES and not match.group(2):
+        raise SandboxError(
+            ErrorCode.invalid_limits, f"{text!r} is {size} bytes of {what}.", f"Did you mean {text.strip()}g?"
+        )
+    return size
 
 
 def exit_code(answer: Envelope[RunResult]) -> int:
-    """The exit code for the answer to a run, as shells have it."""
+    """The exit status for the answer to a run, as shells have it; 125 where gamebox itself failed."""
+    if answer.ok:
+        return status_of(answer.result.exit_code, answer.result.signal)
+    return {"timeout": 124, "program_not_found": 127, "program_not_executable": 126}.get(
+        answer.code.value, _OWN_FAILURE
+    )
+
+
+def status_of(code: int | None, signal_name: str | None) -> int:
+    """The status that a shell has for a command that ended with this exit code, or by this signal: 128+n."""
     import signal
 
-    if answer.ok:
-        name = answer.result.signal
-        number = getattr(signal, name, 0) if name else 0
-        return 128 + int(number) if name else answer.result.exit_code or 0
-    return {"timeout": 124, "program_not_found": 127, "program_not_executable": 126}.get(answer.code.value, 2)
+    return 128 + int(getattr(signal, signal_name, 0)) if signal_name else code or 0
 
 
 def say_error(error: SandboxError) -> None:
     """The error and its hint on standard error."""
+    terminal().hide()
     sys.stderr.write(f"error: {message_for_cli(error.message)} ({error.code.value})\n")
     if error.hint:
         sys.stderr.write(f"hint: {hint_for_cli(error.code.value, error.hint)}\n")
@@ -279,8 +337,11 @@ def bad_input(message: str, hint: str) -> SandboxError:
 def variable_of(text: str) -> tuple[str, str]:
     """The variable of NAME=VALUE, or of NAME with its value here. Raises SandboxError where it has none."""
     name, given, value = text.partition("=")
-    if not name or "\0" in text:
-        raise bad_input(f"--env {text!r} names no variable.", "Write it as NAME=VALUE, or NAME to hand on your own.")
+    if not _VARIABLE.fullmatch(name) or "\0" in text:
+        raise bad_input(
+            f"--env {text!r} has no valid name of a variable.",
+            "Write it as NAME=VALUE, or NAME to pass on your own value.",
+        )
     if given:
         return name, value
     if name not in os.environ:
@@ -338,11 +399,7 @@ def _without_spill(answer: Envelope[RunResult]) -> Envelope[RunResult]:
     )
 
 
-def _report(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-
-
-def fail(error: SandboxError) -> NoReturn:
-    """Say the error and exit with 2."""
+def fail(error: SandboxError, command: str = "") -> NoReturn:
+    """Print the error and exit: with 125 for commands that exit as another one did, with 2 for the others."""
     say_error(error)
-    raise SystemExit(2)
+    raise SystemExit(_OWN_FAILURE if command in _EXIT_AS_OTHERS else 2)

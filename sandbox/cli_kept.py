@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from .cli import bad_input, print_json, say_error
+from .table import write_table
 from .wording import one_line
 
 if TYPE_CHECKING:
@@ -42,10 +43,7 @@ def ls(
     if as_json:
         print_json([dataclasses.asdict(each) for each in found])
         return
-    rows = [_COLUMNS, *(_row(each) for each in found)]
-    widths = [max(len(row[n]) for row in rows) for n in range(len(_COLUMNS))]
-    for row in rows:
-        sys.stdout.write("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n")
+    write_table(_COLUMNS, [_row(each) for each in found])
 
 
 def rm(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,9 +12,10 @@ from agent.hub import default
 from agent.hub.finding import DEFAULT_AGENT
 from agent.mcp_options import servers_of
 from agent.options import budget_of
-from agent.show import Screen
+from agent.show import Screen, clean
 from agent.store import EventLog
 from sandbox.cli import print_json, variable_of
+from sandbox.table import write_table
 
 from .options import Options
 from .results import Result, State
@@ -65,7 +65,7 @@ def run(options: Options) -> int:
     if options.as_json:
         print_json({"complete": complete, "results": [result.to_dict() for result in results]})
     else:
-        sys.stdout.write(shown(table(results, len(tasks))))
+        write_table(_COLUMNS, rows_of(results, len(tasks)))
     return exit_code(results, len(tasks), complete)
 
 
@@ -118,39 +118,26 @@ def outcome(result: Result) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def table(results: Sequence[Result], total: int) -> list[list[str]]:
-    """The table at the end, its head first and its sums last."""
-    rows = [["task", "state", "reward", "run", "steps", "seconds", "cost"]]
+_COLUMNS = ("TASK", "STATE", "REWARD", "RUN", "STEPS", "SECONDS", "COST", "WHY")
+
+
+def rows_of(results: Sequence[Result], total: int) -> list[tuple[str, ...]]:
+    """A row for each result, and their sums last. WHY is what went wrong."""
+    rows: list[tuple[str, ...]] = []
     for each in results:
         reward = " ".join(
             f"{value:g}" if name == "reward" else f"{name}={value:g}" for name, value in sorted(each.rewards.items())
         )
         cost = "" if not each.calls else "unknown" if each.cost_usd is None else f"${each.cost_usd:.4f}"
-        rows.append([each.id, each.state.value, reward, each.status, str(each.steps), f"{each.seconds:.1f}", cost])
+        why = clean(" ".join(each.error.split()))
+        rows.append((clean(each.id), each.state.value, reward, each.status, str(each.steps), f"{each.seconds:.1f}", cost, why))
     scored = [each.rewards["reward"] for each in results if each.state is State.value and "reward" in each.rewards]
     mean = f"mean {sum(scored) / len(scored):.3f} of {len(scored)}" if scored else ""
-    cost_sum = sum(each.cost_usd or 0.0 for each in results)
-    seconds = sum(each.seconds for each in results)
-    rows.append(
-        [
-            f"{len(results)} of {total}",
-            "",
-            mean,
-            "",
-            str(sum(e.steps for e in results)),
-            f"{seconds:.1f}",
-            f"${cost_sum:.4f}",
-        ]
-    )
+    priced = all(each.cost_usd is not None for each in results if each.calls)
+    cost_sum = f"${sum(each.cost_usd or 0.0 for each in results):.4f}" if priced else "unknown"
+    steps, seconds = sum(each.steps for each in results), sum(each.seconds for each in results)
+    rows.append((f"{len(results)} of {total}", "", mean, "", str(steps), f"{seconds:.1f}", cost_sum, ""))
     return rows
-
-
-def shown(rows: Sequence[Sequence[str]]) -> str:
-    """The table as plain text."""
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    return "".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
-    )
 
 
 def exit_code(results: Sequence[Result], total: int, complete: bool) -> int:

@@ -41,7 +41,10 @@ def test_help_names_the_commands() -> None:
     assert "gamebox doctor --runtime runsc" in gamebox("doctor", "--help").stdout
 
 
-COMMANDS = ("run", "ls", "rm", "agent", "demo", "check", "setup", "doctor", "version", "hub", "runs", "batch")
+COMMANDS = (
+    *("run", "exec", "shell", "cp", "logs", "ls", "rm", "agent", "batch"),
+    *("demo", "check", "setup", "doctor", "version", "hub", "runs"),
+)
 
 
 def test_the_help_of_all_commands_is_looked_at() -> None:
@@ -112,7 +115,14 @@ FINISH = {"tool": "finish", "args": {"summary": "changed\x1b[31m"}}
         (("run", "--local", "--cache", "packages", "--", "true"), "--cache packages means nothing with --local"),
         (("run", "--network", "bridge", "--cache", "packages", "--", "true"), "Leave one of them out"),
         (("run", "--memory", "lots", "--", "true"), "512m"),
-        (("run", "--memory", "0", "--", "true"), "memory_bytes=0"),
+        (("run", "--memory", "0m", "--", "true"), "memory_bytes=0"),
+        (("run", "--memory", "2", "--", "true"), "Did you mean 2g?"),
+        (("run", "--env", "BAD NAME=3", "--", "true"), "'BAD NAME=3'"),
+        (("cp", "a.txt", "b.txt"), "Both are paths of this host"),
+        (("cp", "work:a.txt", "work:b.txt"), "Both are in a sandbox"),
+        (("cp", "/nonexistent", "work:b.txt"), "'/nonexistent' does not exist"),
+        (("logs", "work", "--follow", "--tail", "3"), "--follow does not go with --tail"),
+        (("shell",), "needs a terminal"),
         (("run", "--cpus", "-1", "--", "true"), "cpus=-1"),
         (("run", "--memory", "-5m", "--", "true"), "'-5m'"),
         (("run", "--timeout", "0", "--", "true"), "--timeout 0"),
@@ -120,7 +130,7 @@ FINISH = {"tool": "finish", "args": {"summary": "changed\x1b[31m"}}
         (("run", "--timeout", "nan", "--", "true"), "--timeout nan"),
         (("run", "--image", "", "--", "true"), "image"),
         (("run", "--profile", "admin", "--", "true"), "'admin'"),
-        (("run", "--disk", "much", "--", "true"), "'much' is no size of a disk"),
+        (("run", "--disk", "much", "--", "true"), "'much' is not a valid size of a disk"),
         (("run", "--local", "--disk", "1g", "--", "true"), "--disk 1g means nothing with --local"),
         (("run", "--local", "--runtime", "runsc", "--", "true"), "--runtime runsc"),
         (("run", "--local", "--profile", "root", "--", "true"), "--profile root"),
@@ -175,7 +185,7 @@ def test_bad_input_is_one_clear_error(repo: Path, tmp_path: Path, args: tuple[st
     file = script(tmp_path, FINISH)
     names = {"REPO": str(repo), "SCRIPT": file}
     done = gamebox(*(names.get(a, a) for a in args), ANTHROPIC_API_KEY="", OPENAI_API_KEY="sk-test")
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == (125 if args[0] in ("run", "exec", "shell") else 2), done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
@@ -183,7 +193,7 @@ def test_bad_input_is_one_clear_error(repo: Path, tmp_path: Path, args: tuple[st
 
 def test_an_engine_that_is_down() -> None:
     done = gamebox("run", "--", "true", DOCKER_HOST="unix:///nonexistent/docker.sock")
-    assert done.returncode == 2
+    assert done.returncode == 125  # 2 could be the command's own
     assert "engine_unavailable" in done.stderr
     assert "hint: " in done.stderr
     assert "Traceback" not in done.stderr
@@ -325,10 +335,72 @@ def test_check_looks_an_agent_over(tmp_path: Path) -> None:
 
 def test_version() -> None:
     assert gamebox("version").stdout.startswith("gamebox ")
+    assert gamebox("--version").stdout == gamebox("version").stdout
+
+
+def test_examples_in_help_are_never_wrapped_and_the_help_fits_60_columns() -> None:
+    shown = gamebox("run", "--help", COLUMNS="60").stdout
+    options, examples = shown.split("Examples:")
+    assert all(len(line) <= 60 for line in options.splitlines())
+    assert "  gamebox run --disk 20g --runtime runsc -- ./build.sh\n" in examples
+    assert "--service-header llm:X-Api-Key=API_KEY \\\n" in examples
+    whole = gamebox("agent", "--help", COLUMNS="60").stdout
+    assert '  gamebox agent "what is 17 * 23?" --agent math --model provider/name\n' in whole
+    assert "Usage: -c agent [OPTIONS] TASK\n" in whole
+    assert "<" not in options
+
+
+def test_completion_knows_commands_and_options() -> None:
+    def completed(words: str) -> set[str]:
+        env = {"_GAMEBOX_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+        program = str(Path(sys.prefix) / "bin/gamebox")
+        done = subprocess.run([program], capture_output=True, text=True, env={**os.environ, **env}, timeout=60, check=False)
+        return set(done.stdout.split())
+
+    assert {"exec", "shell", "run"} <= completed("gamebox ")
+    assert {"--workspace", "--disk"} <= completed("gamebox run --")
+
+
+# --- the user's own defaults ----------------------------------------------------------------------------------------
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "config/gamebox").mkdir(parents=True)
+    return tmp_path / "config/gamebox/config.toml"
+
+
+def test_options_that_are_not_given_come_from_the_users_config(config: Path, repo: Path, tmp_path: Path) -> None:
+    config.write_text('[run]\nlocal = true\ntimeout = 0.5\n[hub.ls]\njson = true\n')
+    home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    assert gamebox("run", "--", "sleep", "60", **home).returncode == 124
+    assert gamebox("run", "--timeout", "20", "--", "sleep", "0.6", **home).returncode == 0
+    assert json.loads(gamebox("hub", "ls", **home).stdout)["agents"]
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("1", 1), ("512m", 512 << 20), ("2g", 2 << 30), ("1.5GiB", 3 << 29), ("4KB", 4096)]
+    ("text", "said"),
+    [
+        ("[run]\nnonsense = 1\n", "[run] has no option 'nonsense'"),
+        ("[nonsense]\nx = 1\n", "[nonsense] is not a table of a command"),
+        ("run = 1\n", "[run] is not a table of a command"),
+        ("not toml", "cannot be read"),
+    ],
+)
+def test_a_config_that_is_wrong_is_one_clear_error(config: Path, tmp_path: Path, text: str, said: str) -> None:
+    config.write_text(text)
+    done = gamebox("hub", "ls", XDG_CONFIG_HOME=str(tmp_path / "config"))
+    assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
+
+
+def test_a_model_of_the_environment_is_a_default(repo: Path, tmp_path: Path) -> None:
+    model = {"GAMEBOX_MODEL": "openai/no-such-model", "OPENAI_API_KEY": "sk-test"}
+    given = ("agent", "t", "--agent", "coding", "--repo", str(repo))
+    assert "price of openai/no-such-model" in gamebox(*given, "--max-cost", "1", **model).stderr
+    done = gamebox(*coding(repo, script(tmp_path, FINISH)), **model)  # a script needs none
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1048576", 1 << 20), ("512m", 512 << 20), ("2g", 2 << 30), ("1.5GiB", 3 << 29), ("4KB", 4096)]
 )
 def test_sizes(text: str, size: int) -> None:
     assert size_of(text) == size

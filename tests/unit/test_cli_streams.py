@@ -174,11 +174,11 @@ def _number_in(file: Path) -> int:
 def test_with_json_an_error_before_the_run_is_json_too(args: tuple[str, ...]) -> None:
     done = gamebox(*args)
     told = json.loads(done.stdout)
-    assert (done.returncode, told["tool_executed"]) == (2, False)
+    assert (done.returncode, told["tool_executed"]) == (125 if args[0] == "run" else 2, False)
     assert f"({told['code']})".encode() in done.stderr
     assert told["hint"]
 
 
 def test_json_after_the_dashes_is_the_commands_own() -> None:
     done = gamebox("run", "--memory", "lots", "--", "echo", "--json")
-    assert (done.stdout, done.returncode) == (b"", 2)
+    assert (done.stdout, done.returncode) == (b"", 125)

@@ -1,0 +1,82 @@
+"""The status line of a terminal, looked at through a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+import pyte
+
+PROGRAM = """
+import sys, time
+from sandbox.status_line import Progress, terminal
+
+status = terminal()
+status.above_input = {above}
+report = Progress()
+report("building an image")
+time.sleep(2.3)
+report("starting the sandbox")
+time.sleep(0.4)
+{look}
+report.done()
+sys.stderr.write("over\\n")
+"""
+MEANWHILE = """
+status.clear()
+sys.stderr.write("a line\\n")
+time.sleep(0.5)
+sys.stderr.write("typed")
+sys.stderr.flush()
+time.sleep(1.2)
+"""
+
+
+def screens(code: str, seconds: float) -> list[list[str]]:
+    """What a terminal of 40 columns shows, each time something is written to it."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env={**os.environ, "TERM": "xterm"})
+    os.close(theirs)
+    screen = pyte.Screen(40, 10)
+    stream = pyte.ByteStream(screen)
+    seen, end = [], time.monotonic() + seconds
+    while time.monotonic() < end:
+        if select.select([ours], [], [], 0.1)[0]:
+            try:
+                stream.feed(os.read(ours, 65536))
+            except OSError:
+                break
+            seen.append([line.rstrip() for line in screen.display])
+    os.close(ours)
+    assert process.wait(10) == 0
+    return seen
+
+
+def test_a_step_is_shown_with_its_seconds_and_a_long_one_leaves_a_line() -> None:
+    seen = screens(PROGRAM.format(above=False, look="pass"), 30)
+    assert ["building an image · 0 s" in lines for lines in seen].count(True) > 0
+    assert any("building an image · 1 s" in lines for lines in seen)
+    assert [line for line in seen[-1] if line] == ["building an image · 2 s", "over"]
+
+
+def test_what_is_printed_meanwhile_and_typed_below_is_left_alone() -> None:
+    seen = screens(PROGRAM.format(above=True, look=MEANWHILE), 30)
+    typed = [lines for lines in seen if "typed" in lines]
+    assert typed
+    assert all(lines[lines.index("typed") - 1].startswith("starting the sandbox · ") for lines in typed[:-1])
+    assert any("starting the sandbox · 2 s" in lines for lines in typed)
+    assert "a line" in seen[-1]
+
+
+def test_off_a_terminal_each_step_is_a_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(above=False, look="pass").replace("2.3", "0")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == "building an image\nstarting the sandbox\nover\n"
