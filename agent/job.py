@@ -161,6 +161,7 @@ def taken(repo: Path | None, scratch: Path, before: Path, screen: Screen, most_b
         return take(scratch / "empty", before)
     terminal().show(f"reading {repo}")
     snapshot = take(repo.absolute(), before, most_bytes)
+    terminal().hide()
     left_out = [f"left out: {path} is a link that leads out of the repository, or into .git" for path in snapshot.left_out]
     problems = [*left_out, *snapshot.problems]
     for problem in problems[:MOST_PROBLEMS]:
