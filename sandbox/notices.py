@@ -87,6 +87,47 @@ def _session_not_kept(f: Fields) -> tuple[str, str]:
     )
 
 
+def _input_ended(f: Fields) -> tuple[str, str]:
+    of = one_line(str(f.get("of") or "The command"))
+    asked = f" ({one_line(str(f['asked']))!r})" if f.get("asked") else ""
+    hint = "Give the answer with printf 'y\\n' | COMMAND or an option like -y; or use pty=true, wait_seconds and then send."
+    if f.get("script"):
+        return (f"{of} failed; {one_line(str(f['script']))} reads an answer{asked} from standard input, which was empty.", hint)
+    return (f"{of} wanted input{asked}, and its standard input was empty.", hint)
+
+
+def _port_in_use(f: Fields) -> tuple[str, str]:
+    port, holder = f.get("port"), f.get("id") if f.get("id") != f.get("of") else None
+    if not holder:
+        return (f"Port {port} is in use in this sandbox.", "Find what listens there with processes, or use another port.")
+    text = f" ({one_line(str(f['text']))})" if f.get("text") else ""
+    return (
+        f"Port {port} is in use: {holder}{text} listens on it.",
+        f"Use that server, or end it with kill(id={holder!r}), or take another port.",
+    )
+
+
+_NOT_POSSIBLE = {
+    "root": ("nobody becomes root in this sandbox", "Run the command without it; write to the workspace, the home or /tmp."),
+    "packages": (
+        "system packages cannot be installed here: you are not root, and / is read-only",
+        "Use what the image has, or what pip (in a venv) or npm can install; say in your answer what is missing.",
+    ),
+    "services": ("no service manager runs in this sandbox", "Start the program itself, with background=true."),
+    "containers": ("no container engine can be reached from this sandbox", "Run the program itself, without a container."),
+    "mounts": (
+        "the sandbox does not allow mounts and namespaces, and never will",
+        "Do it without them, as with a copy of the files below /tmp.",
+    ),
+    "ping": ("this sandbox has no ICMP, so that it cannot work here", "Try a server with curl, as far as the network is open."),
+}
+
+
+def _not_possible(f: Fields) -> tuple[str, str]:
+    why, hint = _NOT_POSSIBLE.get(str(f.get("kind")), ("it cannot work in this sandbox", "Do it another way."))
+    return f"{one_line(str(f.get('program') or 'The program'))}: {why}.", hint
+
+
 # Only the host tells these: a guest that sends one is not heard.
 HOST_NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {"service_ended": _service_ended}
 NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
@@ -113,6 +154,9 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         "Start those again if they are needed.",
     ),
     "session_not_kept": _session_not_kept,
+    "input_ended": _input_ended,
+    "port_in_use": _port_in_use,
+    "not_possible": _not_possible,
     "command_ended": waits.told_end,
     "server_listening": lambda f: (
         f"A server now listens on port {f.get('port')}{', of the command ' + str(f['id']) if f.get('id') else ''}.",

@@ -275,7 +275,21 @@ class Job:
         if command.collateral:
             notices.append({"code": "others_killed", "ids": list(command.collateral)})
         notices += hits.others(processes, command, self._before)
+        notices += self._clues(command)
         return result, notices + processes.headroom.notices(command.stop_reason == "disk")
+
+    def _clues(self, command: Command) -> list[dict[str, Any]]:
+        """Notices of why the command failed; of one that nobody waits for they come with the next answer."""
+        if command.outcome[0] in (None, 0):
+            return []
+        from .clues import clues
+
+        found = clues(self._processes, command, {**self._args, "cwd": self._args.get("cwd") or self._session.cwd})
+        if self._reply is None:
+            for notice in found:
+                self._processes.endings.tell({"id": command.id, **notice, "of": command.id})
+            return []
+        return found
 
     def _changes(self, command: Command, left: int) -> dict[str, Any] | None:
         """The notice of the files that changed; where nobody is waiting for this answer, it is told with another."""
