@@ -12,7 +12,7 @@ from . import conditions, network_words, path_words, waits
 from .envelope import Notice
 from .errors import ErrorCode
 from .notices import NOTICES
-from .wording import Wording, count_of, size
+from .wording import Wording, count_of, one_line, size
 
 Fields = Mapping[str, Any]
 
@@ -37,7 +37,7 @@ def word_notice(code: str, fields: Fields) -> Notice | None:
 
 
 # Fields that are lists; all others are single values.
-_LISTS = frozenset({"roots", "known", "ids", "names", "near", "ports"})
+_LISTS = frozenset({"roots", "known", "ids", "names", "near", "ports", "running"})
 
 
 _MOST = (1 << 63) - 1
@@ -73,7 +73,7 @@ def _invalid_path(f: Fields) -> Wording:
             "run",
         )
     return Wording(
-        f"{f.get('path')!r} is no usable path: {f.get('problem') or f.get('errno') or 'invalid'}.",
+        f"{f.get('path')!r} is not a usable path: {f.get('problem') or f.get('errno') or 'invalid'}.",
         "Give a relative path without NUL characters, with names of at most 255 bytes.",
     )
 
@@ -84,8 +84,8 @@ def _too_large(f: Fields) -> Wording:
     limit = f", the limit for {f['operation']} is {size(most)}" if most is not None else ""
     hints = {
         "read": "Read a part of it with start_line and end_line, or search it.",
-        "edit": "Change it with a command, as sed or a short script, by run.",
-        "write": "Write it in parts, or make it with a command by run.",
+        "edit": "Change it with a command, such as sed or a short script, with run.",
+        "write": "Write the first part, then append the others with run: cat >> FILE <<'END'.",
     }
     return Wording(f"{f.get('path')!r}{measured}{limit}.", hints.get(f["operation"], "Take a smaller part of it."))
 
@@ -165,8 +165,17 @@ def _too_many(f: Fields) -> Wording:
 
 
 def _unknown_command(f: Fields) -> Wording:
-    known = ", ".join(str(k) for k in f.get("known", [])) or "none yet"
-    return Wording(f"There is no command with the id {f.get('id')!r}.", f"Ids known here: {known}.")
+    running = [one_line(str(each)) for each in f.get("running", [])]
+    known = ", ".join(str(k) for k in f.get("known", []))
+    if f.get("owner"):
+        hint = f"{f.get('id')} is a pid, and it belongs to {f['owner']}: use that id."
+    elif running:
+        hint = f"Ids come from run and are not pids. Running: {', '.join(running)}."
+    elif known:
+        hint = f"No command is running; these have ended, and only their output can be read: {known}."
+    else:
+        hint = "No command was run in this sandbox yet: ids come from run."
+    return Wording(f"There is no command with the id {f.get('id')!r}.", hint, "processes" if running else None)
 
 
 def _user_not_allowed(f: Fields) -> Wording:
@@ -189,9 +198,10 @@ def _user_not_allowed(f: Fields) -> Wording:
 
 
 def _range(f: Fields) -> Wording:
+    unit = "line" if "total_lines" in f else "byte"
     total = f.get("total_lines", f.get("size_bytes"))
     return Wording(
-        f"{f.get('path')!r} ends before that: it has {total}.", f"Ask for a start of at most {total}.", "read"
+        f"{f.get('path')!r} ends before that: it has {count_of(total, unit)}.", f"Start at {unit} {total} or before.", "read"
     )
 
 
@@ -205,16 +215,30 @@ def _no_folder(f: Fields) -> Wording:
 def _no_space(f: Fields) -> Wording:
     where = f" for {f['path']!r}" if "path" in f else ""
     return Wording(
-        f"No space is left in the sandbox{where}.", "Free some: delete files that are not needed, then try again."
+        f"No space is left in the sandbox{where}.", "Delete files that are not needed, then try again."
     )
 
 
 def _connection(f: Fields) -> Wording:
-    return Wording(
-        f"{f.get('url', 'The address')!r} could not be reached: {f.get('problem', 'no connection')}.",
-        "Check that the server runs (start it with run and background=true) and the address is right.",
-        retryable=True,
-    )
+    message = f"{f.get('url', 'The address')!r} could not be reached: {f.get('problem', 'no connection')}."
+    running = [one_line(str(each)) for each in f.get("running", [])]
+    port = f.get("port")
+    if running:
+        ident = running[-1].partition(" ")[0]
+        return Wording(
+            message,
+            f"If {' or '.join(running)} is the server, wait until it listens: wait_for(id={ident!r}, port={port}).",
+            "wait_for",
+            True,
+        )
+    if f.get("own"):
+        return Wording(
+            message,
+            f"Nothing listens there. Start the server with run and background=true, then use wait_for(port={port}).",
+            "run",
+            True,
+        )
+    return Wording(message, "Check the address; if it is right, try again later.", retryable=True)
 
 
 def _too_large_answer(f: Fields) -> Wording:
@@ -259,13 +283,13 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.text_not_found: _no_match,
     ErrorCode.text_not_unique: _several,
     ErrorCode.invalid_pattern: lambda f: Wording(
-        f"The pattern {f.get('pattern')!r} is {'too slow' if f.get('slow') else 'no regular expression'}: "
+        f"The pattern {f.get('pattern')!r} is {'too slow' if f.get('slow') else 'not a valid regular expression'}: "
         f"{f.get('problem', 'syntax error')}.",
-        "Correct it, or pass literal=true to search for it as plain text.",
+        "Correct it, or pass literal=true to search for plain text.",
         f["operation"] if f["operation"] in ("search", "wait_for") else "search",
     ),
     ErrorCode.invalid_arguments: lambda f: Wording(
-        f"{f['operation']} cannot take these arguments: {f.get('problem')}.",
+        f"The arguments of {f['operation']} are invalid: {f.get('problem')}.",
         "Correct them and call it again.",
         f["operation"],
     ),
@@ -312,7 +336,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     **waits.FAULTS,
     **conditions.FAULTS,
     ErrorCode.kill_failed: lambda f: Wording(
-        f"{f.get('survivors')} processes of {f.get('id')!r} could not be killed.", "Call kill once more.", "kill", True
+        f"{f.get('survivors')} processes of {f.get('id')!r} could not be killed.", "Call kill again.", "kill", True
     ),
     ErrorCode.commands_running: lambda f: Wording(
         f"The sandbox is still running {count_of(f.get('count'), 'command')}: {', '.join(map(str, f.get('ids', [])))}.",
@@ -326,7 +350,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         "Delete what is not needed, or keep it in archives.",
     ),
     ErrorCode.invalid_url: lambda f: Wording(
-        f"{f.get('url')!r} is no address to open: {f.get('problem', 'malformed')}.",
+        f"{f.get('url')!r} is not an address that can be opened: {f.get('problem', 'malformed')}.",
         "Give an http:// or https:// address.",
     ),
     ErrorCode.network_denied: network_words.denied,

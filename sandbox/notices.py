@@ -178,7 +178,8 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     ),
     "too_many_processes": lambda f: (
         f"The limit of {f.get('limit')} processes and threads was hit {count_of(f.get('hits'), 'time')} while this command ran.",
-        "Run fewer at once (as with make -j4, or fewer workers), or kill commands that are not needed.",
+        ("Its exit code was 0, but some of its work may be missing: check that. " if f.get("exit_code") == 0 else "")
+        + "Run fewer at once (as with make -j4, or fewer workers), or kill commands that are not needed.",
     ),
     "file_too_large": lambda f: (
         f"A file may have at most {size(f.get('limit'))} here, and the command wanted to write a larger one.",
@@ -193,7 +194,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "service_refused": network_words.service_refused,
     "service_failed": network_words.service_failed,
     "no_direct_network": lambda _: (
-        "The command says that it found no network: nothing leads out of this sandbox directly, and it resolves no names.",
+        "The output of the command says that it found no network: this sandbox has no direct way out, and resolves no names.",
         "Use a program that takes the proxy in http_proxy and https_proxy, or tell this one of it; DNS, UDP and ping do not work.",
     ),
     "lifetime_ending": _time_left("", "Finish, and save what is needed: files in it are lost then."),
@@ -208,7 +209,9 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         else "",
     ),
     "disk_nearly_full": lambda f: (
-        f"{f.get('path')} is nearly full: {size(f.get('free'))} of {size(f.get('size'))} are left.",
+        f"{f.get('path')} is full: nothing of its {size(f.get('size'))} is left."
+        if f.get("free") == 0
+        else f"{f.get('path')} is nearly full: {size(f.get('free'))} of {size(f.get('size'))} are left.",
         "Delete what is not needed before writing more.",
     ),
     "no_space": lambda f: (

@@ -6,7 +6,7 @@ import json
 import time
 from urllib.parse import urlsplit
 
-from .context import Call, Finished
+from .context import Finished, StateCall
 from .faults import Fault
 from .loopback import is_loopback
 
@@ -23,7 +23,7 @@ REFUSED, UNREACHED = "is refused by the sandbox: ", " was not reached: "  # the 
 LINKS, REDIRECTS = 200, 10
 
 
-def browse(call: Call) -> dict[str, Any]:
+def browse(call: StateCall) -> dict[str, Any]:
     """The handler of ``browse``.
 
     Raises Fault ``network_denied`` where the rules of the network do not open the host.
@@ -77,7 +77,7 @@ def _nonsense(done: Finished, problem: str) -> Fault:
     )
 
 
-def _fault(call: Call, answer: dict[str, Any]) -> Fault:
+def _fault(call: StateCall, answer: dict[str, Any]) -> Fault:
     code, given = answer["fault"], answer.get("fields")
     if code not in FAULTS or not isinstance(given, dict):
         return Fault("io_error", path="", errno="unknown", problem="the page reader's answer cannot be used")
@@ -90,10 +90,32 @@ def _fault(call: Call, answer: dict[str, Any]) -> Fault:
             fields[name] = value
     if code == "connection_failed" and not _is_own(fields["url"]) and _is_refusal(call, str(fields.get("problem"))):
         code = "network_denied"
+    if code == "connection_failed" and _is_own(fields["url"]):
+        fields |= {"own": True, "running": _running(call), "port": _port_of(str(fields["url"]))}
     return Fault(code, **fields)
 
 
-def _is_refusal(call: Call, problem: str) -> bool:
+def _running(call: StateCall) -> list[str]:
+    """The commands that run in the background, one of which may be the server that does not listen yet."""
+    found: list[str] = []
+
+    def look() -> None:
+        live = [c for c in call.processes.commands.values() if not c.tree_empty and c.stays]
+        found.extend(f"{c.id} ({str(c.about.get('text', ''))[:60]})" for c in live[-3:])
+
+    call.hand_over(look)
+    return found
+
+
+def _port_of(url: str) -> int | None:
+    try:
+        parts = urlsplit(url)
+        return parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return None
+
+
+def _is_refusal(call: StateCall, problem: str) -> bool:
     return REFUSED in problem or (call.place.limits.get("network") == "none" and UNREACHED not in problem)
 
 

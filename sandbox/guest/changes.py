@@ -105,9 +105,9 @@ class Tracker:
         return notice
 
     def _compared(self, before: States, now: States, ident: str) -> dict[str, Any] | None:
-        created = _leaves(now.keys() - before.keys())
-        deleted = _leaves(before.keys() - now.keys())
-        modified = sorted(path for path, state in now.items() if before.get(path, state) != state)
+        created = _leaves(_without_git(now.keys() - before.keys()))
+        deleted = _leaves(_without_git(before.keys() - now.keys()))
+        modified = sorted(_without_git({path for path, state in now.items() if before.get(path, state) != state}))
         kinds = {"created": created, "modified": modified, "deleted": deleted}
         self.last = {"id": ident, **{kind: [_shown(path) for path in paths[:LAST]] for kind, paths in kinds.items()}}
         if not (created or modified or deleted):
@@ -246,6 +246,11 @@ def _opaque(status: os.stat_result) -> int:
 
 def _shown(path: bytes) -> str:
     return path.decode("utf-8", "replace")  # not beneath.shown: that module is not needed for a guest's start
+
+
+def _without_git(paths: set[bytes]) -> set[bytes]:
+    """Paths without those of git's own folder: every command of git changes that, even one that only looks."""
+    return {path for path in paths if os.path.basename(path) != b".git"}
 
 
 def _leaves(paths: set[bytes]) -> list[bytes]:

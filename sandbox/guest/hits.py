@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 
 from .memory_watch import described
@@ -22,6 +24,8 @@ _NO_WAY = (
     b"ould not resolve host", b"Network is unreachable", b"Temporary failure in name resolution", b"Name or service not known",
     b"EAI_AGAIN", b"ENETUNREACH", b"network is unreachable", b": no such host", b"ame resolution failed",
 )  # fmt: skip
+# What bash says of a program that was killed: its pid and its command line.
+_KILLED = re.compile(rb"line \d+: +(\d{1,9}) Killed +(\S{1,100})")
 
 
 class Before:
@@ -63,6 +67,8 @@ def _victim(processes: Processes, command: Command, certain: bool) -> dict[str, 
     gone = processes.memory_watch.gone(command.runner.pid, command.started)
     if gone is not None and gone.bytes >= most / 2:  # else the one that was killed grew and died between two looks
         return described(gone.pid, gone.name, max(gone.bytes, most))
+    if named := _KILLED.search(command.output.tail()):
+        return described(int(named[1]), os.path.basename(named[2]), None)
     return described(None, b"", spent.max_rss_bytes) if certain and spent.max_rss_bytes else None
 
 
@@ -72,7 +78,7 @@ def others(processes: Processes, command: Command, before: Before) -> list[dict[
     notices: list[dict[str, Any]] = []
     refused = processes.cgroup.forks_refused() - before.refused
     if refused > 0:
-        notices.append({"code": "too_many_processes", "hits": refused, "limit": limits["pids"]})
+        notices.append({"code": "too_many_processes", "hits": refused, "limit": limits["pids"], "exit_code": command.outcome[0]})
     exit_code, by = command.outcome
     if exit_code == 0 or not processes.isolated:
         return notices

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import partial
 
 from . import cgroup, sessions, users
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 # Ended commands whose output can still be asked for; older ones are forgotten with their spill files.
 REMEMBERED = 64
+SHOWN = 10
 # The share of the sandbox's memory (one in so many) that the output of all running commands may take: it passes through the
 # guest's memory up to three times, and a guest that runs out of it takes the sandbox along.
 KEPT_SHARE = 16
@@ -251,8 +253,16 @@ class Processes:
         """The command of that id. Raises Fault ``unknown_command``."""
         command = self.commands.get(ident)
         if command is None:
-            raise Fault("unknown_command", id=ident, known=list(self.commands)[-10:])
+            live = [c for c in self.commands.values() if not c.tree_empty]
+            named = [f"{c.id} ({str(c.about.get('text', ''))[:60]})" for c in live[-SHOWN:]]
+            owner = self._owner_of(ident) if re.fullmatch("[0-9]{1,9}", ident) else None
+            raise Fault("unknown_command", id=ident, known=list(self.commands)[-SHOWN:], running=named, owner=owner)
         return command
+
+    def _owner_of(self, pid: str) -> str | None:
+        """The id of the command to which a process belongs."""
+        live = [c for c in self.commands.values() if c.runner is not None and not c.tree_empty]
+        return next((c.id for c in live if c.runner is not None and int(pid) in descendants(c.runner.pid)), None)
 
     def left_below(self, command: Command) -> int:
         """How many processes an ended command left running."""

@@ -267,7 +267,8 @@ class _MemoryTransport(Transport):
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         verdict = judge_host(self._network(), host, port)
         if is_loopback(host) or verdict.allowed:
-            return Fault("connection_failed", url=url, problem=os.strerror(111))
+            own: dict[str, Any] = {"own": True, "port": port} if is_loopback(host) else {}
+            return Fault("connection_failed", url=url, problem=os.strerror(111), **own)
         problem = f"{host}:{port} is refused by the sandbox: {verdict.why}"
         return Fault("network_denied", url=url, problem=problem)
 

@@ -56,3 +56,14 @@ def test_there_is_no_network(env: GuestEnvironment) -> None:
     if not isinstance(env, LocalEnvironment):  # which has the host's
         refused(env.browse("http://example.com/", timeout_seconds=5), "network_denied", "no network")
     assert ("none" in env.network.mode) != isinstance(env, LocalEnvironment)
+
+
+@pytest.mark.needs("shell")
+def test_a_server_that_does_not_listen_yet_is_named(env: GuestEnvironment) -> None:
+    """s44: c1 ran and did not listen yet, and the hint suggested a second start."""
+    ident = done(env.run("sleep 60; serve", background=True)).id
+    try:
+        words = (f"If {ident} (sleep 60; serve)", f"wait_for(id='{ident}', port=8099)")
+        refused(env.browse("http://localhost:8099/"), "connection_failed", *words)
+    finally:
+        done(env.kill(ident))

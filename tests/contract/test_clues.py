@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sandbox.envelope import Envelope
+from sandbox.guest import hits
 from sandbox.guest_environment import GuestEnvironment
 
 from .checks import done
@@ -96,3 +98,14 @@ def test_what_cannot_work_here_says_so(env: GuestEnvironment, command: str, said
 @pytest.mark.parametrize("command", ["echo sudo docker; false", "grep -r mount /nonexistent", "./docker.sh"])
 def test_a_name_that_is_no_command_says_nothing(env: GuestEnvironment, command: str) -> None:
     assert not text_of(env.run(command, session=None), "not_possible")
+
+
+def test_who_was_killed_for_memory_by_the_word_of_its_shell() -> None:
+    """s26: a child was killed, the command ended with 0, and which child it was stood in its output only."""
+    tail = b"bash: line 1:    12 Killed                  python3 hog.py --all\ndone\n"
+    spent = SimpleNamespace(killed=[], max_rss_bytes=1000)
+    command = SimpleNamespace(
+        spent=spent, stop_reason=None, runner=SimpleNamespace(pid=5), started=0.0, output=SimpleNamespace(tail=lambda: tail)
+    )
+    processes = SimpleNamespace(memory_watch=SimpleNamespace(gone=lambda *_: None))
+    assert hits._victim(processes, command, certain=False) == {"pid": 12, "program": "python3", "rss_bytes": None}  # type: ignore[arg-type]

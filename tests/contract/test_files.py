@@ -36,7 +36,7 @@ def test_lines(env: GuestEnvironment, folder: str) -> None:
     read = done(env.read(f"{folder}/a", start_line=4, end_line=5, numbered=True))
     assert read.content == "     4\tline 4\n     5\tline 5\n"
     assert (read.start_line, read.end_line, read.total_lines) == (4, 5, 10)
-    refused(env.read(f"{folder}/a", start_line=12), "range_outside_file", "it has 10", "at most 10")
+    refused(env.read(f"{folder}/a", start_line=12), "range_outside_file", "it has 10 lines", "Start at line 10 or before")
     refused(env.read(f"{folder}/a", start_line=3, end_line=2), "invalid_arguments", "end_line 2 is before start_line 3")
     refused(env.read(f"{folder}/a", start_line=3, offset=2), "invalid_arguments", "exclude each other")
 
@@ -76,7 +76,7 @@ def test_invalid_utf8_is_replaced_and_told(env: GuestEnvironment, folder: str) -
 
 
 def test_too_much_to_write(env: GuestEnvironment, folder: str) -> None:
-    refused(env.write(f"{folder}/a", "x" * (LIMITS.write_bytes + 1)), "file_too_large", "1.0 MiB", "Write it in parts")
+    refused(env.write(f"{folder}/a", "x" * (LIMITS.write_bytes + 1)), "file_too_large", "1.0 MiB", "append the others with run")
     done(env.write(f"{folder}/a", "x" * LIMITS.write_bytes))
     refused(env.edit(f"{folder}/a", "x" * LIMITS.write_bytes, "y" * (LIMITS.write_bytes + 1)), "file_too_large", "1.0 MiB")
     refused(env.read(f"{folder}/b"), "path_not_found", f"{folder}/b", "to see what is there")
@@ -110,8 +110,8 @@ def test_outside_the_roots(env: GuestEnvironment, folder: str, path: str) -> Non
 
 @pytest.mark.parametrize("path", ["a\0b", "n" * 256, "é" * 128])
 def test_no_file_can_be_called_that(env: GuestEnvironment, path: str) -> None:
-    refused(env.read(path), "path_invalid", "is no usable path")
-    refused(env.write(path, "x"), "path_invalid", "is no usable path")
+    refused(env.read(path), "path_invalid", "is not a usable path")
+    refused(env.write(path, "x"), "path_invalid", "is not a usable path")
 
 
 def test_text_has_to_be_unicode(env: GuestEnvironment, folder: str) -> None:

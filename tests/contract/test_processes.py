@@ -189,3 +189,15 @@ def test_a_fake_lists_its_commands() -> None:
         ("c1", "ls", False, False),
     ]
     refused(env.processes("c9"), "unknown_command")
+
+
+@pytest.mark.needs("shell")
+def test_a_pid_is_no_id(env: GuestEnvironment) -> None:
+    """s37: the hint said neither that ids are not pids, nor which command is which."""
+    ident = done(env.run("echo $$; exec sleep 60", background=True)).id
+    try:
+        pid = done(env.wait_for(id=ident, log=r"(\d+)")).groups[0]
+        refused(env.kill(str(pid)), "unknown_command", f"{pid} is a pid, and it belongs to {ident}")
+        refused(env.kill("c999"), "unknown_command", "are not pids", f"{ident} (echo $$; exec sleep 60)")
+    finally:
+        done(env.kill(ident))

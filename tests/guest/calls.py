@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from sandbox.guest.context import Finished, Place
@@ -46,6 +47,10 @@ class RealCall:
     incoming: list[bytes] = field(default_factory=list)
     complete: bool = True
     sent: bytearray = field(default_factory=bytearray)
+    processes: Any = field(default_factory=lambda: SimpleNamespace(commands={}))
+
+    def hand_over(self, work: Callable[[], None]) -> None:
+        work()
 
     def body(self) -> Iterator[bytes]:
         yield from self.incoming

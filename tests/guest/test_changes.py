@@ -181,3 +181,15 @@ def test_a_tree_that_became_smaller_is_looked_at_again(
     (top / "b").write_text("")
     tracker.begin()
     assert "+ b" in told(tracker)["names"]
+
+
+def test_the_folder_of_git_is_no_change(tracker: Tracker, top: Path) -> None:
+    """s05: git status was said to change "~ .git"."""
+    (top / ".git").mkdir()
+    (top / "lib/.git").mkdir(parents=True)
+    tracker.begin()
+    (top / ".git/index").write_text("x")
+    (top / "lib/.git/index").write_text("x")
+    assert told(tracker) == {}
+    (top / "a").write_text("a")
+    assert told(tracker)["names"] == ["+ a"]
