@@ -109,7 +109,7 @@ def test_a_file_is_waited_for(env: DockerEnvironment) -> None:
     wait_for_file(env, "out/pid", command_id=server)
     wait_for_file(env, "out/pipe")
     wait_for_file(env, "out")
-    with pytest.raises(NotReadyError, match=r"not so that out/none exists\."):
+    with pytest.raises(NotReadyError, match=r"out/none still does not exist\."):
         wait_for_file(env, "out/none", timeout_seconds=0.2)
     env.kill(server)
 

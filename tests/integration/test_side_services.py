@@ -132,7 +132,7 @@ def test_every_way_of_being_ready(docker_env: Make) -> None:
         ({"command": "echo no table >&2; exit 3"}, "ended with exit code 3", "no table"),
         (
             {"command": "echo waits; sleep 600", "ready": Ready(timeout_seconds=1)},
-            "not so that port 5432 is open",
+            "port 5432 is still not open",
             "waits",
         ),
         ({"command": "echo asks; sleep 600", "ready": Ready(log="up", timeout_seconds=1)}, "matches 'up'", "asks"),
