@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from sandbox.envelope import Failure, Notice, Success, jsonable
 from sandbox.errors import ErrorCode
+from sandbox.excerpt import SHOWN_CHARS
 
 # About 25,000 tokens: more would fill much of most models' context with one text.
 MAX_TEXT_CHARS = 100_000
@@ -74,15 +75,19 @@ def only_first_call() -> Envelope:
 def bounded(envelope: Mapping[str, Any], text_chars: int = MAX_TEXT_CHARS, result_chars: int = MAX_RESULT_CHARS) -> Envelope:
     """The envelope as JSON-ready data that a context can hold; a notice says when something was cut.
 
-    Texts inside the result are cut to ``text_chars`` characters, head and tail; a result that still has more than ``result_chars``
-    in all becomes text and is cut as a whole.
+    Texts inside the result are cut to ``text_chars`` characters, head and tail; of a result that still has more than
+    ``result_chars`` in all the lists are cut at their ends, and what is still too much becomes text and is cut as a whole.
     """
     data: Envelope = jsonable(envelope)
     cut: list[int] = []
     result = _cut_texts(data.get("result"), text_chars, cut)
     whole = json.dumps(result, ensure_ascii=False)
     if len(whole) > result_chars:
-        result = _cut(whole, result_chars, cut)
+        result = _with_shorter_lists(result, result_chars / len(whole))
+        shorter = json.dumps(result, ensure_ascii=False)
+        cut.append(len(whole) - len(shorter))
+        if len(shorter) > result_chars:
+            result = _cut(shorter, result_chars, cut)
     if not cut:
         return data
     notice = Notice(
@@ -91,6 +96,15 @@ def bounded(envelope: Mapping[str, Any], text_chars: int = MAX_TEXT_CHARS, resul
         "Ask for a smaller part of it.",
     )
     return {**data, "result": result, "notices": [*data.get("notices", []), notice.to_dict()]}
+
+
+def _with_shorter_lists(result: Any, share: float) -> Any:
+    """A result of which the lists keep about ``share`` of their items; it says so itself where it has a field for that."""
+    if not isinstance(result, dict):
+        return result
+    lists = [name for name, value in result.items() if isinstance(value, list)]
+    kept = {name: result[name][: int(len(result[name]) * share * 0.8)] for name in lists}
+    return {**result, **kept, **({"truncated": True} if "truncated" in result else {})}
 
 
 def cut_texts(value: Any, chars: int) -> Any:
@@ -118,13 +132,16 @@ def _cut(text: str, limit: int, cut: list[int]) -> str:
 def text_of(envelope: Mapping[str, Any], result_type: type[BaseModel] | None = None) -> str:
     """The envelope as text for a model; ``result_type`` brings the wording of a typed result back.
 
-    An envelope of a foreign environment that lacks our fields is shown as JSON.
+    The result takes about ``shown_chars`` characters if the envelope has that field: memories set it where there is less room, and
+    tools whose answers are to be shown whole where there is to be more. An envelope of a foreign environment that lacks our
+    fields is shown as JSON.
     """
+    chars = shown_chars(envelope)
     try:
         result = _typed(envelope.get("result"), result_type)
         notices = tuple(Notice(n["code"], n["message"], n.get("hint", "")) for n in envelope.get("notices", ()))
         if envelope["tool_executed"] is True:
-            return Success(result, notices=notices).to_text()
+            return Success(result, notices=notices).to_text(chars)
         return Failure(
             ErrorCode(envelope["code"]),
             envelope["error"],
@@ -132,10 +149,31 @@ def text_of(envelope: Mapping[str, Any], result_type: type[BaseModel] | None = N
             effects=envelope.get("effects", "none"),
             result=result,
             notices=notices,
-            schema=envelope.get("schema"),
-        ).to_text()
+            next_tool=envelope.get("next_tool"),
+        ).to_text(chars)
     except (KeyError, TypeError, ValueError):
         return json.dumps(jsonable(envelope), ensure_ascii=False, sort_keys=True)
+
+
+def shown_chars(envelope: Mapping[str, Any]) -> int:
+    """How many characters of its result are shown."""
+    chars = envelope.get("shown_chars")
+    return chars if isinstance(chars, int) and chars > 0 else SHOWN_CHARS
+
+
+def shown_size(envelope: Mapping[str, Any]) -> int:
+    """About how many bytes the envelope takes in a prompt, at most; cheap, and without knowing the action it answers."""
+    result = envelope.get("result")
+    if isinstance(result, Mapping) and "output" in result:  # both streams are in it
+        result = {name: value for name, value in result.items() if name not in ("stdout", "stderr")}
+    around = {name: envelope[name] for name in ("error", "hint", "notices") if envelope.get(name)}
+    most = shown_chars(envelope) * 6 // 5  # a line feed counts twice here, as a token of its own nearly does
+    shown = _bytes(json.dumps(result, ensure_ascii=False, default=repr)[:most])
+    return shown + _bytes(json.dumps(around, ensure_ascii=False, default=repr))
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _typed(result: Any, result_type: type[BaseModel] | None) -> Any:

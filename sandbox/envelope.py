@@ -8,12 +8,15 @@ model is shown.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
+from .excerpt import SHOWN_CHARS, without_middle
+from .results.base import Result
 
 T = TypeVar("T")
 REPR_CHARS = 300
@@ -77,9 +80,10 @@ class Success(Generic[T]):
             "notices": [n.to_dict() for n in self.notices],
         }
 
-    def to_text(self) -> str:
-        """The envelope as text for a model: the result, then the notices."""
-        return "\n".join([_text_of(self.result), *_notice_lines(self.notices)]).strip("\n")
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """The envelope as text for a model: the result in about ``chars`` characters, then the notices."""
+        text = _text_of(self.result, chars)
+        return "\n".join([text, *_notice_lines(self, text)]).strip("\n")
 
 
 @dataclass(frozen=True)  # no slots: with them Failure[Any](...) raises TypeError in Python 3.11
@@ -172,21 +176,34 @@ class Failure(Generic[T]):
             data["reason"] = self.reason
         return data
 
-    def to_text(self) -> str:
-        """The envelope as text for a model: the error, the hint, then what is known so far."""
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """The envelope as text for a model: the error, the hint, then what is known so far in about ``chars`` characters.
+
+        ``schema`` is not repeated: the model has the schemas of its tools, and the error names what is wrong.
+        """
         lines = [f"ERROR {self.code.value}: {self.error}"]
         if self.hint:
             lines.append(f"HINT: {self.hint}")
-        if self.effects != "none":
-            lines.append(f"EFFECTS: {self.effects}")
-        if self.schema is not None:
-            lines.append(f"SCHEMA: {json.dumps(self.schema, ensure_ascii=False)}")
-        if self.result is not None:
-            lines.append(_text_of(self.result))
-        return "\n".join([*lines, *_notice_lines(self.notices)]).strip("\n")
+        if self.next_tool is not None and self.next_tool not in _WORDS.findall(self.hint.lower()):
+            lines.append(f"NEXT TOOL: {self.next_tool}")
+        if (more := _EFFECTS[self.effects]) and self.code not in _EFFECTS_IN_THE_MESSAGE:
+            lines.append(more)
+        text = "" if self.result is None else _text_of(self.result, chars)
+        return "\n".join([*lines, *([text] if text else []), *_notice_lines(self, text)]).strip("\n")
 
 
 Envelope = Success[T] | Failure[T]
+
+_EFFECTS: dict[Effects, str] = {
+    "none": "",
+    "partial": "EFFECTS: A part of it was done.",
+    "unknown": "EFFECTS: Some of it may have been done: look before you do it again.",
+}
+# Of a command that was killed it is plain that it did something; its output says what.
+_EFFECTS_IN_THE_MESSAGE = frozenset({ErrorCode.timeout, ErrorCode.cpu_limit, ErrorCode.cancelled})
+_WORDS = re.compile(r"\w+")
+# The text of a result says itself where it was cut, and how to see the rest.
+_IN_THE_RESULT = frozenset({"output_cut"})
 
 
 def jsonable(value: Any, depth: int = 0) -> Any:
@@ -222,13 +239,19 @@ def _short(text: str) -> str:
     return text if len(text) <= REPR_CHARS else f"{text[: REPR_CHARS - 1]}…"
 
 
-def _text_of(result: Any) -> str:
+def _text_of(result: Any, chars: int) -> str:
+    """The result in its own words where it has some; what is cut is cut once, in the middle or at the end."""
+    if isinstance(result, Result):
+        return result.to_text(chars)
     if hasattr(result, "to_text"):
-        return str(result.to_text())
-    if isinstance(result, str):
-        return result
-    return json.dumps(jsonable(result), ensure_ascii=False)
+        return without_middle(str(result.to_text()), chars)
+    if isinstance(result, Mapping) and "output" in result:  # both streams are in it
+        result = {name: value for name, value in result.items() if name not in ("stdout", "stderr")}
+    return without_middle(result if isinstance(result, str) else json.dumps(jsonable(result), ensure_ascii=False), chars)
 
 
-def _notice_lines(notices: tuple[Notice, ...]) -> list[str]:
-    return [f"NOTICE {n.code}: {n.message}{' ' + n.hint if n.hint else ''}" for n in notices]
+def _notice_lines(envelope: Success[Any] | Failure[Any], text: str) -> list[str]:
+    """A line for each notice, but for those that ``text``, the shown result, has in it."""
+    says_itself = isinstance(envelope.result, Result) or "left out here" in text
+    shown = [n for n in envelope.notices if not (says_itself and n.code in _IN_THE_RESULT)]
+    return [f"NOTICE {n.code}: {n.message}{' ' + n.hint if n.hint else ''}" for n in shown]

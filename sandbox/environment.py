@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 from pydantic import ValidationError
 
 from . import results as res
-from .envelope import Envelope, Failure, Success, jsonable
+from .envelope import Envelope, Failure, Notice, Success, jsonable
 from .errors import ErrorCode, SandboxError
 from .hosted import (
     HostCallTimeoutError,
@@ -66,7 +66,8 @@ class Environment(OperationMethods, StateMethods):
         """Carry out ``action`` with ``args``; the answer is the envelope as a dict.
 
         Metadata of the action has these effects: ``requires_approval`` asks the approver first; ``timeout_s`` bounds the
-        call (seconds); ``idempotent`` says that a failure may be retried. What a function returns is checked against the
+        call (seconds); ``idempotent`` says that a failure may be retried; ``shown_chars`` is how much of its result a model is
+        shown, instead of 10,000 characters. What a function returns is checked against the
         action's ``return_schema``.
         """
         started = time.monotonic()
@@ -92,7 +93,13 @@ class Environment(OperationMethods, StateMethods):
             return self._operate(action, operation, args, metadata)
         answer = self._call(action, args, metadata, started)
         masked: dict[str, Any] = self.hidden.data(answer if isinstance(answer, dict) else answer.to_dict())
+        if late := self._owed_notices():
+            masked["notices"] = [*(masked.get("notices") or ()), *(notice.to_dict() for notice in late)]
         return masked
+
+    def _owed_notices(self) -> tuple[Notice, ...]:
+        """The notices that no answer has carried yet, each once."""
+        return ()
 
     @cached_property
     def hidden(self) -> Secrets:
@@ -157,6 +164,8 @@ class Environment(OperationMethods, StateMethods):
             value = self.format_result(value)
         schema = getattr(action, "return_schema", None)
         envelope = checked_result(action.name, dict(value), schema, self.hidden.mask.text)
+        if isinstance(chars := metadata.get("shown_chars"), int):
+            envelope["shown_chars"] = chars
         envelope.setdefault("duration_ms", 0.0)
         if not envelope["duration_ms"]:
             envelope["duration_ms"] = round((time.monotonic() - started) * 1000, 3)

@@ -7,7 +7,9 @@ import os
 import threading
 import time
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -36,6 +38,15 @@ if TYPE_CHECKING:
     from .screen import Screens
 
 T = TypeVar("T")
+# Notices that wait for the next answer; a guest sends fewer.
+MOST_OWED = 20
+# What is told once, whatever the request was that it came with: it is not for the caller of that request alone.
+ONCE = frozenset({
+    "command_ended", "server_listening", "cpu_limit", "lifetime_ending", "idle_ending", "service_ended", "reconnected",
+    "memory_nearly_full", "disk_nearly_full", "processes_nearly_full",
+})  # fmt: skip
+# The notices of the requests that the function of a tool makes.
+_heard: ContextVar[list[Notice] | None] = ContextVar("heard", default=None)
 # A prompt is not kept waiting for what is left of the sandbox.
 LOOK_SECONDS = 1.0
 # What a start takes at its most, and the way back from half of one.
@@ -56,6 +67,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         self.history = History(lambda *args, **call: self._live().request(*args, **call), self.limits.checkpoint_bytes)
         self._starting = threading.RLock()
         self._start_error: SandboxError | None = None
+        self._owed: deque[Notice] = deque(maxlen=MOST_OWED)
         self._closed = False
         self._detaches = False  # whether ``close`` leaves the sandbox running
 
@@ -199,7 +211,9 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
 
     def _envelope(self, request: op.Request, fields: Mapping[str, Any], blob: bytes, started: float) -> Envelope[Any]:
         duration_ms = (time.monotonic() - started) * 1000
-        notices = (*notices_of(self.hidden.fields(fields.get("notices"))), *self._host_notices())
+        notices = (*self._owed_notices(), *self._notices_in(fields), *self._host_notices())
+        if (heard := _heard.get()) is not None:
+            heard += [n for n in notices if n.code in ONCE]
         result = result_of(request, fields, blob)
         if isinstance(result, res.UsageResult):
             result = result.model_copy(update=self._network_usage())
@@ -213,6 +227,29 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         error = fault_of(self.hidden.fields(fault), request.operation)
         schema = op.schema_of(type(request)) if error.code is ErrorCode.invalid_arguments else None
         return Failure.of(error, result=result, duration_ms=duration_ms, notices=notices, schema=schema)
+
+    def _notices_in(self, fields: Mapping[str, Any]) -> list[Notice]:
+        return notices_of(self.hidden.fields(fields.get("notices")))
+
+    def _call(self, *call: Any) -> dict[str, Any] | Failure[Any]:
+        """See the base class. What the function's own requests were told is owed, unless the function passes it on."""
+        heard: list[Notice] = []
+        token = _heard.set(heard)
+        try:
+            answer = super()._call(*call)
+        finally:
+            _heard.reset(token)
+        passed_on = answer.notices if isinstance(answer, Failure) else answer.get("notices") or ()
+        self._owed.extend(n for n in heard if n not in passed_on and n.to_dict() not in passed_on)
+        return answer
+
+    def _owed_notices(self) -> tuple[Notice, ...]:
+        """See the base class: what came while only the prompt asked, for which there is no envelope."""
+        found = []
+        with contextlib.suppress(IndexError):  # several threads may be answered at once
+            while True:
+                found.append(self._owed.popleft())
+        return tuple(found)
 
     # --- transfer ------------------------------------------------------------------
     def upload(
@@ -296,6 +333,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
             return {"left": "paused"}
         try:
             fields, _ = self._transport.request("usage", {}, timeout_seconds=LOOK_SECONDS)
+            self._owed.extend(self._notices_in(fields))
             result = result_of(op.Usage(), fields, b"")
         except SandboxError:
             return {}

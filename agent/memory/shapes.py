@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent.envelopes import text_of
+from agent.envelopes import shown_size, text_of
 from sandbox.envelope import jsonable
 
 # English text and code have about 4 characters a token, and scripts of 3 bytes a character about a token each: counted in bytes
@@ -25,14 +25,23 @@ def borders(messages: Sequence[Mapping[str, Any]]) -> list[int]:
 def tokens(message: Mapping[str, Any]) -> int:
     """About how many tokens the message takes in a prompt; an estimate, cheap and deterministic."""
     kept = {key: message[key] for key in ("content", "tool_calls") if key in message}
+    size = 0
+    if is_envelope(content := kept.get("content")):
+        size = shown_size(content)
+        del kept["content"]
     text = json.dumps(kept, ensure_ascii=False, default=repr)
-    return len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN + MESSAGE_TOKENS
+    return (size + len(text.encode("utf-8", "surrogatepass"))) // BYTES_PER_TOKEN + MESSAGE_TOKENS
+
+
+def is_envelope(content: Any) -> bool:
+    """Whether the content of a message is the answer to an action."""
+    return isinstance(content, Mapping) and "tool_executed" in content
 
 
 def text_of_message(message: Mapping[str, Any]) -> str:
     """The message as text: what was said or answered, and a line for each call."""
     content = message.get("content")
-    if isinstance(content, Mapping) and "tool_executed" in content:
+    if is_envelope(content):
         content = text_of(content)
     elif not isinstance(content, str):
         content = json.dumps(jsonable(content), ensure_ascii=False, sort_keys=True)

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agent.envelopes import bounded, cut_texts
+from agent.envelopes import cut_texts, shown_chars
 
 from .base import Message
-from .shapes import BYTES_PER_TOKEN, shortened, text_of_message, tokens
+from .shapes import BYTES_PER_TOKEN, is_envelope, shortened, text_of_message, tokens
 
 LEAST_CHARS = 100
 
@@ -48,8 +48,9 @@ def _cut(message: Message, chars: int) -> Shortened:
     content = message["content"]
     if isinstance(content, str):
         content = shortened(content, chars)
-    elif isinstance(content, Mapping) and "tool_executed" in content:
-        content = bounded(content, chars, chars)
+    elif is_envelope(content):
+        # The result stays as it is: its own words are cut where they are shown, once, with true ranges.
+        content = {**content, "shown_chars": min(chars, shown_chars(content))}
     else:
         content = cut_texts(content, chars)
     return Shortened({**message, "content": content, **_calls(message, chars)}, message)
@@ -58,15 +59,16 @@ def _cut(message: Message, chars: int) -> Shortened:
 def _as_text(message: Message, chars: int) -> Shortened:
     """For what is no long text but very many small values."""
     alone = {"role": message["role"], "content": message["content"]}
-    return Shortened({**message, "content": shortened(text_of_message(alone), chars), **_calls(message, chars)}, message)
+    calls = _calls(message, chars, LEAST_CHARS // 2)
+    return Shortened({**message, "content": shortened(text_of_message(alone), chars), **calls}, message)
 
 
-def _calls(message: Message, chars: int) -> dict[str, Any]:
+def _calls(message: Message, chars: int, least: int = LEAST_CHARS) -> dict[str, Any]:
     """The calls of a decision with shorter texts in their arguments, which stay JSON."""
     calls = message.get("tool_calls")
     if not calls:
         return {}
-    each = max(chars // len(calls), LEAST_CHARS)
+    each = max(chars // len(calls), least)
     return {"tool_calls": [{**call, "arguments": _arguments(call.get("arguments"), each)} for call in calls]}
 
 

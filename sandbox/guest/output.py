@@ -11,14 +11,16 @@ if TYPE_CHECKING:
 
 STDOUT, STDERR = 1, 2
 SETTLED_BYTES = 64 * 1024
+# A longer output is in a file from then on, so that whoever shows less of it than is kept can say where all of it is.
+SPILLED_FROM_BYTES = 8 * 1024
 SPILL_FLAGS = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Output:
     """Collects both streams of one command in the order of arrival, in bounded memory.
 
-    ``keep_bytes`` is what a result may show: the first half of it from the start, the rest from the end. When more arrives, a
-    spill file is made at ``path`` and holds everything up to ``spill_limit`` bytes. ``make_room`` is asked when the spill
+    ``keep_bytes`` is what a result may show: the first half of it from the start, the rest from the end. When more than that
+    or SPILLED_FROM_BYTES arrive, a spill file is made at ``path`` and holds everything up to ``spill_limit`` bytes. ``make_room`` is asked when the spill
     place is full and answers whether it freed something.
     """
 
@@ -49,7 +51,7 @@ class Output:
     def append(self, stream: int, data: bytes) -> None:
         """Take what the command wrote."""
         self.total += len(data)
-        if self._fd is None and self.total > self.keep_bytes and not self.spill_truncated:
+        if self._fd is None and self.total > min(self.keep_bytes, SPILLED_FROM_BYTES) and not self.spill_truncated:
             self._open_spill()
         if self._fd is not None:
             self._spill(data)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 from pydantic import BaseModel, ConfigDict, Field
 
+from sandbox.excerpt import SHOWN_CHARS, both_ends, joined, size_in_bytes
 from sandbox.plain_text import plain
 from sandbox.waits import WaitingFor, state_of
 from sandbox.wording import count_of
 
 from .base import Result
+
+# What ``shown_output`` puts where the guest has cut.
+_CUT = re.compile(r"\n\[\.\.\. \d+ bytes cut[^\n]*\.\.\.\]\n")
 
 
 class OomVictim(BaseModel):
@@ -57,8 +63,11 @@ class RunResult(Result):
     max_rss_bytes: int | None = None
     waiting_for: WaitingFor | None = None
 
-    def to_text(self) -> str:
-        """The output as a terminal would show it (see ``plain_text``), then one line with the status."""
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """The output as a terminal would show it (see ``plain_text``), then one line with the status.
+
+        An output of more than ``chars`` characters is shown without its middle; one line there says where all of it is.
+        """
         if self.running:
             status = f"[running in the background with id {self.id}]"
             if self.waiting_for is not None:
@@ -69,11 +78,20 @@ class RunResult(Result):
             status = ""
         else:
             status = f"[exit code {self.exit_code}]"
-        if self.truncated:
-            where = f"; all of it in {self.spill_path}" if self.spill_path and not self.spill_truncated else ""
-            where = where or (f"; the first part of it in {self.spill_path}" if self.spill_path else "")
-            status += f" [{self.output_bytes} bytes of output, cut{where}]"
-        return "\n".join(part for part in (plain(self.output).rstrip("\n"), status) if part)
+        return "\n".join(part for part in (self._shown_output(chars), status) if part)
+
+    def _shown_output(self, chars: int) -> str:
+        kept = _CUT.split(self.output) if self.truncated else [self.output]
+        head, tail = plain(kept[0]).rstrip("\n"), plain(kept[-1]).rstrip("\n")
+        if len(kept) == 1 and len(head) <= chars:
+            return head
+        head, tail = both_ends(head, tail, chars)
+        missing = max(self.output_bytes, size_in_bytes(self.output)) - size_in_bytes(head) - size_in_bytes(tail)
+        where = "Run it again with less output."
+        if self.spill_path:
+            part = "The first part" if self.spill_truncated else "All"
+            where = f"{part} of the output is in {self.spill_path}: read or search that file."
+        return joined(head, f"[... {missing:,} bytes are left out here. {where} ...]", tail)
 
 
 class LogsResult(Result):
@@ -100,13 +118,26 @@ class LogsResult(Result):
     max_rss_bytes: int | None = None
     waiting_for: WaitingFor | None = None
 
-    def to_text(self) -> str:
-        """The output as a terminal would show it, then one line with the state of the command."""
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """The output as a terminal would show it, then one line with the state of the command.
+
+        Of a part that is longer than ``chars`` characters the middle is left out; one line there says how to see it.
+        """
         state = state_of(self.running, self.exit_code, self.signal, self.waiting_for, self.stop_reason)
         if self.left_running:
             state += f", {count_of(self.left_running, 'process')} left running"
         where = f"[{state}; bytes {self.offset}-{self.next_offset} of {self.total_bytes}]"
-        return f"{plain(self.content).rstrip(chr(10))}\n{where}".lstrip("\n")
+        return f"{self._shown_content(chars)}\n{where}".lstrip("\n")
+
+    def _shown_content(self, chars: int) -> str:
+        text = plain(self.content).rstrip("\n")
+        if len(text) <= chars:
+            return text
+        # Cut before it is made plain, so that the offsets are right: escape codes only make a text shorter.
+        head, tail = both_ends(self.content, self.content, chars)
+        start, end = self.offset + size_in_bytes(head), self.next_offset - size_in_bytes(tail)
+        mark = f"[... bytes {start}-{end} are left out here: see them with offset={start} ...]"
+        return joined(plain(head), mark, plain(tail).rstrip("\n"))
 
 
 class KillResult(Result):
@@ -123,9 +154,30 @@ class KillResult(Result):
     already_ended: bool = False
     collateral: tuple[str, ...] = ()
 
+    def _words(self) -> str:
+        """What became of the command."""
+        if self.signal is not None:
+            return f"[{self.signal} was sent to {_processes(self.signalled)} of {self.id}]"
+        if self.already_ended and not self.killed:
+            return f"[{self.id} had ended already; nothing of it was left to kill]"
+        if self.survivors:
+            return f"[of {self.id}, {_processes(self.killed)} ended and {_processes(self.survivors)} did not]"
+        others = f"; {', '.join(self.collateral)} ended with it" if self.collateral else ""
+        return f"[{self.id} was killed: {_processes(self.killed)}{others}]"
+
 
 class EndSessionResult(Result):
     """``existed`` is false where there was no such session."""
 
     session: str
     existed: bool = False
+
+    def _words(self) -> str:
+        """What became of the session."""
+        if self.existed:
+            return f"[the session {self.session!r} was ended: its folder and variables are forgotten]"
+        return f"[there is no session {self.session!r}, so nothing was done]"
+
+
+def _processes(count: int) -> str:
+    return f"{count} process" if count == 1 else f"{count} processes"

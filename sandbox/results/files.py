@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from sandbox.excerpt import SHOWN_CHARS, first_lines, first_part, size_in_bytes, without_middle
+
 from .base import Result
 
 FileType = Literal["file", "directory", "symlink", "other"]
@@ -26,22 +28,41 @@ class ReadResult(Result):
     binary: bool = False
     encoding_errors: bool = False
 
-    def to_text(self) -> str:
-        """The content as it is shown to a model, with a last line that says what is missing."""
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """The content, or as much of its beginning as ``chars`` allow, with a last line that says which part that is."""
         if self.binary:
-            return f"[{self.path} is binary, {self.size_bytes} bytes; read it with offset and max_bytes, or run a tool on it]"
-        more = ""
-        if self.truncated and self.end_line is not None:
-            more = f"\n[lines {self.start_line}-{self.end_line} of {self.total_lines or 'many'}; {self.size_bytes} bytes in all]"
-        elif self.truncated:
-            more = f"\n[bytes {self.offset}-{self.next_offset} of {self.size_bytes}]"
-        return (self.content or f"[{self.path} is empty]") + more
+            return (
+                f"[{self.path} is a binary file of {self.size_bytes} bytes, which read cannot show. "
+                f"Look at it with a program, as in: file {self.path}; xxd {self.path} | head]"
+            )
+        shown = first_part(self.content, chars)
+        if shown == self.content and not self.truncated:
+            return self.content or self._nothing()
+        if self.end_line is not None and self.start_line is not None and shown.endswith("\n"):
+            last = self.start_line + shown.count("\n") - 1 if shown != self.content else self.end_line
+            of = self.total_lines or "many"
+            return f"{shown}[lines {self.start_line}-{last} of {of} are shown; read on with start_line={last + 1}]"
+        if self.offset is None and self.start_line != 1:
+            return f"{shown}\n[line {self.start_line} is too long to be shown whole; read a part of it with offset and max_bytes]"
+        start = self.offset or 0
+        start -= len(number) if shown.startswith(number := f"{self.start_line or 0:6d}\t") else 0
+        end = self.next_offset if shown == self.content and self.next_offset else start + size_in_bytes(shown)
+        return f"{shown}\n[bytes {self.offset or 0}-{end} of {self.size_bytes} are shown; read on with offset={end}]"
+
+    def _nothing(self) -> str:
+        return f"[{self.path} is empty]" if self.size_bytes == 0 else f"[nothing of {self.path} is in this range]"
 
 
 class WriteResult(Result):
+    """``created`` says that there was no such file before."""
+
     path: str
     size_bytes: int = 0
     created: bool = False
+
+    def _words(self) -> str:
+        """What was written."""
+        return f"[{'created' if self.created else 'replaced'} {self.path}, {self.size_bytes} bytes]"
 
 
 class Candidate(Result):
@@ -51,6 +72,11 @@ class Candidate(Result):
     end_line: int
     text: str
     similarity: float = 1.0
+
+    def _words(self) -> str:
+        """The lines under their numbers."""
+        one = self.start_line == self.end_line
+        return f"{'Line' if one else 'Lines'} {self.start_line}{'' if one else f'-{self.end_line}'}:\n{self.text}"
 
 
 class EditResult(Result):
@@ -63,13 +89,11 @@ class EditResult(Result):
     diff: str = ""
     candidates: tuple[Candidate, ...] = ()
 
-    def to_text(self) -> str:
-        """The diff, or the candidates."""
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """The diff, or the candidates with their tabs made visible where only white space differs."""
         if self.candidates:
-            return "\n".join(
-                f"line {c.start_line}-{c.end_line} ({c.similarity:.0%} alike):\n{c.text}" for c in self.candidates
-            )
-        return self.diff
+            return without_middle("\n".join(candidate.to_text() for candidate in self.candidates), chars)
+        return without_middle(self.diff, chars)
 
 
 class Entry(Result):
@@ -85,12 +109,16 @@ class ListResult(Result):
     total_entries: int = 0
     truncated: bool = False
 
-    def to_text(self) -> str:
-        """One line an entry; folders end in a slash."""
-        lines = [_entry_line(e) for e in self.entries] or [f"[{self.path} is empty]"]
-        if self.truncated:
-            lines.append(f"[{len(self.entries)} entries shown, there are more]")
-        return "\n".join(lines)
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """One line for each entry; folders end in a slash. A last line says how many are not shown."""
+        lines = [_entry_line(e) for e in self.entries]
+        if not lines:
+            return f"[{self.path} is empty]"
+        shown = first_lines(lines, chars)
+        if self.truncated or len(shown) < len(lines):
+            of = f"{self.total_entries:,}" if self.total_entries > len(shown) else "more"
+            shown = [*shown, f"[the first {len(shown):,} of {of} entries are shown: list one folder of it, or use a lower depth]"]
+        return "\n".join(shown)
 
 
 def _entry_line(entry: Entry) -> str:
@@ -98,7 +126,9 @@ def _entry_line(entry: Entry) -> str:
         return f"{entry.path}/"
     if entry.type == "symlink":
         return f"{entry.path} -> {entry.target}"
-    return f"{entry.path} ({entry.size_bytes} bytes)" if entry.type == "file" else f"{entry.path} (special file)"
+    if entry.type != "file":
+        return f"{entry.path} (special file)"
+    return f"{entry.path} ({entry.size_bytes} bytes)" if entry.size_bytes else f"{entry.path} (empty)"
 
 
 class Match(Result):
@@ -129,20 +159,17 @@ class SearchResult(Result):
     left_out_unknown: bool = False
     engine: Literal["ripgrep", "builtin"] = "ripgrep"
 
-    def to_text(self) -> str:
-        """Grep's own form: path:line:text, context as path-line-text."""
-        lines: list[str] = []
-        for m in self.matches:
-            first = m.line - len(m.before)
-            lines += [f"{m.path}-{first + i}-{t}" for i, t in enumerate(m.before)]
-            lines.append(f"{m.path}:{m.line}:{m.text}")
-            lines += [f"{m.path}-{m.line + 1 + i}-{t}" for i, t in enumerate(m.after)]
-        if self.truncated:
-            of_all = f" of {self.total_matches}" if self.total_matches else ""
-            lines.append(
-                f"[the first {len(self.matches)}{of_all} matches; narrow the pattern, the path or the glob for the rest]"
-            )
-        return "\n".join(lines) or self._nothing()
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """Grep's own form: path:line:text, context as path-line-text. A last line says that not all matches are shown."""
+        blocks = first_lines([_match_text(match) for match in self.matches], chars)
+        if not blocks:
+            return self._nothing()
+        text = first_part("\n".join(blocks), chars)
+        if self.truncated or len(blocks) < len(self.matches):
+            known = self.total_matches or (None if self.truncated else len(self.matches))
+            of_all = "" if known is None else f" of {known}"
+            text += f"\n[the first {len(blocks)}{of_all} matches; narrow the pattern, the path or the glob for the rest]"
+        return text
 
     def _nothing(self) -> str:
         """That there is no match, and where there is one that was not looked at."""
@@ -158,19 +185,48 @@ class SearchResult(Result):
         return "\n".join(lines)
 
 
+def _match_text(match: Match) -> str:
+    first = match.line - len(match.before)
+    lines = [f"{match.path}-{first + i}-{text}" for i, text in enumerate(match.before)]
+    lines.append(f"{match.path}:{match.line}:{match.text}")
+    lines += [f"{match.path}-{match.line + 1 + i}-{text}" for i, text in enumerate(match.after)]
+    return "\n".join(lines)
+
+
 class MakeDirResult(Result):
+    """``created`` is false where the folder was there already."""
+
     path: str
     created: bool = False
 
+    def _words(self) -> str:
+        """What was made."""
+        return f"[created the folder {self.path}]" if self.created else f"[the folder {self.path} was there already]"
+
 
 class MoveResult(Result):
+    """The paths before and after."""
+
     source: str
     target: str
 
+    def _words(self) -> str:
+        """What was moved."""
+        return f"[moved {self.source} to {self.target}]"
+
 
 class DeleteResult(Result):
+    """``entries_deleted`` counts files and folders, ``path`` itself among them."""
+
     path: str
     entries_deleted: int = 0
+
+    def _words(self) -> str:
+        """What was deleted; nothing for a failure that left all as it was."""
+        if not self.entries_deleted:
+            return ""
+        inside = "" if self.entries_deleted == 1 else f": {self.entries_deleted} files and folders"
+        return f"[deleted {self.path}{inside}]"
 
 
 class UploadResult(Result):

@@ -27,7 +27,7 @@ class ScreenResult(Result):
     signal: str | None = None
     waiting_for: WaitingFor | None = None
 
-    def to_text(self) -> str:
+    def _words(self) -> str:
         """The screen, then one line about cursor and command."""
         state = state_of(self.running, self.exit_code, self.signal, self.waiting_for)
         lost = f"; {self.skipped_bytes} bytes not drawn" if self.skipped_bytes else ""
@@ -55,7 +55,7 @@ class SendResult(Result):
     terminal: bool = False
     screen: ScreenResult | None = None
 
-    def to_text(self) -> str:
+    def _words(self) -> str:
         """The screen where there is one, else the new output; then one line with the state."""
         if self.screen is not None:
             return self.screen.to_text()
@@ -73,3 +73,6 @@ class ResizeResult(Result):
     id: str
     rows: int = 0
     cols: int = 0
+
+    def _words(self) -> str:
+        return f"[the terminal of {self.id} has {self.rows} rows and {self.cols} columns]"

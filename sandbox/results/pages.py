@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
+from sandbox.excerpt import SHOWN_CHARS, first_lines, first_part
+
 from .base import Result
+
+_MOST_LINKS_SHARE = 4  # a quarter of the room is for links
 
 
 class Link(Result):
@@ -34,11 +38,17 @@ class BrowseResult(Result):
             raise ValueError("status is no HTTP status")
         return self
 
-    def to_text(self) -> str:
-        """Status line, text, links."""
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """Status line, text, links; then how to read on where that is not all of the text."""
         head = f"[{self.status} {self.final_url or self.url} {self.content_type}]"
         links = [f"[{i}] {link.text}: {link.url}" for i, link in enumerate(self.links, 1)]
-        cut = (
-            f"[characters {self.offset}-{self.offset + len(self.text)} of {self.total_chars}]" if self.truncated else ""
-        )
-        return "\n".join(part for part in (head, self.title, self.text, "\n".join(links), cut) if part)
+        if links:
+            shown = first_lines(links, chars // _MOST_LINKS_SHARE)
+            links = [*shown, *([f"[... and {len(links) - len(shown)} more links]"] if len(shown) < len(links) else [])]
+        listed = "\n".join(links)
+        text = first_part(self.text, max(chars - len(listed), chars // 2))
+        end = self.offset + len(text)
+        cut = self.truncated or len(text) < len(self.text)
+        more = f"; read on with offset={end}" if end < self.total_chars else ""
+        where = f"[characters {self.offset}-{end} of {self.total_chars}{more}]" if cut else ""
+        return "\n".join(part for part in (head, self.title, text, listed, where) if part)

@@ -121,7 +121,7 @@ class ProcessesResult(Result):
     pids: int | None = None
     pids_limit: int | None = None
 
-    def to_text(self) -> str:
+    def _words(self) -> str:
         """A tree for each command that has processes; the others in short."""
         live = [c for c in self.commands if c.running or c.process_count]
         ended = [c for c in self.commands if not (c.running or c.process_count)]

@@ -28,7 +28,7 @@ class ChangedPath(Result):
     was: Kind | None = None
     old_mode: int | None = None
 
-    def to_text(self) -> str:
+    def _words(self) -> str:
         """One line."""
         notes = [f"was a {self.was}"] if self.was else []
         if self.old_mode is not None:
@@ -55,7 +55,7 @@ class ChangesResult(Result):
     unread: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
 
-    def to_text(self) -> str:
+    def _words(self) -> str:
         """The counts, then a line per path."""
         lines = [f"Since {self.since}: {self.created} created, {self.modified} modified, {self.deleted} deleted"]
         lines += [change.to_text() for change in self.changes]
@@ -140,7 +140,7 @@ class PatchResult(Result):
     left_out: dict[str, str] = Field(default_factory=dict)
     seconds: float = 0.0
 
-    def to_text(self) -> str:
+    def _words(self) -> str:
         """The patch; what is not UTF-8 in it replaced."""
         lines = [self.patch.decode("utf-8", "replace")]
         lines += [f"[not in the patch: {path}: {why}]" for path, why in self.left_out.items()]

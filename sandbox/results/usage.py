@@ -49,7 +49,7 @@ class UsageResult(Result):
     network_limit_bytes: Count | None = None
     connections: Count = 0
 
-    def to_text(self) -> str:
+    def _words(self) -> str:
         """One line for each thing that can run out, in the same order every time."""
         lines = []
         if self.memory_used_bytes is not None and self.memory_limit_bytes is not None:

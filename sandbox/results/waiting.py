@@ -38,7 +38,7 @@ class WaitForResult(Result):
     left_running: int = 0
     last_output: str = ""
 
-    def to_text(self) -> str:
+    def _words(self) -> str:
         """What was seen, the end of the output where it is shown, then one line with the state."""
         seen = {"port": f"open at {self.address}", "file": f"{self.path} is there", "log": self.line, "exit": ""}
         is_so = {"port": self.address, "file": self.path, "log": self.next_offset, "exit": False}
