@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from agent.envelopes import shown_size, text_of
 from sandbox.envelope import jsonable
@@ -33,7 +33,7 @@ def tokens(message: Mapping[str, Any]) -> int:
     return (size + len(text.encode("utf-8", "surrogatepass"))) // BYTES_PER_TOKEN + MESSAGE_TOKENS
 
 
-def is_envelope(content: Any) -> bool:
+def is_envelope(content: Any) -> TypeGuard[Mapping[str, Any]]:
     """Whether the content of a message is the answer to an action."""
     return isinstance(content, Mapping) and "tool_executed" in content
 

@@ -20,8 +20,8 @@ class Output:
     """Collects both streams of one command in the order of arrival, in bounded memory.
 
     ``keep_bytes`` is what a result may show: the first half of it from the start, the rest from the end. When more than that
-    or SPILLED_FROM_BYTES arrive, a spill file is made at ``path`` and holds everything up to ``spill_limit`` bytes. ``make_room`` is asked when the spill
-    place is full and answers whether it freed something.
+    arrives, or more than SPILLED_FROM_BYTES, a spill file is made at ``path`` and holds everything up to ``spill_limit`` bytes.
+    ``make_room`` is asked when the spill place is full and answers whether it freed something.
     """
 
     def __init__(self, path: bytes, keep_bytes: int, spill_limit: int, make_room: Callable[[], bool]) -> None:

@@ -83,10 +83,11 @@ class RunResult(Result):
     def _shown_output(self, chars: int) -> str:
         kept = _CUT.split(self.output) if self.truncated else [self.output]
         head, tail = plain(kept[0]).rstrip("\n"), plain(kept[-1]).rstrip("\n")
-        if len(kept) == 1 and len(head) <= chars:
+        if not self.truncated and len(head) <= chars:
             return head
         head, tail = both_ends(head, tail, chars)
-        missing = max(self.output_bytes, size_in_bytes(self.output)) - size_in_bytes(head) - size_in_bytes(tail)
+        whole = self.output_bytes if self.truncated else size_in_bytes(self.output)
+        missing = whole - size_in_bytes(head) - size_in_bytes(tail)
         where = "Run it again with less output."
         if self.spill_path:
             part = "The first part" if self.spill_truncated else "All"

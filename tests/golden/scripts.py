@@ -52,7 +52,7 @@ OPENINGS: dict[str, tuple[Call, Call, Call]] = {
     "swe_agent": (("open", {"path": "calc.py"}), ("open", {"path": "clac.py"}), ("goto", {"line": "top"})),
 }  # fmt: skip
 FILLERS: dict[str, list[Call]] = {
-    "monologue": [("message", {"content": "What does the long text say at {n}?"}), READ_LONG],
+    "monologue": [("message", {"content": "What does the long text say at {n}?"}), *[READ_LONG] * 3],
     "swe_agent": [("goto", {"line": 5}), ("search_dir", {"pattern": "add"}), ("run", {"command": "make part{n}"})],
     "planner": [("modify_task", {"task_id": "0.0", "state": "in_progress"}), ("run", {"command": "make part{n}"})],
     "manager": [("think", {"thought": "Part {n} is next."}), ("delegate", {"agent": "math", "inputs": {"task": "{n} + 1"}})],

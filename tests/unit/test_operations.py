@@ -114,14 +114,17 @@ def test_results_refuse_what_is_not_theirs() -> None:
         (RunResult(signal="SIGKILL", oom_killed=True), "[killed by SIGKILL, out of memory]"),
         (RunResult(exit_code=0, output="a\n\n"), "a\n[exit code 0]"),
         (
-            RunResult(exit_code=0, output="a", truncated=True, output_bytes=9, spill_path="/s"),
-            "a\n[exit code 0] [9 bytes of output, cut; all of it in /s]",
+            RunResult(exit_code=0, output="a\n[... 8 bytes cut ...]\n", truncated=True, output_bytes=9, spill_path="/s"),
+            "a\n[... 8 bytes are left out here. All of the output is in /s: read or search that file. ...]\n[exit code 0]",
         ),
         (
             RunResult(exit_code=0, truncated=True, output_bytes=9, spill_path="/s", spill_truncated=True),
-            "[exit code 0] [9 bytes of output, cut; the first part of it in /s]",
+            "[... 9 bytes are left out here. The first part of the output is in /s: read or search that file. ...]\n[exit code 0]",
         ),
-        (RunResult(exit_code=0, truncated=True, output_bytes=9), "[exit code 0] [9 bytes of output, cut]"),
+        (
+            RunResult(exit_code=0, truncated=True, output_bytes=9),
+            "[... 9 bytes are left out here. Run it again with less output. ...]\n[exit code 0]",
+        ),
         (RunResult(output="so far"), "so far"),
     ],
 )

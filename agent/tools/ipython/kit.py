@@ -36,7 +36,7 @@ class CellResult(Result):
     total_chars: int = 0
     truncated: bool = False
 
-    def to_text(self) -> str:
+    def _words(self) -> str:
         """The output, then one line where there is something to say."""
         notes = []
         if self.truncated:
