@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Literal
 
 from pydantic import ConfigDict, Field
@@ -32,8 +33,8 @@ class ReadResult(Result):
         """The content, or as much of its beginning as ``chars`` allow, with a last line that says which part that is."""
         if self.binary:
             return (
-                f"[{self.path} is a binary file of {self.size_bytes} bytes, which read cannot show. "
-                f"Look at it with a program, as in: file {self.path}; xxd {self.path} | head]"
+                f"[{self.path} is a binary file of {self.size_bytes} bytes: it is not shown as text. "
+                f"Look at it with run, as in: head -c 256 {shlex.quote(self.path)} | od -c]"
             )
         shown = first_part(self.content, chars)
         if shown == self.content and not self.truncated:

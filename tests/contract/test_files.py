@@ -45,7 +45,7 @@ def test_bytes(env: GuestEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/a", "0123456789"))
     read = done(env.read(f"{folder}/a", offset=2, max_bytes=3))
     assert (read.content, read.offset, read.next_offset, read.truncated, read.size_bytes) == ("234", 2, 5, True, 10)
-    assert read.to_text() == "234\n[bytes 2-5 of 10]"
+    assert read.to_text() == "234\n[bytes 2-5 of 10 are shown; read on with offset=5]"
     refused(env.read(f"{folder}/a", offset=11), "range_outside_file", "it has 10")
 
 
@@ -55,7 +55,7 @@ def test_a_long_file_is_cut_and_says_so(env: GuestEnvironment, folder: str) -> N
     read = done(env.read(f"{folder}/a"))
     assert (read.truncated, read.size_bytes, read.total_lines) == (True, 100_000, 1000)
     assert read.content == line * (LIMITS.read_bytes // 100)
-    assert read.to_text().endswith("[lines 1-655 of 1000; 100000 bytes in all]")
+    assert read.to_text().endswith("[lines 1-100 of 1000 are shown; read on with start_line=101]")
     assert done(env.read(f"{folder}/a", start_line=656)).content == line * 345
 
 
@@ -63,7 +63,10 @@ def test_a_binary_file_is_described(env: GuestEnvironment, folder: str) -> None:
     done(env.upload(b"\x7fELF\0\0\xff", f"{folder}/a"))
     read = done(env.read(f"{folder}/a"))
     assert (read.binary, read.content, read.size_bytes) == (True, "", 7)
-    assert read.to_text() == f"[{folder}/a is binary, 7 bytes; read it with offset and max_bytes, or run a tool on it]"
+    assert read.to_text() == (
+        f"[{folder}/a is a binary file of 7 bytes: it is not shown as text. "
+        f"Look at it with run, as in: head -c 256 {folder}/a | od -c]"
+    )
     ranged = done(env.read(f"{folder}/a", offset=1, max_bytes=3))
     assert (ranged.content, ranged.encoding_errors) == ("ELF", False)
     refused(env.edit(f"{folder}/a", "ELF", "x"), "not_text", "a text file")
@@ -217,7 +220,7 @@ def test_list(env: GuestEnvironment, folder: str) -> None:
     assert names == ["/b", "/b/a", "/b/deep", "/b/deep/c", "/z"]
     cut = done(env.list(folder, depth=3, max_entries=2))
     assert (len(cut.entries), cut.truncated) == (2, True)
-    assert cut.to_text().endswith("[2 entries shown, there are more]")
+    assert cut.to_text().endswith("[the first 2 of 7 entries are shown: list one folder of it, or use a lower depth]")
     done(env.make_dir(f"{folder}/empty"))
     assert done(env.list(f"{folder}/empty")).to_text() == f"[{folder}/empty is empty]"
     refused(env.list(f"{folder}/none"), "path_not_found")

@@ -98,7 +98,7 @@ def test_output_beyond_what_may_be_spilled(env: GuestEnvironment) -> None:
     size = env.limits.spill_bytes + 1000
     ran = done(env.run(f"head -c {size} /dev/zero | tr '\\0' x"))
     assert (ran.output_bytes, ran.truncated, ran.spill_truncated) == (size, True, True)
-    assert f"the first part of it in {ran.spill_path}" in ran.to_text()
+    assert f"The first part of the output is in {ran.spill_path}" in ran.to_text()
     assert "all of it" not in ran.output
     assert ran.spill_path is not None
     assert done(env.read(ran.spill_path)).size_bytes == env.limits.spill_bytes
