@@ -157,9 +157,9 @@ def _problem(problem: Any) -> dict[str, str]:
 
 def _plain(text: str) -> str:
     """Texts of files may hold what would steer a terminal."""
-    from .show import clean
+    from sandbox.invisible import visible
 
-    return clean(text)
+    return visible(text)
 
 
 def _print_json(data: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from sandbox.cli import DEFAULT_CPUS, DEFAULT_MEMORY, Kept, print_json
 from sandbox.environment import Environment
+from sandbox.invisible import visible_output
 
 from .job import Outcome, carry_out
 from .options import KEEP_SECONDS, AgentOptions, brain_of
@@ -90,7 +91,7 @@ def tell_proofs(outcome: Outcome, screen: Screen) -> None:
     for proof in outcome.proofs:
         first, *more = proof.command.strip().splitlines()
         screen.line(f"\nafterwards, run by us: {first}{' …' if more else ''}", "bold")
-        screen.line(proof.output, "green" if proof.passed else "red")
+        screen.line(visible_output(proof.output), "green" if proof.passed else "red")
 
 
 def tell(outcome: Outcome, screen: Screen) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sandbox.cli import print_json
+from sandbox.invisible import visible, visible_output
 
 from . import events as ev
 from .show import RESULT_LINES, Screen, call_text, shortened
@@ -85,7 +86,8 @@ class View:
         mark = f"{self._names.get(logged.run, '')} {event.step}".strip()
         self._screen.line(f"\n[{mark}] {shortened(thought_in(event), 6)}".rstrip(), "bold")
         if event.tool is not None:
-            self._screen.line(f"  → {event.tool} {call_text(event.tool, event.args, event.call)}".rstrip(), "cyan")
+            name, call = visible(event.tool, one_line=True), call_text(event.tool, event.args, event.call)
+            self._screen.line(f"  → {name} {call}".rstrip(), "cyan")
 
     def _requested(self, logged: Logged, event: ev.ApprovalRequested) -> None:  # noqa: ARG002
         self._screen.line(f"    {event.tool} waits for an approval: risk {event.risk}", "yellow")
@@ -96,7 +98,7 @@ class View:
     def _executed(self, logged: Logged, event: ev.ActionExecuted) -> None:
         text = answer_of(self._tools.get(logged.run), event.envelope, event.shown)
         failed = event.envelope.get("tool_executed") is not True
-        shown = "\n".join(f"    {line}" for line in shortened(text, RESULT_LINES).split("\n"))
+        shown = "\n".join(f"    {line}" for line in shortened(visible_output(text), RESULT_LINES).split("\n"))
         self._screen.line(shown, "red" if failed else "dim")
 
     def _changed(self, logged: Logged, event: ev.FilesChanged) -> None:  # noqa: ARG002

@@ -10,11 +10,12 @@ from typing import Any
 
 from sandbox.cli import print_json, say_error
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.invisible import visible
 from sandbox.table import write_table
 
 from .runs_shown import cost
 from .runs_story import status_of, summary
-from .show import Screen, clean
+from .show import Screen
 from .store import EventLog, Verdict, default_path, existing, is_trusted, record_of, verify
 from .store.verify import CANNOT_SHOW, verify_all
 
@@ -42,7 +43,7 @@ def list_runs(log: Path | None, *, as_json: bool) -> int:
         )
         for each in found
     ]
-    write_table(_COLUMNS, [tuple(map(clean, row)) for row in rows])
+    write_table(_COLUMNS, [tuple(visible(cell, one_line=True) for cell in row) for row in rows])
     return 0
 
 
@@ -209,5 +210,5 @@ def _show_verdict(screen: Screen, verdict: Verdict, running: bool) -> None:
 
 
 def _line(text: str, most: int) -> str:
-    one = " ".join(clean(text).split())
+    one = " ".join(visible(" ".join(text.split())).split())
     return one if len(one) <= most else f"{one[: most - 1]}…"

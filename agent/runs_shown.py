@@ -11,12 +11,13 @@ from typing import Any
 
 from sandbox.cli import print_json
 from sandbox.envelope import jsonable
+from sandbox.invisible import visible, visible_output
 
 from . import events as ev
 from .budget import Usage
 from .events import Event
 from .runs_story import Moment, Story, story_of
-from .show import Screen, call_text, clean
+from .show import Screen, call_text
 from .store import StepRecord, existing
 from .trajectory.wording import answer_of, readable_diff
 from .wrapping import wrapped
@@ -71,7 +72,8 @@ class Teller:
         if thought:
             self._line(thought, "  ")
         if step.tool is not None:
-            self._line(_cut(call_text(step.tool, step.args, step.call), CALL_LINES), f"  → {step.tool} ", "cyan")
+            name = visible(step.tool, one_line=True)
+            self._line(_cut(call_text(step.tool, step.args, step.call), CALL_LINES), f"  → {name} ", "cyan")
         elif step.decided is not None:
             self._line("no action could be read", "  → ", "yellow")
         moments = story.moments.get(step.number, [])
@@ -95,7 +97,8 @@ class Teller:
             self._line(begun, "    ", "yellow")
             return
         failed = step.envelope.get("tool_executed") is not True
-        self._line(_cut(answer_of(step.tool, step.envelope, step.shown), ANSWER_LINES), "    ", "red" if failed else "dim")
+        answer = visible_output(answer_of(step.tool, step.envelope, step.shown))
+        self._line(_cut(answer, ANSWER_LINES), "    ", "red" if failed else "dim")
 
     def _part(self, part: Story) -> None:
         Teller(self.screen, self.width, f"{self.margin}    │ ").run(part)
@@ -106,7 +109,7 @@ class Teller:
 
     def _line(self, text: str, first: str = "", style: str = "") -> None:
         rest = self.margin + " " * min(len(first), 8)
-        self.screen.line(wrapped(clean(text), self.width, self.margin + first, rest), style)
+        self.screen.line(wrapped(visible(text), self.width, self.margin + first, rest), style)
 
 
 def spent(usage: Usage, seconds: float) -> str:

@@ -5,13 +5,12 @@ elsewhere.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sandbox.envelope import jsonable
-from sandbox.invisible import made_visible
+from sandbox.invisible import visible, visible_output
 from sandbox.status_line import terminal
 
 from .hooks import Hooks, Step
@@ -25,21 +24,8 @@ if TYPE_CHECKING:
 RESULT_LINES = 12
 LINE_CHARS = 200
 OTHER_CHARS = 60
-# They could move the cursor or retitle the terminal.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f]")
-# Escape sequences go whole: without their first character the rest of them would be shown as text.
-_SEQUENCE = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[@-Z\\\\^_])")
-
-
-def clean(text: str) -> str:
-    """``text`` without control characters and escape sequences; tabs and line feeds stay. What else nobody would see is shown by
-    its number: a model is given it, too.
-    """
-    return made_visible(_CONTROL.sub("", _SEQUENCE.sub("", text.replace("\r\n", "\n"))))
-
-
 class Screen:
-    """Lines with a style on a stream; rich is imported only for a terminal."""
+    """Lines with a style on a stream, in which nothing is hidden (see ``visible``); rich is imported only for a terminal."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = sys.stderr if stream is None else stream
@@ -58,12 +44,12 @@ class Screen:
         """Show one or several lines."""
         terminal().clear()
         if self._console is None:
-            self.stream.write(f"{clean(text)}\n")
+            self.stream.write(f"{visible(text)}\n")
             self.stream.flush()
             return
         from rich.text import Text
 
-        self._console.print(Text(clean(text), style=style))
+        self._console.print(Text(visible(text), style=style))
 
     def diff(self, text: str) -> None:
         """Show a diff: coloured on a terminal, byte for byte elsewhere, so that it can be applied."""
@@ -105,8 +91,9 @@ class LiveView(Hooks):
         if step.tool is not None:
             action = self.registry.get_action(step.tool)
             shown = main_argument(step.args, None if action is None else action.parameters)
-            self.screen.line(f"  → {step.tool} {shown}".rstrip(), "cyan")
-            terminal().show(f"{clean(step.tool)} · step {self._behind + step.number} · Ctrl-C pauses")
+            name = visible(step.tool, one_line=True)
+            self.screen.line(f"  → {name} {shown}".rstrip(), "cyan")
+            terminal().show(f"{name} · step {self._behind + step.number} · Ctrl-C pauses")
 
     def on_result(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
         """Show the answer, cut to a few lines."""
@@ -119,7 +106,7 @@ class LiveView(Hooks):
         failed = envelope.get("tool_executed") is not True
         if action is not None and action.terminal and not failed:
             return  # the result of the run is told at its end
-        shown = "\n".join(f"    {line}" for line in shortened(text, RESULT_LINES).split("\n"))
+        shown = "\n".join(f"    {line}" for line in shortened(visible_output(text), RESULT_LINES).split("\n"))
         self.screen.line(shown, "red" if failed else "dim")
 
 

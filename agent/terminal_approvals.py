@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sandbox.envelope import jsonable
+from sandbox.invisible import visible
 from sandbox.status_line import terminal
 
 from . import lineage
@@ -65,7 +66,7 @@ def _ask(screen: Screen, read: Callable[[], str], request: ApprovalRequest) -> A
     here = lineage.current()
     whose = f" (of the agent {here.agent})" if here is not None and here.depth else ""
     call = main_argument(request.args, declared(request.tool))
-    screen.line(f"\nto be approved{whose}: {request.tool} {call}", "bold yellow")
+    screen.line(f"\nto be approved{whose}: {visible(request.tool, one_line=True)} {call}", "bold yellow")
     screen.line(json.dumps(jsonable(request.args), ensure_ascii=False, indent=2), "dim")
     why = f": {', '.join(request.rating.reasons)}" if request.rating.reasons else ""
     screen.line(f"risk {request.rating.risk.name}{why}", "yellow")

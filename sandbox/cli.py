@@ -321,10 +321,12 @@ def status_of(code: int | None, signal_name: str | None) -> int:
 
 def say_error(error: SandboxError) -> None:
     """The error and its hint on standard error."""
+    from .invisible import visible  # a message may hold what a sandbox or a log says
+
     terminal().hide()
-    sys.stderr.write(f"error: {message_for_cli(error.message)} ({error.code.value})\n")
+    sys.stderr.write(f"error: {visible(message_for_cli(error.message))} ({error.code.value})\n")
     if error.hint:
-        sys.stderr.write(f"hint: {hint_for_cli(error.code.value, error.hint)}\n")
+        sys.stderr.write(f"hint: {visible(hint_for_cli(error.code.value, error.hint))}\n")
 
 
 def bad_input(message: str, hint: str) -> SandboxError:

@@ -12,7 +12,7 @@ import re
 # bounded, so that no text makes the search go back and forth.
 _ESCAPE = re.compile(
     "\x1b\\[(?P<parameters>[0-?]{0,64})[ -/]{0,8}(?P<final>[@-~])"
-    "|\x1b[\\]PX^_][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\\\)"
+    "|\x1b(?P<string>[\\]PX^_][^\x07\x1b\n]{0,4096})(?:\x07|\x1b\\\\)"
     "|\x1b[ -/]{0,4}[0-Z\\\\-~]"
     "|\x1b"
 )
@@ -32,7 +32,11 @@ def plain(text: str) -> str:
 
 
 def _keep_erasing(match: re.Match[str]) -> str:
-    """Of all escapes only "erase in line" changes what is seen of a line."""
+    """Of all escapes only "erase in line" changes what is seen of a line. Those that hold a text (a title, an address) are shown:
+    whatever stands in them is not hidden.
+    """
+    if match.group("string") is not None:
+        return f"<{match.group('string')}>"
     if match.group("final") == "K" and match.group("parameters") in ("", "0", "1", "2"):
         return match.group()
     return ""

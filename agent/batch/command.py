@@ -12,9 +12,10 @@ from agent.hub import default
 from agent.hub.finding import DEFAULT_AGENT
 from agent.mcp_options import servers_of
 from agent.options import budget_of
-from agent.show import Screen, clean
+from agent.show import Screen
 from agent.store import EventLog
 from sandbox.cli import print_json, variable_of
+from sandbox.invisible import visible
 from sandbox.table import write_table
 
 from .options import Options
@@ -129,8 +130,8 @@ def rows_of(results: Sequence[Result], total: int) -> list[tuple[str, ...]]:
             f"{value:g}" if name == "reward" else f"{name}={value:g}" for name, value in sorted(each.rewards.items())
         )
         cost = "" if not each.calls else "unknown" if each.cost_usd is None else f"${each.cost_usd:.4f}"
-        why = clean(" ".join(each.error.split()))
-        rows.append((clean(each.id), each.state.value, reward, each.status, str(each.steps), f"{each.seconds:.1f}", cost, why))
+        why = visible(" ".join(each.error.split()))
+        rows.append((each.id, each.state.value, reward, each.status, str(each.steps), f"{each.seconds:.1f}", cost, why))
     scored = [each.rewards["reward"] for each in results if each.state is State.value and "reward" in each.rewards]
     mean = f"mean {sum(scored) / len(scored):.3f} of {len(scored)}" if scored else ""
     priced = all(each.cost_usd is not None for each in results if each.calls)

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from agent.show import clean
+from sandbox.invisible import visible
 
 from .recorded import Recorded, RecordedStep, parts_of
 from .wording import summary
@@ -92,21 +92,21 @@ def _changed_again(step: RecordedStep) -> list[str] | None:
     """What changes files as the step did."""
     if step.tool in _ON_A_PATH and not step.argument("path"):
         return None  # of another tool that is called so
-    path = shlex.quote(_dashed(step.argument("path")))
+    path = _quoted(_dashed(step.argument("path")))
     match step.tool:
         case "write":
             return [f'mkdir -p -- "$(dirname -- {path})"', _written(path, step.argument("content"))]
         case "edit":
             how = "all" if isinstance(step.args, dict) and step.args.get("replace_all") else "once"
             return [
-                f"edit {path} {shlex.quote(step.argument('old_text'))} {shlex.quote(step.argument('new_text'))} {how}"
+                f"edit {path} {_quoted(step.argument('old_text'))} {_quoted(step.argument('new_text'))} {how}"
             ]
         case "make_dir":
             return [f"mkdir -p -- {path}"]
         case "delete":
             return [f"rm -rf -- {path}"]
         case "move":
-            places = [shlex.quote(_dashed(step.argument(name))) for name in ("source", "target")]
+            places = [_quoted(_dashed(step.argument(name))) for name in ("source", "target")]
             return [f"mv -- {' '.join(places)}"] if all(step.argument(n) for n in ("source", "target")) else None
         case "kill":
             return [f'kill "${{{_name(step.argument("id"))}-}}" 2>/dev/null']
@@ -122,17 +122,17 @@ def _command(step: RecordedStep) -> list[str] | None:
     if step.envelope is None or not (step.executed or step.result):
         return [_comment(f"{_short(step)} was not carried out")] if step.envelope is None or _no_effect(step) else None
     argv = args.get("argv")
-    text = shlex.join(str(word) for word in argv) if isinstance(argv, list) else step.argument("command")
+    text = " ".join(_quoted(str(word)) for word in argv) if isinstance(argv, list) else step.argument("command")
     if step.argument("cwd"):
-        text = f"cd {shlex.quote(step.argument('cwd'))} && {{ {text}\n}}"
+        text = f"cd {_quoted(step.argument('cwd'))} && {{ {text}\n}}"
     if not step.executed:
-        text = f"timeout --signal=KILL {_seconds(step):.0f} bash -c {shlex.quote(text)}"
+        text = f"timeout --signal=KILL {_seconds(step):.0f} bash -c {_quoted(text)}"
     if args.get("background"):
         name = _name(str(step.result.get("id")))
-        return [f'bash -c {shlex.quote(text)} > "$state/{name}" 2>&1 & {name}=$!']
-    fed = f" <<< {shlex.quote(step.argument('stdin'))}" if step.argument("stdin") else " < /dev/null"
+        return [f'bash -c {_quoted(text)} > "$state/{name}" 2>&1 & {name}=$!']
+    fed = f" <<< {_quoted(step.argument('stdin'))}" if step.argument("stdin") else " < /dev/null"
     session = args.get("session", "default")
-    return [f"step {'' if session is None else _name(str(session))!r} {shlex.quote(text)}{fed}"]
+    return [f"step {'' if session is None else _name(str(session))!r} {_quoted(text)}{fed}"]
 
 
 def _seconds(step: RecordedStep) -> float:
@@ -142,12 +142,33 @@ def _seconds(step: RecordedStep) -> float:
 
 
 def _written(path: str, content: str) -> str:
-    if not content.endswith("\n") or "\0" in content:
-        return f"printf %s {shlex.quote(content)} > {path}"
+    if visible(content) != content:
+        return f"printf -- {_quoted(_as_format(content))} > {path}"
+    if not content.endswith("\n"):
+        return f"printf %s {_quoted(content)} > {path}"
     mark = "END"
     while f"\n{mark}\n" in f"\n{content}":
         mark += "_"
     return f"cat > {path} <<'{mark}'\n{content}{mark}"
+
+
+def _as_format(content: str) -> str:
+    """The format with which printf writes ``content``, in which nothing is hidden from a person who reads the script."""
+    text = content.replace("\\", "\\\\").replace("%", "%%")
+    return _as_bytes(text, "\\{:03o}")
+
+
+def _quoted(text: str) -> str:
+    """``text`` as a word of the shell, in which nothing is hidden from a person who reads the script."""
+    if visible(text) == text:
+        return shlex.quote(text)
+    return "$'" + _as_bytes(text.replace("\\", "\\\\").replace("'", "\\'"), "\\x{:02x}") + "'"
+
+
+def _as_bytes(text: str, form: str) -> str:
+    return "".join(
+        char if visible(char) == char else "".join(form.format(byte) for byte in char.encode("utf-8", "replace")) for char in text
+    )
 
 
 def _name(ident: str) -> str:
@@ -160,9 +181,9 @@ def _dashed(path: str) -> str:
 
 
 def _short(step: RecordedStep) -> str:
-    text = clean(f"{step.tool} {step.args}")
+    text = visible(f"{step.tool} {step.args}")
     return text if len(text) <= 300 else f"{text[:300]}…"
 
 
 def _comment(text: str) -> str:
-    return "\n".join(f"# {line}".rstrip() for line in clean(text).split("\n"))
+    return "\n".join(f"# {line}".rstrip() for line in visible(text).split("\n"))

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from agent.cli import main
-from agent.show import clean, main_argument
+from agent.show import main_argument
 from sandbox.cli import size_of
 from sandbox.cli_words import envelope_for_cli, hint_for_cli
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.envelope import Notice, Success
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.hints import word_fault
+from sandbox.invisible import visible
 from sandbox.network.policy import Network
 from tests.scripted_runs import coding
 
@@ -414,5 +415,5 @@ def test_sizes_that_are_none(text: str) -> None:
 
 def test_text_of_an_agent_cannot_steer_the_terminal() -> None:
     hostile = "a\x1b]0;title\x07b\x1b[2Jc\x9b31md\u202ee\rf\x00g\x1b[38;5;1mh\tä\n"
-    assert clean(hostile) == "abc<U+009B>31md<U+202E>efgh\tä\n"
+    assert visible(hostile) == "a\\x1b]0;title\\x07b\\x1b[2Jc<U+009B>31md<U+202E>e\\rf\\x00g\\x1b[38;5;1mh\tä\n"
     assert main_argument({"x": 1, "command": "ls"}) == 'x=1 command="ls"'

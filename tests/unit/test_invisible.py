@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import io
+import re
+import subprocess
+import sys
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent import Agent, FunctionCallingLanguage, Goal, ScriptedModel, standard_registry
 from agent.approvals import ApprovalRequest
+from agent.cli_trajectory import exported
+from agent.following import follow
 from agent.hub.files import scan
 from agent.hub.spec import AgentSpec
 from agent.mcp.tools import tool_of
+from agent.resuming import execute_recorded
 from agent.risk import Rating, Risk
-from agent.show import Screen, clean
+from agent.runs_shown import show_run
+from agent.show import LiveView, Screen
 from agent.skills import skill_action, words_of
+from agent.store import EventLog
 from agent.terminal_approvals import ask_on
 from agent.trajectory import RecordedRun
+from agent.trajectory.finding import find
 from agent.trajectory.page import page
+from agent.trajectory.recorded import RecordedStep
+from agent.trajectory.shell_script import shell_script
 from sandbox import LocalEnvironment
-from sandbox.invisible import count_invisible, made_visible, without_invisible
+from sandbox.invisible import count_invisible, made_visible, visible, visible_output, without_invisible
 
 UNSEEN = [
     "\u200b", "\u200c", "\u200d", "\u200e", "\u200f", "\u2060", "\ufeff", "\U000e0000", "\U000e0041", "\U000e007f", "\u202a",
@@ -38,7 +51,7 @@ def test_each_is_shown_and_is_not_told(char: str) -> None:
     text = f"rm{char} a"
     number = f"<U+{ord(char):04X}>"
     assert made_visible(text) == f"rm{number} a"
-    assert clean(text) == f"rm{number} a"
+    assert visible(text) == visible_output(text) == f"rm{number} a"
     assert without_invisible(text) == "rm a"
     assert count_invisible(text) == 1
     shown = page(RecordedRun(run="", task=text))
@@ -100,9 +113,96 @@ def test_the_goals_of_an_agent_are_shown_as_a_model_gets_them(tmp_path: Path) ->
     (tmp_path / "one.md").write_text(f"---\nname: one\ndescription: One.\n---\nDo it.{HIDDEN}\n")
     [spec] = scan(tmp_path)
     assert isinstance(spec, AgentSpec)
-    assert clean(spec.goals[0].description).startswith("Do it.<U+E0073>")
+    assert visible(spec.goals[0].description).startswith("Do it.<U+E0073>")
 
 
 def test_a_server_tells_a_model_what_a_person_reads() -> None:
     tool = tool_of({"name": "t", "description": f"Adds.{HIDDEN}\ufeff", "inputSchema": {"type": "object"}})
     assert tool.description == "Adds."
+
+
+# --- a command that hides from who watches: C20 ------------------------------------------------------------------
+HIDING = {
+    "osc": "echo hello \x1b]0;x; CMD; : \x07",
+    "dcs": "echo hello \x1bPx; CMD; : \x1b\\",
+    "return": "CMD; : \recho hello          ",
+    "erase": "CMD; : \x1b[2K\recho hello",
+    "conceal": "echo hello; \x1b[8mCMD\x1b[0m",
+    "up": "CMD\n\x1b[A\x1b[2Kecho hello",
+    "alternate": "echo hello \x1b[?1049h CMD \x1b[?1049l",
+    "c1": "echo hello \x9d0;x; CMD; : \x9c",
+    "bidi": "echo \u202e CMD \u202c hello",
+}
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[EventLog, list[str]]]:
+    """A run whose agent gave these commands, with what the live view showed."""
+    shown = io.StringIO()
+    script = [{"tool": "run", "args": {"command": command}} for command in HIDING.values()]
+    registry = standard_registry()
+    with LocalEnvironment(track_changes=False) as sandbox, EventLog(tmp_path / "runs.db") as log:
+        brain = ScriptedModel([*script, {"tool": "finish", "args": {"summary": "done"}}])
+        hooks = [LiveView(Screen(shown), registry)]
+        agent = Agent([Goal("g")], FunctionCallingLanguage(), registry, brain, sandbox, hooks=hooks)
+        execute_recorded(agent, "hide \x1b]0;this\x07", log, run="hiding")
+        yield log, shown.getvalue().split("\n[")[1:]
+
+
+def test_c20_a_command_cannot_hide_in_any_view(
+    recorded: tuple[EventLog, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, live = recorded
+    show_run("hiding", log.path, as_json=False)
+    stored = capsys.readouterr().out.split("\n[")
+    follow(log, "hiding", Screen(sys.stdout))
+    followed = capsys.readouterr().out.split("\n[")[1:]
+    run = find("hiding", log.path)
+    script, html = exported(run, "shell"), exported(run, "html")
+    assert "hide \\x1b]0;this\\x07" in stored[0]
+    for view in (live, stored[1:], followed):
+        for (kind, _), step in zip(HIDING.items(), view, strict=False):
+            call = step[: step.index("\n    ")] if kind != "up" else step
+            assert "CMD" in call, kind
+            assert "hello" in call, kind
+            assert not CONTROLS.search(step), (kind, step)
+    assert not CONTROLS.search(script)
+    assert not CONTROLS.search(html)
+    assert (script.count("CMD") >= len(HIDING), html.count("CMD") >= len(HIDING)) == (True, True)
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("kind", HIDING)
+def test_c20_a_command_cannot_hide_where_it_is_approved(kind: str) -> None:
+    shown = io.StringIO()
+    ask = ask_on(Screen(shown), lambda: "r\n")
+    assert ask is not None
+    rating = Rating(Risk.high, ("a reason",))
+    ask(ApprovalRequest(tool="run\n\x1b[2Kfinish", args={"command": HIDING[kind]}, rating=rating))
+    text = shown.getvalue()
+    assert text.count("CMD") >= 2
+    assert "run\\n\\x1b[2Kfinish" in text
+    assert not CONTROLS.search(text)
+
+
+def test_c20_of_output_colours_alone_are_left_out() -> None:
+    assert visible_output("\x1b[1;31mred\x1b[m\r\n\x1b[38:5:1mmore") == "red\nmore"
+    assert visible_output("a\x1b]0;title\x07b\x1b[2Jc\rd") == "a\\x1b]0;title\\x07b\\x1b[2Jc\\rd"
+    assert visible("a\tb\nc", one_line=True) == "a\\tb\\nc"
+
+
+def test_c20_the_exported_script_does_what_was_done(tmp_path: Path) -> None:
+    """What is shown in another form is still the same for the shell."""
+    texts = [*HIDING.values(), "a'b\\n%s\x1b1é\u202e\n", "-v \x07", "100%\r\n", "nul\0byte", "plain 'quotes'\n"]
+    steps = [
+        RecordedStep(number=number, tool="write", args={"path": f"f{number}", "content": text}, envelope={"tool_executed": True})
+        for number, text in enumerate(texts)
+    ]
+    command = {"command": "printf %s 'a\x1b]0;b\x07' > ran"}
+    steps.append(RecordedStep(number=99, tool="run", args=command, envelope={"tool_executed": True, "result": {}}))
+    script = shell_script(RecordedRun(run="r", task="t", steps=tuple(steps)))
+    assert not CONTROLS.search(script)
+    done = subprocess.run(["bash"], input=script.encode(), cwd=tmp_path, capture_output=True, check=False, timeout=60)
+    assert [(tmp_path / f"f{number}").read_bytes() for number in range(len(texts))] == [t.encode() for t in texts], done
+    assert (tmp_path / "ran").read_bytes() == b"a\x1b]0;b\x07"
