@@ -201,22 +201,32 @@ def _range(f: Fields) -> Wording:
     unit = "line" if "total_lines" in f else "byte"
     total = f.get("total_lines", f.get("size_bytes"))
     return Wording(
-        f"{f.get('path')!r} ends before that: it has {count_of(total, unit)}.", f"Start at {unit} {total} or before.", "read"
+        f"{f.get('path')!r} ends before that: it has {count_of(total, unit)}.",
+        f"Start at {unit} {total} or before.",
+        "read",
     )
 
 
 def _no_folder(f: Fields) -> Wording:
-    message = f"The command could not start in {f.get('cwd')!r}: {f.get('errno', 'not found')}."
+    cwd = f.get("cwd")
+    message = f"The command could not start in {cwd!r}: {f.get('errno', 'not found')}."
     if f.get("reset"):
         return Wording(message, "The session is back in the workspace: run the command again.", "run", True)
-    return Wording(message, "Give a cwd that exists; list shows what is there.", "list")
+    if f.get("missing") is None and f.get("part") is None:
+        return Wording(message, "Give a cwd that exists; list shows what is there.", "list")
+    words = path_words.FAULTS[
+        ErrorCode.path_not_found
+        if f.get("missing") is not None
+        else ErrorCode.permission_denied
+        if f.get("mode") is not None
+        else ErrorCode.not_a_directory
+    ]({**f, "path": cwd, "operation": "enter"})
+    return Wording(f"The command could not start: {words.message}", words.hint, words.next_tool)
 
 
 def _no_space(f: Fields) -> Wording:
     where = f" for {f['path']!r}" if "path" in f else ""
-    return Wording(
-        f"No space is left in the sandbox{where}.", "Delete files that are not needed, then try again."
-    )
+    return Wording(f"No space is left in the sandbox{where}.", "Delete files that are not needed, then try again.")
 
 
 def _connection(f: Fields) -> Wording:

@@ -235,11 +235,20 @@ class Job:
         """Say which program or folder it was; a session whose folder is gone goes back to the workspace."""
         if fault.code == "working_directory_invalid":
             fault.fields["cwd"] = self._args.get("cwd") or self._session.cwd
+            fault.fields |= self._why_not_there(fault.fields["cwd"], fault.fields["number"])
             if not self._args.get("cwd"):
                 fault.fields["reset"] = True
                 self._session.cwd = os.fsdecode(self._processes.place.workspace)
         elif self._args.get("argv"):
             fault.fields["program"] = self._args["argv"][0]
+
+    def _why_not_there(self, folder: str, number: int) -> dict[str, Any]:
+        """What explains that a command cannot start in a folder, which may be anywhere in the sandbox."""
+        from .beneath import Roots
+        from .obstacles import explain
+
+        with self._processes.spawner.acting_as_user:
+            return explain(Roots(self._processes.place.workspace, (b"/",)), number, folder)
 
     def _keep_state(self, data: bytes) -> list[dict[str, Any]]:
         """Take over what the shell left; notices of what could not be kept."""

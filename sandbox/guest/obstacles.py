@@ -25,7 +25,7 @@ STEPS = 100  # links and `..` that are followed
 NAMES = 5000  # of one folder that are compared
 SHOWN = 3
 SECONDS = 0.1
-LEAST_ALIKE = 0.7
+LEAST_ALIKE = 0.65
 BELOW = 2000  # entries of a folder that could not be deleted that are looked at
 
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)

@@ -29,9 +29,8 @@ def start_fault(packet: bytes) -> Fault:
     """The fault in a runner's report that a command could not be started."""
     report = json.loads(packet)
     code = _STAGES.get((report["stage"], report["errno"]), "io_error")
-    return Fault(
-        code, errno=os.strerror(report["errno"]) if report["errno"] else report["error"], stage=report["stage"]
-    )
+    number = report["errno"]
+    return Fault(code, errno=os.strerror(number) if number else report["error"], stage=report["stage"], number=number)
 
 
 def state_file() -> int:

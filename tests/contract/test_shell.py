@@ -109,7 +109,7 @@ def test_what_cannot_be_started(run: Run, env: GuestEnvironment, folder: str) ->
     done(env.write(f"{folder}/data", "x"))
     refused(run(argv=["no-such-program"]), "program_not_found", "no-such-program")
     refused(run(argv=["./data"], cwd=folder), "program_not_executable", "chmod +x")
-    refused(run("true", cwd=f"{folder}/none"), "working_directory_invalid", f"{folder}/none", "Give a cwd that exists")
+    refused(run("true", cwd=f"{folder}/none"), "working_directory_invalid", f"{folder}/none", "to see what is there")
     refused(run("true", cwd=f"{folder}/data"), "working_directory_invalid")
     refused(run(argv=["true", "x" * 200_000]), "arguments_too_long", "stdin")
     assert done(run("no-such-program")).exit_code == 127
@@ -313,3 +313,11 @@ def test_a_shell_that_was_replaced_says_that_its_folder_is_lost(env: GuestEnviro
 def test_a_shell_of_which_nothing_is_lost_says_nothing(env: GuestEnvironment, folder: str, command: str) -> None:
     answer = env.run(command, session=f"kept {folder}")
     assert not [n for n in answer.notices if n.code == "session_not_kept"]
+
+
+def test_a_folder_to_start_in_that_is_nearly_there(env: GuestEnvironment, folder: str) -> None:
+    """The near miss and the missing part are named for a cwd as for a path."""
+    done(env.write(f"{folder}/src/app.py", ""))
+    refused(env.run("true", cwd=f"{folder}/scr"), "working_directory_invalid", f"Did you mean '{folder}/src'?")
+    refused(env.run("true", cwd=f"{folder}/src/app.py"), "working_directory_invalid", "is a file, not a folder")
+    refused(env.run("true", cwd="/usr/libb/x"), "working_directory_invalid", "there is no '/usr/libb'", "'/usr/lib'")
