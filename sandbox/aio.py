@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -162,7 +162,12 @@ class AsyncEnvironment:
     async def run(
         self, command: str | None = None, *, cancel: CancelToken | None = None, **options: Any
     ) -> Envelope[res.RunResult]:
-        """See ``OperationMethods.run``. ``on_output`` is called in a thread of the pool; ``stream`` is the way for coroutines."""
+        """See ``OperationMethods.run``; ``stdin`` may be an asynchronous iterable, too.
+
+        ``on_output`` is called in a thread of the pool; ``stream`` is the way for coroutines.
+        """
+        if isinstance(options.get("stdin"), AsyncIterable):
+            options["stdin"] = _from_loop(options["stdin"], asyncio.get_running_loop())
         return await self._stoppable(partial(self.environment.run, command, **options), cancel, self._pool)
 
     async def logs(self, id: str, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.LogsResult]:  # noqa: A002
@@ -313,6 +318,17 @@ class OutputOfCommand:
             loop.call_soon_threadsafe(self._chunks.put_nowait, OutputChunk(stream, text))
 
         return take
+
+
+def _from_loop(source: AsyncIterable[bytes], loop: asyncio.AbstractEventLoop) -> Iterator[bytes]:
+    """What ``source`` gives in ``loop``, for another thread."""
+    iterator = aiter(source)
+
+    async def step() -> bytes | None:
+        return await anext(iterator, None)
+
+    while (piece := asyncio.run_coroutine_threadsafe(step(), loop).result()) is not None:
+        yield piece
 
 
 async def _settled(future: asyncio.Future[Any]) -> None:

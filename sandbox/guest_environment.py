@@ -25,7 +25,7 @@ from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableE
 from .forwarding import ForwardingEnvironment
 from .limits import Limits
 from .network.policy import Network
-from .preparing import FILE_SECONDS, prepared
+from .preparing import FILE_SECONDS, feed_from, prepared
 from .replies import fault_of, notices_of, result_of, violation, worded
 from .state.history import History
 from .state.keeping import KeepsState
@@ -181,6 +181,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         if watch is not None:
             _check_watch(request, watch)
             call["watch"] = watch = watch.masked(self.hidden.mask) if self.hidden else watch
+            feed_from(watch.stdin, request, args, call)
         try:
             if isinstance(request, op.Screen):
                 fields, blob = self._screens.draw(request.id, self._ask_screen), b""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, BinaryIO, cast
 
 from . import results as res
 from .envelope import Envelope, Failure
 from .errors import SandboxError
 from .following import Following
 from .ports import check_port
+from .stdin import Stdin, is_source
 from .watching import CancelToken, OnOutput, Watch
 
 
@@ -85,7 +86,7 @@ class OperationMethods(ABC):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Sequence[str] | None = None,
-        stdin: str | bytes | None = None,
+        stdin: Stdin | None = None,
         timeout_seconds: float | None = None,
         cpu_seconds: float | None = None,
         background: bool = False,
@@ -105,15 +106,21 @@ class OperationMethods(ABC):
         it; what it raises stops the command and is raised here. ``cancel`` stops the command from another thread: the answer is
         the failure ``cancelled`` with the output so far. A ``request_id`` of the caller's choice makes it safe to ask again: of
         requests with the same one only the first is carried out, and all get its answer, as long as it is among the last 64.
+        ``stdin`` is text, bytes, a binary file or an iterable of bytes, of any size. The last two, and more than 8 MiB, are
+        streamed as the command reads. A source is read in a thread of its own; its exception stops the command and is raised here.
         ``user`` is the name or number of another user of the image, where the profile allows it; each user has sessions of its own.
         """
+        source = stdin if is_source(stdin) else None
         args = {
-            "command": command, "argv": argv, "cwd": cwd, "env": env, "secrets": secrets, "stdin": stdin, "background": background,
+            "command": command, "argv": argv, "cwd": cwd, "env": env, "secrets": secrets, "background": background,
+            "stdin": stdin if source is None else None,
             "timeout_seconds": timeout_seconds, "cpu_seconds": cpu_seconds, "session": session, "request_id": request_id,
             "keep_output_bytes": keep_output_bytes, "wait_seconds": wait_seconds, "pty": pty, "rows": rows, "cols": cols,
             "user": user,
         }  # fmt: skip
-        watch = _stopped_by(cancel) if on_output is None else Watch(on_output=on_output, cancel=cancel)
+        watch = None
+        if on_output is not None or cancel is not None or source is not None:
+            watch = Watch(on_output=on_output, cancel=cancel, stdin=cast("BinaryIO | Iterable[bytes] | None", source))
         return cast("Envelope[res.RunResult]", self.execute("run", args, watch=watch))
 
     def logs(self, id: str, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.LogsResult]:  # noqa: A002

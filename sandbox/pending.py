@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,7 @@ class Pending:
 
     It may be silent for ``seconds``. ``deadline`` is monotonic, None while a command waits in the queue; ``lent`` is the time the
     caller took over its own callbacks, ``late`` the bytes that came after the deadline. ``limit`` bounds the reply in bytes.
+    ``feeds`` says that the stream to the guest is the input of a command; ``on_room`` is called with every wake.
     ``sends`` and ``takes`` say whether it has a stream to the guest and one back, ``streams`` that the latter is the output of a
     command, which does not put off the deadline. ``again`` says that the pipe was cut and stands again, so that the request is
     to be sent once more; ``cut_seconds`` is how long it was cut, ``sent_by`` the sender that took the request. ``spare`` is
@@ -46,6 +48,7 @@ class Pending:
     sends: bool = False
     takes: bool = False
     streams: bool = False
+    feeds: bool = False
     cancelled: bool = False
     lent: float = 0.0
     late: int = 0
@@ -67,11 +70,14 @@ class Pending:
     rest_began: float = 0.0
     rested: float = 0.0
     latest: float | None = None
+    on_room: Callable[[], None] | None = None
 
     def wake(self) -> None:
         """Have the caller look again."""
         if self.bell.empty():  # one ring is enough: the caller looks at everything after it
             self.bell.put(None)
+        if self.on_room is not None:
+            self.on_room()
 
     def sleep(self, seconds: float) -> None:
         """Wait for ``wake``, at most that long; only the caller does. May return early."""
@@ -121,7 +127,7 @@ class Pending:
                 self.cut_seconds += cut_seconds
                 self.events.clear()
                 if self.sends or (self.takes and not self.streams):
-                    self.error = _cut_short(self.sends)
+                    self.error = _cut_short(self.sends, self.feeds)
                 else:
                     self.again = True
         self.go_on(after_cut=True)
@@ -153,7 +159,8 @@ class Pending:
             if not 0 < size <= wire.WINDOW - self.window:
                 raise wire.WireError("credit for what was not sent")
             self.window += size
-        self.extend()
+        if not self.feeds:  # a command has its own deadline
+            self.extend()
 
     def take_notice(self, payload: bytes) -> None:
         """The command waits in the queue, or was started. Raises WireError."""
@@ -205,7 +212,14 @@ def too_long(limit: int) -> OperationError:
     return OperationError(ErrorCode.response_too_large, words.message, words.hint, effects="unknown")
 
 
-def _cut_short(sends: bool) -> OperationError:
+def _cut_short(sends: bool, feeds: bool) -> OperationError:
+    if feeds:
+        return OperationError(
+            ErrorCode.transfer_incomplete,
+            "The connection to the sandbox was cut while the command's input was sent, and stands again; the command was stopped.",
+            "Look at what it has done, then run it again with a new source for stdin.",
+            effects="unknown",
+        )
     words = word_fault(
         ErrorCode.transfer_incomplete, {"problem": "the connection to the sandbox was cut, and stands again"}, ""
     )

@@ -8,6 +8,7 @@ from . import operations as op
 from .errors import ErrorCode
 from .limits import Limits
 from .replies import worded
+from .stdin import INLINE_BYTES
 from .transport import MAX_REPLY_BYTES
 
 # How long an operation without a deadline of its own may stay silent. Files move at hundreds of MiB a second here.
@@ -47,8 +48,8 @@ def _prepared_run(request: op.Run, limits: Limits) -> tuple[dict[str, Any], dict
         )
     keep = limits.keep_output_bytes if request.keep_output_bytes is None else request.keep_output_bytes
     stdin = request.stdin.encode("utf-8", "surrogateescape") if isinstance(request.stdin, str) else request.stdin or b""
-    if len(stdin) > limits.write_bytes or keep > limits.spill_bytes:
-        problem = f"stdin may have {limits.write_bytes} bytes, keep_output_bytes be {limits.spill_bytes} at most"
+    if keep > limits.spill_bytes:
+        problem = f"keep_output_bytes is {keep}, at most {limits.spill_bytes}"
         raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
     args = request.model_dump(mode="json", exclude={"stdin", "request_id", "secrets"})
     args.update(timeout_seconds=timeout, keep_output_bytes=keep, cpu_seconds=_cpu_seconds(request.cpu_seconds, limits))
@@ -57,9 +58,28 @@ def _prepared_run(request: op.Run, limits: Limits) -> tuple[dict[str, Any], dict
         "timeout_seconds": FILE_SECONDS + (request.wait_seconds or 0) if request.background else timeout,
         "max_reply_bytes": MAX_REPLY_BYTES + keep,
     }
-    if stdin:
+    if len(stdin) > INLINE_BYTES:
+        feed_from(stdin, request, args, call)
+    elif stdin:
         call.update(blob=stdin, blob_is_stdin=True)
     return args, call
+
+
+def feed_from(source: Any, request: op.Request, args: dict[str, Any], call: dict[str, Any]) -> None:
+    """Have the command read ``source``, if there is one, as it is streamed.
+
+    Raises OperationError where the caller does not wait for the command's end.
+    """
+    if source is None or not isinstance(request, op.Run):
+        return
+    if request.background or request.wait_seconds is not None:
+        problem = (
+            f"with background or wait_seconds, stdin can be text or bytes, at most {INLINE_BYTES} bytes: put more into a "
+            "file of the sandbox and redirect it (COMMAND < FILE)"
+        )
+        raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
+    args["stays_open"] = False
+    call["feed"] = source
 
 
 def _cpu_seconds(asked: float | None, limits: Limits) -> float | None:

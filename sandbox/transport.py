@@ -16,6 +16,7 @@ from typing import Any
 
 from .errors import SandboxUnavailableError
 from .exchange import Exchange
+from .feeding import Feeder
 from .guest import wire
 from .guest.calling import ANSWER_BYTES
 from .guest.wire import Kind
@@ -124,6 +125,7 @@ class Transport:
         blob: bytes = b"",
         blob_is_stdin: bool = False,
         body: Iterable[bytes] | None = None,
+        feed: Iterable[bytes] | None = None,
         sink: Callable[[bytes], None] | None = None,
         watch: Watch | None = None,
         request_id: str | None = None,
@@ -132,7 +134,8 @@ class Transport:
     ) -> tuple[dict[str, Any], bytes]:
         """Send a request and wait for its reply: (fields, blob), not validated yet.
 
-        ``body`` is streamed to the operation, what it streams back goes to ``sink``; both in this thread. ``watch`` is for a
+        ``body`` is streamed to the operation, what it streams back goes to ``sink``; both in this thread. ``feed`` is what a
+        command reads, see ``feeding.Feeder``; what it raises is raised here. ``watch`` is for a
         command: it is told the output as it comes, and its token stops the command. A ``request_id`` that was
         used before gets the first reply. ``on_sent`` is called when the request is on its way. Silence for
         ``timeout_seconds`` + 2 s raises SandboxUnavailableError ``no_answer``; the end of the pipe raises its post-mortem.
@@ -141,13 +144,15 @@ class Transport:
         deadline = time.monotonic() + seconds
         streams = watch is not None and watch.listens
         sink = watch.take if watch is not None and streams else sink
-        pending = Pending(seconds, max_reply_bytes, deadline, body is not None, sink is not None, streams)
+        sends = body is not None or feed is not None
+        pending = Pending(seconds, max_reply_bytes, deadline, sends, sink is not None, streams, feed is not None)
         channel = self._register(pending)
         fields = {"operation": operation, "args": args, "stdin_blob": blob_is_stdin, "stream": streams}
-        fields.update(request_id=request_id, max_reply_bytes=max_reply_bytes)
+        fields.update(feeds=feed is not None, request_id=request_id, max_reply_bytes=max_reply_bytes)
         if self._keep is not None:
             fields.update(self._asks.next())
         exchange = Exchange(self, pending, channel)
+        feeder = Feeder(self, pending, channel, feed)
         try:
             with contextlib.suppress(Cut):  # then it is asked again
                 exchange.send(Kind.REQUEST, fields, blob)
@@ -155,8 +160,10 @@ class Transport:
                     on_sent()
                 if body is not None:
                     exchange.send_body(body)
-            with watch.stopping(pending.cancel) if watch is not None else contextlib.nullcontext():
+            with watch.stopping(pending.cancel) if watch is not None else contextlib.nullcontext(), feeder:
                 reply = exchange.reply(sink)
+            if feeder.error is not None:
+                raise feeder.error
         except BaseException:
             self.offer(Kind.CANCEL, channel)
             raise

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import codecs
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from .errors import SandboxUnavailableError
 from .masking import Mask, MaskedStream
@@ -60,11 +60,12 @@ def _decoders() -> dict[int, codecs.IncrementalDecoder]:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What the caller of one ``run`` wants to be told, as text or as bytes, and how it can stop it."""
+    """What the caller of one ``run`` wants to be told, as text or as bytes, how it can stop it, and what the command reads."""
 
     on_output: OnOutput | None = None
     on_bytes: Callable[[StreamName, bytes], None] | None = None
     cancel: CancelToken | None = None
+    stdin: BinaryIO | Iterable[bytes] | None = None
     _decoders: dict[int, codecs.IncrementalDecoder] = field(default_factory=_decoders, repr=False)
     _masked: dict[int, MaskedStream] | None = field(default=None, repr=False)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .feeding import Feed
     from .processes import Processes
     from .streaming import OutputStream
     from .users import User
@@ -113,7 +114,7 @@ class Job:
             command.on_begin = self._began
         if args.get("pty"):
             command.window = (args["rows"], args["cols"])
-        command.stays_open = bool(args.get("stays_open"))
+        command.stays_open = bool(args.get("stays_open")) or args.get("feed") is not None
         command.stays = bool(args.get("background")) or args.get("wait_seconds") is not None
         if args.get("wait_seconds") is not None:
             self._patience = p.reactor.after(args["wait_seconds"], self._still_running)
@@ -125,6 +126,9 @@ class Job:
         with p.spawner.acting_as_user:
             p.changes.begin()
         command.start(p.spawner, spec, stdin, None)
+        feed: Feed | None = args.get("feed")
+        if feed is not None and command.input is not None:
+            feed.attach(command.input)
         if args.get("pty") and stdin and command.input is not None:
             command.input.write(stdin)
 

@@ -12,6 +12,7 @@ from .arguments import check_arguments, expand_home
 from .calls import WorkerCall
 from .context import Place
 from .faults import Fault, fault_of, plain, unforeseen
+from .feeding import Feed
 from .handlers import handler, has_handler
 from .interaction import Interaction
 from .link import Link
@@ -47,6 +48,7 @@ class Requests:
         }  # fmt: skip
         self._calls: dict[int, WorkerCall] = {}
         self._streams: dict[int, OutputStream] = {}
+        self._feeds: dict[int, Feed] = {}
         self._answers = Answers()
         self._remembered = Remembered()
         self._unacknowledged = Remembered(strict=True)
@@ -67,6 +69,9 @@ class Requests:
         self._streams.clear()
         for worker_call in list(self._calls.values()):
             worker_call.cancel()
+        for key in list(self._feeds):  # a part of its input is not to be taken for the whole
+            self.cancel(key)
+        self._feeds.clear()
 
     def acknowledge(self, ask_ids: Any) -> None:
         """The host has these answers."""
@@ -75,8 +80,12 @@ class Requests:
     # --- in ------------------------------------------------------------------
     def stream(self, kind: int, key: int, payload: bytes) -> None:
         """DATA, END or CREDIT of a request."""
-        call = self._calls.get(key)
-        if kind == Kind.CREDIT:
+        call, feed = self._calls.get(key), self._feeds.get(key)
+        if feed is not None and kind == Kind.DATA:
+            feed.take(payload)
+        elif feed is not None and kind == Kind.END:
+            feed.finish(payload[:500].decode("utf-8", "replace"))
+        elif kind == Kind.CREDIT:
             taker = call or self._streams.get(key)
             if taker is not None:
                 taker.credit(int.from_bytes(payload[:4], "big"))
@@ -135,6 +144,8 @@ class Requests:
         args = fields["args"]
         if fields.get("stdin_blob"):
             args["stdin"] = blob
+        if fields.get("feeds"):
+            args["feed"] = self._feeds[key] = Feed(self._link, key)
         if fields.get("stream"):
             args["stream"] = self._streams[key] = OutputStream(self._link, key)
         self._cancels[key] = self._processes.run(args, self._replier(key), self._eventer(key))
@@ -200,6 +211,7 @@ class Requests:
     def _reply(self, key: int, fields: dict[str, Any], blob: bytes) -> None:
         self._calls.pop(key, None)
         self._streams.pop(key, None)
+        self._feeds.pop(key, None)
         self._cancels.pop(key, None)
         self._queued.discard(key)
         fault = fields.pop("fault", None)

@@ -50,6 +50,7 @@ class Input:
         self._fd = fd
         self._pending = bytearray()
         self._closing = False
+        self.on_taken: Callable[[int], None] | None = None  # called with how many bytes the pipe took
         os.set_blocking(fd, False)
 
     @property
@@ -102,18 +103,21 @@ class Input:
         self._pending.clear()
 
     def _flush(self) -> None:
+        before = len(self._pending)
         try:
             while self._pending:
                 del self._pending[: os.write(self._fd, self._pending[:65536])]
         except BlockingIOError:
             self._reactor.watch(self._fd, select.EPOLLOUT, lambda _: self._flush())
-            return
         except OSError:  # nobody is left to read
             self.release()
             return
-        self._reactor.unwatch(self._fd)
-        if self._closing:
-            self.release()
+        else:
+            self._reactor.unwatch(self._fd)
+            if self._closing:
+                self.release()
+        if self.on_taken is not None and before > len(self._pending):
+            self.on_taken(before - len(self._pending))
 
 
 def open_pipe(reactor: Reactor) -> tuple[Input, int]:

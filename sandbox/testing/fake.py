@@ -21,6 +21,7 @@ from sandbox.guest.remembered import Remembered
 from sandbox.guest_environment import GuestEnvironment
 from sandbox.limits import Limits
 from sandbox.network.policy import Network, judge_host
+from sandbox.stdin import pieces
 from sandbox.transport import Transport
 from sandbox.watching import Watch
 
@@ -139,6 +140,7 @@ class _MemoryTransport(Transport):
         *,
         blob: bytes = b"",
         body: Iterable[bytes] | None = None,
+        feed: Any = None,
         sink: Callable[[bytes], None] | None = None,
         watch: Watch | None = None,
         request_id: str | None = None,
@@ -147,6 +149,8 @@ class _MemoryTransport(Transport):
         """See ``Transport.request``."""
         if self.lost is not None:
             raise self.lost
+        if feed is not None:
+            blob = b"".join(pieces(feed))
         if operation in op.OPERATIONS and (body is not None or sink is not None):
             self._requests.append(op.OPERATIONS[operation].model_validate(args))
 

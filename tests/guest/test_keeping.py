@@ -187,6 +187,29 @@ def test_transfers_under_way_fail_and_can_be_repeated(board: Switchboard) -> Non
     host.close()
 
 
+def test_streamed_input_that_is_cut_is_not_taken_for_the_whole(board: Switchboard) -> None:
+    """A cut in the middle of stdin: the command is stopped without an end of its input, and nothing is sent twice."""
+    host = board.first_host()
+    board.pass_up = 600_000
+    read = 0
+
+    def source() -> Iterator[bytes]:
+        nonlocal read
+        for _ in range(64):
+            read += 65536
+            yield bytes(65536)
+
+    with pytest.raises(SandboxError) as caught:
+        host.run("echo $$ > pid; wc -c > counted; echo whole >> ran", feed=source())
+    assert (caught.value.code, caught.value.effects, caught.value.retryable) == ("transfer_incomplete", "unknown", False)
+    assert read <= 64 * 65536
+    gone = "for i in $(seq 100); do kill -0 $(cat pid) 2>/dev/null || break; sleep 0.05; done; echo $i"
+    assert int(host.run(gone)[1]) < 100, "the command still runs"
+    assert host.run("cat counted ran 2>/dev/null; echo end")[1] == b"end\n"
+    assert host.run("wc -c", feed=iter([b"abc"]))[1] == b"3\n"
+    host.close()
+
+
 def test_watched_output_ends_at_a_cut_and_the_command_goes_on(board: Switchboard) -> None:
     host, seen = board.first_host(), list[bytes]()
     watch = Watch(on_bytes=lambda _, data: seen.append(data))

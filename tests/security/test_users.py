@@ -9,7 +9,7 @@ import pytest
 
 from agent import Action
 from sandbox import DockerEnvironment, Limits
-from sandbox.errors import ErrorCode
+from tests.contract.checks import refused
 
 from .probing import probe
 
@@ -48,8 +48,9 @@ def test_file_tools_act_as_uid_1000_beside_root(mixed: DockerEnvironment) -> Non
     mixed.write("mine.txt", "x").unwrap()
     assert said(mixed, "stat -c %u mine.txt") == "1000\n"
     said(mixed, "umask 077; echo secret > /workspace/roots.txt", user="root")
-    for refused in (mixed.read("roots.txt"), mixed.edit("roots.txt", "secret", "known"), mixed.download("roots.txt")):
-        assert refused.code is ErrorCode.permission_denied  # type: ignore[union-attr]
+    refused(mixed.read("roots.txt"), "permission_denied")
+    refused(mixed.edit("roots.txt", "secret", "known"), "permission_denied")
+    refused(mixed.download("roots.txt"), "permission_denied")
     assert not mixed.write("/etc/made", "x").ok
 
 
@@ -99,15 +100,10 @@ def test_a_model_cannot_reach_another_user(mixed: DockerEnvironment) -> None:
         assert (answer["tool_executed"], answer["code"]) == (False, "invalid_arguments"), answer
         assert "user" in answer["error"]
     shell = mixed.run("bash", user="root", pty=True, background=True).unwrap().id
-    for refused in (
-        mixed.send(shell, "id\n"),
-        mixed.kill(shell),
-        mixed.resize(shell, 5, 20),
-        mixed.kill(shell, "SIGINT"),
-    ):
-        assert refused.code is ErrorCode.user_not_allowed  # type: ignore[union-attr]
-        assert "root" in refused.error
-        assert "logs" in refused.hint
+    refused(mixed.send(shell, "id\n"), "user_not_allowed", "root", "logs")
+    refused(mixed.kill(shell), "user_not_allowed", "root", "logs")
+    refused(mixed.kill(shell, "SIGINT"), "user_not_allowed", "root", "logs")
+    refused(mixed.resize(shell, 5, 20), "user_not_allowed", "root", "logs")
     assert "uid=0(root)" in mixed.send(shell, "id\n", user="root").unwrap().output
     assert mixed.kill(shell, user="root").ok
 
@@ -145,9 +141,7 @@ def test_any_user_of_the_image_in_profile_root(rooted: DockerEnvironment) -> Non
         "yes",
         "worker",
     ]
-    refused = rooted.run("true", user="nosuch")
-    assert refused.code is ErrorCode.user_not_found
-    assert "'nosuch'" in refused.error
+    refused(rooted.run("true", user="nosuch"), "user_not_found", "'nosuch'", "/etc/passwd")
 
 
 HOSTILE = {
@@ -172,7 +166,7 @@ def test_a_hostile_list_of_users(rooted: DockerEnvironment, attack: str) -> None
     shell(f"[ -e /etc/passwd.first ] || cp /etc/passwd /etc/passwd.first; {HOSTILE[attack]}").unwrap()
     try:
         for user in ("x", "4294967295", "-1"):
-            assert shell("id -u", user=user).code is ErrorCode.user_not_found
+            refused(shell("id -u", user=user), "user_not_found")
         assert shell("id -u; echo $HOME", user="root").unwrap().output == "0\n/root\n"
         assert shell("id -u", user="65534").unwrap().output == "65534\n"
     finally:
@@ -181,14 +175,11 @@ def test_a_hostile_list_of_users(rooted: DockerEnvironment, attack: str) -> None
 
 def test_default_refuses_other_users(env: DockerEnvironment) -> None:
     for user in ("root", 0, "nobody", "4321", "nosuch"):
-        refused = env.run("id -u", user=user)
-        assert refused.code is ErrorCode.user_not_allowed, refused.to_text()  # type: ignore[union-attr]
-        assert "'agent'" in refused.error
-        assert "root-on-request" in refused.hint
+        refused(env.run("id -u", user=user), "user_not_allowed", "'agent'", "root-on-request")
     for user in ("agent", "1000", 1000):
         assert said(env, "id -u", user=user) == "1000\n"
 
 
 def test_bounds_of_a_user_s_name(env: DockerEnvironment) -> None:
     for user in ("", "x" * 257, "a\0b", "\ud800"):
-        assert env.run("true", user=user).code is ErrorCode.invalid_arguments, repr(user)  # type: ignore[union-attr]
+        refused(env.run("true", user=user), "invalid_arguments")

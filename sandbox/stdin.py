@@ -1,0 +1,36 @@
+"""What a command may be given to read on standard input: text and bytes of any size, a binary file or an iterable of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+Stdin = str | bytes | BinaryIO | Iterable[bytes | bytearray | memoryview]
+
+# Up to this size it is a part of the request, which is made again after a cut of the pipe. More is streamed.
+INLINE_BYTES = 8 << 20
+CHUNK = 256 << 10
+
+
+def is_source(stdin: object) -> bool:
+    """Return whether ``stdin`` is something to read from: a file, or an iterable that is neither text nor bytes."""
+    if stdin is None or isinstance(stdin, str | bytes | bytearray | memoryview):
+        return False
+    return hasattr(stdin, "read") or isinstance(stdin, Iterable)
+
+
+def pieces(stdin: Any) -> Iterator[bytes]:
+    """Yield what ``stdin`` holds: bytes, a binary file, or an iterable of bytes. Raises TypeError for anything but bytes."""
+    if isinstance(stdin, bytes | bytearray | memoryview):
+        view = memoryview(stdin)
+        yield from (bytes(view[at : at + CHUNK]) for at in range(0, len(view), CHUNK))
+        return
+    found = iter(lambda: stdin.read(CHUNK), b"") if hasattr(stdin, "read") else iter(stdin)
+    for piece in found:
+        if isinstance(piece, str) and not piece:  # the end of a text file
+            return
+        if not isinstance(piece, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"stdin gave {type(piece).__name__}, not bytes: open the file in binary mode, or encode the text."
+            )
+        yield bytes(piece)
