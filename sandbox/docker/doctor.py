@@ -20,7 +20,6 @@ from .engine import connect, engine_address, translated
 from .environment import DockerEnvironment
 from .inputs import check_runtime
 from .probes import Finding
-from .runtime import RUNTIME_IMAGE
 
 BASE_IMAGE = "gamebox/base"
 PROBED = Limits(
@@ -119,8 +118,7 @@ def examine(report: Callable[[str], None], runtime: str | None = None) -> Diagno
 
 def _missing(client: docker.DockerClient) -> str:
     with translated():
-        missing = [name for name in (BASE_IMAGE, RUNTIME_IMAGE) if not client.api.images(name=name)]
-    return f"the image {missing[0]} is missing" if missing else ""
+        return "" if client.api.images(name=BASE_IMAGE) else f"the image {BASE_IMAGE} is missing"
 
 
 def _tried(report: Callable[[str], None], runtime: str | None) -> Iterator[Finding]:

@@ -143,20 +143,19 @@ class DockerEnvironment(CachingEnvironment):
         if self._kept is not None:
             return self._attach(self._kept)
         client = self._fitting_engine()
-        image_id = ensure_image(client, self.image, report=self._report)
-        runtime = ensure_runtime(client, report=self._report)
         self._events = watch(client)
         sweep(client)
-        with translated():
-            image_env = client.api.inspect_image(image_id)["Config"].get("Env") or []
         try:
-            disk, runtime, stream, hello_keep = self._create_on_disk(client, image_id, runtime)
+            image_env, disk, runtime, stream, hello_keep = self._made(client)
         except SandboxError as error:
-            if self._disk is None or not self._disk.may_be_replaced(self.limits) or not _MOUNT_FAILED.search(error.message):
+            disk_may_change = self._disk is not None and self._disk.may_be_replaced(self.limits)
+            if disk_may_change and _MOUNT_FAILED.search(error.message):
+                refused_devices(client, f"the engine could not mount it: {error.message}")
+                self._undo_create()
+            elif error.code is not ErrorCode.image_not_found:
                 raise
-            refused_devices(client, f"the engine could not mount it: {error.message}")
-            remove(self._name)
-            disk, runtime, stream, hello_keep = self._create_on_disk(client, image_id, runtime)
+            # Else the image was built anew between the look at it and its use: then it has another id now.
+            image_env, disk, runtime, stream, hello_keep = self._made(client)
         environ = self._cache_variables() | self._env
         place = container.place_of(
             runtime, self.profile, self.network, image_env, environ, self._bundle is not None, self._names()
@@ -174,14 +173,19 @@ class DockerEnvironment(CachingEnvironment):
         self._detaches = self._keep
         return transport
 
-    def _create_on_disk(
-        self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume
-    ) -> tuple[Disk, RuntimeVolume, AttachStream, dict[str, Any] | None]:
+    def _made(
+        self, client: docker.DockerClient
+    ) -> tuple[list[str], Disk, RuntimeVolume, AttachStream, dict[str, Any] | None]:
+        """A container of the image as it is now: the image's variables, and the container's disk, runtime, pipe and keep."""
+        image_id = ensure_image(client, self.image, report=self._report)
+        runtime = ensure_runtime(client, report=self._report)
+        with translated():
+            image_env: list[str] = client.api.inspect_image(image_id)["Config"].get("Env") or []
         disk = self._disk = prepare(client, self.limits, self.profile, container.WORKSPACE, self._name)
         try:
             if self._workspace is not None:
                 fitting.check_workspace(self._workspace, disk.workspace_bytes)
-            return disk, *self._create(client, image_id, runtime, disk)
+            return image_env, disk, *self._create(client, image_id, runtime, disk)
         finally:
             disk.release()
 
@@ -206,7 +210,7 @@ class DockerEnvironment(CachingEnvironment):
                 (*(["env"] if self._env else []), *(["ca_bundle"] if self._bundle else []), *(["cache"] if self._cache else [])),
                 tuple(name.name for name in self._names()),
             )  # fmt: skip
-            self._ownership = owners.claim(self._name)
+            self._ownership = self._ownership or owners.claim(self._name)
         try:
             try:
                 stream = self._started(client, image_id, runtime, disk)
@@ -214,13 +218,20 @@ class DockerEnvironment(CachingEnvironment):
                 if runtime.argv[0] not in error.message:
                     raise
                 # Somebody removed the runtime volume, and the engine silently mounted a new, empty one.
-                remove(self._name)
+                self._undo_create()
                 forget_runtime(client)
                 runtime = ensure_runtime(client, report=self._report)
                 stream = self._started(client, image_id, runtime, disk)
         except SandboxError as error:
             raise enforcement.refusal(error, self.limits) from error
         return runtime, stream, None if self._kept is None else reaching.for_guest(self._kept)
+
+    def _undo_create(self) -> None:
+        """Remove the container of a failed start, and let go of the pipe to it."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.release()
+        remove(self._name)
 
     def _attach(self, found: Kept) -> Transport:
         self._detaches = True  # whatever happens now, it is not ours to remove

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -51,17 +52,35 @@ def ensure_image(
         if found is None:
             raise image_not_found(name)
         return found[0]
+    if made_by.by_content:
+        with translated():
+            there = _inspect(client, tagged(client, made_by)[0].reference)
+        if there is not None:
+            return there[0]
     parent_id = ""
     if recipe(made_by.parent) is not None:
         parent_id = ensure_image(client, made_by.parent, ca_bundle=ca_bundle, report=report)
     wanted = made_by.digest(parent_id)
     with translated():
+        if made_by.by_content:
+            made_by, wanted = tagged(client, made_by)
         if usable := _usable(client, made_by, wanted, rebuild_stale, report):
             return usable
         with locks.exclusive("images"):  # one build at a time: the end of one removes left-over stages of all
             return _usable(client, made_by, wanted, rebuild_stale, _silent) or _build(
                 client, made_by, wanted, parent_id, report
             )
+
+
+def tagged(client: docker.DockerClient, made_by: Recipe) -> tuple[Recipe, str]:
+    """A recipe that is by content with its tag, and its digest.
+
+    The digest is of what goes in and not of image ids: these differ between builds of the same. The parent counts by its
+    content label; where it is missing, by what it will be built from. Raises docker-py's errors.
+    """
+    found, parent = _inspect(client, made_by.parent), recipe(made_by.parent)
+    wanted = made_by.digest(found[1] if found is not None else parent.digest("") if parent is not None else "")
+    return dataclasses.replace(made_by, tag=wanted[:16]), wanted
 
 
 def _silent(_line: str) -> None:
@@ -81,7 +100,7 @@ def _inspect(client: docker.DockerClient, name: str) -> tuple[str, str] | None:
 def _usable(
     client: docker.DockerClient, made_by: Recipe, wanted: str, rebuild_stale: bool, report: Callable[[str], None]
 ) -> str:
-    found = _inspect(client, made_by.name)
+    found = _inspect(client, made_by.reference)
     if found is None or (found[1] != wanted and rebuild_stale):
         return ""
     if found[1] != wanted:
@@ -92,7 +111,7 @@ def _usable(
 def _build(
     client: docker.DockerClient, made_by: Recipe, wanted: str, parent_id: str, report: Callable[[str], None]
 ) -> str:
-    before = _inspect(client, made_by.name)
+    before = _inspect(client, made_by.reference)
     if parent_id or not made_by.parent:
         built = _build_on(client, made_by, wanted, parent_id, report)
     else:
@@ -149,7 +168,7 @@ def _build_on(
     events = client.api.build(
         fileobj=made_by.context(),
         custom_context=True,
-        tag=f"{made_by.name}:latest",
+        tag=made_by.reference,
         rm=True,
         forcerm=True,
         decode=True,
@@ -163,7 +182,7 @@ def _build_on(
             _log.debug("%s: %s", made_by.name, line)
             said.append(line)
         failed = str(event.get("error", failed)).strip()
-    built = None if failed else _inspect(client, made_by.name)
+    built = None if failed else _inspect(client, made_by.reference)
     if built is None:
         raise _build_failed(made_by.name, failed or "the build ended without an image", list(said))
     return built[0]

@@ -23,17 +23,27 @@ TRAVELLING_DISTRIBUTIONS = ("beautifulsoup4", "markdownify", "six", "soupsieve",
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one of our images is made. ``parent`` is the default of the Dockerfile's BASE."""
+    """How one of our images is made. ``parent`` is the default of the Dockerfile's BASE.
+
+    One that is ``by_content`` is tagged by its digest, so that several versions of it can be on an engine beside each other.
+    """
 
     name: str
     parent: str
     files: dict[str, bytes]
     optional: dict[str, bytes]
     """Files that go into the build and do not make an image stale (the host's own certificates)."""
+    by_content: bool = False
+    tag: str = "latest"
 
-    def digest(self, parent_id: str) -> str:
-        """Changes when anything the image is made of changes; ``parent_id`` counts only for a parent of ours."""
-        total = hashlib.sha256(parent_id.encode())
+    @property
+    def reference(self) -> str:
+        """Its name and tag."""
+        return f"{self.name}:{self.tag}"
+
+    def digest(self, parent: str) -> str:
+        """Changes when anything the image is made of changes; ``parent`` says what its parent is, if that is one of ours."""
+        total = hashlib.sha256(parent.encode())
         for path, content in sorted(self.files.items()):
             total.update(f"\0{path}\0{len(content)}\0".encode() + content)
         return total.hexdigest()
@@ -79,7 +89,7 @@ def recipe(image: str, ca_bundle: Path | None = None) -> Recipe | None:
     if name == "runtime":
         files |= travelling_files()
     parent = re.search(r"^ARG BASE=(\S+)", files["Dockerfile"].decode(), re.MULTILINE)
-    return Recipe(f"gamebox/{name}", parent.group(1) if parent else "", files, optional)
+    return Recipe(f"gamebox/{name}", parent.group(1) if parent else "", files, optional, by_content=name == "runtime")
 
 
 def _belongs(path: Path) -> bool:

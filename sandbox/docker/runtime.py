@@ -1,9 +1,9 @@
 """The guest's own interpreter and code, as one read-only volume shared by all sandboxes of an engine.
 
-The interpreter is the image ``gamebox/runtime``; the volume is that image's one folder plus the guest's modules, so
-that an edited guest costs a copy and not a build. A volume is named after everything in it. It counts only once a
-second, empty volume, named after it, says that a container has checked every file: whatever dies half-way leaves a
-volume nobody uses.
+The interpreter is the image ``gamebox/runtime``, tagged by its content; the volume is that image's one folder plus the
+guest's modules, so that an edited guest costs a copy and not a build. A volume is named after everything in it, so that
+several installations of Gamebox share an engine and do not disturb each other. It counts only once a second, empty volume, named
+after it, says that a container has checked every file: whatever dies half-way leaves a volume nobody uses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tarfile
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ import docker.errors
 import sandbox
 from sandbox.docker import locks
 from sandbox.docker.engine import translated
-from sandbox.docker.images import ensure_image
+from sandbox.docker.images import ensure_image, tagged
+from sandbox.docker.recipes import Recipe, recipe
 from sandbox.errors import ErrorCode, SandboxError
 
 MOUNT_POINT = "/.gamebox"
@@ -54,12 +55,17 @@ CA_BUNDLE = f"{MOUNT_POINT}/etc/ca-certificates.crt"
 """Certificates for the guest's own TLS, inside the sandbox: those gamebox/base trusts."""
 
 STALE_SECONDS = 24 * 3600.0
+KEPT_VOLUMES, KEPT_IMAGES = 16, 8
+"""Of other content: more than these go even where they are younger, the oldest first."""
+_FRESH_SECONDS = 600.0
+"""Younger ones always stay: somebody whose locks cannot be seen from here may be about to use one."""
+_ATTEMPTS = 3
 _FINISH_SECONDS = 120
 _VERIFIED = "-verified"
 
 _log = logging.getLogger(__name__)
 # By client and not by its address: docker-py calls every local socket by the same one.
-_known: weakref.WeakKeyDictionary[docker.DockerClient, RuntimeVolume] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[docker.DockerClient, _Known] = weakref.WeakKeyDictionary()
 _known_lock = threading.Lock()
 
 
@@ -72,6 +78,14 @@ class RuntimeVolume:
     argv: tuple[str, ...] = ARGV
 
 
+@dataclass
+class _Known:
+    """What is known of one engine. The lock is held while its volume is made, which may take minutes."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    volume: RuntimeVolume | None = None
+
+
 def ensure_runtime(client: docker.DockerClient, *, report: Callable[[str], None]) -> RuntimeVolume:
     """The runtime volume of this guest code on this engine, made and verified if it is not there yet.
 
@@ -80,9 +94,11 @@ def ensure_runtime(client: docker.DockerClient, *, report: Callable[[str], None]
     host_disk_full, start_failed, engine_*.
     """
     with _known_lock:
-        if client not in _known:
-            _known[client] = _find_or_make(client, report)
-        return _known[client]
+        known = _known.setdefault(client, _Known())
+    with known.lock:
+        if known.volume is None:
+            known.volume = _find_or_make(client, report)
+        return known.volume
 
 
 def forget_runtime(client: docker.DockerClient) -> None:
@@ -92,18 +108,49 @@ def forget_runtime(client: docker.DockerClient) -> None:
 
 
 def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) -> RuntimeVolume:
-    image_id = ensure_image(client, RUNTIME_IMAGE, report=report, rebuild_stale=True)
     guest = guest_files()
-    name = f"gamebox-runtime-{_digest(image_id, guest)}"
-    locks.hold_shared(name)  # for the life of this process: nobody may take the volume for a stale one meanwhile
-    with translated():
-        if not _is_verified(client, name):
-            with locks.exclusive("runtime"):
+    for attempt in range(1, _ATTEMPTS + 1):
+        made_by, name = _named(client, guest)
+        locks.hold_shared(name)  # for the life of this process: nobody may take the volume for a stale one meanwhile
+        with translated():
+            if _is_verified(client, name):
+                return RuntimeVolume(name)
+        try:
+            with locks.exclusive("runtime"), translated():
                 if not _is_verified(client, name):
+                    image_id = ensure_image(client, RUNTIME_IMAGE, report=report)
+                    if _named(client, guest)[1] != name:  # its parent was built anew meanwhile
+                        continue
                     report("making the guest's runtime volume")
                     _make(client, name, image_id, guest)
-                    _remove_stale(client, name)
-    return RuntimeVolume(name)
+                    _remove_stale(client, name, made_by.reference)
+        except SandboxError as error:
+            if error.code is not ErrorCode.image_not_found or attempt == _ATTEMPTS:
+                raise
+            _log.info("somebody removed the runtime image while it was used; making it again: %s", error)
+        else:
+            return RuntimeVolume(name)
+    raise SandboxError(
+        ErrorCode.setup_failed,
+        "The image gamebox/base was built anew again and again while the guest's runtime was made from it.",
+        "Let the other `gamebox setup` end, then try again.",
+        retryable=True,
+    )
+
+
+def runtime_image(client: docker.DockerClient) -> str:
+    """Name and tag of the runtime image that this installation makes on this engine. Raises SandboxError."""
+    return _named(client, {})[0].reference
+
+
+def _named(client: docker.DockerClient, guest: dict[str, bytes]) -> tuple[Recipe, str]:
+    """The image's recipe with its tag, and the name of the volume: both say what goes in, and not which build made it."""
+    made_by = recipe(RUNTIME_IMAGE)
+    if made_by is None:
+        raise SandboxError(ErrorCode.setup_failed, f"The recipe of {RUNTIME_IMAGE} is missing.", "Install gamebox again.")
+    with translated():
+        made_by, content = tagged(client, made_by)
+    return made_by, f"gamebox-runtime-{_digest(content, guest)}"
 
 
 def guest_files() -> dict[str, bytes]:
@@ -116,8 +163,8 @@ def guest_files() -> dict[str, bytes]:
     }
 
 
-def _digest(image_id: str, guest: dict[str, bytes]) -> str:
-    total = hashlib.sha256(image_id.encode())
+def _digest(image: str, guest: dict[str, bytes]) -> str:
+    total = hashlib.sha256(image.encode())
     for path, content in guest.items():
         total.update(f"\0{path}\0{len(content)}\0".encode() + content)
     return total.hexdigest()[:16]
@@ -167,7 +214,7 @@ def _finish(
         raise SandboxError(
             ErrorCode.setup_failed,
             f"The guest's runtime did not pass its check (exit {status}): {last}.",
-            "Build it anew: `docker image rm gamebox/runtime`, then `gamebox setup`.",
+            "Build it anew: remove the images gamebox/runtime (`docker image rm`), then `gamebox setup`.",
             result={"log": said[-4000:]},
         )
 
@@ -189,14 +236,18 @@ def _archive(guest: dict[str, bytes]) -> bytes:
     return target.getvalue()
 
 
-def _remove_stale(client: docker.DockerClient, current: str) -> None:
-    """Remove this host's old runtime volumes of other guest code that no process here and no container anywhere uses.
+def _remove_stale(client: docker.DockerClient, current: str, image: str) -> None:
+    """Remove this host's runtime volumes and images of other content that are old, or too many.
 
-    Only old ones: another user of this engine holds other locks, and another checkout takes turns with this one.
+    None that a process of this user or any container uses, and no young one.
     """
     listed = client.api.volumes(filters={"label": f"{HOST_LABEL}={_this_host()}"}).get("Volumes") or []
-    old = [volume for volume in listed if _age_seconds(volume) > STALE_SECONDS]
-    for name in {volume["Labels"].get(RUNTIME_LABEL, "") for volume in old} - {current, ""}:
+    ages: dict[str, float] = {}
+    for volume in listed:
+        name = volume["Labels"].get(RUNTIME_LABEL, "")
+        if name not in ("", current):
+            ages[name] = min(_age_seconds(volume), ages.get(name, float("inf")))
+    for name in stale(ages, KEPT_VOLUMES):
         with locks.if_unused(name) as unused:
             if not unused:
                 continue
@@ -205,6 +256,24 @@ def _remove_stale(client: docker.DockerClient, current: str) -> None:
                 _remove(client, name + _VERIFIED)  # after: one in use keeps its mark
             except docker.errors.APIError as error:
                 _log.debug("runtime volume %s stays: %s", name, error)
+    now = datetime.now(UTC).timestamp()
+    found = client.api.images(name=RUNTIME_IMAGE)
+    images = {tag: now - each["Created"] for each in found for tag in each.get("RepoTags") or [] if tag != image}
+    for tag in stale(images, KEPT_IMAGES):
+        try:
+            client.api.remove_image(tag)
+        except docker.errors.APIError as error:
+            _log.debug("runtime image %s stays: %s", tag, error)
+
+
+def stale(ages: Mapping[str, float], kept: int) -> list[str]:
+    """Those that are to go: older than a day, and the oldest of more than ``kept``. Ages in seconds; young ones stay."""
+    by_age = sorted(ages, key=lambda name: ages[name])
+    return [
+        name
+        for place, name in enumerate(by_age)
+        if ages[name] > STALE_SECONDS or (place >= kept and ages[name] > _FRESH_SECONDS)
+    ]
 
 
 def _age_seconds(volume: Mapping[str, Any]) -> float:

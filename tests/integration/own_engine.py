@@ -25,6 +25,7 @@ import pytest
 from sandbox.docker import engine as engines
 from sandbox.docker import loop, runtime
 from sandbox.docker.engine import connect
+from sandbox.docker.images import ensure_image
 
 from .made_images import busybox_image, static_busybox
 from .observing import eventually
@@ -34,12 +35,11 @@ IMAGE = "gamebox-test-own"
 ROOT = Path(__file__).parents[2]
 # Major and minor number, from linux/miscdevice.h.
 LOOP_CONTROL = (10, 237)
-# What an orchestrator of the test's begins with, as a process of its own that is started in ROOT: see ``as_it_is``.
+# What an orchestrator of the test's begins with, as a process of its own that is started in ROOT.
 IN_A_PROCESS = """
 from sandbox import DockerEnvironment, Limits
 from sandbox.docker import loop, runtime
-from tests.integration.own_engine import IMAGE, as_it_is
-runtime.ensure_image = as_it_is
+from tests.integration.own_engine import IMAGE
 """
 APPLETS = [
     "sh",
@@ -198,11 +198,6 @@ class OwnEngine:
         shutil.rmtree(self.base, ignore_errors=True)
 
 
-def as_it_is(client: docker.DockerClient, name: str, **_: object) -> str:
-    """In place of ``ensure_image``: whether an image is still fresh depends on others, which are too large to be copied here."""
-    return str(client.api.inspect_image(name)["Id"])
-
-
 def lacking(what: str) -> NoReturn:
     """Skip the test for want of it; with GAMEBOX_REQUIRE_ENGINE=1, as in CI, fail it: there nothing is left out."""
     if os.environ.get("GAMEBOX_REQUIRE_ENGINE") == "1":
@@ -261,7 +256,10 @@ def started(*, live_restore: bool = False, disk_bytes: int | None = None) -> Ite
         main = docker.DockerClient(base_url=f"unix://{MACHINE_ENGINE}")
         client = docker.DockerClient(base_url=own.address)
         try:
-            list(client.api.load_image(b"".join(main.api.get_image("gamebox/runtime:latest"))))
+            name = ensure_image(main, runtime.RUNTIME_IMAGE, report=print)
+            list(client.api.load_image(b"".join(main.api.get_image(name))))
+            repository, _, tag = runtime.runtime_image(client).partition(":")
+            client.api.tag(name, repository, tag)  # there is no gamebox/base here, by which it could have another tag
             busybox_image(client, busybox, APPLETS, name=IMAGE)
         finally:
             main.close()
@@ -278,7 +276,6 @@ def in_use(own: OwnEngine) -> Iterator[None]:
     known = set(engines._clients)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("DOCKER_HOST", own.address)
-        patched.setattr(runtime, "ensure_image", as_it_is)
         try:
             connect()
             collect_sockets()

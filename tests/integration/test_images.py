@@ -12,7 +12,8 @@ from pathlib import Path
 import docker
 import pytest
 
-from sandbox.docker import recipes
+from sandbox import DockerEnvironment
+from sandbox.docker import environment, recipes
 from sandbox.docker.engine import describe, is_local
 from sandbox.docker.images import ensure_image
 from sandbox.errors import ErrorCode, SandboxError
@@ -158,3 +159,16 @@ def test_a_build_that_fails_says_what_it_said(client: docker.DockerClient, probe
     assert probe.name in caught.value.message
     assert "returned a non-zero code: 3" in caught.value.message
     assert "so far so good" in caught.value.hint
+
+
+def test_a_start_finds_an_image_that_was_built_anew_meanwhile(
+    client: docker.DockerClient, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D24: the id that was looked up is gone at the create, and the hint was to pull it."""
+    answers = ["sha256:" + "0" * 64]
+    monkeypatch.setattr(
+        environment, "ensure_image", lambda *args, **options: answers.pop() if answers else ensure_image(*args, **options)
+    )
+    with DockerEnvironment() as env:
+        assert env.run("echo works").unwrap().output == "works\n"
+    assert answers == []

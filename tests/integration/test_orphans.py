@@ -41,6 +41,7 @@ def unstarted(pid: int) -> list[str]:
 
 
 def test_a_container_that_a_killed_orchestrator_never_started_is_swept() -> None:
+    ensure_runtime(connect(), report=print)  # its making starts a container as well
     dying = subprocess.Popen([sys.executable, "-c", DIE_BEFORE_START], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert dying.communicate(timeout=60)[0] == "created\n"
     assert dying.returncode == -signal.SIGKILL

@@ -6,6 +6,7 @@ import json
 import platform
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 
@@ -13,7 +14,9 @@ import docker
 import docker.errors
 import pytest
 
-from sandbox.docker import runtime
+from sandbox.docker import recipes, runtime
+from sandbox.docker.engine import connect
+from sandbox.docker.images import ensure_image
 from sandbox.docker.runtime import CA_BUNDLE, MOUNT_POINT, RuntimeVolume, ensure_runtime, forget_runtime
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -171,8 +174,7 @@ def edited(client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def name_of(client: docker.DockerClient, guest: dict[str, bytes]) -> str:
-    image_id = str(client.images.get(runtime.RUNTIME_IMAGE).id)
-    return f"gamebox-runtime-{runtime._digest(image_id, guest)}"
+    return runtime._named(client, guest)[1]
 
 
 def remove_volumes(client: docker.DockerClient, name: str) -> None:
@@ -243,7 +245,8 @@ def test_files_that_arrive_damaged_are_noticed(
 
 MAKE = """
 import sys
-from sandbox.docker import runtime
+from sandbox.docker import recipes, runtime
+from sandbox.docker.engine import connect
 from sandbox.docker.engine import connect
 guest = {**runtime.guest_files(), "gamebox_guest/edited.py": sys.argv[1].encode()}
 runtime.guest_files = lambda: guest
@@ -259,6 +262,70 @@ def test_several_processes_make_it_once(client: docker.DockerClient, volume: Run
     assert len(names) == 1, ended
     assert sum(err.count("making the guest's runtime volume") for _, err in ended) == 1
     remove_volumes(client, names.pop())
+
+
+@pytest.fixture
+def other_libraries(monkeypatch: pytest.MonkeyPatch, client: docker.DockerClient) -> Iterator[None]:
+    """As in a virtual environment with another patch version of a library that goes into the guest."""
+    files = {**recipes.travelling_files(), "site/other.py": f"mark = {uuid.uuid4().hex!r}\n".encode()}
+    monkeypatch.setattr(recipes, "travelling_files", lambda: files)
+    forget_runtime(client)
+    made = runtime._named(client, runtime.guest_files())
+    yield
+    forget_runtime(client)
+    remove_volumes(client, made[1])
+    remove_image(client, made[0].reference)
+
+
+def test_two_virtual_environments_share_an_engine(
+    client: docker.DockerClient, volume: RuntimeVolume, other_libraries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """UX 1: two with another patch version of soupsieve built gamebox/runtime anew in turn, and each time a volume was left."""
+    mine = runtime.runtime_image(client)
+    said: list[str] = []
+    other = ensure_runtime(client, report=said.append)
+    assert other.name != volume.name
+    assert f"building {mine.partition(':')[0]}" in said
+    monkeypatch.undo()
+    forget_runtime(client)
+    said.clear()
+    assert (ensure_runtime(client, report=said.append), said) == (volume, [])  # it found its own as it was
+    assert runtime.runtime_image(client) != mine
+    assert {other.name, volume.name} <= volumes(client)
+
+
+def test_an_image_that_vanishes_under_the_volume_is_made_again(
+    client: docker.DockerClient, edited: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D24: another Gamebox built the image anew between the look at it and its use."""
+    answers = ["sha256:" + "0" * 64]
+    monkeypatch.setattr(
+        runtime, "ensure_image", lambda *args, **options: answers.pop() if answers else ensure_image(*args, **options)
+    )
+    assert ensure_runtime(client, report=print).name == name_of(client, edited)
+
+
+def test_making_a_volume_does_not_hold_up_other_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lock was held for all engines while an image was built."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(client: object, report: object) -> RuntimeVolume:
+        if client is first:
+            begun.set()
+            assert go_on.wait(20)
+        return RuntimeVolume("made")
+
+    first, second = connect(), connect(59)
+    assert first is not second
+    monkeypatch.setattr(runtime, "_known", {})
+    monkeypatch.setattr(runtime, "_find_or_make", slow)
+    building = threading.Thread(target=ensure_runtime, args=(first,), kwargs={"report": print})
+    building.start()
+    assert begun.wait(10)
+    assert ensure_runtime(second, report=print).name == "made"
+    go_on.set()
+    building.join()
+    second.close()
 
 
 def test_volumes_of_older_code_stay_for_a_day(

@@ -12,6 +12,7 @@ import pytest
 
 from sandbox.docker.debian import host_sources
 from sandbox.docker.recipes import TRAVELLING_DISTRIBUTIONS, Recipe, images_folder, recipe
+from sandbox.docker.runtime import STALE_SECONDS, stale
 from sandbox.errors import ErrorCode, SandboxError
 
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
@@ -135,3 +136,18 @@ def test_host_sources_of_the_release_only(tmp_path: Path) -> None:
 
 def test_host_without_sources(tmp_path: Path) -> None:
     assert not any(host_sources("bookworm", tmp_path).values())
+
+
+def test_stale_runtimes_are_bounded_in_number_and_age() -> None:
+    """UX 1: 105 volumes (1.5 GB) were left within an hour, for only those of a day went."""
+    ages = {"young": 5.0, "hour": 3600.0, "hours": 7200.0, "day": STALE_SECONDS + 1}
+    assert stale(ages, 10) == ["day"]
+    assert stale(ages, 2) == ["hours", "day"]
+    assert stale(ages, 1) == ["hour", "hours", "day"]
+    assert stale(ages, 0) == ["hour", "hours", "day"]  # what is young may be about to be used
+
+
+def test_the_runtime_has_a_tag_of_its_content() -> None:
+    assert known("gamebox/runtime").by_content
+    assert not known("gamebox/base").by_content
+    assert known("gamebox/base").reference == "gamebox/base:latest"
