@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sandbox.call_errors import answered
 from sandbox.envelope import Failure, jsonable
 from sandbox.environment import ActionLike, Environment
 from sandbox.errors import ErrorCode
@@ -91,7 +92,7 @@ def command_passes(command: str, timeout_seconds: float = 600.0) -> Check:
     """The command exits with 0 in the sandbox, in a session of its own."""
 
     def check(environment: Environment, _: Mapping[str, Any]) -> Finding:
-        answer = environment.run(command, session=None, timeout_seconds=timeout_seconds)
+        answer = answered(environment.run, command, session=None, timeout_seconds=timeout_seconds)
         if answer.ok and answer.result.exit_code == 0:
             return Finding(True)
         return Finding(False, f"this does not pass: {command}\n{answer.to_text()[-SHOWN_CHARS // 2 :]}")

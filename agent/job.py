@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sandbox.call_errors import answered
 from sandbox.environment import Environment
 from sandbox.errors import SandboxError
 from sandbox.interrupts import terminated_like_interrupted, uninterrupted
@@ -222,7 +223,7 @@ def brought_back(job: Job, run: AgentRun, environment: Environment, snapshot: Sn
     """What came of ``run``: the diff against ``snapshot``, the proofs, and the changes written back where that was asked for."""
     if run.status is RunStatus.environment_lost:
         return Outcome(run=run)
-    answer = environment.download(".", after)
+    answer = answered(environment.download, ".", after)
     if not answer.ok:
         return Outcome(run=run, refused=_refused(answer))
     skipped = answer.result.skipped

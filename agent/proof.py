@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sandbox.call_errors import answered
 from sandbox.environment import Environment
 
 SECONDS = 600.0
@@ -26,6 +27,6 @@ def prove(environment: Environment, commands: Iterable[str]) -> tuple[Proof, ...
 
 
 def _prove(environment: Environment, command: str) -> Proof:
-    answer = environment.run(command, session=None, timeout_seconds=SECONDS)
+    answer = answered(environment.run, command, session=None, timeout_seconds=SECONDS)
     text = answer.to_text()
     return Proof(command, answer.ok and answer.result.exit_code == 0, text[-SHOWN_CHARS:])

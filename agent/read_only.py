@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sandbox import results as res
+from sandbox.call_errors import answered
 from sandbox.envelope import Envelope, Failure, Success
 from sandbox.environment import ActionLike, Environment
 from sandbox.errors import ErrorCode, SandboxError
@@ -93,18 +94,18 @@ class ReadOnlyEnvironment(WrappedEnvironment):
         base, self._base = self._base, None
         if base is None or temporary is None:
             return
-        back = self.inner.rollback(base)
+        back = answered(self.inner.rollback, base)
         if back.ok:
             undone(temporary)
         elif back.code.value not in LOST:
             log.warning("what an agent that only reads has left could not be undone: %s", back.error)
             self._without_caches(base)
         temporary.end()
-        self.inner.delete_checkpoint(base)
+        answered(self.inner.delete_checkpoint, base)
 
     def _without_caches(self, base: str) -> None:
         """Delete what changed in caches, which tools make anew: code in them would be run by whoever imports it."""
-        compared = self.inner.changes(base, leftovers=True, max_changes=MOST_COMPARED)
+        compared = answered(self.inner.changes, base, leftovers=True, max_changes=MOST_COMPARED)
         for change in compared.result.changes if isinstance(compared, Success) else ():
             if change.change != "deleted" and change.kind != "folder" and CACHES & set(change.path.split("/")):
                 self.inner.execute("delete", {"path": change.path})
@@ -144,14 +145,14 @@ class ReadOnlyEnvironment(WrappedEnvironment):
 
     def _not_kept(self) -> Failure[Any] | None:
         """Keep the files as they are; why that could not be done."""
-        kept = self.inner.checkpoint()
+        kept = answered(self.inner.checkpoint)
         if not kept.ok:
             return _unkept(f"the files could not be kept as they are ({kept.error})")
         base = kept.unwrap().id
         try:
             self._temporary = TemporaryFiles(self.inner)
         except (SandboxError, OSError) as error:
-            self.inner.delete_checkpoint(base)
+            answered(self.inner.delete_checkpoint, base)
             return _unkept(f"the temporary files could not be kept as they are ({error})")
         self._base = base
         return None
@@ -161,7 +162,7 @@ class ReadOnlyEnvironment(WrappedEnvironment):
         if left_running and isinstance(command, str):
             self.inner.execute("kill", {"id": command})
         base = self._base or ""
-        compared = self.inner.changes(base, leftovers=True, max_changes=MOST_COMPARED)
+        compared = answered(self.inner.changes, base, leftovers=True, max_changes=MOST_COMPARED)
         if not isinstance(compared, Success):
             return Failure[Any](
                 ErrorCode.read_only,
@@ -172,7 +173,7 @@ class ReadOnlyEnvironment(WrappedEnvironment):
         changed = [change for change in compared.result.changes if _counts(change)]
         if not changed:
             return None
-        back = self.inner.rollback(base)
+        back = answered(self.inner.rollback, base)
         named = ", ".join(change.to_text() for change in changed[:_NAMED])
         more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
         return Failure[Any](

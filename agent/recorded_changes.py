@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from sandbox.call_errors import answered
 from sandbox.environment import ActionLike, Environment
 
 from . import events as ev
@@ -47,7 +48,7 @@ class ChangesEnvironment(WrappedEnvironment):
     def _kept(self) -> str:
         """The checkpoint to compare with; "" where none can be made."""
         if self._base is None:
-            kept = self.inner.checkpoint()
+            kept = answered(self.inner.checkpoint)
             self._base = kept.result.id if kept.ok else None
         return self._base or ""
 
@@ -55,7 +56,7 @@ class ChangesEnvironment(WrappedEnvironment):
         if not before:
             add(ev.FilesChanged(step=step, patch="", left_out=("the files could not be kept, and so not compared",)))
             return
-        made = self.inner.export_patch(since=before)
+        made = answered(self.inner.export_patch, since=before)
         if not made.ok:
             add(ev.FilesChanged(step=step, patch="", left_out=(f"the files could not be compared: {made.error}",)))
         elif made.result.patch or made.result.left_out:
@@ -66,7 +67,7 @@ class ChangesEnvironment(WrappedEnvironment):
             return
         self._base = None
         self._kept()
-        self.inner.delete_checkpoint(before)
+        answered(self.inner.delete_checkpoint, before)
 
 
 def _may_change(action: ActionLike) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from sandbox.call_errors import answered
 from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.invisible import count_invisible, without_invisible
@@ -158,7 +159,7 @@ def _on_the_way(folder: str) -> list[str]:
 
 def _agents_files(environment: Environment) -> set[str]:
     """Every AGENTS.md near the top; in a big repository those that are listed first."""
-    answer = environment.list(".", depth=DEPTH, hidden=False, max_entries=MAX_ENTRIES)
+    answer = answered(environment.list, ".", depth=DEPTH, hidden=False, max_entries=MAX_ENTRIES)
     if not answer.ok:
         return set()
     paths = (posixpath.normpath(entry.path) for entry in answer.result.entries if entry.type != "directory")
@@ -181,7 +182,7 @@ def _instructions(environment: Environment, path: str, problems: list[str]) -> I
 
 def _text(environment: Environment, path: str, most: int) -> tuple[str, bool]:
     """The text of a file, and whether it was cut. Raises OperationError."""
-    answer = environment.read(path, max_bytes=most)
+    answer = answered(environment.read, path, max_bytes=most)
     if not answer.ok:
         raise OperationError(answer.code, answer.error, answer.hint)
     if answer.result.binary or "\0" in answer.result.content:
@@ -190,7 +191,7 @@ def _text(environment: Environment, path: str, most: int) -> tuple[str, bool]:
 
 
 def _skills(environment: Environment, problems: list[str]) -> Iterable[Skill]:
-    answer = environment.list(SKILLS, depth=1, max_entries=MAX_SKILLS * 2)
+    answer = answered(environment.list, SKILLS, depth=1, max_entries=MAX_SKILLS * 2)
     folders = sorted(e.path for e in answer.result.entries if e.type != "file") if answer.ok else []
     names: set[str] = set()
     for folder in folders[:MAX_SKILLS]:

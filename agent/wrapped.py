@@ -41,6 +41,9 @@ class WrappedEnvironment(Environment):
     def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
         return self.inner.perform(request) if watch is None else self.inner.perform(request, watch)
 
+    def _summary(self) -> tuple[str, ...]:
+        return ("around", repr(self.inner))
+
     @property
     def hidden(self) -> Secrets:
         return self.inner.hidden

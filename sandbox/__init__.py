@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .aio import AsyncEnvironment
+    from .command_error import CommandError
     from .docker.environment import DockerEnvironment
     from .envelope import Envelope, Failure, Notice, Success
     from .environment import Environment
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AsyncEnvironment": ".aio",
     "CancelToken": ".watching",
+    "CommandError": ".command_error",
     "ConnectionFile": ".network.connection_file",
     "DockerEnvironment": ".docker.environment",
     "Envelope": ".envelope",
@@ -49,6 +51,7 @@ _HOMES = {
 __all__ = [
     "AsyncEnvironment",
     "CancelToken",
+    "CommandError",
     "ConnectionFile",
     "DockerEnvironment",
     "Envelope",

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, Unpack
 
 from . import results as res
 from .envelope import Envelope, Failure
@@ -22,7 +22,7 @@ from .errors import ErrorCode, SandboxError
 from .following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Tail, rests
 from .forwarding import ForwardingEnvironment
 from .limits import Limits
-from .methods import OperationMethods
+from .methods import OperationMethods, RunOptions, checked
 from .network.connections import Connection
 from .network.forward import Forward
 from .network.policy import Network
@@ -57,6 +57,9 @@ class AsyncEnvironment:
         limits = getattr(environment, "limits", None) or Limits()
         self._pool = ThreadPoolExecutor(limits.concurrent_actions, thread_name_prefix="gamebox-async")
         self._waiters = ThreadPoolExecutor(MOST_WAITING, thread_name_prefix="gamebox-waiting")
+
+    def __repr__(self) -> str:
+        return f"<AsyncEnvironment of {self.environment!r}>"
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -160,7 +163,7 @@ class AsyncEnvironment:
 
     # --- commands ------------------------------------------------------------------
     async def run(
-        self, command: str | None = None, *, cancel: CancelToken | None = None, **options: Any
+        self, command: str | Sequence[str] | None = None, *, cancel: CancelToken | None = None, **options: Any
     ) -> Envelope[res.RunResult]:
         """See ``OperationMethods.run``; ``stdin`` may be an asynchronous iterable, too.
 
@@ -169,6 +172,13 @@ class AsyncEnvironment:
         if isinstance(options.get("stdin"), AsyncIterable):
             options["stdin"] = _from_loop(options["stdin"], asyncio.get_running_loop())
         return await self._stoppable(partial(self.environment.run, command, **options), cancel, self._pool)
+
+    async def sh(
+        self, command: str | Sequence[str], *, check: bool = False, **options: Unpack[RunOptions]
+    ) -> res.RunResult:
+        """See ``OperationMethods.sh``."""
+        result = (await self.run(command, **options)).unwrap()
+        return checked(command, result) if check else result
 
     async def logs(self, id: str, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.LogsResult]:  # noqa: A002
         """See ``OperationMethods.logs``."""
@@ -189,7 +199,7 @@ class AsyncEnvironment:
     ) -> Envelope[res.WaitForResult]:
         """See ``OperationMethods.wait_for_port``."""
         try:
-            check_port("port", port)
+            check_port("wait_for_port", "port", port)
         except SandboxError as error:
             return Failure.of(error)
         return await self.wait_for(port=port, timeout_seconds=timeout_seconds, **options)
@@ -221,7 +231,7 @@ class AsyncEnvironment:
             await _settled(under_way)
             raise
 
-    def stream(self, command: str | None = None, **options: Any) -> OutputOfCommand:
+    def stream(self, command: str | Sequence[str] | None = None, **options: Any) -> OutputOfCommand:
         """Run a command: ``async for chunk in env.stream(...)`` gives its output as it comes; options as for ``run``."""
         return OutputOfCommand(self, command, options)
 
@@ -273,7 +283,7 @@ class OutputOfCommand:
     Where the loop is left early, ``aclose`` (or the end of ``async with``) stops the command.
     """
 
-    def __init__(self, environment: AsyncEnvironment, command: str | None, options: Mapping[str, Any]) -> None:
+    def __init__(self, environment: AsyncEnvironment, command: str | Sequence[str] | None, options: Mapping[str, Any]) -> None:
         self.envelope: Envelope[res.RunResult] | None = None
         self._token = options.get("cancel") or CancelToken()
         self._chunks: asyncio.Queue[OutputChunk | None] = asyncio.Queue()

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -240,6 +240,24 @@ class Environment(OperationMethods, StateMethods):
     def resume(self) -> None:
         """Undo ``pause``. Raises SandboxError."""
         raise _unsupported(self, "resume")
+
+    def __repr__(self) -> str:
+        return f"<{' '.join((type(self).__name__, *self._summary()))}>"
+
+    def _summary(self) -> tuple[str, ...]:
+        """What a short text about this environment names: which one it is, and how it is."""
+        return ()
+
+    if not TYPE_CHECKING:  # a type checker is to find this itself
+
+        async def __aenter__(self) -> NoReturn:
+            raise TypeError(
+                f"{type(self).__name__} is not asynchronous: use 'async with AsyncEnvironment({type(self).__name__}(...)) as env', "
+                "or a plain 'with'."
+            )
+
+        async def __aexit__(self, *exc: object) -> None:
+            """Only there so that ``__aenter__`` is called."""
 
     def __enter__(self) -> Self:
         return self.start()

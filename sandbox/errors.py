@@ -7,6 +7,8 @@ The tree:
     ├── OperationError           an expected fault inside an operation: the model can act on it
     └── ToolError                raised by a tool's own function to word its failure
 
+``CommandError``, of ``sh(..., check=True)``, is a ``subprocess.CalledProcessError`` and in no tree of ours.
+
 Codes are a closed set, snake_case, and are never reused for another meaning.
 """
 

@@ -31,6 +31,8 @@ class ForwardingEnvironment(NetworkedEnvironment):
         try:
             made = self._opened(port, host_port)
         except SandboxError as error:
+            if error.code is ErrorCode.sandbox_closed:
+                raise
             return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
         return Success(made, duration_ms=(time.monotonic() - started) * 1000)
 
@@ -41,7 +43,7 @@ class ForwardingEnvironment(NetworkedEnvironment):
 
     def _opened(self, port: int, host_port: int) -> Forward:
         for name, value, least in (("port", port, 1), ("host_port", host_port, 0)):
-            check_port(name, value, least)
+            check_port("forward", name, value, least)
         transport = self._live()
         if self._egress is None:
             raise SandboxError(

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from . import descriptors, forks
 from . import operations as op
 from . import results as res
+from .call_errors import raise_if_wrong_call
 from .envelope import Envelope, Failure, Notice, Success
 from .environment import Approver, invalid_arguments
 from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
@@ -154,13 +155,18 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         if not self._closed:
             self._pause.check()
         if self._transport is None:
-            state = "closed" if self._closed else "not started"
-            raise SandboxError(
-                ErrorCode.sandbox_closed,
-                f"The sandbox is {state}.",
-                "Use it inside a with block, or call start() first.",
-            )
+            if self._closed:
+                raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is closed.", "Make a new environment.")
+            hint = "Use it inside a with block, or call start() first."
+            raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", hint)
         return self._transport
+
+    def _summary(self) -> tuple[str, ...]:
+        if self._transport is None:
+            return ("closed" if self._closed else "not started",)
+        if self._transport.loss is not None:
+            return (f"lost ({self._transport.loss.reason})",)
+        return ("paused" if self._pause.on else "running",)
 
     # --- operations ------------------------------------------------------------------
     def perform(self, request: op.Request, watch: Watch | None = None) -> Envelope[Any]:
@@ -295,8 +301,11 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         try:
             return work(started)
         except ValidationError as error:
+            raise_if_wrong_call(kind, error)
             return invalid_arguments(kind, error, self.hidden.mask.text)
         except SandboxError as error:
+            if error.code is ErrorCode.sandbox_closed:
+                raise
             return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
         except OSError as error:  # of the host's files; the pipe's own are worded by the transport
             message = f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."

@@ -137,6 +137,10 @@ class LocalEnvironment(GuestEnvironment):
             raise SandboxError(ErrorCode.sandbox_closed, "The environment is not started.", "Call start() first.")
         return self._given or os.path.join(self._temporary, "workspace")
 
+    def _summary(self) -> tuple[str, ...]:
+        known = (self.workspace,) if self._temporary is not None else () if self._given is None else (self._given,)
+        return (*known, *super()._summary())
+
     def _connect(self) -> Transport:
         if self.limits.disk == "hard":
             raise SandboxError(

@@ -5,23 +5,59 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypedDict, Unpack, cast
 
 from . import results as res
+from .call_errors import check_call, check_cancel, raise_if_closed
 from .envelope import Envelope, Failure
 from .errors import SandboxError
 from .following import Following
+from .operations import OPERATIONS
 from .ports import check_port
 from .stdin import Stdin, is_source
 from .watching import CancelToken, OnOutput, Watch
 
 
+class RunOptions(TypedDict, total=False):
+    """The options of ``OperationMethods.run``, for methods that hand them on."""
+
+    argv: Sequence[str] | None
+    cwd: str | None
+    env: Mapping[str, str] | None
+    secrets: Sequence[str] | None
+    stdin: Stdin | None
+    timeout_seconds: float | None
+    cpu_seconds: float | None
+    background: bool
+    session: str | None
+    keep_output_bytes: int | None
+    wait_seconds: float | None
+    pty: bool
+    rows: int
+    cols: int
+    request_id: str | None
+    user: str | int | None
+    on_output: OnOutput | None
+    cancel: CancelToken | None
+
+
 class OperationMethods(ABC):
-    """Every method answers with an envelope and raises nothing for what a command or a path can do wrong."""
+    """Every method answers with an envelope and raises nothing for what a command or a path can do wrong.
+
+    What only the calling program can have done wrong is raised: TypeError for an argument of a wrong type or an unknown option,
+    SandboxError ``sandbox_closed`` for a sandbox that was not started or is closed. ``execute`` answers with failures instead.
+    """
 
     @abstractmethod
     def execute(self, operation: str, args: Mapping[str, Any], *, watch: Watch | None = None) -> Envelope[Any]:
         """Carry out the operation of that name; arguments are validated first (failure ``invalid_arguments``)."""
+
+    def _carried_out(self, operation: str, args: Mapping[str, Any], watch: Watch | None = None) -> Envelope[Any]:
+        """What ``execute`` answers. Raises TypeError for a wrong call, SandboxError ``sandbox_closed``."""
+        check_call(OPERATIONS[operation], args)
+        answer = self.execute(operation, args, watch=watch)
+        raise_if_closed(answer)
+        return answer
 
     @abstractmethod
     def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[res.UploadResult]:
@@ -36,12 +72,12 @@ class OperationMethods(ABC):
 
     def read(self, path: str, **options: Any) -> Envelope[res.ReadResult]:
         """Options: ``start_line``, ``end_line``, ``offset``, ``max_bytes``, ``numbered``; see ``operations.Read``."""
-        return cast("Envelope[res.ReadResult]", self.execute("read", {"path": path, **options}))
+        return cast("Envelope[res.ReadResult]", self._carried_out("read", {"path": path, **options}))
 
     def write(self, path: str, content: str, *, request_id: str | None = None) -> Envelope[res.WriteResult]:
         """Replace the whole file atomically; makes parent folders and keeps the mode. For ``request_id`` see ``run``."""
         args = {"path": path, "content": content, "request_id": request_id}
-        return cast("Envelope[res.WriteResult]", self.execute("write", args))
+        return cast("Envelope[res.WriteResult]", self._carried_out("write", args))
 
     def edit(
         self, path: str, old_text: str, new_text: str, *, replace_all: bool = False, request_id: str | None = None
@@ -50,37 +86,37 @@ class OperationMethods(ABC):
         args = {
             "path": path, "old_text": old_text, "new_text": new_text, "replace_all": replace_all, "request_id": request_id,
         }  # fmt: skip
-        return cast("Envelope[res.EditResult]", self.execute("edit", args))
+        return cast("Envelope[res.EditResult]", self._carried_out("edit", args))
 
     def list(self, path: str = ".", **options: Any) -> Envelope[res.ListResult]:
         """Options: ``depth``, ``hidden``, ``max_entries``; see ``operations.List``."""
-        return cast("Envelope[res.ListResult]", self.execute("list", {"path": path, **options}))
+        return cast("Envelope[res.ListResult]", self._carried_out("list", {"path": path, **options}))
 
     def search(self, pattern: str, path: str = ".", **options: Any) -> Envelope[res.SearchResult]:
         """Options: ``glob``, ``literal``, ``ignore_case``, ``context_lines``, ``max_matches``."""
-        return cast("Envelope[res.SearchResult]", self.execute("search", {"pattern": pattern, "path": path, **options}))
+        return cast("Envelope[res.SearchResult]", self._carried_out("search", {"pattern": pattern, "path": path, **options}))
 
     def make_dir(self, path: str, *, request_id: str | None = None) -> Envelope[res.MakeDirResult]:
         """Make a folder and its parents."""
-        return cast("Envelope[res.MakeDirResult]", self.execute("make_dir", {"path": path, "request_id": request_id}))
+        return cast("Envelope[res.MakeDirResult]", self._carried_out("make_dir", {"path": path, "request_id": request_id}))
 
     def move(
         self, source: str, target: str, *, overwrite: bool = False, request_id: str | None = None
     ) -> Envelope[res.MoveResult]:
         """Move or rename; an existing target is ``path_exists`` unless ``overwrite``."""
         args = {"source": source, "target": target, "overwrite": overwrite, "request_id": request_id}
-        return cast("Envelope[res.MoveResult]", self.execute("move", args))
+        return cast("Envelope[res.MoveResult]", self._carried_out("move", args))
 
     def delete(
         self, path: str, *, recursive: bool = False, request_id: str | None = None
     ) -> Envelope[res.DeleteResult]:
         """Delete a file, or a folder with ``recursive``."""
         args = {"path": path, "recursive": recursive, "request_id": request_id}
-        return cast("Envelope[res.DeleteResult]", self.execute("delete", args))
+        return cast("Envelope[res.DeleteResult]", self._carried_out("delete", args))
 
     def run(
         self,
-        command: str | None = None,
+        command: str | Sequence[str] | None = None,
         *,
         argv: Sequence[str] | None = None,
         cwd: str | None = None,
@@ -101,7 +137,9 @@ class OperationMethods(ABC):
         on_output: OnOutput | None = None,
         cancel: CancelToken | None = None,
     ) -> Envelope[res.RunResult]:
-        """Run shell text or ``argv``; see ``operations.Run`` and ``results.RunResult`` for what is promised.
+        """Run shell text, or a program with its arguments, without a shell: a list, or ``argv``.
+
+        See ``operations.Run`` and ``results.RunResult`` for what is promised.
         ``on_output("stdout" | "stderr", text)`` is called in this thread as output comes; a command that prints faster waits for
         it; what it raises stops the command and is raised here. ``cancel`` stops the command from another thread: the answer is
         the failure ``cancelled`` with the output so far. A ``request_id`` of the caller's choice makes it safe to ask again: of
@@ -110,6 +148,10 @@ class OperationMethods(ABC):
         streamed as the command reads. A source is read in a thread of its own; its exception stops the command and is raised here.
         ``user`` is the name or number of another user of the image, where the profile allows it; each user has sessions of its own.
         """
+        if command is not None and not isinstance(command, str):
+            if argv is not None:
+                raise TypeError("run() takes one of command and argv, not both.")
+            command, argv = None, command
         source = stdin if is_source(stdin) else None
         args = {
             "command": command, "argv": argv, "cwd": cwd, "env": env, "secrets": secrets, "background": background,
@@ -118,17 +160,31 @@ class OperationMethods(ABC):
             "keep_output_bytes": keep_output_bytes, "wait_seconds": wait_seconds, "pty": pty, "rows": rows, "cols": cols,
             "user": user,
         }  # fmt: skip
+        check_cancel("run", cancel)
+        if on_output is not None and not callable(on_output):
+            raise TypeError(f"run(): on_output must be a function or None, not {type(on_output).__name__}.")
         watch = None
         if on_output is not None or cancel is not None or source is not None:
             watch = Watch(on_output=on_output, cancel=cancel, stdin=cast("BinaryIO | Iterable[bytes] | None", source))
-        return cast("Envelope[res.RunResult]", self.execute("run", args, watch=watch))
+        return cast("Envelope[res.RunResult]", self._carried_out("run", args, watch=watch))
+
+    def sh(
+        self, command: str | Sequence[str], *, check: bool = False, **options: Unpack[RunOptions]
+    ) -> res.RunResult:
+        """Run a command as ``run`` does, and return its result without an envelope: ``env.sh("make").stdout``.
+
+        Raises SandboxError where the command could not be run or did not end in time; with ``check`` CommandError, a
+        ``subprocess.CalledProcessError``, if it ended with another exit code than 0 or by a signal.
+        """
+        result = self.run(command, **options).unwrap()
+        return checked(command, result) if check else result
 
     def logs(self, id: str, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.LogsResult]:  # noqa: A002
         """Options: ``offset``, ``max_bytes``, ``tail_lines``, ``follow``, ``wait_seconds``; see ``operations.Logs``.
 
         ``cancel`` ends a wait from another thread: the answer is the failure ``cancelled``.
         """
-        return cast("Envelope[res.LogsResult]", self.execute("logs", {"id": id, **options}, watch=_stopped_by(cancel)))
+        return cast("Envelope[res.LogsResult]", self._carried_out("logs", {"id": id, **options}, watch=_stopped_by("logs", cancel)))
 
     def follow(self, id: str, *, offset: int = 0, cancel: CancelToken | None = None) -> Following:  # noqa: A002
         """The output of a command from ``offset`` on, as it comes, until it has ended: iterate over OutputChunks.
@@ -145,7 +201,7 @@ class OperationMethods(ABC):
 
         A command that was run with ``user`` needs the same ``user`` here, so that a model's tools cannot reach it.
         """
-        return cast("Envelope[res.KillResult]", self.execute("kill", {"id": id, "signal": signal, "user": user}))
+        return cast("Envelope[res.KillResult]", self._carried_out("kill", {"id": id, "signal": signal, "user": user}))
 
     def wait_for(self, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.WaitForResult]:
         """Wait for exactly one of ``port``, ``log``, ``file``, ``exit``; options as in ``operations.WaitFor``.
@@ -153,25 +209,25 @@ class OperationMethods(ABC):
         Failures ``not_ready`` and ``command_ended`` have the last output in their result. ``cancel`` ends the wait from another
         thread: the answer is the failure ``cancelled``.
         """
-        return cast("Envelope[res.WaitForResult]", self.execute("wait_for", options, watch=_stopped_by(cancel)))
+        return cast("Envelope[res.WaitForResult]", self._carried_out("wait_for", options, watch=_stopped_by("wait_for", cancel)))
 
     def wait_for_port(
         self, port: int, *, timeout_seconds: float = 30.0, cancel: CancelToken | None = None, **options: Any
     ) -> Envelope[res.WaitForResult]:
         """Wait until something listens at TCP ``port`` in the sandbox: ``wait_for(port=)``; options ``id``, ``host``."""
         try:
-            check_port("port", port)
+            check_port("wait_for_port", "port", port)
         except SandboxError as error:
             return Failure.of(error)
         return self.wait_for(port=port, timeout_seconds=timeout_seconds, cancel=cancel, **options)
 
     def processes(self, id: str | None = None) -> Envelope[res.ProcessesResult]:  # noqa: A002
         """The commands of the sandbox with their processes, or one of them."""
-        return cast("Envelope[res.ProcessesResult]", self.execute("processes", {"id": id}))
+        return cast("Envelope[res.ProcessesResult]", self._carried_out("processes", {"id": id}))
 
     def end_session(self, session: str, *, user: str | int | None = None) -> Envelope[res.EndSessionResult]:
         """Forget a session of ``run``; with ``user``, the session of that name which that user has."""
-        return cast("Envelope[res.EndSessionResult]", self.execute("end_session", {"session": session, "user": user}))
+        return cast("Envelope[res.EndSessionResult]", self._carried_out("end_session", {"session": session, "user": user}))
 
     def send(
         self,
@@ -185,27 +241,37 @@ class OperationMethods(ABC):
     ) -> Envelope[res.SendResult]:
         """Type into a running command and wait for its answer; see ``operations.Send``, and ``kill`` for ``user``."""
         args = {"id": id, "text": text, "keys": keys, "eof": eof, "wait_seconds": wait_seconds, "user": user}
-        return cast("Envelope[res.SendResult]", self.execute("send", args))
+        return cast("Envelope[res.SendResult]", self._carried_out("send", args))
 
     def resize(
         self, id: str, rows: int, cols: int, *, user: str | int | None = None  # noqa: A002
     ) -> Envelope[res.ResizeResult]:
         """Give the terminal of a running command another size; see ``kill`` for ``user``."""
         args = {"id": id, "rows": rows, "cols": cols, "user": user}
-        return cast("Envelope[res.ResizeResult]", self.execute("resize", args))
+        return cast("Envelope[res.ResizeResult]", self._carried_out("resize", args))
 
     def screen(self, id: str) -> Envelope[res.ScreenResult]:  # noqa: A002
         """The screen of a command with a terminal as a person would see it."""
-        return cast("Envelope[res.ScreenResult]", self.execute("screen", {"id": id}))
+        return cast("Envelope[res.ScreenResult]", self._carried_out("screen", {"id": id}))
 
     def usage(self) -> Envelope[res.UsageResult]:
         """What is used of the sandbox, and what is left; asking does not count as work (see Limits.idle_seconds)."""
-        return cast("Envelope[res.UsageResult]", self.execute("usage", {}))
+        return cast("Envelope[res.UsageResult]", self._carried_out("usage", {}))
 
     def browse(self, url: str, **options: Any) -> Envelope[res.BrowseResult]:
         """Options: ``offset``, ``max_chars``, ``raw``, ``timeout_seconds``; see ``operations.Browse``."""
-        return cast("Envelope[res.BrowseResult]", self.execute("browse", {"url": url, **options}))
+        return cast("Envelope[res.BrowseResult]", self._carried_out("browse", {"url": url, **options}))
 
 
-def _stopped_by(cancel: CancelToken | None) -> Watch | None:
+def checked(command: str | Sequence[str], result: res.RunResult) -> res.RunResult:
+    """``result``. Raises CommandError if the command ended with another exit code than 0, or by a signal."""
+    if result.signal is None and result.exit_code in (0, None):
+        return result
+    from .command_error import CommandError  # imports subprocess
+
+    raise CommandError(command, result)
+
+
+def _stopped_by(call: str, cancel: CancelToken | None) -> Watch | None:
+    check_cancel(call, cancel)
     return None if cancel is None else Watch(cancel=cancel)

@@ -12,8 +12,10 @@ def is_port(value: object, least: int = 1) -> bool:
     return type(value) is int and least <= value <= MOST
 
 
-def check_port(name: str, value: object, least: int = 1) -> None:
-    """Raises SandboxError ``invalid_arguments`` where the argument ``name`` is none."""
+def check_port(call: str, name: str, value: object, least: int = 1) -> None:
+    """Raise TypeError if the argument ``name`` of ``call`` is not an int, SandboxError ``invalid_arguments`` if it is no port."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{call}(): {name} must be an int, not {type(value).__name__}.")
     if not is_port(value, least):
         raise SandboxError(
             ErrorCode.invalid_arguments,

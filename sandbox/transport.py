@@ -98,6 +98,11 @@ class Transport:
             )
         return fields
 
+    @property
+    def loss(self) -> SandboxUnavailableError | None:
+        """Why nothing is answered any more; None while the pipe stands or is being repaired."""
+        return self._lost
+
     def carry(self, streams: Carried) -> None:
         """Let connections use the pipe too; before ``open``."""
         self._streams = streams

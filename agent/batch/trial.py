@@ -28,6 +28,7 @@ from agent.status import RunStatus
 from agent.store import EventLog
 from agent.terminal_approvals import laid_over
 from agent.trajectory import of_run as recorded_of
+from sandbox.call_errors import answered
 from sandbox.environment import Environment
 from sandbox.errors import SandboxError
 
@@ -195,7 +196,7 @@ class Trial:
             writer.forget()  # the run cannot be resumed: the task is done again
 
     def _keep_diff(self, sandbox: Environment, snapshot: Snapshot, after: Path) -> None:
-        answer = sandbox.download(".", after)
+        answer = answered(sandbox.download, ".", after)
         if not answer.ok:
             self._say(f"no diff: {answer.error}")
             return

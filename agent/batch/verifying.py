@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.proof import prove
+from sandbox.call_errors import answered
 from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -152,8 +153,8 @@ def _verified(task: BatchTask, verifier: Verifier, sandbox: Environment) -> Verd
         words = f"{TESTS} and {LOGS} could not be emptied: {emptied.output[:500].strip()}"
         raise SandboxError(ErrorCode.io_error, words, "Look at what is in their place.")
     sandbox.upload(verifier.folder, TESTS).unwrap()
-    answer = sandbox.run(
-        f"bash {TESTS}/test.sh", session=None, cwd=task.folder, env={"PATH": _PATH, **task.env, **verifier.env},
+    answer = answered(
+        sandbox.run, f"bash {TESTS}/test.sh", session=None, cwd=task.folder, env={"PATH": _PATH, **task.env, **verifier.env},
         timeout_seconds=verifier.seconds,
     )  # fmt: skip
     output = answer.to_text()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sandbox.call_errors import answered
 from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.watching import CancelToken, Watch
@@ -56,7 +57,7 @@ class SandboxWire:
         self._thread.start()
         deadline = time.monotonic() + START_SECONDS
         while not self._id and not self.ended and time.monotonic() < deadline:
-            found = self._environment.processes()
+            found = answered(self._environment.processes)
             if found.ok:
                 self._id = next((c.id for c in found.result.commands if c.running and self._mark in c.command), "")
             if not self._id:
@@ -88,7 +89,7 @@ class SandboxWire:
         line = encoded(message) + "\n"
         with self._sending:
             for start in range(0, len(line), CHUNK_CHARS):
-                sent = self._environment.send(self._id, line[start : start + CHUNK_CHARS], wait_seconds=0)
+                sent = answered(self._environment.send, self._id, line[start : start + CHUNK_CHARS], wait_seconds=0)
                 if sent.ok:
                     continue
                 if sent.code in (ErrorCode.command_ended, ErrorCode.stdin_closed, ErrorCode.unknown_command):

@@ -9,6 +9,7 @@ from agent.actions import Action
 from agent.hooks import Hooks, Step
 from agent.kits import Kit
 from agent.memory import Memory
+from sandbox.call_errors import answered
 from sandbox.environment import Environment
 
 HINTS = {
@@ -78,7 +79,7 @@ class MonologueKit(Kit, Hooks):
         return {**self._running(), "hint": HINTS[self._last]}
 
     def _running(self) -> dict[str, str]:
-        answer = self._environment.processes()
+        answer = answered(self._environment.processes)
         commands = [c for c in answer.result.commands if c.running] if answer.ok else []
         lines = [f"{c.id}: {' '.join(c.command.split())[:200]}" for c in commands[:SHOWN_COMMANDS]]
         if not lines:

@@ -68,6 +68,10 @@ class ContainedEnvironment(GuestEnvironment):
         """
         return () if self.profile.read_only_root else written_on_root(self.container_id)
 
+    def _summary(self) -> tuple[str, ...]:
+        known = () if self._container_id is None else (self._container_id[:8],)
+        return (*known, self.image, *super()._summary())
+
     # --- the pipe ------------------------------------------------------------------
     def _transport_on(self, stream: AttachStream, **options: Any) -> Transport:
         keep = None

@@ -102,7 +102,8 @@ class RunningService:
 
     def _watch(self) -> None:
         while True:
-            answer = self.environment.wait_for(exit=True, id=self.command_id, timeout_seconds=WATCH_SECONDS)
+            waited = {"exit": True, "id": self.command_id, "timeout_seconds": WATCH_SECONDS}
+            answer = self.environment.execute("wait_for", waited)
             if answer.ok:
                 break
             if answer.code is ErrorCode.sandbox_closed or getattr(answer, "reason", "") == "closed":
@@ -110,7 +111,7 @@ class RunningService:
             if answer.code is not ErrorCode.not_ready:
                 self._ended = (answer.error, "")
                 return
-        state = self.logs(tail_lines=LAST_LINES)
+        state: Envelope[LogsResult] = self.environment.execute("logs", {"id": self.command_id, "tail_lines": LAST_LINES})
         if not state.ok:
             self._ended = (state.error, "")
         elif not state.result.left_running:

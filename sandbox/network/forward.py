@@ -7,7 +7,7 @@ import concurrent.futures
 import errno
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from sandbox import descriptors
 from sandbox.errors import ErrorCode, SandboxError
@@ -24,6 +24,8 @@ ANSWER_SECONDS = 15.0
 
 class Forward:
     """A port of the sandbox that can be reached at ``host`` and ``port``, or ``url``, until it or the sandbox is closed.
+
+    A context manager: ``with env.forward(8000).unwrap() as server:`` closes it at the end of the block.
 
     A connection to a port at which nothing listens inside is reset. May be used by any thread.
     """
@@ -90,6 +92,12 @@ class Forward:
                 f"Port {host_port} of the host cannot be listened on: {why}.",
                 "Leave host_port out for a free one.",
             ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Listen no more and cut the connections; may be called more than once."""

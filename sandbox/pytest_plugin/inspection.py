@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sandbox.call_errors import answered
 from sandbox.results.processes import ListedCommand
 
 from .recorded import Recorded
@@ -49,7 +50,7 @@ class Changes:
 def _look(env: Recorded, command: str, **options: Any) -> tuple[str, str | None]:
     """What the command prints, and what is wrong with it."""
     with env.unrecorded():
-        ran = env.run(command, session=None, timeout_seconds=LOOK_SECONDS, keep_output_bytes=MOST_BYTES, **options)
+        ran = answered(env.run, command, session=None, timeout_seconds=LOOK_SECONDS, keep_output_bytes=MOST_BYTES, **options)
     if not ran.ok:
         return "", ran.error
     if ran.result.truncated:
@@ -87,7 +88,7 @@ def changes(before: Snapshot, after: Snapshot) -> Changes:
 def processes(env: Recorded) -> tuple[tuple[ListedCommand, ...], str | None]:
     """The commands that have processes, each with their tree; and why they are not known."""
     with env.unrecorded():
-        listed = env.processes()
+        listed = answered(env.processes)
     if not listed.ok:
         return (), listed.error
     return tuple(command for command in listed.result.commands if command.process_count), None

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sandbox.call_errors import answered
 from sandbox.errors import ErrorCode
 from sandbox.network.connections import Connection
 from sandbox.results.processes import ListedCommand
@@ -157,7 +158,7 @@ def _gone(env: Recorded) -> str | None:
     if not env.started:
         return "it was closed, or did not start"
     with env.unrecorded():
-        answer = env.run(":", session=None, cwd="/", timeout_seconds=LOOK_SECONDS)
+        answer = env.execute("run", {"command": ":", "session": None, "cwd": "/", "timeout_seconds": LOOK_SECONDS})
     if answer.ok or answer.code not in (ErrorCode.sandbox_unavailable, ErrorCode.sandbox_closed):
         return None
     return answer.error
@@ -178,10 +179,10 @@ def _out_of_memory(entries: Sequence[Entry]) -> tuple[str, ...]:
 def _background(env: Recorded, entry: Entry) -> Background:
     command = entry.id or ""
     with env.unrecorded():
-        state = env.logs(command, max_bytes=1)
+        state = answered(env.logs, command, max_bytes=1)
         if not state.ok:
             return Background(command, entry.subject, f"not known ({state.error})", "")
-        end = env.logs(command, offset=max(0, state.result.total_bytes - LOG_BYTES), max_bytes=LOG_BYTES)
+        end = answered(env.logs, command, offset=max(0, state.result.total_bytes - LOG_BYTES), max_bytes=LOG_BYTES)
     said = state.result
     words = (
         "running"

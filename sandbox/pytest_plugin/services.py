@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
+from sandbox.call_errors import answered
 from sandbox.docker.side import RunningService
 
 from .recorded import Recorded, RecordedDocker
@@ -32,7 +33,7 @@ def offsets(env: Recorded, shared: Container[RunningService]) -> dict[str, int]:
     found = {}
     for name, service in services_of(env).items():
         if service in shared:
-            said = service.logs(max_bytes=1)
+            said = answered(service.logs, max_bytes=1)
             found[name] = said.result.total_bytes if said.ok else 0
     return found
 
@@ -44,10 +45,10 @@ def service_logs(env: Recorded, begun: Mapping[str, int]) -> tuple[ServiceLog, .
 
 def _log(name: str, service: RunningService, begun: int) -> ServiceLog:
     image, ended = service.service.image, service.ended
-    said = service.logs(max_bytes=1)
+    said = answered(service.logs, max_bytes=1)
     if not said.ok:
         how, lines = ended or (said.error, "")
         return ServiceLog(name, image, f"ended: {how}", lines)
     state = "running" if ended is None else f"ended: {ended[0]}"
-    end = service.logs(offset=max(begun, said.result.total_bytes - LOG_BYTES), max_bytes=LOG_BYTES)
+    end = answered(service.logs, offset=max(begun, said.result.total_bytes - LOG_BYTES), max_bytes=LOG_BYTES)
     return ServiceLog(name, image, state, end.result.content if end.ok else "")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from contextlib import ExitStack
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -148,10 +149,21 @@ class PatchResult(Result):
 
 
 class ForkResult(Result):
-    """``environments`` are started and the caller's to close; they have the files of the checkpoint ``id``."""
+    """``environments`` are started and the caller's to close; they have the files of the checkpoint ``id``.
+
+    A context manager, which closes all of them: ``with env.fork(3).unwrap() as forks:``.
+    """
 
     id: str
     count: int = 0
     environments: tuple[Any, ...] = Field((), exclude=True)
     start_seconds: tuple[float, ...] = ()
     seconds: float = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with ExitStack() as closing:
+            for environment in self.environments:
+                closing.callback(environment.close)

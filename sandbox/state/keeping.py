@@ -65,6 +65,8 @@ class KeepsState(Environment):
             with self.history.lock:
                 done = work(self.history)
         except SandboxError as error:
+            if error.code is ErrorCode.sandbox_closed:
+                raise
             return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
         except OSError as error:  # of the host's files
             message = (

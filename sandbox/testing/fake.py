@@ -122,6 +122,11 @@ class _MemoryTransport(Transport):
         self._state, self._network = state, network
         self._operations, self._commands, self._pages, self._requests = operations, commands, pages, requests
 
+    @property
+    def loss(self) -> SandboxUnavailableError | None:
+        """See the base class."""
+        return self.lost
+
     stands = False  # nothing is sent to a sandbox in memory when it is resumed
 
     def close(self, *, detach: bool = False) -> None:

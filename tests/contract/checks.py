@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
 
+import pytest
+
 from sandbox import results as res
 from sandbox.envelope import Envelope, Failure
-from sandbox.errors import ErrorCode
+from sandbox.errors import ErrorCode, SandboxError
 
 T = TypeVar("T")
 SUCCESS_KEYS = {"tool_executed", "result", "timestamp", "duration_ms", "notices"}
@@ -31,6 +34,15 @@ def done(envelope: Envelope[T]) -> T:
     if hasattr(result, "to_text"):
         assert envelope.to_text().startswith(str(result.to_text()).strip("\n"))
     return envelope.result
+
+
+def closed(call: Callable[[], object], *words: str) -> None:
+    """``call`` raises SandboxError ``sandbox_closed``; each of ``words`` is in it."""
+    with pytest.raises(SandboxError) as caught:
+        call()
+    assert caught.value.code is ErrorCode.sandbox_closed
+    for word in words:
+        assert word in str(caught.value)
 
 
 def refused(envelope: Envelope[Any], code: str, *words: str, effects: str = "none") -> Failure[Any]:

@@ -15,7 +15,7 @@ from sandbox import DockerEnvironment, LocalEnvironment
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest_environment import GuestEnvironment
 
-from .checks import done, refused
+from .checks import closed, done, refused
 
 KINDS = [pytest.param(DockerEnvironment, marks=pytest.mark.engine, id="docker"), pytest.param(LocalEnvironment, id="local")]
 
@@ -29,14 +29,14 @@ def own(request: pytest.FixtureRequest) -> Iterator[GuestEnvironment]:
 
 
 def test_from_beginning_to_end(own: GuestEnvironment) -> None:
-    refused(own.run("true"), "sandbox_closed", "not started", "start()")
-    refused(own.download("a"), "sandbox_closed", "not started")
+    closed(lambda: own.run("true"), "not started", "start()")
+    closed(lambda: own.download("a"), "not started")
     assert own.start() is own
     assert own.start() is own
     assert done(own.run("echo on")).output == "on\n"
     own.close()
     own.close()
-    refused(own.run("true"), "sandbox_closed", "closed")
+    closed(lambda: own.run("true"), "closed")
     with pytest.raises(SandboxError) as caught:
         own.start()
     assert caught.value.code is ErrorCode.sandbox_closed
@@ -73,7 +73,7 @@ def test_closing_from_many_threads(own: GuestEnvironment) -> None:
     for thread in threads:
         thread.join(timeout=20)
         assert not thread.is_alive()
-    refused(own.read("a"), "sandbox_closed")
+    closed(lambda: own.read("a"))
 
 
 @pytest.mark.parametrize("kind", [DockerEnvironment, LocalEnvironment])

@@ -161,7 +161,7 @@ def test_a_port_of_the_host_by_choice(env: GuestEnvironment, echo: Forward) -> N
 
 
 @pytest.mark.parametrize(
-    ("port", "host_port"), [(0, 0), (65536, 0), (-1, 0), (80, -1), (80, 65536), ("80", 0), (True, 0)]
+    ("port", "host_port"), [(0, 0), (65536, 0), (-1, 0), (80, -1), (80, 65536)]
 )
 def test_what_is_no_port_is_refused(env: GuestEnvironment, port: int, host_port: int) -> None:
     failure = env.forward(port, host_port)

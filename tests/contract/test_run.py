@@ -8,7 +8,7 @@ from sandbox import FakeEnvironment
 from sandbox.guest_environment import GuestEnvironment
 
 from .backends import folder_of
-from .checks import codes_of, done, refused, so_far
+from .checks import closed, codes_of, done, refused, so_far
 
 
 def test_output_and_exit_code(env: GuestEnvironment) -> None:
@@ -153,5 +153,5 @@ def test_what_no_process_can_be_given(env: GuestEnvironment, options: dict[str, 
 def test_a_closed_environment_says_so() -> None:
     env = FakeEnvironment()
     env.close()
-    refused(env.run("true"), "sandbox_closed", "closed", "with block")
-    refused(env.upload(b"", "x"), "sandbox_closed")
+    closed(lambda: env.run("true"), "closed", "new environment")
+    closed(lambda: env.upload(b"", "x"))

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from sandbox.call_errors import answered
 from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -56,7 +57,7 @@ class Channel:
         """Interrupt what the kernel does; may be called from another thread."""
         line = self.line
         if line is not None:
-            self._environment.kill(line.command, "SIGINT")
+            answered(self._environment.kill, line.command, "SIGINT")
 
     def _answered(self, line: Line, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The answer to a request. Raises SandboxError ``kernel_died``."""
@@ -66,8 +67,13 @@ class Channel:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise self.lost(f"did not answer within {seconds:g} seconds")
-            got = self._environment.logs(
-                line.command, offset=line.offset, follow=True, wait_seconds=min(left, 20.0), max_bytes=200_000
+            got = answered(
+                self._environment.logs,
+                line.command,
+                offset=line.offset,
+                follow=True,
+                wait_seconds=min(left, 20.0),
+                max_bytes=200_000,
             )
             if not got.ok:
                 raise self.lost(f"cannot be reached: {got.error}")
@@ -95,12 +101,12 @@ class Channel:
         """Kill the driver with its kernel; where it was, None where there was none."""
         line, self.line = self.line, None
         if line is not None:
-            self._environment.kill(line.command)
+            answered(self._environment.kill, line.command)
         return line
 
     def _missing(self) -> SandboxError | None:
         """Why no kernel ever answered, if there is no Python."""
-        tried = self._environment.run(argv=["python3", "-c", "pass"], session=None)
+        tried = answered(self._environment.run, argv=["python3", "-c", "pass"], session=None)
         if tried.ok or tried.code is not ErrorCode.program_not_found:
             return None
         return SandboxError(
@@ -124,7 +130,7 @@ class Channel:
         """Give the driver a line, in pieces that fit. Raises SandboxError ``kernel_died`` where it takes none."""
         text += "\n"
         for at in range(0, len(text), SEND_CHARS):
-            sent = self._environment.send(line.command, text[at : at + SEND_CHARS], wait_seconds=0)
+            sent = answered(self._environment.send, line.command, text[at : at + SEND_CHARS], wait_seconds=0)
             if not sent.ok:
                 raise self.lost(f"was ended from outside ({sent.error})")
 
