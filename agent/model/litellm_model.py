@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Mapping
@@ -185,7 +186,8 @@ _loading = threading.Lock()
 def load() -> Any:
     """litellm, quiet and without its own look-ups: it would fetch its price list from the network while being
     imported. Safe in several threads: its modules import each other in circles, which two threads at once may leave half done.
-    What it warns of itself raises nothing, even where all warnings are errors.
+    What it warns of itself raises nothing, even where all warnings are errors. Raises ModelError ``setup_failed`` if it cannot be
+    imported.
     """
     with _loading:
         return _loaded()
@@ -193,7 +195,14 @@ def load() -> Any:
 
 def _loaded() -> Any:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    import litellm
+    try:
+        import litellm
+    except ImportError as error:
+        raise ModelError(
+            ErrorCode.setup_failed,
+            f"Models are called through the package litellm, which cannot be imported here: {error}.",
+            f"Run: {sys.executable} -m pip install litellm. Sandboxes work without it.",
+        ) from error
 
     litellm.suppress_debug_info = True
     litellm.drop_params = True
