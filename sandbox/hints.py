@@ -200,6 +200,8 @@ def _user_not_allowed(f: Fields) -> Wording:
 def _range(f: Fields) -> Wording:
     unit = "line" if "total_lines" in f else "byte"
     total = f.get("total_lines", f.get("size_bytes"))
+    if total == 0:
+        return Wording(f"{f.get('path')!r} is empty.", "There is nothing in it to read.")
     return Wording(
         f"{f.get('path')!r} ends before that: it has {count_of(total, unit)}.",
         f"Start at {unit} {total} or before.",

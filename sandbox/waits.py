@@ -78,7 +78,7 @@ def how_it_ended(f: Mapping[str, Any]) -> str:
 def timed_out(f: Mapping[str, Any]) -> Wording:
     """The wording of a command that did not end in time: what kept it from ending, and the step that fits that."""
     seconds, wait, ports = f.get("seconds"), f.get("wait"), f.get("ports") or []
-    allowed = f"{seconds:g} seconds" if isinstance(seconds, int | float) else "its time"
+    allowed = f"{seconds:g} second{'' if seconds == 1 else 's'}" if isinstance(seconds, int | float) else "its time"
     longer = f"timeout_seconds above {seconds:g}" if isinstance(seconds, int | float) else "a longer timeout_seconds"
     left = f.get("survivors")
     after = f"{left} of its processes could not be killed." if left else "Nothing of it is left running."

@@ -30,7 +30,7 @@ _ENDED = re.compile(
     rb"|the input device is not a TTY|Aborted!\s*\Z|no input provided|Inappropriate ioctl for device"
 )
 # The end of output that has no line end and asks.
-_ASKS = re.compile(rb"(?:\[[yY]/[nN]\]|\([yY](?:es)?/[nN]o?\)|[Pp]assword(?: for [^:\n]*)?|\?)\s*[:>]?\s*\Z")
+_ASKS = re.compile(rb"(?:\[[yY]/[nN]\]|\([yY](?:es)?/[nN]o?\)|[Pp]assword(?: for [^:\n]*)?|\?)[ \t]*[:>]?[ \t]*\Z")
 # A shell script that reads an answer (and not lines, in a loop or from a pipe).
 _SCRIPT_BYTES, MOST_SCRIPTS = 64 * 1024, 5
 _WORD = re.compile(r"[\w./~+-]+")

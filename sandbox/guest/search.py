@@ -61,7 +61,7 @@ def search(call: Call) -> dict[str, Any]:
                 more = _left_out(call, roots, args, fd)
     finally:
         os.close(fd)
-    result |= more
+    result |= {**more, "unreadable": engine == "ripgrep" and done.exit_code == 2 and not done.stderr.strip()}
     if done.timed_out:
         raise Fault("timeout", result=result, seconds=SECONDS)
     _raise_for(done, result, args)

@@ -8,7 +8,7 @@ import os
 import time
 
 from . import procstat, sockets
-from .waiting import MOST_PROCESSES, waiting_for
+from .waiting import MOST_PROCESSES, explain, waiting_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,10 +29,22 @@ def stalled(root: int, stdin: str | None) -> dict[str, Any]:
         children.setdefault(stat.parent, []).append(pid)
     pids = procstat.below(root, children)[:MOST_PROCESSES]
     wait = waiting_for(root, stdin, children)
-    found: dict[str, Any] = {"wait": wait, "ports": ports_of(pids), "reads_end": False}
+    ports = ports_of(pids)
+    if ports and (client := _client(pids, stdin)) is not None:
+        wait, ports = client, []
+    found: dict[str, Any] = {"wait": wait, "ports": ports, "reads_end": False}
     if wait is not None and wait["kind"] == "cpu":
         found["reads_end"] = _read_in_vain(pids)
     return found
+
+
+def _client(pids: list[int], stdin: str | None) -> dict[str, Any] | None:
+    """What a process waits for that waits on a socket and serves nothing itself: the command has a server, and another program."""
+    for pid in pids:
+        wait = explain(pid, stdin)
+        if wait is not None and wait["kind"] == "socket" and not ports_of([pid]):
+            return wait
+    return None
 
 
 def ports_of(pids: list[int]) -> list[int]:

@@ -147,7 +147,7 @@ class SearchResult(Result):
 
     Where nothing matched in a folder: ``ignored`` and ``binary`` are the first files that do have a match and were left out,
     because an ignore file names them or because they are binary; ``left_out_files`` counts all of those, and ``left_out_unknown``
-    says that there was no time to look at all of them.
+    says that there was no time to look at all of them. ``unreadable`` says that something could not be read at all.
     """
 
     matches: tuple[Match, ...] = ()
@@ -158,6 +158,7 @@ class SearchResult(Result):
     binary: tuple[str, ...] = ()
     left_out_files: int = 0
     left_out_unknown: bool = False
+    unreadable: bool = False
     engine: Literal["ripgrep", "builtin"] = "ripgrep"
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:
@@ -174,15 +175,18 @@ class SearchResult(Result):
 
     def _nothing(self) -> str:
         """That there is no match, and where there is one that was not looked at."""
-        lines = ["[no match in the files that were searched]" if self.left_out_files or self.left_out_unknown else "[no match]"]
-        kinds = (("in .gitignore or a file like it", self.ignored), ("binary", self.binary))
-        for why, paths in kinds:
+        partly = self.left_out_files or self.left_out_unknown or self.unreadable
+        lines = ["[no match in the files that were searched]" if partly else "[no match]"]
+        more = self.left_out_files - len(self.ignored) - len(self.binary)
+        for kind, paths in (("Ignored files (.gitignore)", self.ignored), ("Binary files", self.binary)):
             if paths:
-                more = self.left_out_files - len(self.ignored) - len(self.binary)
-                beside = f" ({more} more were left out)" if more > 0 else ""
-                lines.append(f"[left out, but with a match, as they are {why}: {', '.join(paths)}{beside}. Search them by path=]")
+                beside = f" and {more} more" if more > 0 else ""
+                lines.append(f"[{kind} that match were left out: {', '.join(paths)}{beside}. Search one with path={paths[0]!r}.]")
+                more = 0
         if self.left_out_unknown:
-            lines.append("[not all files that .gitignore names were looked at: give their folder as path]")
+            lines.append("[Not all ignored files (.gitignore) were looked at: search their folder by its path.]")
+        if self.unreadable:
+            lines.append("[Some files or folders could not be read. Find them with run: find . ! -readable]")
         return "\n".join(lines)
 
 

@@ -46,7 +46,7 @@ def test_a_prompt_that_read_the_end_of_its_input(env: GuestEnvironment, folder: 
     assert "printf 'y\\n' |" in said
 
 
-@pytest.mark.parametrize("command", ["exit 1", "sh lines.sh", "grep nothing lines.sh", "sh build.sh </dev/null || true"])
+@pytest.mark.parametrize("command", ["echo 'root?'; exit 1", "sh lines.sh", "grep nothing lines.sh", "sh build.sh || true"])
 def test_no_prompt_no_notice(env: GuestEnvironment, folder: str, command: str) -> None:
     done(env.write(f"{folder}/lines.sh", "while read -r l; do :; done\ncat x | read y\nexit 1\n"))
     done(env.write(f"{folder}/build.sh", ASKING.format(option="")))

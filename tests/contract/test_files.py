@@ -347,3 +347,27 @@ def test_a_tilde_is_the_home(env: GuestEnvironment, folder: str) -> None:
 @pytest.mark.needs("shell")
 def test_a_command_starts_in_the_home_by_a_tilde(env: GuestEnvironment) -> None:
     assert done(env.run('test "$PWD" = "$HOME"', cwd="~")).exit_code == 0
+
+
+@pytest.mark.needs("shell", "isolated")
+def test_a_search_says_that_a_folder_could_not_be_read(env: GuestEnvironment, folder: str) -> None:
+    done(env.run(f"mkdir {folder}/closed; echo needle > {folder}/closed/a; chmod 000 {folder}/closed"))
+    try:
+        found = done(env.search("needle", folder))
+        assert (found.matches, found.unreadable) == ((), True)
+        assert "could not be read" in found.to_text()
+    finally:
+        done(env.run(f"chmod 755 {folder}/closed"))
+
+
+@pytest.mark.needs("shell", "isolated")
+def test_a_folder_without_rights_is_explained(env: GuestEnvironment, folder: str) -> None:
+    """A3, as a model meets it: the advice was to choose a path in the workspace."""
+    done(env.run(f"mkdir {folder}/docs; echo a > {folder}/docs/a.md; chmod 555 {folder}/docs"))
+    words = (f"the folder '{folder}/docs' has mode 555 and belongs to you", f"chmod u+wx {folder}/docs")
+    refused(env.write(f"{folder}/docs/new.md", "x"), "permission_denied", *words)
+    refused(env.edit(f"{folder}/docs/a.md", "a", "b"), "permission_denied", *words)
+    refused(env.delete(f"{folder}/docs", recursive=True), "permission_denied", "this folder has mode 555")
+    refused(env.write("/run/gamebox/x", "x"), "permission_denied", "'/run/gamebox' has mode 755 and belongs to root")
+    done(env.run(f"chmod 755 {folder}/docs"))
+    done(env.write(f"{folder}/docs/new.md", "x"))

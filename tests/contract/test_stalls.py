@@ -24,6 +24,7 @@ server[0].recv(1)'"""
         ("while :; do :; done", {}, "it was computing (", "loop that does not end"),
         (SERVER, {}, "it serves port ", "background=true, then use wait_for(port="),
         (CLIENT, {}, "it waited on a socket (python3", "bound on the wait"),
+        (f"{SERVER} & sleep 0.3; {CLIENT}", {}, "it waited on a socket (python3", "bound on the wait"),
         ("sleep 60", {}, "it slept (sleep", "with wait_for"),
         (
             "exec 9>lock; flock 9; sleep 60 & flock lock true",
@@ -37,7 +38,7 @@ def test_a_timeout_says_what_the_command_was_doing(
     env: GuestEnvironment, folder: str, command: str, options: dict[str, bool], cause: str, hint: str
 ) -> None:
     answer = env.run(command, timeout_seconds=1.0, cwd=folder, session=None, **options)  # type: ignore[arg-type]
-    failure = refused(answer, "timeout", "did not end within 1 seconds", effects="unknown")
+    failure = refused(answer, "timeout", "did not end within 1 second ", effects="unknown")
     assert cause in failure.error
     assert hint in failure.hint
     assert len(failure.error + failure.hint) < 350

@@ -211,7 +211,7 @@ def test_no_match_names_the_files_that_were_left_out_and_have_one(place: Place, 
     assert (result["ignored"], result["binary"], result["left_out_files"]) == (["data/orders.csv", "shop.log"], ["db"], 3)
     text = SearchResult.model_validate(result).to_text()
     assert "data/orders.csv, shop.log" in text
-    assert ".gitignore" in text
+    assert "Search one with path='data/orders.csv'" in text
     for path in ("data", "data/orders.csv", "shop.log", "db"):
         assert found(place, "4711", path=path)["matches"], path
     assert SearchResult.model_validate(found(place, "4712")).to_text() == "[no match]"
