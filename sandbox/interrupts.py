@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any, Self
 
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
+_Handler = Callable[[int, FrameType | None], Any]
 
 
 @contextmanager
@@ -49,9 +50,38 @@ def _handled(handlers: dict[signal.Signals, signal._HANDLER]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def unswallowed() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end of the block if Ctrl-C, SIGTERM or SIGHUP raised it within: a library called there may
+    have dropped it, or made another exception of it. Another Ctrl-C raises it again. Does nothing outside the main thread.
+    """
+    struck = False
+
+    def noting(handler: _Handler) -> _Handler:
+        def handle(number: int, frame: FrameType | None) -> None:
+            nonlocal struck
+            try:
+                handler(number, frame)
+            except KeyboardInterrupt:
+                struck = True
+                raise
+
+        return handle
+
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, *_ENDS)}
+    try:
+        with _handled({number: noting(handler) for number, handler in found.items() if callable(handler)}):
+            yield
+    except Exception as error:
+        if struck:
+            raise KeyboardInterrupt from error
+        raise
+    if struck:
+        raise KeyboardInterrupt
+
+
 # The signals that are usually handled by a Python function, which may raise at any point of the main thread's code.
 _MAY_RAISE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
-_Handler = Callable[[int, FrameType | None], Any]
 
 
 class Shield:

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent.budget import Usage, charge
 from sandbox.errors import ErrorCode
+from sandbox.interrupts import unswallowed
 
 from .brain import ModelError
 from .faults import translated
@@ -29,6 +30,7 @@ class LiteLLMEmbedder:
         self.timeout_seconds = timeout_seconds
         self.options = options
 
+    @unswallowed()
     def __call__(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector for each text, in their order."""
         refuse_if_forbidden(self.model)

@@ -16,6 +16,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_at
 from agent.budget import Usage, charge, current_meter
 from agent.prompt import Prompt
 from sandbox.errors import ErrorCode
+from sandbox.interrupts import unswallowed
 
 from .brain import ModelError
 from .faults import is_transient, translated, wait_seconds
@@ -125,6 +126,7 @@ class LiteLLMModel:
                 raise
             raise known from error
 
+    @unswallowed()
     def _attempt(self, request: Mapping[str, Any]) -> Response:
         litellm = load()
         try:
