@@ -29,7 +29,7 @@ _OLDEST_API = "1.41"
 
 _START_HINT = (
     "Start Docker, or name an engine that runs with DOCKER_HOST; "
-    "`make setup` as root on Debian or Ubuntu installs and starts one."
+    "`gamebox setup` as root on Debian or Ubuntu installs and starts one."
 )
 _PERMISSION_HINT = (
     "Run as root or as a member of the group that owns the socket (usually docker), "

@@ -11,7 +11,7 @@ from pathlib import Path
 import docker
 
 from sandbox.docker import debian, locks
-from sandbox.docker.engine import connect, engine_address, translated
+from sandbox.docker.engine import connect, describe, engine_address, translated
 from sandbox.docker.images import ensure_image
 from sandbox.docker.runtime import ensure_runtime
 from sandbox.errors import ErrorCode, SandboxError
@@ -28,14 +28,23 @@ def setup(report: Callable[[str], None]) -> None:
     """Make sure that an engine answers and holds our images and the guest's runtime; does only what is missing.
 
     Engine: the one that answers; else, as root on Debian or Ubuntu, docker.io is installed and its daemon started.
-    Images older than their recipe are built anew. ``report`` gets one line for each step that takes time. Raises
-    SandboxError.
+    Images older than their recipe are built anew. ``report`` gets one line for each step that takes time, or one that says
+    what is there if nothing was missing. Raises SandboxError.
     """
-    client = ensure_engine(report)
+    steps: list[str] = []
+
+    def tell(step: str) -> None:
+        steps.append(step)
+        report(step)
+
+    client = ensure_engine(tell)
     if not _has_image(client):
         _check_disk(client)
-    ensure_image(client, BASE_IMAGE, report=report, rebuild_stale=True)
-    ensure_runtime(client, report=report)
+    ensure_image(client, BASE_IMAGE, report=tell, rebuild_stale=True)
+    volume = ensure_runtime(client, report=tell)
+    if not steps:
+        version = describe(client).version
+        report(f"nothing to do: Docker Engine {version} at {engine_address()}, image {BASE_IMAGE}, runtime volume {volume.name}")
 
 
 def ensure_engine(report: Callable[[str], None]) -> docker.DockerClient:

@@ -12,8 +12,9 @@ import pytest
 import requests.exceptions
 import urllib3.exceptions
 
-from sandbox.docker import engine
+from sandbox.docker import engine, provision
 from sandbox.docker.provision import ensure_engine
+from sandbox.docker.runtime import RuntimeVolume
 from sandbox.errors import ErrorCode, SandboxError
 
 VERSION = {"ApiVersion": "1.41", "Version": "20.10.24"}
@@ -193,3 +194,41 @@ def test_one_client_per_address_and_timeout(speaks: Speaker) -> None:
     assert engine.connect(timeout_seconds=8) is not first
     engine.connect(timeout_seconds=8).close()
     first.close()
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ([], ["nothing to do: Docker Engine 27.1 at unix:///x.sock, image gamebox/base, runtime volume gamebox-runtime-1"]),
+        (["building gamebox/base"], ["building gamebox/base"]),
+    ],
+)
+def test_setup_says_what_is_there_if_nothing_was_missing(
+    monkeypatch: pytest.MonkeyPatch, steps: list[str], told: list[str]
+) -> None:
+    """Finding UX 14."""
+
+    def ensure_image(*_: object, report: Callable[[str], None], **__: object) -> None:
+        for step in steps:
+            report(step)
+
+    facts = engine.EngineFacts("27.1", "1.46", "", "", "", 2, "", False, 0, 1)
+    for name, value in (
+        ("ensure_engine", lambda _: None), ("_has_image", lambda _: True), ("ensure_image", ensure_image),
+        ("ensure_runtime", lambda *_, **__: RuntimeVolume("gamebox-runtime-1")), ("describe", lambda _: facts),
+        ("engine_address", lambda: "unix:///x.sock"),
+    ):  # fmt: skip
+        monkeypatch.setattr(provision, name, value)
+    lines: list[str] = []
+    provision.setup(lines.append)
+    assert lines == told
+
+
+def test_where_no_engine_answers_the_hint_is_one_that_a_reader_without_a_makefile_can_take(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Finding UX 14."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with pytest.raises(SandboxError) as caught:
+        engine.connect()
+    assert "`gamebox setup` as root" in caught.value.hint
