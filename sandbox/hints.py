@@ -253,6 +253,9 @@ def _connection(f: Fields) -> Wording:
     return Wording(message, "Check the address; if it is right, try again later.", retryable=True)
 
 
+_ONLY_LOOK = frozenset({"list", "search", "read", "logs", "processes", "usage", "screen", "wait_for"})
+
+
 def _too_large_answer(f: Fields) -> Wording:
     if "url" in f:
         return Wording(
@@ -261,7 +264,10 @@ def _too_large_answer(f: Fields) -> Wording:
     measured = f"would have {size(f['size_bytes'])}" if "size_bytes" in f else "is too long"
     return Wording(
         f"The answer {measured}, and {size(f.get('limit'))} are the most.",
-        "Ask for less: fewer entries, a lower depth, one folder of it. What was to be done may have been done.",
+        "Keep less of the output, with a lower keep_output_bytes: all of it can be read with logs. The command was carried out."
+        if f.get("operation") == "run"
+        else "Ask for less: fewer entries, a lower depth, or one folder of it."
+        + ("" if f.get("operation") in _ONLY_LOOK else " It may have been carried out."),
     )
 
 
@@ -289,7 +295,9 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ),
     ErrorCode.file_too_large: _too_large,
     ErrorCode.not_text: lambda f: Wording(
-        f"{f.get('path')!r} is not a text file.", "Read it with offset and max_bytes, or run a tool on it."
+        f"{f.get('path')!r} is not a text file.",
+        f"Look at its bytes with run: od -A d -t x1z -N 64 {path_words.shell_word(f.get('path'))}, or use a tool for its format.",
+        "run",
     ),
     ErrorCode.range_outside_file: _range,
     ErrorCode.text_not_found: _no_match,

@@ -146,7 +146,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     ),
     "output_not_text": lambda _: (
         "The output is not valid UTF-8: bytes in it were replaced.",
-        "For the exact bytes, redirect it to a file and download that.",
+        "For the exact bytes, send it through od -A d -t x1z, or redirect it to a file.",
     ),
     "out_of_memory": _oom,
     "others_killed": lambda f: (

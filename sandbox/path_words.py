@@ -21,7 +21,7 @@ _CHMOD = {
 }
 
 
-def _word(path: Any) -> str:
+def shell_word(path: Any) -> str:
     """A path as a word of a shell; control characters are shown escaped."""
     text = str(path)
     return shlex.quote(text) if text.isprintable() else repr(text)
@@ -78,7 +78,7 @@ def denied(f: Fields) -> Wording:
         )
     part = f.get("part")
     if part is None:
-        return Wording(f"{message}.", f"Look at its mode and owner with run: ls -ld {_word(path)}.", "run")
+        return Wording(f"{message}.", f"Look at its mode and owner with run: ls -ld {shell_word(path)}.", "run")
     kind = "folder" if f.get("is_folder") else "file"
     what = f"the {kind} {part!r}" if part != path else f"this {kind}"
     owner = "you" if f.get("owned") else "root" if f.get("owner") == 0 else f"user {f.get('owner')}"
@@ -86,7 +86,7 @@ def denied(f: Fields) -> Wording:
     if f.get("owned"):
         change = _CHMOD.get((str(f.get("lacks")), bool(f.get("is_folder"))), "u+rwx")
         return Wording(
-            message, f"If it should be possible, change the mode with run: chmod {change} {_word(part)}.", "run"
+            message, f"If it should be possible, change the mode with run: chmod {change} {shell_word(part)}.", "run"
         )
     return Wording(message, "You cannot change that: use another path in the workspace, the home or /tmp.")
 
@@ -109,7 +109,7 @@ def special(f: Fields) -> Wording:
     name = {"fifo": "a FIFO (named pipe)", "socket or fifo": "a socket or a FIFO (named pipe)"}.get(kind, f"a {kind}")
     return Wording(
         f"{path!r} is {name}, not a regular file.",
-        f"Only commands can use it: with run, and with a bound on the time, as in timeout 5 cat {_word(path)}."
+        f"Only commands can use it: with run, and with a bound on the time, as in timeout 5 cat {shell_word(path)}."
         if kind in ("fifo", "device")
         else "Only commands can use it, with run.",
         "run",

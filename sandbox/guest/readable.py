@@ -51,7 +51,12 @@ def readable(html: str, url: str) -> tuple[str, str, Links]:
         tag.decompose()
     try:
         text: str = MarkdownConverter(
-            heading_style="ATX", strip=["img"], escape_misc=False, autolinks=False
+            heading_style="ATX",
+            strip=["img"],
+            escape_misc=False,
+            escape_underscores=False,  # a name with a backslash in it is found in no file
+            escape_asterisks=False,
+            autolinks=False,
         ).convert_soup(soup)
     except RecursionError:  # nested thousands of levels deep
         text = soup.get_text("\n")

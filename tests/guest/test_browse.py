@@ -18,6 +18,7 @@ import pytest
 from sandbox.guest.browse import browse
 from sandbox.guest.context import Finished
 from sandbox.guest.faults import Fault
+from sandbox.guest.readable import readable
 
 from .calls import RealCall, place_at
 
@@ -238,3 +239,9 @@ def test_forged_answers_are_refused(tmp_path: Path, output: bytes) -> None:
     with pytest.raises(Fault) as caught:
         browse(Forged(place_at(tmp_path), {"url": "http://127.0.0.1/"}))
     assert caught.value.code == "io_error"
+
+
+def test_names_have_no_backslash() -> None:
+    """A12: render_page was shown as render\\_page, which is in no file."""
+    _, text, _ = readable("<p>Call render_page(*args) of my_module, see <code>a_b</code>.</p>", "http://example.com/")
+    assert text == "Call render_page(*args) of my_module, see `a_b`."
