@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import run_gamebox
+
 pytestmark = pytest.mark.engine
 COMMAND = [sys.executable, "-c", "from agent.cli import main; main()"]
 PATIENCE_SECONDS = 60.0
 
 
 def gamebox(*args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *args], capture_output=True, text=True, input=stdin, timeout=120, check=False)
+    return run_gamebox(*args, input=stdin)
 
 
 @pytest.fixture(scope="module")

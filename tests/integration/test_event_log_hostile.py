@@ -20,6 +20,7 @@ from agent.status import RunStatus
 from agent.store import EventLog, record_of, verify, verify_all
 from sandbox import LocalEnvironment
 from sandbox.errors import ErrorCode, SandboxError
+from tests.programs import run_gamebox
 from tests.unit.delegating_runs import BOSS, CALLS, DONE, Killed, MortalLog, call, done_in, tree, tree_of
 
 from .own_engine import lacking
@@ -236,9 +237,8 @@ def test_a_log_of_a_newer_version_is_left_alone_by_every_command(tmp_path: Path,
         database.execute("PRAGMA user_version = 99")
     database.close()
     before = path.read_bytes()
-    gamebox = [sys.executable, "-c", "from agent.cli import main; main()", "runs"]
     for command in (["ls"], ["show", "r"], ["verify"], ["resume", "r"], ["rm", "r"], ["export", "r"]):
-        done = subprocess.run([*gamebox, *command, "--log", str(path)], capture_output=True, text=True, timeout=60, check=False)
+        done = run_gamebox("runs", *command, "--log", path)
         assert done.returncode == 2, (command, done)
         assert "newer gamebox (version 99" in done.stderr
         assert "Traceback" not in done.stderr

@@ -17,6 +17,7 @@ import pytest
 
 from sandbox import DockerEnvironment, Limits, Network
 from sandbox.network.forward import Forward
+from tests.programs import run_gamebox
 
 from .observing import eventually
 
@@ -139,7 +140,6 @@ def test_on_the_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", ["0", "x", "65536", "1:2:3", "70000:80", ":80"])
 def test_what_is_no_port_is_said(spec: str) -> None:
-    command = [sys.executable, "-c", "from agent.cli import main; main()", "run", "--forward", spec, "--", "true"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ran.returncode == 2
+    ran = run_gamebox("run", "--forward", spec, "--", "true")
+    assert ran.returncode == 125
     assert f"--forward {spec!r} names no port" in ran.stderr

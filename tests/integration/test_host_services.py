@@ -10,7 +10,6 @@ import socket
 import socketserver
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import DockerEnvironment, Limits, Network, PackageCache, SandboxError, Service
+from tests.programs import run_gamebox
 
 from .observing import eventually
 
@@ -252,11 +252,11 @@ def test_forks_and_kept_sandboxes_have_them(docker_env: Make, model: Upstream, t
 def test_the_command_line_has_services_and_writes_connections(model: Upstream, tmp_path: Path) -> None:
     log = tmp_path / "connections.jsonl"
     command = [
-        sys.executable, "-c", "from agent.cli import main; main()", "run", "--service", f"llm=http://127.0.0.1:{model.port}",
+        "run", "--service", f"llm=http://127.0.0.1:{model.port}",
         "--service-header", "llm:Authorization=Bearer LLM_KEY", "--network-log", str(log), "--",
         "sh", "-c", "curl -sS http://llm.internal/v1/x; curl -sS http://evil.test/",
     ]  # fmt: skip
-    ran = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LLM_KEY": KEY}, timeout=120, check=False)
+    ran = run_gamebox(*command, env={**os.environ, "LLM_KEY": KEY})
     assert "/v1/x" in ran.stdout, ran.stderr
     assert KEY not in ran.stdout
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import run_gamebox
+
 pytestmark = pytest.mark.engine
 
 
 def gamebox(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from agent.cli import main; main()", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return run_gamebox(*args)
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import run_gamebox
 
 from .model_server import ModelServer, Reply, call, error, text
 
@@ -18,13 +19,9 @@ def agent(tmp_path: Path, replies: list[Reply], *options: str) -> tuple[subproce
     repo = tmp_path / "repo"
     repo.mkdir()
     (repo / "calc.py").write_text("def add(a, b):\n    return a - b\n")
-    code = "from agent.cli import main; main()"
     with ModelServer(replies) as server:
         environment = {**os.environ, "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "sk-test"}
         command = [
-            sys.executable,
-            "-c",
-            code,
             "agent",
             "fix add",
             "--agent",
@@ -34,9 +31,7 @@ def agent(tmp_path: Path, replies: list[Reply], *options: str) -> tuple[subproce
             "--model",
             "openai/gpt-4o-mini",
         ]
-        done = subprocess.run(
-            [*command, "--local", *options], capture_output=True, text=True, env=environment, timeout=120, check=False
-        )
+        done = run_gamebox(*command, "--local", *options, env=environment)
     return done, server
 
 

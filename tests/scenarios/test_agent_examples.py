@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import run_gamebox
+
 from .model_server import ModelServer, call
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -52,8 +54,6 @@ def test_an_example_with_a_real_client(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["file_agent.py", "research_agent.py", "coding_agent.py"])
 def test_the_self_check_fails_none_of_them(name: str) -> None:
-    code = "from agent.cli import main; main()"
-    command = [sys.executable, "-c", code, "check", f"{EXAMPLES / name}:make_agent"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_gamebox("check", f"{EXAMPLES / name}:make_agent")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "fail " not in done.stdout

@@ -15,6 +15,8 @@ from pathlib import Path
 import docker
 import pytest
 
+from tests.programs import run_gamebox
+
 pytestmark = pytest.mark.engine
 GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
 
@@ -43,8 +45,7 @@ FINISH = {"tool": "finish", "args": {"summary": "done"}}
 def test_an_agent_repairs_a_repository(repo: Path, tmp_path: Path) -> None:
     edit = {"tool": "edit", "args": {"path": "calc.py", "old_text": "a - b", "new_text": "a + b"}}
     steps = scripted(tmp_path, edit, run("python3 -c 'import calc; print(calc.add(2, 3))'; id -u"), FINISH)
-    command = [*GAMEBOX, "agent", "fix add", "--agent", "coding", "--repo", str(repo), "--script", steps, "--apply", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run_gamebox("agent", "fix add", "--agent", "coding", "--repo", str(repo), "--script", steps, "--apply", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["steps"][1]["envelope"]["result"]["output"] == "5\n1000\n"
@@ -70,8 +71,7 @@ def test_an_agent_that_does_harm_harms_nobody(repo: Path, tmp_path: Path) -> Non
     timed = {"tool": "run", "args": {"command": "f() { f | f & }; f; wait; sleep 60", "timeout_seconds": 1}}
     write = {"tool": "write", "args": {"path": "../../etc/cron.d/mine", "content": "x"}}
     steps = scripted(tmp_path, *[run(command) for command in harm], timed, write, FINISH)
-    command = [*GAMEBOX, "agent", "harm", "--agent", "coding", "--repo", str(repo), "--script", steps, "--json", "--memory", "512m"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run_gamebox("agent", "harm", "--agent", "coding", "--repo", str(repo), "--script", steps, "--json", "--memory", "512m")
     assert done.returncode == 0, done.stderr
     envelopes = [step["envelope"] for step in json.loads(done.stdout)["steps"]]
     for (what, said), envelope in zip(harm.items(), envelopes, strict=False):
@@ -97,8 +97,7 @@ def test_an_agent_answers_a_program_that_asks(repo: Path, tmp_path: Path) -> Non
         {"tool": "kill", "args": {"id": "c1"}},
         FINISH,
     )
-    command = [*GAMEBOX, "agent", "talk", "--agent", "coding", "--repo", str(repo), "--script", steps, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run_gamebox("agent", "talk", "--agent", "coding", "--repo", str(repo), "--script", steps, "--json")
     assert done.returncode == 0, done.stderr
     envelopes = [step["envelope"] for step in json.loads(done.stdout)["steps"]]
     assert all(envelope["tool_executed"] for envelope in envelopes), envelopes
@@ -110,7 +109,7 @@ def test_an_agent_answers_a_program_that_asks(repo: Path, tmp_path: Path) -> Non
 
 
 def test_the_demo_finds_and_proves_the_fix() -> None:
-    done = subprocess.run([*GAMEBOX, "demo"], capture_output=True, text=True, timeout=240, check=False)
+    done = run_gamebox("demo")
     assert done.returncode == 0, done.stderr
     assert "diff --git" in done.stdout
     assert done.stderr.rstrip().endswith("[exit code 0]")

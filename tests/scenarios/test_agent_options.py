@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from agent.store import EventLog, RunRecord, record_of
+from tests.programs import run_gamebox
 
 GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
 FINISH = {"tool": "finish", "args": {"summary": "all done"}}
@@ -38,7 +39,7 @@ def script(tmp_path: Path, *steps: Any) -> str:
 
 
 def gamebox(*args: str, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*GAMEBOX, *args], capture_output=True, text=True, timeout=120, check=False, **options)
+    done = run_gamebox(*args, **options)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from agent import ActionRegistry, Agent, FunctionCallingLanguage, Goal, Scripted
 from agent.skills import teach
 from agent.tools import finish_action
 from sandbox import DockerEnvironment
+from tests.programs import run_gamebox
 
-GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
 SKILL = "---\nname: release\ndescription: How to publish.\n---\nRun make release.\n"
 
 
@@ -34,7 +33,6 @@ def agent(repo: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProc
     load = {"tool": "skill", "args": {"name": "release"}}
     script.write_text(json.dumps([load, {"tool": "finish", "args": {"summary": "done"}}]))
     command = [
-        *GAMEBOX,
         "agent",
         "publish it",
         "--agent",
@@ -47,7 +45,7 @@ def agent(repo: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProc
         "--json",
         *options,
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return run_gamebox(*command)
 
 
 def test_the_command_tells_the_words_of_the_repository(repo: Path, tmp_path: Path) -> None:

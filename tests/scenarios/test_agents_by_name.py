@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +17,9 @@ from agent.model.expecting import Expected, ExpectingScript
 from agent.run import AgentRun
 from sandbox import DockerEnvironment, Limits
 from sandbox.environment import Environment
+from tests.programs import run_gamebox
 
 pytestmark = pytest.mark.engine
-GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
 
 
 def call(tool: str, **args: Any) -> dict[str, Any]:
@@ -309,8 +307,7 @@ def test_postgres_writes_applies_and_undoes_a_migration(database: DockerEnvironm
 
 
 def test_the_dummy_needs_neither_repository_nor_model(tmp_path: Path) -> None:
-    command = [*GAMEBOX, "agent", "--agent", "dummy", "go", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+    done = run_gamebox("agent", "--agent", "dummy", "go", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["status"], told["diff"]) == ("finished", "")
@@ -361,10 +358,9 @@ def test_an_agent_of_a_file_runs_from_the_command_line(tmp_path: Path) -> None:
     )
     script = tmp_path / "script.json"
     script.write_text(json.dumps([run("echo a b c | wc -w"), call("finish", words=3)]))
-    done = subprocess.run(
-        [*GAMEBOX, "agent", "a b c", "--agent", "counter", "--agents", "agents", "--input", "least=2", "--script", str(script)],
-        capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False,
-    )  # fmt: skip
+    done = run_gamebox(
+        "agent", "a b c", "--agent", "counter", "--agents", "agents", "--input", "least=2", "--script", str(script), cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "words: 3" in done.stderr
 

@@ -10,8 +10,6 @@ import json
 import os
 import re
 import secrets
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,13 @@ import pytest
 from agent import AgentRun, Budget, LiteLLMModel, Prompt, RunStatus, hub
 from agent.hub import Setting, build, catalogue
 from sandbox import DockerEnvironment
+from tests.programs import run_gamebox
 
 from .model_server import Brain, ModelServer
 from .prompted import PENS, Seen
 
 # The image of codeact is made where it is missing, which takes a minute or two.
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
-GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
 TASK = "The check in check.py fails: mend the ledger, and name the ticket of the check when you are done."
 LEDGER = "def balance(entries):\n    total = 0\n    for entry in entries:\n        total = entry\n    return total\n"
 MENDED = LEDGER.replace("total = entry", "total += entry")
@@ -212,10 +210,10 @@ def test_as_a_user_would_start_it(agent: str, language: str, tmp_path: Path) -> 
     (repo / "check.py").write_text(CHECK.replace("TICKET", ticket))
     with ModelServer(BRAINS[agent, language]) as server:
         own = {"OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "sk-test", "XDG_STATE_HOME": str(tmp_path / "state")}
-        command = [*GAMEBOX, "agent", TASK, "--repo", str(repo), "--agent", agent, "--apply", "--json"]
+        command = ["agent", TASK, "--repo", str(repo), "--agent", agent, "--apply", "--json"]
         command += ["--model", "openai/gpt-4o-mini"]
         other = [] if hub.load(agent).language == language else ["--language", language]
-        done = subprocess.run([*command, *other], capture_output=True, text=True, env=os.environ | own, timeout=300, check=False)
+        done = run_gamebox(*command, *other, env=os.environ | own, timeout=300)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["status"], told["applied"], told["result"]) == ("finished", True, {"summary": f"Mended, ticket {ticket}."})

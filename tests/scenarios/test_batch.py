@@ -18,6 +18,7 @@ from agent.batch.command import rows_of
 from agent.batch.results import Result, State
 from agent.batch.setup import digest_of_task
 from sandbox.errors import SandboxError
+from tests.programs import run_gamebox
 
 BASE = "gamebox/base"
 TOML = """
@@ -53,8 +54,7 @@ def harbor(
 
 
 def batch(*args: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from agent.cli import main; main()", "batch", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, **options)
+    return run_gamebox("batch", *args, **options)
 
 
 def results(out: Path) -> dict[str, dict[str, Any]]:
@@ -129,10 +129,7 @@ def test_a_batch_is_done_and_not_done_again(tasks: Path, tmp_path: Path) -> None
     assert "--redo-changed" in refused.stderr
     assert results(out)["good"] == found["good"]
     assert batch(tasks, "--local", "-o", out, "--redo-changed").stderr.count("done before") == 1
-    exported = subprocess.run(
-        [sys.executable, "-c", "from agent.cli import main; main()", "runs", "export", str(out / "good" / "trajectory.json")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    exported = run_gamebox("runs", "export", out / "good" / "trajectory.json")
     assert "echo new &gt; a.txt" in exported.stdout
 
 
@@ -483,16 +480,13 @@ def test_the_runs_of_a_batch_are_in_its_log_and_told_what_the_repository_says(ta
     assert "echo new &gt; a.txt" in gamebox("runs", "export", good, "--log", log)
     assert "intact" in gamebox("runs", "verify", good, "--log", log)
     assert not list((out / "runs.db.files").iterdir())
-    resumed = subprocess.run([*GAMEBOX, "runs", "resume", good, "--log", log], capture_output=True, text=True, check=False)
+    resumed = run_gamebox("runs", "resume", good, "--log", log)
     assert resumed.returncode == 2
     assert "task good of a batch" in resumed.stderr
 
 
-GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
-
-
 def gamebox(*args: str) -> str:
-    done = subprocess.run([*GAMEBOX, *args], capture_output=True, text=True, check=False)
+    done = run_gamebox(*args)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -19,6 +19,7 @@ import pytest
 from agent.store import EventLog, RunRecord, record_of, verify
 from sandbox.docker.engine import connect
 from sandbox.docker.inventory import remove, sandboxes
+from tests.programs import run_gamebox
 from tests.scripted_runs import coding, left_of
 
 from .model_server import ModelServer, Reply, call, error
@@ -33,7 +34,7 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gamebox(*args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*GAMEBOX, *args], capture_output=True, text=True, timeout=120, check=False)
+    done = run_gamebox(*args)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     assert "\nTraceback" not in f"\n{done.stderr}"  # one of a cell that raised is shown further in
     return done

@@ -6,7 +6,6 @@ import csv
 import io
 import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,9 +14,9 @@ import pytest
 from sandbox import DockerEnvironment, Limits
 from sandbox.errors import ErrorCode
 from sandbox.ready import wait_for_http
+from tests.programs import run_gamebox
 
 pytestmark = pytest.mark.engine
-GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
 LIMITS = Limits(memory_bytes=256 << 20, pids=128)
 
 
@@ -77,10 +76,10 @@ def test_tasks_at_once_see_nothing_of_one_another(job: Path) -> None:
 
 
 def test_from_the_command_line(job: Path) -> None:
-    command = [*GAMEBOX, "run", "--workspace", str(job), "--memory", "256m", "--timeout", "20", "--"]
+    command = ["run", "--workspace", str(job), "--memory", "256m", "--timeout", "20", "--"]
 
     def gamebox(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, *args], capture_output=True, text=True, timeout=120, check=False)
+        return run_gamebox(*command, *args)
 
     done = gamebox("sh", "sum.sh", "readings.csv")
     assert (done.stdout, done.returncode) == ("harbour,5\nriver,7\n", 0)

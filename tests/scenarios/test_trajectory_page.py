@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,10 +12,10 @@ import pytest
 from agent.budget import Usage
 from agent.trajectory import RecordedRun, RecordedStep
 from agent.trajectory.page import page
+from tests.programs import run_gamebox
 
 from .browser import PROGRAM, browser
 
-GAMEBOX = (sys.executable, "-c", "from agent.cli import main; main()")
 HOSTILE = (
     "</pre></details><script>window.owned=1</script><img src=x onerror='window.owned=1'>"
     "<style>body{display:none}</style>&lt;\u202egnp.exe\x1b]0;title\x07"
@@ -163,7 +161,7 @@ def test_what_commands_changed_is_on_the_page(tmp_path: Path) -> None:
     (tmp_path / "steps.json").write_text(json.dumps(script))
 
     def gamebox(*args: str) -> None:
-        done = subprocess.run([*GAMEBOX, *args], env=state, capture_output=True, text=True, check=False)
+        done = run_gamebox(*args, env=state)
         assert done.returncode == 0, done.stderr
 
     steps = ["--script", str(tmp_path / "steps.json"), "--repo", str(repo), "--agent", "coding", "--local"]

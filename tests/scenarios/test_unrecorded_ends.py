@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from agent.store import EventLog, record_of, verify
+from tests.programs import run_gamebox
 from tests.scripted_runs import left_of
 
 pytestmark = pytest.mark.engine
@@ -41,9 +42,11 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gamebox(*args: str, code: int = 0, breaking: tuple[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    source = "from agent.cli import main; main()" if breaking is None else BROKEN
-    command = [sys.executable, "-c", source, *(breaking or ()), *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if breaking is None:
+        done = run_gamebox(*args)
+    else:
+        command = [sys.executable, "-c", BROKEN, *breaking, *args]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done

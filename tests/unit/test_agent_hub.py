@@ -25,6 +25,7 @@ from agent.registry import ActionWarning
 from sandbox import LocalEnvironment
 from sandbox.errors import SandboxError
 from sandbox.testing import FakeEnvironment
+from tests.programs import run_gamebox
 
 MICRO = [
     "coder", "commit_writer", "manager", "math", "postgres", "repo_explorer", "study_repo_for_task", "typo_fixer", "verifier",
@@ -48,8 +49,7 @@ def declare(folder: Path, name: str, description: str = "Of a file.", more: str 
 
 
 def gamebox(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from agent.cli import main; main()", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return run_gamebox(*args)
 
 
 def test_the_agents_there_are() -> None:

@@ -21,13 +21,12 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.hints import word_fault
 from sandbox.invisible import visible
 from sandbox.network.policy import Network
+from tests.programs import run_gamebox
 from tests.scripted_runs import coding
 
 
 def gamebox(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "200", **env}
-    command = [sys.executable, "-c", "from agent.cli import main; main()", *args]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    return run_gamebox(*args, env={**os.environ, "COLUMNS": "200", **env})
 
 
 def test_help_names_the_commands() -> None:

@@ -1,0 +1,127 @@
+"""``gamebox`` as a process of its own, without the second that each start costs: forked from one that has imported everything.
+
+For tests of what the command does. Tests of how a process starts, or that send it signals or give it a terminal, start a real one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+MOST_REQUEST_BYTES = 1 << 20
+
+
+def run_gamebox(
+    *args: str | Path,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    input: str | None = None,  # noqa: A002 - as subprocess.run
+    timeout: float = 240.0,
+) -> subprocess.CompletedProcess[str]:
+    """Run the command as ``subprocess.run`` would, with its output captured as text. Raises subprocess.TimeoutExpired."""
+    words = [str(arg) for arg in args]
+    request = {"args": words, "env": dict(os.environ if env is None else env), "cwd": str(cwd or Path.cwd())}
+    ours, theirs = socket.socketpair()
+    with ours, theirs, tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given.write((input or "").encode("utf-8", "surrogateescape"))
+        given.seek(0)
+        fds = [given.fileno(), out.fileno(), err.fileno(), theirs.fileno()]
+        socket.send_fds(_server()[0], [json.dumps(request).encode()], fds)
+        theirs.close()
+        ours.settimeout(timeout)
+        pid = int(ours.recv(64))
+        try:
+            status = int(ours.recv(64))
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(["gamebox", *words], timeout, _text(out), _text(err)) from None
+        return subprocess.CompletedProcess(["gamebox", *words], status, _text(out), _text(err))
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", "surrogateescape")
+
+
+@functools.cache
+def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """The process that the others are forked from, and the way to it; it ends when this process does."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        ours.setsockopt(socket.SOL_SOCKET, option, MOST_REQUEST_BYTES)
+    started = subprocess.Popen([sys.executable, "-m", "tests.programs", str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    theirs.close()
+    atexit.register(_end, ours, started)
+    return ours, started
+
+
+def _end(requests: socket.socket, started: subprocess.Popen[bytes]) -> None:
+    requests.close()
+    started.wait(10)
+
+
+def _serve(requests: socket.socket) -> None:
+    import sandbox.docker.environment
+    import sandbox.local  # noqa: F401
+
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        data, fds, _, _ = socket.recv_fds(requests, MOST_REQUEST_BYTES, 4)
+        if not data:
+            return
+        if b'"--model"' in data:
+            from agent.model import litellm_model
+
+            litellm_model._loaded()  # four seconds, once
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            requests.close()
+            _run(json.loads(data), fds)
+            return
+        for fd in fds:
+            os.close(fd)
+
+
+def _run(request: dict[str, Any], fds: list[int]) -> None:
+    """Run one command in a child of this process, and report its pid and its exit status."""
+    pid = os.fork()
+    if pid == 0:
+        _become(request, fds)  # leaves as the command does
+        raise AssertionError
+    with socket.socket(fileno=fds[3]) as answers:
+        answers.send(str(pid).encode())
+        _, status = os.waitpid(pid, 0)
+        answers.send(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def _become(request: dict[str, Any], fds: list[int]) -> None:
+    for number in range(3):
+        os.dup2(fds[number], number)
+    for fd in fds:
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    sys.argv = ["-c", *request["args"]]
+    sys.modules["__main__"].__dict__.update(__package__=None, __spec__=None)  # typer looks there for the program's name
+    from agent.cli import main
+
+    main()
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
