@@ -126,7 +126,14 @@ def _cpu(f: Fields) -> Wording:
 
 
 def _no_match(f: Fields) -> Wording:
-    near = " The nearest lines are in result.candidates." if f.get("candidates") else ""
+    if f.get("white_space"):
+        return Wording(
+            f"old_text was not found in {f.get('path')!r}: line {f.get('line')} differs from it only in white space "
+            f"({f['white_space']}).",
+            "Give old_text with exactly the white space of the file.",
+            "edit",
+        )
+    near = " The nearest lines are shown." if f.get("candidates") else ""
     return Wording(
         f"old_text was not found in {f.get('path')!r}.{near}",
         "Read the lines again and give old_text exactly as they stand, white space included.",

@@ -8,7 +8,7 @@ from . import edits
 from .beneath import Roots, roots_of
 from .context import Call
 from .faults import Fault
-from .nearest import nearest
+from .nearest import nearest, white_space_difference
 from .reading import SNIFFED
 from .replacing import Replacement, same
 
@@ -60,7 +60,8 @@ def edited(data: bytes, args: dict[str, Any], path: str) -> tuple[bytes, dict[st
     places = edits.find(data, old)
     if not places:
         result["candidates"] = nearest(data, old)
-        raise Fault("text_not_found", result=result, path=path, candidates=len(result["candidates"]))
+        space = white_space_difference(old, result["candidates"])
+        raise Fault("text_not_found", result=result, path=path, candidates=len(result["candidates"]), **space)
     if not args.get("replace_all") and len(several := edits.with_overlap(data, old, places)) > 1:
         result["candidates"] = edits.describe(data, several)
         raise Fault("text_not_unique", result=result, path=path, count=len(several))

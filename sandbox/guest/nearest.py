@@ -46,6 +46,26 @@ def nearest(data: bytes, wanted: bytes) -> list[dict[str, Any]]:
     return [candidate(data, starts[n], _end(starts, n + len(lines), len(data)), score) for score, n in best]
 
 
+def white_space_difference(wanted: bytes, candidates: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the "line" of the first candidate that differs in white space alone, and in "white_space" where; {} without one."""
+    text = wanted.decode("utf-8", "replace").replace("\r\n", "\n").strip("\n")
+    for found in candidates:
+        there = str(found["text"]).replace("\r\n", "\n")
+        if "".join(there.split()) != "".join(text.split()):
+            continue
+        ours, theirs = text.split("\n"), there.split("\n")
+        if [line.rstrip() for line in ours] == [line.rstrip() for line in theirs]:
+            kind = "at the end of a line"
+        elif ("\t" in there) != ("\t" in text):
+            kind = "tabs there, spaces in old_text" if "\t" in there else "spaces there, tabs in old_text"
+        elif [line.strip() for line in ours] == [line.strip() for line in theirs]:
+            kind = "the indentation"
+        else:
+            kind = "line breaks or spaces within a line"
+        return {"line": found["start_line"], "white_space": kind}
+    return {}
+
+
 def _end(starts: list[int], line: int, size: int) -> int:
     return starts[line] if line < len(starts) else size
 

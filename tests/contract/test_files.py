@@ -184,14 +184,14 @@ def test_edit(env: GuestEnvironment, folder: str) -> None:
 
 def test_edit_that_matches_nothing_shows_what_is_near(env: GuestEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/a", "def alpha(x):\n    return x + 1\n"))
-    failure = refused(env.edit(f"{folder}/a", "def alpha(y):", "x"), "text_not_found", "result.candidates")
+    failure = refused(env.edit(f"{folder}/a", "def alpha(y):", "x"), "text_not_found", "The nearest lines are shown")
     assert failure.next_tool == "read"
     nearest = so_far(failure).candidates[0]
     assert (nearest.start_line, nearest.text) == (1, "def alpha(x):")
     assert "def alpha(x):" in failure.to_text()
     far = refused(env.edit(f"{folder}/a", "%%%%", "x"), "text_not_found")
     assert so_far(far).candidates == ()
-    assert "candidates" not in far.error
+    assert "nearest" not in far.error
 
 
 def test_edit_that_matches_several_places_shows_them(env: GuestEnvironment, folder: str) -> None:

@@ -9,8 +9,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from sandbox.errors import ErrorCode
 from sandbox.guest import edits
+from sandbox.guest.faults import Fault
+from sandbox.guest.files import edited
 from sandbox.guest.nearest import nearest
+from sandbox.hints import word_fault
 
 
 def replaced(data: bytes, old: bytes, new: bytes) -> bytes:
@@ -207,3 +211,24 @@ def test_the_diff_of_a_mixed_file_shows_the_endings() -> None:
     _, replaced = edits.replace(data, places, b"pencil\ncup")
     assert edits.diff("f", data, replaced) == "--- f\n+++ f\n@@ -1,4 +1,4 @@\n pad^M\n-pen^M\n+pencil^M\n cup\n box\n"
     assert "^M" not in edits.diff("f", b"a\r\nb\r\n", [(0, 1, b"c")])
+
+
+@pytest.mark.parametrize(
+    ("data", "old", "kind"),
+    [
+        (b"def f():\n\treturn 1\n", b"def f():\n    return 1\n", "tabs there, spaces in old_text"),
+        (b"def f():\n    return 1\n", b"def f():\n\treturn 1\n", "spaces there, tabs in old_text"),
+        (b"def f():\n    return 1\n", b"def f():\n  return 1\n", "the indentation"),
+        (b"def f():  \n    return 1\n", b"def f():\n    return 1\n", "at the end of a line"),
+        (b"total = a +  b\n", b"total = a + b\n", "line breaks or spaces within a line"),
+        (b"def f():\n    return 1\n", b"def g():\n    return 1\n", None),
+    ],
+)
+def test_a_text_that_differs_in_white_space_alone_says_so(data: bytes, old: bytes, kind: str | None) -> None:
+    """s03, s19, s21: lines "100% alike" were shown for a text that was not found, and white space was not named."""
+    with pytest.raises(Fault) as caught:
+        edited(data, {"old_text": old.decode(), "new_text": "x"}, "f.py")
+    assert caught.value.fields.get("white_space") == kind
+    if kind is not None:
+        assert caught.value.fields["line"] == 1
+        assert kind in word_fault(ErrorCode.text_not_found, caught.value.fields, "edit").message
