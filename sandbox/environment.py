@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -31,6 +32,7 @@ from .operations import OPERATIONS, Request, schema_of
 from .secrecy import Secrets
 from .state.methods import StateMethods
 from .watching import CancelToken, Watch
+from .wording import value_text
 
 if TYPE_CHECKING:
     from .network.connections import Connection
@@ -184,10 +186,16 @@ class Environment(OperationMethods, StateMethods):
 
     def _executed(self, operation: str, args: Mapping[str, Any], watch: Watch | None) -> Envelope[Any]:
         started = time.monotonic()
-        kind = OPERATIONS.get(operation)
+        kind = OPERATIONS.get(operation) if isinstance(operation, str) else None
         if kind is None:
+            message = f"There is no operation {value_text(operation)}."
+            return Failure[Any](ErrorCode.unknown_tool, message, f"Use one of: {', '.join(OPERATIONS)}.")
+        if not isinstance(args, Mapping):
             return Failure[Any](
-                ErrorCode.unknown_tool, f"There is no operation {operation!r}.", f"Use one of: {', '.join(OPERATIONS)}."
+                ErrorCode.invalid_arguments,
+                f"The arguments of {operation} must be an object, not {type(args).__name__}.",
+                f"Call {operation} again with arguments that fit its schema.",
+                schema=schema_of(kind),
             )
         try:
             request = kind.model_validate(dict(args))
@@ -266,12 +274,17 @@ class Environment(OperationMethods, StateMethods):
         self.close()
 
 
+def _text_of(value: object) -> str:
+    """``value`` as text, all of it: what is masked must not be cut before."""
+    return value if isinstance(value, str) else value_text(value, most=sys.maxsize)
+
+
 def invalid_arguments(kind: type[Request], error: ValidationError, masked: Callable[[str], str]) -> Failure[Any]:
     """The failure that names each wrong argument with its value, and carries the schema. What is cut is ``masked`` before."""
     problems = []
     for e in error.errors(include_url=False)[:5]:
         where = ".".join(str(p) for p in e["loc"]) or "arguments"
-        shown = "" if e["type"] == "missing" else f" (got {masked(str(e.get('input')))[:80]!r})"
+        shown = "" if e["type"] == "missing" else f" (got {masked(_text_of(e.get('input')))[:80]!r})"
         problems.append(f"{where}: {e['msg']}{shown}")
     return Failure[Any](
         ErrorCode.invalid_arguments,

@@ -42,7 +42,8 @@ class Exchange:
         try:  # exact: what cannot be carried out as it was asked is to be refused, not carried out in another way
             message = wire.pack_message(fields, blob, exact=True)
         except ValueError as error:
-            words = word_fault(ErrorCode.invalid_arguments, {"problem": str(error)}, "")
+            problem = "a number in them has more digits than can be sent" if "digits" in str(error) else str(error)
+            words = word_fault(ErrorCode.invalid_arguments, {"problem": problem}, "")
             raise OperationError(ErrorCode.invalid_arguments, words.message, words.hint, effects="none") from error
         self._pending.sent_by = sender = (
             self._transport.sender

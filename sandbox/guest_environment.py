@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from . import descriptors, forks
 from . import operations as op
 from . import results as res
+from .argument_types import HOST_PATH, check_types
 from .call_errors import raise_if_wrong_call
 from .envelope import Envelope, Failure, Notice, Success
 from .environment import Approver, invalid_arguments
@@ -263,6 +264,8 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         self, data_or_path: bytes | str | os.PathLike[str], path: str, *, mode: int | None = None
     ) -> Envelope[res.UploadResult]:
         """See ``OperationMethods.upload``; ``mode`` is the file's, where it should not be the host file's own."""
+        data = (data_or_path, bytes | bytearray | memoryview | HOST_PATH)
+        check_types("upload", data_or_path=data, path=(path, str), mode=(mode, int | None))
         return self._upload(data_or_path, path, mode)
 
     def _upload(
@@ -280,6 +283,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
 
     def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
         """See ``OperationMethods.download``."""
+        check_types("download", path=(path, str), to=(to, HOST_PATH | None))
 
         def work(started: float) -> Envelope[res.DownloadResult]:
             request = op.Download(path=path)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from .errors import ErrorCode, SandboxError
+from .wording import value_text
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -15,6 +16,9 @@ WRITABLE_SHARE_OF_MEMORY = 0.75
 DISK_BYTES = 16 * GIB
 """Workspace and home together, where no ``disk_bytes`` is given: sparse files, which take only what is written."""
 
+
+# More than any system counts in bytes, seconds or anything else.
+_MOST = 1 << 63
 
 _OPTIONAL = frozenset(
     {
@@ -91,6 +95,8 @@ class Limits:
             fraction = f.name == "cpus" or "_seconds" in f.name
             if not number or not (fraction or isinstance(value, int)) or not 0 < value < float("inf"):
                 _refuse(f.name, value, "it must be a positive " + ("number" if fraction else "whole number"))
+            if value >= _MOST:
+                _refuse(f.name, value, "it must be less than 2**63")
         self._check_floors()
         self._check_places()
 
@@ -176,5 +182,5 @@ class Limits:
 
 def _refuse(name: str, value: object, why: str) -> None:
     raise SandboxError(
-        ErrorCode.invalid_limits, f"Limits({name}={value!r}) is not allowed: {why}.", f"Give another {name}."
+        ErrorCode.invalid_limits, f"Limits({name}={value_text(value)}) is not allowed: {why}.", f"Give another {name}."
     )

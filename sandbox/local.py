@@ -11,9 +11,11 @@ import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 
 from . import folders
+from .argument_types import HOST_PATH, check_callable, check_types, check_variables, path_is
 from .ends import of_its_own_accord
 from .environment import Approver
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
@@ -22,6 +24,7 @@ from .guest_environment import GuestEnvironment, end_words
 from .limits import Limits
 from .network.policy import Network
 from .transport import Transport
+from .wording import value_text
 
 START_SECONDS = 20.0
 
@@ -118,11 +121,16 @@ class LocalEnvironment(GuestEnvironment):
                     f"LocalEnvironment has no {name}: {_NONE_HERE[name]}.",
                     f"Use DockerEnvironment({name}=...), or leave it out.",
                 )
+        check_types(
+            "LocalEnvironment", workspace=(workspace, HOST_PATH | None), limits=(limits, Limits | None), env=(env, Mapping | None)
+        )
+        check_callable("LocalEnvironment", "approver", approver)
+        check_variables("LocalEnvironment", env or {})
         super().__init__(limits, Network.bridge(), approver, track_changes)
-        if workspace is not None and not Path(workspace).is_dir():
+        if workspace is not None and not path_is(workspace, Path.is_dir):
             raise SandboxError(
                 ErrorCode.workspace_invalid,
-                f"The workspace {os.fspath(workspace)!r} is no folder.",
+                f"The workspace {value_text(os.fspath(workspace), 300)} is no folder.",
                 "Give a folder that exists.",
             )
         self._given = None if workspace is None else os.path.realpath(workspace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .errors import ErrorCode, SandboxError
+from .wording import value_text
 
 MOST = 65535
 
@@ -19,6 +20,6 @@ def check_port(call: str, name: str, value: object, least: int = 1) -> None:
     if not is_port(value, least):
         raise SandboxError(
             ErrorCode.invalid_arguments,
-            f"{name} is {value!r:.80}, which is no port.",
+            f"{name} is {value_text(value)}, which is no port.",
             f"Give a number from {least} to {MOST}.",
         )

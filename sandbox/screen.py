@@ -127,14 +127,14 @@ class Screens:
             drawing = self._drawings.setdefault(ident, Drawing())
             while len(self._drawings) > MOST_SCREENS:
                 del self._drawings[next(iter(self._drawings))]
+        fields = _catch_up(drawing, ident, ask)
+        known = fields.get("result")
+        if not isinstance(known, dict):
+            with self._lock:
+                self._drawings.pop(ident, None)
+            return fields
+        state = {name: known.get(name) for name in ("id", "running", "exit_code", "signal", "waiting_for")}
         with drawing.lock:
-            fields = _catch_up(drawing, ident, ask)
-            known = fields.get("result")
-            if not isinstance(known, dict):
-                with self._lock:
-                    self._drawings.pop(ident, None)
-                return fields
-            state = {name: known.get(name) for name in ("id", "running", "exit_code", "signal", "waiting_for")}
             return {**fields, "result": {**state, **drawing.shown()}}
 
     def application_keys(self, ident: str, ask: Ask) -> bool:
@@ -153,10 +153,14 @@ class Screens:
 
 
 def _catch_up(drawing: Drawing, ident: str, ask: Ask) -> dict[str, Any]:
-    """Draw what is new; the last reply. A reply that makes no sense ends it and is left to be refused."""
+    """Draw what is new; the last reply. A reply that makes no sense ends it and is left to be refused.
+
+    Nobody else waits while the sandbox is asked: what another thread has drawn meanwhile is asked for no more.
+    """
     deadline = time.monotonic() + DRAW_SECONDS
     while True:
-        fields, data = ask({"id": ident, "offset": drawing.offset, "max_bytes": ASKED_BYTES})
+        asked = drawing.offset
+        fields, data = ask({"id": ident, "offset": asked, "max_bytes": ASKED_BYTES})
         known = fields.get("result")
         given = known if isinstance(known, dict) else {}
         numbers = [
@@ -165,12 +169,17 @@ def _catch_up(drawing: Drawing, ident: str, ask: Ask) -> dict[str, Any]:
         if len(numbers) < 4:
             return fields if fields.get("fault") else {"result": None}
         rows, cols, start, total = numbers
-        drawing.resize(rows, cols)
-        drawing.skip(start - drawing.offset)
-        drawing.offset = start + len(data)
-        in_time = drawing.feed(data, deadline)
-        if not in_time or not data or drawing.offset >= total:
-            return fields
-        if total - drawing.offset > MOST_BACKLOG_BYTES:
-            drawing.skip(total - DRAWN_OF_BACKLOG_BYTES - drawing.offset)
-            drawing.offset = total - DRAWN_OF_BACKLOG_BYTES
+        with drawing.lock:
+            if drawing.offset != asked:
+                if drawing.offset >= total:
+                    return fields
+                continue
+            drawing.resize(rows, cols)
+            drawing.skip(start - drawing.offset)
+            drawing.offset = start + len(data)
+            in_time = drawing.feed(data, deadline)
+            if not in_time or not data or drawing.offset >= total:
+                return fields
+            if total - drawing.offset > MOST_BACKLOG_BYTES:
+                drawing.skip(total - DRAWN_OF_BACKLOG_BYTES - drawing.offset)
+                drawing.offset = total - DRAWN_OF_BACKLOG_BYTES

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from . import results as res
+from .argument_types import check_types
 from .envelope import Envelope, Notice, Success
 from .errors import ErrorCode, SandboxError
 from .masking import LEAST_CHARS, Mask, forms_of
@@ -45,6 +46,7 @@ class Secrets:
 
     def add(self, name: str, value: str, always: bool) -> None:
         """Give ``value`` to commands as the variable ``name`` and mask it. Raises SandboxError ``invalid_configuration``."""
+        check_types("secret", name=(name, str), value=(value, str))
         _check(name, value)
         with self._lock:
             self._given[name] = (value, always)

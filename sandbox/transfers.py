@@ -10,6 +10,7 @@ from typing import BinaryIO, Literal, Self
 
 from . import folders
 from .archives import file_chunks, tree_chunks, unpack
+from .argument_types import check_host_path
 from .errors import ErrorCode, OperationError
 from .results import DownloadResult
 
@@ -29,6 +30,7 @@ def outgoing(
                 _SMALLER,
             )
         return "file", None, (bytes(data_or_path),)
+    check_host_path(data_or_path)
     source = Path(data_or_path)
     if source.is_dir():
         return "tree", None, tree_chunks(source, limit)
@@ -54,6 +56,8 @@ class Incoming:
     """
 
     def __init__(self, to: str | os.PathLike[str] | None, limit: int) -> None:
+        if to is not None:
+            check_host_path(to)
         self._limit = limit
         self._size = 0
         self._to = None if to is None else Path(os.path.abspath(to))

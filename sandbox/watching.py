@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO, Literal
 
+from .argument_types import check_callable, check_types
 from .errors import SandboxUnavailableError
 from .masking import Mask, MaskedStream
 
@@ -68,6 +69,11 @@ class Watch:
     stdin: BinaryIO | Iterable[bytes] | None = None
     _decoders: dict[int, codecs.IncrementalDecoder] = field(default_factory=_decoders, repr=False)
     _masked: dict[int, MaskedStream] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        check_types("Watch", cancel=(self.cancel, CancelToken | None))
+        check_callable("Watch", "on_output", self.on_output)
+        check_callable("Watch", "on_bytes", self.on_bytes)
 
     def masked(self, mask: Mask) -> Watch:
         """The same, told what ``mask`` makes of the output: what may be the beginning of a secret is told later."""

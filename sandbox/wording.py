@@ -47,6 +47,21 @@ def duration(seconds: Any) -> str:
     return f"{number / 3600:.3g} hours"
 
 
+def value_text(value: object, most: int = 80) -> str:
+    """A value that a caller gave, as part of a sentence: cut, of one line, and text that can be written anywhere.
+
+    Python makes no text of ints with more than 4,300 digits: they are named by their size.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 1024:
+        return f"a number of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - such a number within a list, or an object of the caller's that cannot be shown
+        return f"a {type(value).__name__} that cannot be shown"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def one_line(text: str) -> str:
     """Names that a command chose itself, as part of a sentence."""
     return "".join(char if char.isprintable() else "?" for char in text[:300])

@@ -7,7 +7,6 @@ import functools
 import os
 import re
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ import docker.errors
 import requests.exceptions
 
 from sandbox.errors import ErrorCode, SandboxError
+
+from .shared import Shared
 
 _POOL_SIZE = 32
 """Connections kept to one engine: as many threads can call at once without opening new ones."""
@@ -36,17 +37,7 @@ _PERMISSION_HINT = (
     "or set DOCKER_HOST to an engine of your own."
 )
 
-_clients: dict[tuple[str, int, int], docker.DockerClient] = {}
-_clients_lock = threading.Lock()
-
-
-def _unlock_in_child() -> None:
-    """Another thread of the parent may have held it when this process was forked."""
-    global _clients_lock
-    _clients_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_unlock_in_child)
+_clients: Shared[tuple[str, int, int], docker.DockerClient] = Shared()
 
 
 @dataclass(frozen=True)
@@ -86,13 +77,12 @@ def connect(timeout_seconds: int = 60) -> docker.DockerClient:
     """
     address = engine_address()
     key = (address, timeout_seconds, os.getpid())  # a fork must not share sockets with its parent
-    with _clients_lock:
-        client = _clients.get(key)
-        if client is None:
-            with translated():
-                client = _new_client(address, timeout_seconds)
-            _clients[key] = client
-        return client
+
+    def make() -> docker.DockerClient:
+        with translated():
+            return _new_client(address, timeout_seconds)
+
+    return _clients.obtain(key, make)
 
 
 def _new_client(address: str, timeout_seconds: int) -> docker.DockerClient:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import docker
 import docker.errors
 
+from sandbox.argument_types import HOST_PATH, check_callable, check_types
 from sandbox.envelope import Envelope, Failure
 from sandbox.environment import Approver
 from sandbox.errors import ErrorCode, SandboxError
@@ -90,6 +91,14 @@ class DockerEnvironment(CachingEnvironment):
         services: Sequence[Service] | Mapping[str, Service | SideService | RunningService] | None = None,
         cache: PackageCache | None = None,
     ) -> None:
+        check_types(
+            "DockerEnvironment", image=(image, str), workspace=(workspace, HOST_PATH | None), limits=(limits, Limits | None),
+            env=(env, Mapping | None), ca_bundle=(ca_bundle, HOST_PATH | None), profile=(profile, str),
+            runtime=(runtime, str | None), keep_seconds=(keep_seconds, int | float), name=(name, str | None),
+            services=(services, Sequence | Mapping | None), cache=(cache, PackageCache | None),
+        )  # fmt: skip
+        check_callable("DockerEnvironment", "approver", approver)
+        check_callable("DockerEnvironment", "report", report)
         super().__init__(image, profile_named(profile), limits or Limits(), network, approver, track_changes)
         self._workspace = None if workspace is None else Path(workspace)
         self._env = dict(env or {})
@@ -290,7 +299,9 @@ class DockerEnvironment(CachingEnvironment):
         """
         if self._attached and self._kept is not None and self._kept.given:
             return Failure.of(reaching.unknown_to_forks(self._kept))
-        return self._with_history(lambda history: forked(self, self._twin, history, count, checkpoint))
+        return self._with_history(
+            lambda history: forked(self, self._twin, history, count, checkpoint), locked=False
+        )
 
     def _twin(self) -> DockerEnvironment:
         twin = type(self)(

@@ -14,6 +14,7 @@ import docker
 import requests.exceptions
 
 from .engine import translated
+from .shared import Shared
 
 log = logging.getLogger(__name__)
 
@@ -121,14 +122,9 @@ class EngineEvents:
             self._changed.notify_all()
 
 
-_watched: dict[int, EngineEvents] = {}
-_watched_lock = threading.Lock()
+_watched: Shared[int, EngineEvents] = Shared()
 
 
 def watch(client: docker.DockerClient) -> EngineEvents:
     """The event stream of ``client``'s engine, opened once and again after it broke. Raises SandboxError."""
-    with _watched_lock:
-        events = _watched.get(id(client))
-        if events is None or not events.alive:
-            events = _watched[id(client)] = EngineEvents(client)
-        return events
+    return _watched.obtain(id(client), lambda: EngineEvents(client), lambda events: events.alive)

@@ -7,35 +7,33 @@ from pathlib import Path
 
 import docker
 
+from sandbox.argument_types import check_variables, is_writable, path_is
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.wording import value_text
 
 from .engine import translated
 
 
 def check_inputs(image: str, workspace: Path | None, bundle: Path | None, env: Mapping[str, str]) -> None:
     """Raises ``invalid_configuration`` or ``workspace_invalid`` with the offending value."""
-    if not image.strip():
+    if not image.strip() or "\0" in image or not is_writable(image):
         raise SandboxError(
-            ErrorCode.invalid_configuration, f"{image!r} names no image.", "Name one, as in gamebox/base."
+            ErrorCode.invalid_configuration, f"{value_text(image)} names no image.", "Name one, as in gamebox/base."
         )
-    if workspace is not None and not workspace.is_dir():
-        what = "is a file, not a folder" if workspace.exists() else "does not exist"
+    if workspace is not None and not path_is(workspace, Path.is_dir):
+        what = "is a file, not a folder" if path_is(workspace, Path.exists) else "does not exist"
         raise SandboxError(
             ErrorCode.workspace_invalid,
-            f"The workspace {str(workspace)!r} {what}.",
+            f"The workspace {value_text(str(workspace), 300)} {what}.",
             "Give the folder that is to be copied in.",
         )
-    if bundle is not None and not bundle.is_file():
+    if bundle is not None and not path_is(bundle, Path.is_file):
         raise SandboxError(
             ErrorCode.invalid_configuration,
-            f"The CA bundle {str(bundle)!r} is no file.",
+            f"The CA bundle {value_text(str(bundle), 300)} is no file.",
             "Give a file of PEM certificates.",
         )
-    for name, value in env.items():
-        if not name or "=" in name or "\0" in name + value:
-            raise SandboxError(
-                ErrorCode.invalid_configuration, f"{name!r} is no name for a variable.", "Give another name."
-            )
+    check_variables("DockerEnvironment", env)
 
 
 def check_runtime(client: docker.DockerClient, name: str) -> None:

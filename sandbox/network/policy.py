@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from sandbox.argument_types import check_types
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.wording import value_text
 
 from .addresses import Address, carried, closed_kind, literal, plain
 from .rules import ALL_PORTS, Rule, ascii_name, pinned_name
@@ -231,6 +233,9 @@ def _rule_for_name(network: Network, name: str, port: int) -> Rule | None:
 
 
 def _pinned(names: Mapping[str, str] | None) -> tuple[tuple[str, Address], ...]:
+    check_types("Network", names=(names, Mapping | None))
+    for name, address in (names or {}).items():
+        check_types("Network", **{"a name in names": (name, str), f"the address of {value_text(name)}": (address, str)})
     return tuple(pinned_name(name, address) for name, address in (names or {}).items())
 
 

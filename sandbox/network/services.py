@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from sandbox.argument_types import check_types
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.masking import LEAST_CHARS, credentials_of
 
@@ -51,6 +52,11 @@ class Service:
     plain_headers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_types("Service", name=(self.name, str), upstream=(self.upstream, str), ca_bundle=(self.ca_bundle, str | None))
+        for option, headers in (("headers", self.headers), ("plain_headers", self.plain_headers)):
+            check_types("Service", **{option: (headers, Mapping)})
+            for name, value in headers.items():  # a value is a secret: only its type is shown
+                check_types("Service", **{f"the name of a header in {option}": (name, str), f"a value of {option}": (value, str)})
         _check_narrowed(self.methods, self.paths)
         parts = urlsplit(self.upstream)
         if ascii_name(self.name) != self.name or "." in self.name:

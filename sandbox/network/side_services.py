@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sandbox.argument_types import check_types
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.ports import is_port
+from sandbox.wording import value_text
 
 READY_SECONDS = 60.0
 
@@ -27,12 +29,16 @@ class Ready:
     timeout_seconds: float = READY_SECONDS
 
     def __post_init__(self) -> None:
+        check_types(
+            "Ready", log=(self.log, str | None), command=(self.command, str | None), http=(self.http, str | None),
+            timeout_seconds=(self.timeout_seconds, int | float),
+        )  # fmt: skip
         given = [name for name in ("log", "command", "http") if getattr(self, name) is not None]
         if len(given) > 1:
             raise _refused(f"Ready was given {' and '.join(given)}.", "Give one of them.")
         if not self.timeout_seconds > 0:
             raise _refused(
-                f"timeout_seconds of Ready is {self.timeout_seconds!r}.", "Give a positive number of seconds."
+                f"timeout_seconds of Ready is {value_text(self.timeout_seconds)}.", "Give a positive number of seconds."
             )
         if self.http is not None and not self.http.startswith(("/", ":")):
             raise _refused(f"{self.http!r} is no path.", "Write it as in '/health' or ':8080/health'.")
@@ -59,6 +65,10 @@ class SideService:
     limits: Limits | None = None
 
     def __post_init__(self) -> None:
+        check_types(
+            "SideService", image=(self.image, str), command=(self.command, str | Sequence | None), env=(self.env, Mapping | None),
+            limits=(self.limits, Limits | None), ready=(self.ready, Ready),
+        )  # fmt: skip
         if self.command is not None and not self.command:
             raise _refused("The command of a service is empty.", "Leave it out for the image's own.")
         self._check_ports()

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from sandbox.argument_types import check_types
 from sandbox.envelope import Success
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.records import HOME, WORKSPACE
 from sandbox.results import ForkResult
+from sandbox.wording import value_text
 
 from .checkpoint import Checkpoint
 from .history import History
@@ -30,28 +32,34 @@ def forked(
 
     Raises SandboxError; none is left then.
     """
+    check_types("fork", count=(count, int), checkpoint=(ident, str | None))
     if not 1 <= count <= MOST_FORKS:
-        problem = f"fork makes 1 to {MOST_FORKS} sandboxes, not {count}."
+        problem = f"fork makes 1 to {MOST_FORKS} sandboxes, not {value_text(count)}."
         raise OperationError(ErrorCode.invalid_arguments, problem, "Give another count.")
     began = time.monotonic()
     notices = source.root_notice()
-    if ident is None:
-        checkpoint, scan, torn = history.checkpoint(None)
-        notices += source.torn_notice(torn, scan.running) + source.missing_notice(history, checkpoint)
-    else:
-        checkpoint = history.found(ident)
+    with history.lock:  # not while sandboxes are started: that takes seconds, and others use the history meanwhile
+        if ident is None:
+            checkpoint, scan, torn = history.checkpoint(None)
+            notices += source.torn_notice(torn, scan.running) + source.missing_notice(history, checkpoint)
+        else:
+            checkpoint = history.found(ident)
+        store = history.store.share()
+        store.keep(checkpoint.digests.values())
+        if ident is None:
+            history.delete(checkpoint.result.id)
     environments: list[Made] = []
     try:
         environments = [twin() for _ in range(count)]
         with ThreadPoolExecutor(min(count, TOGETHER), thread_name_prefix="gamebox-fork") as pool:
-            taken = list(pool.map(lambda made: become(made, history.store, checkpoint), environments))
+            taken = list(pool.map(lambda made: become(made, store, checkpoint), environments))
     except BaseException:
         for made in environments:
             made.close()
         raise
     finally:
-        if ident is None:
-            history.delete(checkpoint.result.id)
+        store.drop(checkpoint.digests.values())
+        store.release()
     result = ForkResult(
         id=checkpoint.result.id, count=count, environments=tuple(environments), start_seconds=tuple(taken),
         seconds=round(time.monotonic() - began, 3),

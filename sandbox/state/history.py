@@ -8,8 +8,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from sandbox.argument_types import is_writable
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.records import FILE, HOME, UNREAD, WORKSPACE
+from sandbox.wording import value_text
 
 from .asking import Asking, Scan
 from .base import StartBase
@@ -67,6 +69,9 @@ class History(Asking):
         ident = f"k{secrets.token_hex(4)}" if name is None else name
         if not 0 < len(ident) <= MOST_ID_CHARS:
             problem = f"The name of a checkpoint has 1 to {MOST_ID_CHARS} characters, not {len(ident)}."
+            raise OperationError(ErrorCode.invalid_arguments, problem, "Give another name.")
+        if not is_writable(ident):
+            problem = f"{value_text(ident)} cannot be the name of a checkpoint: it has characters that cannot be written."
             raise OperationError(ErrorCode.invalid_arguments, problem, "Give another name.")
         if ident in self.checkpoints or ident in self.marks or ident in ("start", "last"):
             raise OperationError(
@@ -153,9 +158,9 @@ class History(Asking):
         checkpoint = self.checkpoints.get(ident)
         if checkpoint is None:
             known = ", ".join([*self.checkpoints, *(self.marks if or_mark else ())][-10:])
-            message = f"There is no checkpoint {'or mark ' if or_mark else ''}{ident!r}."
+            message = f"There is no checkpoint {'or mark ' if or_mark else ''}{value_text(ident)}."
             if ident in self.marks:
-                message = f"{ident!r} is a mark: it has no contents."
+                message = f"{value_text(ident)} is a mark: it has no contents."
             hint = f"There are: {known}." if known else "There is no checkpoint yet: make one with checkpoint()."
             raise OperationError(ErrorCode.checkpoint_not_found, message, hint)
         return checkpoint

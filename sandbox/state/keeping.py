@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sandbox import results as res
+from sandbox.argument_types import HOST_PATH, check_host_path, check_types
 from sandbox.envelope import Envelope, Failure, Notice, Success
 from sandbox.envelope import now as timestamp
 from sandbox.environment import Environment
@@ -28,7 +30,7 @@ from .history import History
 from .methods import MOST_CHANGES, write_new
 from .naming import as_text, shown, unread
 from .patch import export
-from .saved import load, save
+from .saved import load, opened, save
 from .table import Difference, Entry, Key, Table, differences
 
 log = logging.getLogger(__name__)
@@ -55,14 +57,14 @@ class KeepsState(Environment):
         except OperationError as error:
             log.info("the start of the workspace is not known: %s", error)
 
-    def _with_history(self, work: Callable[[History], Success[T]]) -> Envelope[T]:
-        return self.hidden.envelope(self._of_history(work))
+    def _with_history(self, work: Callable[[History], Success[T]], *, locked: bool = True) -> Envelope[T]:
+        return self.hidden.envelope(self._of_history(work, locked))
 
-    def _of_history(self, work: Callable[[History], Success[T]]) -> Envelope[T]:
+    def _of_history(self, work: Callable[[History], Success[T]], locked: bool) -> Envelope[T]:
         started = time.monotonic()
         try:
             self._live()
-            with self.history.lock:
+            with self.history.lock if locked else contextlib.nullcontext():
                 done = work(self.history)
         except SandboxError as error:
             if error.code is ErrorCode.sandbox_closed:
@@ -81,6 +83,7 @@ class KeepsState(Environment):
         self, since: str | None = None, *, leftovers: bool = False, max_changes: int = MOST_CHANGES
     ) -> Envelope[res.ChangesResult]:
         """See ``StateMethods.changes``."""
+        check_types("changes", since=(since, str | None), max_changes=(max_changes, int))
 
         def work(history: History) -> Success[res.ChangesResult]:
             if since == "last":
@@ -102,6 +105,7 @@ class KeepsState(Environment):
 
     def mark(self, name: str | None = None) -> Envelope[res.CheckpointResult]:
         """See ``StateMethods.mark``."""
+        check_types("mark", name=(name, str | None))
 
         def work(history: History) -> Success[res.CheckpointResult]:
             began = time.monotonic()
@@ -124,9 +128,12 @@ class KeepsState(Environment):
         self, since: str | None = None, *, to: str | os.PathLike[str] | None = None, leftovers: bool = False
     ) -> Envelope[res.PatchResult]:
         """See ``StateMethods.export_patch``."""
+        check_types("export_patch", since=(since, str | None), to=(to, HOST_PATH | None))
 
         def work(history: History) -> Success[res.PatchResult]:
             began = time.monotonic()
+            if to is not None:
+                check_host_path(to)
             made = export(history, since, leftovers)
             patch = b"".join(made.parts)
             if to is not None:
@@ -142,6 +149,7 @@ class KeepsState(Environment):
     # --- checkpoints ------------------------------------------------------------------
     def checkpoint(self, name: str | None = None) -> Envelope[res.CheckpointResult]:
         """See ``StateMethods.checkpoint``."""
+        check_types("checkpoint", name=(name, str | None))
 
         def work(history: History) -> Success[res.CheckpointResult]:
             made, scan, torn = history.checkpoint(name)
@@ -175,6 +183,7 @@ class KeepsState(Environment):
 
     def delete_checkpoint(self, id: str) -> Envelope[res.DeletedCheckpointResult]:  # noqa: A002
         """See ``StateMethods.delete_checkpoint``."""
+        check_types("delete_checkpoint", id=(id, str))
 
         def work(history: History) -> Success[res.DeletedCheckpointResult]:
             freed = 0 if history.marks.pop(id, None) is not None else history.delete(id)
@@ -184,8 +193,10 @@ class KeepsState(Environment):
 
     def save_checkpoint(self, id: str, to: str | os.PathLike[str]) -> Envelope[res.SavedCheckpointResult]:  # noqa: A002
         """See ``StateMethods.save_checkpoint``."""
+        check_types("save_checkpoint", id=(id, str), to=(to, HOST_PATH))
 
         def work(history: History) -> Success[res.SavedCheckpointResult]:
+            check_host_path(to)
             size = save(history.found(id), history.store, to, history.limit)
             return Success(res.SavedCheckpointResult(id=id, path=os.fspath(to), size_bytes=size))
 
@@ -193,9 +204,12 @@ class KeepsState(Environment):
 
     def load_checkpoint(self, path: str | os.PathLike[str], name: str | None = None) -> Envelope[res.CheckpointResult]:
         """See ``StateMethods.load_checkpoint``."""
+        check_types("load_checkpoint", path=(path, HOST_PATH), name=(name, str | None))
 
         def work(history: History) -> Success[res.CheckpointResult]:
-            loaded = load(path, history.new_id(name), history.store)
+            check_host_path(path)
+            with opened(path) as file:
+                loaded = load(file, os.fspath(path), history.new_id(name), history.store)
             history.checkpoints[loaded.result.id] = loaded
             return Success(loaded.result)
 
@@ -203,6 +217,7 @@ class KeepsState(Environment):
 
     def rollback(self, id: str, *, kill: bool = False) -> Envelope[res.RollbackResult]:  # noqa: A002
         """See ``StateMethods.rollback``."""
+        check_types("rollback", id=(id, str))
 
         def work(history: History) -> Success[res.RollbackResult]:
             checkpoint = history.found(id)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import stat
 import struct
 import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, BinaryIO
 
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.guest.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE, sessions_of
@@ -112,13 +113,29 @@ class _Whole(io.RawIOBase):
         return data
 
 
-def load(path: str | os.PathLike[str], ident: str, store: Store) -> Checkpoint:
-    """The checkpoint in a file that ``save`` made. Raises OperationError ``unsafe_archive`` for another, OSError."""
+def opened(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file to read it. Raises OperationError ``not_a_regular_file`` at once for anything else, OSError.
+
+    A pipe is not waited for until something writes to it.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OperationError(
+            ErrorCode.not_a_regular_file,
+            f"{os.fspath(path)!r} is not a regular file.",
+            "Give a file that save_checkpoint made.",
+        )
+    return os.fdopen(fd, "rb")
+
+
+def load(file: BinaryIO, path: str, ident: str, store: Store) -> Checkpoint:
+    """The checkpoint in a file that ``save`` made, at ``path``. Raises OperationError ``unsafe_archive`` for another, OSError."""
     entries: dict[Key, Entry] = {}
     digests: dict[Key, bytes] = {}
     about: Mapping[str, Any] = {}
     try:
-        with tarfile.open(path, "r:", errors="surrogateescape") as archive:
+        with tarfile.open(fileobj=file, mode="r:", errors="surrogateescape") as archive:
             for number, member in enumerate(archive):
                 if number > MOST_ENTRIES:
                     raise _unusable(path, f"it has more than {MOST_ENTRIES} entries")

@@ -6,15 +6,18 @@ import io
 import json
 import os
 import tarfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from sandbox import FakeEnvironment, LocalEnvironment
 from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
+from sandbox.state.forking import forked
 from sandbox.state.history import History
 from sandbox.state.plan import Plan
 from tests.contract.checks import closed, done, refused
@@ -221,3 +224,36 @@ def test_a_guest_that_tells_without_end_is_stopped(env: LocalEnvironment, monkey
     refused(env.changes(), "too_many_files")
     monkeypatch.undo()
     assert done(env.changes()).created == 0
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "missing"])
+def test_what_is_no_file_is_refused_as_a_checkpoint_at_once(env: LocalEnvironment, tmp_path: Path, kind: str) -> None:
+    """A pipe was waited for without end, and ``checkpoint``, ``changes`` and ``close`` with it (trials, D22b)."""
+    path = {"pipe": tmp_path / "pipe", "device": Path("/dev/zero"), "folder": tmp_path, "missing": tmp_path / "none"}[kind]
+    if kind == "pipe":
+        os.mkfifo(path)
+    code = "io_error" if kind == "missing" else "not_a_regular_file"
+    refused(env.load_checkpoint(path), code)
+
+
+def test_other_calls_go_on_while_sandboxes_are_forked(env: LocalEnvironment) -> None:
+    """The lock of the history was held while up to 64 containers were started (review of the sandbox, 5.4)."""
+    started, go_on = threading.Event(), threading.Event()
+
+    class Twin(LocalEnvironment):
+        def start(self) -> Self:
+            started.set()
+            assert go_on.wait(20)
+            return super().start()
+
+    Path(env.workspace, "file").write_text("forked")
+    with ThreadPoolExecutor(1) as pool:
+        fork = pool.submit(forked, env, Twin, env.history, 1, None)
+        assert started.wait(10)
+        assert done(env.changes()).created == 1
+        assert done(env.checkpoint("meanwhile")).files == 1
+        go_on.set()
+        (twin,) = fork.result().result.environments
+    with twin:
+        assert done(twin.read("file")).content == "forked"
+    assert done(env.delete_checkpoint("meanwhile")).store_bytes == 0
