@@ -12,7 +12,7 @@ from .errors import ErrorCode, OperationError, SandboxError
 from .wording import value_text
 
 # What a path of the host may be given as.
-HOST_PATH = str | os.PathLike
+HOST_PATH: Any = str | os.PathLike
 
 _NAMES: dict[Any, str] = {NoneType: "None", os.PathLike: "a path", int: "an int", float: "a float"}
 

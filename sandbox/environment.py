@@ -186,11 +186,12 @@ class Environment(OperationMethods, StateMethods):
 
     def _executed(self, operation: str, args: Mapping[str, Any], watch: Watch | None) -> Envelope[Any]:
         started = time.monotonic()
-        kind = OPERATIONS.get(operation) if isinstance(operation, str) else None
+        given: tuple[object, object] = operation, args  # by callers whose types nobody has checked
+        kind = OPERATIONS.get(operation) if isinstance(given[0], str) else None
         if kind is None:
             message = f"There is no operation {value_text(operation)}."
             return Failure[Any](ErrorCode.unknown_tool, message, f"Use one of: {', '.join(OPERATIONS)}.")
-        if not isinstance(args, Mapping):
+        if not isinstance(given[1], Mapping):
             return Failure[Any](
                 ErrorCode.invalid_arguments,
                 f"The arguments of {operation} must be an object, not {type(args).__name__}.",

@@ -195,12 +195,12 @@ def test_every_option_of_a_constructor_with_every_odd_value(name: str, here: Non
     make, options = CONSTRUCTORS[name]
     for option in options:
         for value in ODD:
-            _check(name, lambda option=option, value=value: make(**{option: value}))
+            _check(name, partial(make, **{option: value}))
 
 
 def test_rules_of_a_network() -> None:
     for value in ODD:
-        _check("Network.allow", lambda value=value: Network.allow(value))
+        _check("Network.allow", partial(Network.allow, value))
 
 
 @pytest.mark.parametrize("name", [b"x", 5, ["x"]])
