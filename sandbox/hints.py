@@ -47,7 +47,7 @@ def _known(fields: Fields) -> dict[str, Any]:
     """The values as they can be worded, whatever the guest sent: short, and lists where lists belong."""
     known: dict[str, Any] = {}
     for name, value in fields.items():
-        if name in _LISTS:
+        if name in _LISTS and not isinstance(value, bool):  # ``running`` is a list of commands, or whether one runs
             known[name] = [_short(v) for v in value[:10]] if isinstance(value, list) else []
         elif name == "wait":
             known[name] = waits.checked(value)

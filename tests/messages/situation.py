@@ -1,0 +1,35 @@
+"""What a situation is: where a model stands, what it does, and which next step is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox.environment import Environment
+
+Call = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """One real situation in which a model meets one of ``codes``.
+
+    ``task`` is what the model is to do, in a line. ``before`` are its earlier calls, ``call`` is the last one: a tool with its
+    arguments, or the whole reply as text. ``setup`` prepares the environment; what it returns fills the {fields} of the calls.
+    ``key`` says which next step is right and ``wrong`` which is not: both were written from the situation, before the text
+    was read. ``place`` names the environment (see ``stage``), ``agent`` who acts, ``around`` wraps the environment.
+    """
+
+    name: str
+    codes: tuple[str, ...]
+    task: str
+    call: Call | str
+    key: str
+    wrong: str
+    before: Sequence[Call | str] = ()
+    setup: Callable[[Environment], Mapping[str, Any] | None] | None = None
+    around: Callable[[Environment], Environment] | None = None
+    place: str = "sandbox"
+    agent: str = "coding"
+    language: str | None = None

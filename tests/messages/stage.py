@@ -1,0 +1,193 @@
+"""Where situations happen, and what the model is shown there: the next prompt of a real agent with a scripted brain."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from agent import Budget
+from agent.hub import AgentSpec, Hub, Setting, build, catalogue
+from agent.hub.finding import built_in
+from agent.prompt import Prompt
+from agent.status import StopRun
+from sandbox import DockerEnvironment, LocalEnvironment
+from sandbox.environment import Environment
+from sandbox.limits import Limits
+from sandbox.network.policy import Network
+from sandbox.testing import FakeEnvironment
+
+from .situation import Call, Situation
+
+MIB = 1 << 20
+SMALL = Limits(
+    memory_bytes=256 * MIB, disk="memory", pids=64, open_files=300, file_bytes=8 * MIB, write_bytes=1 * MIB,
+    cpu_seconds_per_command=1.0, background_commands=3, sessions=3, timeout_seconds=20.0, max_timeout_seconds=60.0,
+)  # fmt: skip
+PLACES = {
+    "sandbox": lambda: DockerEnvironment(),
+    "small": lambda: DockerEnvironment(limits=SMALL),
+    "ending": lambda: DockerEnvironment(limits=Limits(lifetime_seconds=120.0), track_changes=False),
+    "allowing": lambda: DockerEnvironment(network=Network.allow("pypi.example.com")),
+    "local": lambda: LocalEnvironment(),
+    "fake": lambda: FakeEnvironment(),
+    "none": lambda: Environment(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a reader is given: the tools, the last action, and the text that answered it."""
+
+    tools: str
+    action: str
+    text: str
+    names: Mapping[str, frozenset[str]]
+
+
+class Stage:
+    """The environments, each made when it is first needed; a context manager."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._places: dict[str, Environment] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def place(self, name: str) -> Environment:
+        """The environment of that name, with nothing left in it of the situations before."""
+        if name not in self._places:
+            self._places[name] = self._stack.enter_context(PLACES[name]())
+        return self._places[name]
+
+    def play(self, situation: Situation) -> Shown:
+        """Let it happen; the answer as the model is shown it. Raises AssertionError where the run did not get so far."""
+        environment = self.place(situation.place)
+        if situation.place != "none":
+            _tidied(environment)
+        fields = dict((situation.setup(environment) if situation.setup else None) or {})
+        hub = Hub(spec for spec in built_in() if isinstance(spec, AgentSpec))
+        spec = hub.load(situation.agent)
+        brain = _Scripted([*situation.before, situation.call], fields)
+        around = situation.around(environment) if situation.around else environment
+        language = situation.language or spec.language
+        setting = Setting(
+            environment=around, hub=hub, brain=brain, budget=Budget(max_iterations=50),
+            inputs={"task": situation.task} if "task" in spec.inputs.get("properties", {}) else {},
+            language=catalogue.language(language, spec.language_options if language == spec.language else {}),
+        )  # fmt: skip
+        made = build(spec, setting)
+        try:
+            run = made.execute(situation.task)
+        finally:
+            for kit in getattr(made.environment, "kits", ()):
+                kit.close()
+        assert brain.last is not None, (situation.name, run.status, run.reason, run.error)
+        actions = sorted(made.actions.get_actions(), key=lambda action: action.name)
+        tools = "\n".join(_signature(action.spec()) for action in actions)
+        names = {a.name: frozenset(a.parameters.get("properties", {})) for a in actions}
+        return Shown(tools, _normalised(brain.said).rstrip("\n"), _normalised(brain.last), names)
+
+
+class _Scripted:
+    """Gives its replies one after the other; the prompt after the last one is the one that counts."""
+
+    def __init__(self, replies: list[Call | str], fields: Mapping[str, Any]) -> None:
+        self._replies = [_filled(reply, fields) for reply in replies]
+        self._next = 0
+        self.last: str | None = None
+        self.said = ""
+
+    def __call__(self, prompt: Prompt, /) -> Any:
+        if self._next == len(self._replies):
+            answers = [m for m in prompt.messages if m["role"] == "tool" or str(m["content"]).startswith("Result")]
+            later = prompt.messages[-1 if not str(prompt.messages[-1]["content"]).startswith("# Environment now") else -2]
+            self.last = str((answers or [later])[-1]["content"])
+            raise StopRun("The situation is there.")
+        reply = self._replies[self._next]
+        self._next += 1
+        if isinstance(reply, str):
+            self.said = reply
+            return reply
+        tool, args = reply
+        self.said = _call_text(tool, args)
+        function = {"name": tool, "arguments": json.dumps(args)}
+        call = {"id": f"call_{self._next}", "type": "function", "function": function}
+        return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def _filled(value: Any, fields: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(inner, fields) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_filled(inner, fields) for inner in value)
+    if isinstance(value, str):
+        for name, each in fields.items():
+            value = value.replace("{" + name + "}", str(each))
+    return value
+
+
+def _call_text(tool: str, args: Mapping[str, Any]) -> str:
+    parts = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in args.items()]
+    text = f"{tool}({', '.join(parts)})"
+    return text if len(text) <= 400 else f"{text[:80]}[... {len(text) - 120:,} characters ...]{text[-40:]}"
+
+
+def _signature(spec: Mapping[str, Any]) -> str:
+    parameters = spec["parameters"]
+    needed = parameters.get("required", [])
+    names = [*needed, *(f"{name}?" for name in parameters.get("properties", {}) if name not in needed)]
+    return f"{spec['name']}({', '.join(names)})"
+
+
+# The next command's id, ports and processes are what they happen to be.
+_VOLATILE = (
+    (re.compile(r"/tmp/gamebox-local-[\w-]+"), "/tmp/local"),
+    (re.compile(r"\b(process|pid|PID) \d+"), r"\1 4242"),
+    (re.compile(r"\(pid \d+\)"), "(pid 4242)"),
+    (re.compile(r"(?<=line )\d+(?=: +\d+ )"), "1"),
+    (re.compile(r"(?<=line 1: )( *)\d+ "), "4242 "),
+    (re.compile(r"\b\d+\.\d+ s\b(?! of)"), "2.0 s"),
+    (re.compile(r"\b\d+(\.\d+)? (MiB|KiB)(?= (of memory are used|are used|of them|of it|are left|left))"), r"99 \2"),
+    (re.compile(r"/run/gamebox/[\w/]*c\d+\.log"), "/run/gamebox/output/c7.log"),
+    (re.compile(r"\b[Cc]\d+\b(?=\W)"), lambda m: f"{m[0][0]}7"),
+    (re.compile(r"\b[0-9a-f]{12,64}\b"), "0123456789ab"),
+    (re.compile(r"used [\d.]+ seconds of processor"), "used 1.02 seconds of processor"),
+    (re.compile(r"\b\d+\.\d+ s of processor"), "2.0 s of processor"),
+    (re.compile(r"\b\d\d? (seconds|minutes) are left"), r"45 \1 are left"),
+    (re.compile(r"was hit \d+ time"), "was hit 9 time"),
+    (re.compile(r'"seconds": [\d.]+'), '"seconds": 1.0'),
+)
+
+
+def _normalised(text: str) -> str:
+    for pattern, by in _VOLATILE:
+        text = pattern.sub(by, text)
+    return text.rstrip() + "\n"
+
+
+def _tidied(environment: Environment) -> None:
+    """End what runs, and empty the workspace: one situation is nothing to the next."""
+    answer = environment.usage()
+    for ident in answer.result.running if answer.ok else ():
+        environment.kill(ident)
+    listed = environment.list(".", max_entries=1000)
+    for entry in listed.result.entries if listed.ok else ():
+        environment.delete(entry.path, recursive=True)
+    if isinstance(environment, DockerEnvironment | LocalEnvironment):
+        for session in ("default", "one", "two", "three", "four"):
+            environment.end_session(session)
+
+
+@contextmanager
+def staged() -> Iterator[Stage]:
+    """A stage for a with block."""
+    with Stage() as stage:
+        yield stage
