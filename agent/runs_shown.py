@@ -12,6 +12,7 @@ from typing import Any
 from sandbox.cli import print_json
 from sandbox.envelope import jsonable
 from sandbox.invisible import visible, visible_output
+from sandbox.wrapping import wrapped
 
 from . import events as ev
 from .budget import Usage
@@ -20,7 +21,6 @@ from .runs_story import Moment, Story, story_of
 from .show import Screen, call_text
 from .store import StepRecord, existing
 from .trajectory.wording import answer_of, readable_diff
-from .wrapping import wrapped
 
 # Lines of a thought, of a call and of an answer that are shown; --json and the page have all.
 THOUGHT_LINES, CALL_LINES, ANSWER_LINES = 12, 12, 24

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from sandbox.envelope import jsonable
 from sandbox.invisible import visible, visible_output
-from sandbox.status_line import terminal
+from sandbox.status_line import terminal, terminal_columns
+from sandbox.wrapping import wrapped
 
 from .hooks import Hooks, Step
 from .memory import Memory
@@ -49,7 +50,9 @@ class Screen:
             return
         from rich.text import Text
 
-        self._console.print(Text(visible(text), style=style))
+        width = terminal_columns(self.stream)
+        lines = "\n".join(_indented(line, width) for line in visible(text).split("\n"))
+        self._console.print(Text(lines, style=style))
 
     def diff(self, text: str) -> None:
         """Show a diff: coloured on a terminal, byte for byte elsewhere, so that it can be applied."""
@@ -57,9 +60,19 @@ class Screen:
             self.stream.write(text)
             self.stream.flush()
             return
+        from rich.text import Text
+
+        terminal().clear()
         styles = {"+": "green", "-": "red", "@": "cyan", "d": "bold"}
         for line in text.removesuffix("\n").split("\n"):
-            self.line(line, styles.get(line[:1], ""))
+            self._console.print(Text(visible(line), style=styles.get(line[:1], "")))
+
+
+def _indented(line: str, width: int) -> str:
+    """The line in as many as it needs, all but the first indented further than it is."""
+    words = line.lstrip(" ")
+    before = line[: len(line) - len(words)]
+    return wrapped(words, width, before, f"{before}  ")
 
 
 class LiveView(Hooks):

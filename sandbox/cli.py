@@ -30,7 +30,7 @@ from .cli_network import (
 )  # fmt: skip
 from .cli_refusals import refuse_with_in, refuse_with_local
 from .cli_words import envelope_for_cli, hint_for_cli, message_for_cli
-from .status_line import Progress, progress, terminal
+from .status_line import Progress, progress, terminal, terminal_columns
 
 if TYPE_CHECKING:
     from .envelope import Envelope
@@ -321,12 +321,22 @@ def status_of(code: int | None, signal_name: str | None) -> int:
 
 def say_error(error: SandboxError) -> None:
     """The error and its hint on standard error."""
-    from .invisible import visible  # a message may hold what a sandbox or a log says
-
     terminal().hide()
-    sys.stderr.write(f"error: {visible(message_for_cli(error.message))} ({error.code.value})\n")
+    _say("error", f"{message_for_cli(error.message)} ({error.code.value})")
     if error.hint:
-        sys.stderr.write(f"hint: {visible(hint_for_cli(error.code.value, error.hint))}\n")
+        _say("hint", hint_for_cli(error.code.value, error.hint))
+
+
+def _say(label: str, text: str) -> None:
+    """Write one labelled sentence on standard error; on a terminal, its further lines are indented."""
+    from .invisible import visible  # it may hold what a sandbox or a log says
+
+    line = f"{label}: {visible(text)}"
+    if sys.stderr.isatty():
+        from .wrapping import wrapped
+
+        line = wrapped(line, terminal_columns(sys.stderr), rest=" " * (len(label) + 2))
+    sys.stderr.write(f"{line}\n")
 
 
 def bad_input(message: str, hint: str) -> SandboxError:
@@ -374,11 +384,11 @@ def _print(answer: Envelope[RunResult]) -> None:
     """What is to be said besides the output, on standard error."""
     for notice in answer.notices:
         if notice.code not in _SAID_OTHERWISE:
-            sys.stderr.write(f"notice: {notice.message}{' ' + notice.hint if notice.hint else ''}\n")
+            _say("notice", f"{notice.message} {notice.hint}".rstrip())
     if not answer.ok:
-        sys.stderr.write(f"error: {answer.error} ({answer.code.value})\n")
+        _say("error", f"{answer.error} ({answer.code.value})")
         if answer.hint:
-            sys.stderr.write(f"hint: {answer.hint}\n")
+            _say("hint", answer.hint)
 
 
 def _without_spill(answer: Envelope[RunResult]) -> Envelope[RunResult]:

@@ -88,7 +88,7 @@ class StatusLine:
 
     def _draw(self) -> None:
         seconds = f" · {time.monotonic() - self._since:.0f} s"
-        room = _columns(self.stream) - len(seconds) - 1
+        room = terminal_columns(self.stream) - len(seconds) - 1
         text = (self._text if len(self._text) <= room else f"{self._text[: max(room - 1, 0)]}…") + seconds
         if self._drawn == "above":
             self._write(f"\x1b7\x1b[1A\r{text}\x1b[K\x1b8")
@@ -152,7 +152,8 @@ def progress(text: str = "starting the sandbox") -> Iterator[Progress]:
         reported.done()
 
 
-def _columns(stream: TextIO) -> int:
+def terminal_columns(stream: TextIO) -> int:
+    """Return how wide the terminal behind ``stream`` is; 80 if it does not say."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):

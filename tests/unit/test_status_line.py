@@ -7,6 +7,7 @@ import pty
 import select
 import subprocess
 import sys
+import termios
 import time
 
 import pyte
@@ -36,9 +37,10 @@ time.sleep(1.2)
 """
 
 
-def screens(code: str, seconds: float) -> list[list[str]]:
+def screens(code: str, seconds: float, status: int = 0) -> list[list[str]]:
     """What a terminal of 40 columns shows, each time something is written to it."""
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (10, 40))
     process = subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env={**os.environ, "TERM": "xterm"})
     os.close(theirs)
     screen = pyte.Screen(40, 10)
@@ -52,7 +54,7 @@ def screens(code: str, seconds: float) -> list[list[str]]:
                 break
             seen.append([line.rstrip() for line in screen.display])
     os.close(ours)
-    assert process.wait(10) == 0
+    assert process.wait(10) == status
     return seen
 
 
@@ -80,3 +82,16 @@ def test_off_a_terminal_each_step_is_a_line() -> None:
         check=True,
     )
     assert done.stderr == "building an image\nstarting the sandbox\nover\n"
+
+
+def test_long_lines_of_the_live_view_are_wrapped_at_words_and_indented() -> None:
+    code = "from agent.show import Screen; Screen().line('    ' + 'word ' * 12)"
+    lines = [line for line in screens(code, 10)[-1] if line]
+    assert lines == ["    word word word word word word word", "      word word word word word"]
+
+
+def test_an_error_is_wrapped_at_words() -> None:
+    code = "import sys; from agent.cli import main; main(['run', '--memory', 'very much indeed', '--', 'true'])"
+    lines = [line for line in screens(code, 10, status=125)[-1] if line]
+    assert len(lines) > 2
+    assert all(line.startswith(("error: ", "hint: ", "       ")) for line in lines)
