@@ -13,6 +13,7 @@ from .beneath import roots_of
 from .faults import Fault
 from .proctree import descendants
 from .stalling import ports_of
+from .waiting import MOST_PROCESSES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _port_in_use(processes: Processes, command: Command, tail: bytes) -> dict[st
     with processes.spawner.acting_as_user:
         for other in tuple(processes.commands.values()):
             if other is not command and not other.tree_empty and other.runner is not None:
-                for port in ports_of(descendants(other.runner.pid)):
+                for port in ports_of(descendants(other.runner.pid)[:MOST_PROCESSES]):
                     held.setdefault(port, other)
     ports = sorted(named or held)[:MOST_PORTS]
     if not ports:

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Iterator
 
@@ -37,6 +38,7 @@ def search(call: Call) -> dict[str, Any]:
     check_texts(args)
     roots = roots_of(call.place)
     fd, is_folder = _open(roots, path)
+    deadline = time.monotonic() + SECONDS  # of all looks: the host waits for little longer
     found = Found(roots, path, is_folder, args.get("max_matches", 100), args.get("context_lines", 0))
     more: dict[str, Any] = {}
     try:
@@ -50,15 +52,15 @@ def search(call: Call) -> dict[str, Any]:
             done = _run(call, _builtin_argv(call, args, is_folder), fd, is_folder)
         result = {**found.read(done.stdout), "engine": engine}
         if engine == "ripgrep" and found.too_long is not None:
-            found.add_long_lines(_matched_parts(call, roots, args, found.too_long))
+            found.add_long_lines(_matched_parts(call, roots, args, found.too_long, deadline))
             result |= {"matches": found.matches, "files_with_matches": len(found.files)}
         result["truncated"] = result["truncated"] or done.truncated
         if engine == "ripgrep" and not done.timed_out and done.exit_code in (0, 1, 2):
             if result["truncated"]:
-                more = _total(call, args, fd, is_folder)
+                more = _total(call, args, fd, is_folder, deadline)
                 more["truncated"] = more.get("total_matches") != len(result["matches"])
             elif not result["matches"] and is_folder:
-                more = _left_out(call, roots, args, fd)
+                more = _left_out(call, roots, args, fd, deadline)
     finally:
         os.close(fd)
     result |= {**more, "unreadable": engine == "ripgrep" and done.exit_code == 2 and not done.stderr.strip()}
@@ -135,10 +137,15 @@ def _what(args: dict[str, Any], is_folder: bool) -> list[str]:
     return [*argv, "--glob=!.git", f"--regexp={args['pattern']}", "--", "./" if is_folder else "-"]
 
 
-def _left_out(call: Call, roots: Roots, args: dict[str, Any], fd: int) -> dict[str, Any]:
+def _again(deadline: float) -> float:
+    """How long a second look may take."""
+    return max(0.01, min(AGAIN_SECONDS, deadline - time.monotonic()))
+
+
+def _left_out(call: Call, roots: Roots, args: dict[str, Any], fd: int, deadline: float) -> dict[str, Any]:
     """Files that have a match and were not searched: .gitignore names them ("ignored"), or they are "binary"."""
     argv = ["rg", "--files-with-matches", "--null", "--no-config", "--no-messages", "--no-ignore", "--hidden", "--text"]
-    done = _run(call, [*argv, *_what(args, True)], fd, True, AGAIN_SECONDS, AGAIN_BYTES)
+    done = _run(call, [*argv, *_what(args, True)], fd, True, _again(deadline), AGAIN_BYTES)
     names = sorted(name for name in done.stdout.split(b"\0")[:-1] if b"\n" not in name)
     found: dict[str, list[str]] = {"ignored": [], "binary": []}
     for name in names[:LEFT_OUT_SNIFFED]:
@@ -162,18 +169,18 @@ def _is_binary(roots: Roots, path: str) -> bool:
         os.close(fd)
 
 
-def _total(call: Call, args: dict[str, Any], fd: int, is_folder: bool) -> dict[str, Any]:
+def _total(call: Call, args: dict[str, Any], fd: int, is_folder: bool, deadline: float) -> dict[str, Any]:
     """How many lines match in all, where they can be counted in time."""
     argv = ["rg", "--count", "--no-filename", "--no-config", "--no-messages", "--no-require-git", "--hidden"]
     if not is_folder:
         os.lseek(fd, 0, os.SEEK_SET)
         argv.append("--text")
-    done = _run(call, [*argv, *_what(args, is_folder)], fd, is_folder, AGAIN_SECONDS, AGAIN_BYTES)
+    done = _run(call, [*argv, *_what(args, is_folder)], fd, is_folder, _again(deadline), AGAIN_BYTES)
     counts = [int(word) for word in done.stdout.split() if word.isdigit() and len(word) < 16]
     return {} if done.timed_out or done.truncated or not counts else {"total_matches": sum(counts)}
 
 
-def _matched_parts(call: Call, roots: Roots, args: dict[str, Any], path: str) -> list[tuple[int, str]]:
+def _matched_parts(call: Call, roots: Roots, args: dict[str, Any], path: str, deadline: float) -> list[tuple[int, str]]:
     """Number and matched part of the matching lines of a file with lines that are too long to be shown whole."""
     try:
         fd, _ = roots.regular(path)
@@ -182,7 +189,7 @@ def _matched_parts(call: Call, roots: Roots, args: dict[str, Any], path: str) ->
     try:
         argv = ["rg", "--only-matching", "--line-number", "--no-filename", "--color=never", "--no-config", "--text"]
         argv.append(f"--max-count={args.get('max_matches', 100)}")
-        done = _run(call, [*argv, *_what(args, False)], fd, False, AGAIN_SECONDS, AGAIN_BYTES)
+        done = _run(call, [*argv, *_what(args, False)], fd, False, _again(deadline), AGAIN_BYTES)
     finally:
         os.close(fd)
     found: dict[int, str] = {}
