@@ -15,7 +15,7 @@ from .cli_words import AGENTS_HELP, LANGUAGE_HELP, MCP_HEADER_HELP, MCP_HELP
 
 EPILOG = """Examples:
 
-  gamebox agent "make the failing test pass" --repo ./mylib --model provider/name
+  gamebox agent "make the failing test pass" --model provider/name
 
   gamebox agent "add a --quiet option" --repo . --model provider/name --max-cost 0.50 --apply
 
@@ -33,7 +33,7 @@ CHECK_HELP = (
 )
 VERIFIER_HELP = "An agent, such as verifier, that must agree that the task is done before the run may end."
 SCHEMA_HELP = "A file with the JSON schema that the result (the arguments of finish) must fit; printed with --json."
-_REPO = typer.Option(None, help="Folder of the repository; it is copied into the sandbox.")
+_REPO = typer.Option(None, help="Folder of the repository, copied into the sandbox: that of the git work tree you are in.")
 _INPUT = typer.Option([], "--input", metavar="KEY=VALUE", help="An input of the agent besides the task.")
 _AGENTS = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP)
 _MCP = typer.Option([], "--mcp", metavar="NAME=COMMAND|ADDRESS", help=MCP_HELP)

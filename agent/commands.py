@@ -32,12 +32,15 @@ def run_agent(given: Mapping[str, Any], *, model_is_default: bool = False) -> in
     """
     beside = ("as_json", "log", "no_log", "no_agents_md")
     values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items() if n not in beside}
-    options = AgentOptions(**values, agents_md=not given["no_agents_md"])
+    named = AgentOptions(**values, agents_md=not given["no_agents_md"])
+    options = named.with_repository(Path.cwd())
     if model_is_default and options.model is not None and (options.script is not None or not options.found()[1].needs_model):
         options = replace(options, model=None)
     as_json, log = bool(given["as_json"]), given["log"]
     job = options.job()  # what is wrong with the options is said before a log is made
     screen = Screen()
+    if options.repo != named.repo:
+        screen.line(f"the repository is {options.repo}, the git work tree of this folder; --repo names another", "dim")
     if given["no_log"]:
         return show_outcome(carry_out(job, screen), screen, as_json=as_json)
     with EventLog(log) as events:

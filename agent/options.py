@@ -25,6 +25,7 @@ from .hub.finding import DEFAULT_AGENT
 from .job import Job
 from .mcp_options import Servers, servers_of, with_servers
 from .model.brain import Brain
+from .repo.git_folder import repository_around
 from .steering import Ending, check_ends, check_verifier, schema_in, with_result
 
 APPROVALS = ("never", "risky", "always")
@@ -153,6 +154,17 @@ class AgentOptions:
             ending=ending, workspace_bytes=None if self.local else workspace_bytes(self.memory),
         )  # fmt: skip
 
+    def with_repository(self, folder: Path) -> AgentOptions:
+        """The same, with the root of the git work tree around ``folder`` as the repository if the agent needs one and none is named.
+
+        Raises SandboxError as ``found`` does.
+        """
+        hub = default(self.agents)
+        name = self.agent or DEFAULT_AGENT
+        if self.repo is not None or name not in hub.names() or not hub.load(name).needs_repo:
+            return self
+        return replace(self, repo=repository_around(folder))
+
     def found(self) -> tuple[Hub, AgentSpec]:
         """All agents there are, and the one that is meant. Raises SandboxError for a name that none has, or without its needs."""
         hub = default(self.agents)
@@ -167,7 +179,8 @@ class AgentOptions:
         spec = hub.load(name)
         if spec.needs_repo and self.repo is None:
             raise bad_input(
-                f"The agent {spec.name} works on a repository, and none was named.", "Name its folder with --repo."
+                f"The agent {spec.name} works on a repository, and none was named.",
+                "Name its folder with --repo, or start in a git work tree other than your home folder.",
             )
         return hub, spec
 

@@ -50,6 +50,13 @@ def find_root(folder: Path) -> Path | None:
         here = here.parent
 
 
+def repository_around(folder: Path) -> Path | None:
+    """Return the root of the git work tree that ``folder`` is in, unless it is the user's home, a folder above that, or ``/``."""
+    root = find_root(folder)
+    home = Path(os.path.realpath(os.environ.get("HOME") or Path.home()))
+    return None if root is None or home.is_relative_to(root) else root
+
+
 def _has_git(folder: Path) -> bool:
     try:
         with Folder(folder) as held:

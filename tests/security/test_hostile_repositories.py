@@ -27,6 +27,7 @@ from .hostile_repositories import (
     deep,
     git,
     lazy_fetch,
+    plain,
     remove_levels,
     state,
 )
@@ -120,3 +121,25 @@ def test_the_trap_of_git_is_one(tmp_path: Path, home: Path) -> None:
     command = ["git", "-C", str(repo), "ls-files", "--cached", "--others", "-z"]
     subprocess.run(command, check=False, capture_output=True, timeout=60)
     assert (home / EXECUTED).exists()
+
+
+def test_the_repository_is_the_work_tree_that_one_is_in(
+    tmp_path: Path, home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """UX 5: --repo was required. The home folder and / are never taken unasked."""
+    repo = plain(tmp_path)
+    (repo / "sub/below").mkdir(parents=True)
+    (tmp_path / "script.json").write_text(json.dumps([{"tool": "finish", "args": {"summary": "done"}}]))
+    args = ["agent", "look", "--local", "--script", str(tmp_path / "script.json"), "--no-log"]
+    monkeypatch.chdir(repo / "sub/below")
+    code, words = carried_out(args, capfd)
+    assert code == 0
+    assert words.startswith(f"the repository is {repo}, the git work tree of this folder; --repo names another\n")
+    assert f"into the sandbox: 1 file of {repo}" in words
+    git(home, "init", "-q")
+    (home / "sub").mkdir()
+    for folder in (home, home / "sub", tmp_path):
+        monkeypatch.chdir(folder)
+        code, words = carried_out(args, capfd)
+        assert code == 2
+        assert "works on a repository, and none was named" in words
