@@ -44,6 +44,7 @@ _CPUS = typer.Option(sandbox_cli.DEFAULT_CPUS, help="How many processors the san
 _RECORD_CHANGES = typer.Option(
     False, "--record-changes", help="Record what each action has made of the files (gamebox runs export shows it)."
 )
+_HISTORY = typer.Option(False, "--history", help="Copy the repository's commits, too; else there is one, of the files.")
 _APPROVE = typer.Option("never", metavar="never|risky|always", help="Which actions you are asked about first.")
 
 
@@ -80,6 +81,7 @@ def agent(
     cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
     network_log: Path | None = typer.Option(None, "--network-log", metavar="FILE", help=LOG_HELP),
     record_changes: bool = _RECORD_CHANGES,
+    history: bool = _HISTORY,
     log: Path | None = typer.Option(None, metavar="FILE", help=RUNS_LOG_HELP),
     no_log: bool = typer.Option(False, "--no-log", help="Record nothing; the run cannot be resumed then."),
     no_agents_md: bool = typer.Option(False, "--no-agents-md", help="Leave out the repository's AGENTS.md and skills."),

@@ -58,6 +58,7 @@ def batch(
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
     retry: bool = typer.Option(False, "--retry", help="Do tasks again whose verifier failed."),
     redo_changed: bool = typer.Option(False, "--redo-changed", help="Do tasks again that have changed since."),
+    history: bool = typer.Option(False, "--history", help="Copy the commits of the tasks' repositories, too."),
     log: Path | None = typer.Option(None, metavar="FILE", help=LOG_HELP),
     no_log: bool = typer.Option(False, "--no-log", help="Record no events."),
     no_agents_md: bool = typer.Option(False, "--no-agents-md", help="Leave out the repositories' AGENTS.md and skills."),

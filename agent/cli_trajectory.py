@@ -77,6 +77,7 @@ def replay(
 ) -> None:
     """Carry out the decisions of a run in a fresh sandbox. Shows what is answered differently. Exit code 1: something is."""
     from .hub import default
+    from .repo.inside import make_repository
     from .scratch import scratch_folder
     from .trajectory.finding import equip_from, find
     from .trajectory.replaying import replay as again
@@ -88,6 +89,8 @@ def replay(
         sys.stderr.write(f"there is no agent {recorded.agent!r}: its actions are carried out as far as others have them\n")
     image = image or (spec.image if spec is not None else None) or DEFAULT_IMAGE
     with scratch_folder() as scratch, _sandbox(repo, scratch, image, memory, cpus, local) as environment:
+        if repo is not None and (problem := make_repository(environment)):
+            sys.stderr.write(f"{problem}\n")
         for step, difference in again(recorded, environment, equip_from(hub)):
             sys.stderr.write(
                 f"step {step.number} {step.tool or 'no action'}: {'differs' if difference else 'the same'}\n"

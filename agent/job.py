@@ -26,6 +26,7 @@ from .proof import Proof, prove
 from .recorded_changes import ChangesEnvironment
 from .repo.applying import apply
 from .repo.changes import Change, changes, diff_text
+from .repo.inside import GIT, repository_in
 from .repo.snapshot import Snapshot, take
 from .run import AgentRun
 from .scratch import scratch_folder
@@ -50,7 +51,7 @@ class Job:
     The run ends as ``finished`` only where ``ending`` holds; ``inbox`` is what the user says meanwhile; ``mcp_urls`` are addresses
     of MCP servers that the user has named.
     With ``record_changes`` a record of the run holds what each action has made of the files. ``workspace_bytes`` is the room of the
-    sandbox's workspace; a repository that takes more is refused before it is copied.
+    sandbox's workspace; a repository that takes more is refused before it is copied. With ``history`` its commits are copied, too.
     """
 
     task: str
@@ -71,6 +72,7 @@ class Job:
     mcp_urls: tuple[str, ...] = ()
     record_changes: bool = False
     workspace_bytes: int | None = None
+    history: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,11 +132,12 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
     Raises SandboxError for what is wrong before the run begins (no repository, no engine, no image).
     """
     with terminated_like_interrupted(), scratch_folder() as scratch:
-        snapshot = taken(job.repo, scratch, scratch / "before", screen, job.workspace_bytes)
+        snapshot = taken(job, scratch, scratch / "before", screen)
         environment = job.open_environment(snapshot.copy)
         try:
             with progress():
                 environment.start()
+            lay_repository(job, environment, snapshot, screen)
             run = _run(job, environment, screen)
             if run.status is RunStatus.cancelled:
                 outcome = Outcome(run=run, interrupted=True)
@@ -155,13 +158,14 @@ def tell_words(words: Words, screen: Screen) -> None:
         screen.line(f"not told: {problem}", "yellow")
 
 
-def taken(repo: Path | None, scratch: Path, before: Path, screen: Screen, most_bytes: int | None = None) -> Snapshot:
-    """Copy the files that go into the sandbox to ``before``; none without a repository. ``most_bytes`` is the sandbox's room."""
+def taken(job: Job, scratch: Path, before: Path, screen: Screen) -> Snapshot:
+    """Copy the files that go into the sandbox to ``before``; none without a repository. Raises SandboxError."""
+    repo = job.repo
     if repo is None:
         (scratch / "empty").mkdir()
         return take(scratch / "empty", before)
     terminal().show(f"reading {repo}")
-    snapshot = take(repo.absolute(), before, most_bytes)
+    snapshot = take(repo.absolute(), before, job.workspace_bytes, history=job.history)
     terminal().hide()
     left_out = [f"left out: {path} is a link that leads out of the repository, or into .git" for path in snapshot.left_out]
     problems = [*left_out, *snapshot.problems]
@@ -171,6 +175,14 @@ def taken(repo: Path | None, scratch: Path, before: Path, screen: Screen, most_b
         screen.line(f"and {len(problems) - MOST_PROBLEMS} more that were left out", "yellow")
     screen.line(f"into the sandbox: {files(snapshot.files)} of {repo}", "dim")
     return snapshot
+
+
+def lay_repository(job: Job, environment: Environment, snapshot: Snapshot, screen: Screen) -> None:
+    """Make the workspace of a new sandbox a git repository, if there are files to work on; say why where that cannot be."""
+    if job.repo is not None:
+        problem = repository_in(environment, snapshot.size_bytes, job.workspace_bytes, history=job.history)
+        if problem:
+            screen.line(problem, "yellow")
 
 
 def _run(job: Job, environment: Environment, screen: Screen) -> AgentRun:
@@ -223,7 +235,7 @@ def brought_back(job: Job, run: AgentRun, environment: Environment, snapshot: Sn
     """What came of ``run``: the diff against ``snapshot``, the proofs, and the changes written back where that was asked for."""
     if run.status is RunStatus.environment_lost:
         return Outcome(run=run)
-    answer = answered(environment.download, ".", after)
+    answer = answered(environment.download, ".", after, without=(GIT,))
     if not answer.ok:
         return Outcome(run=run, refused=_refused(answer))
     skipped = answer.result.skipped

@@ -75,6 +75,7 @@ class AgentOptions:
     result_schema: Path | None = None
     verifier: str | None = None
     record_changes: bool = False
+    history: bool = False
 
     def to_data(self) -> dict[str, Any]:
         """As JSON-ready data, for ``of_data``."""
@@ -151,11 +152,11 @@ class AgentOptions:
             open_environment=self.opener(kept, spec.image, servers), spec=spec, hub=hub, inputs=inputs,
             language=None if self.language is None else language_of(self.language, {}), apply=self.apply,
             agents_md=self.agents_md, approve=self.approve, mcp_urls=servers.urls, record_changes=self.record_changes,
-            ending=ending, workspace_bytes=None if self.local else workspace_bytes(self.memory),
+            ending=ending, history=self.history, workspace_bytes=None if self.local else workspace_bytes(self.memory),
         )  # fmt: skip
 
     def with_repository(self, folder: Path) -> AgentOptions:
-        """The same, with the root of the git work tree around ``folder`` as the repository if the agent needs one and none is named.
+        """The same, with the git work tree around ``folder`` as the repository if the agent needs one and none is named.
 
         Raises SandboxError as ``found`` does.
         """

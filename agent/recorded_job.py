@@ -17,7 +17,7 @@ from . import events as ev
 from . import lineage
 from .hub import Hub
 from .inbox import Mailbox, waiting
-from .job import Job, Outcome, agent_of, brought_back, taken, until_interrupted
+from .job import Job, Outcome, agent_of, brought_back, lay_repository, taken, until_interrupted
 from .loop import Agent
 from .options import KEEP_SECONDS, AgentOptions
 from .repo.ignoring import Rules
@@ -48,7 +48,7 @@ def carry_out_recorded(options: AgentOptions, log: EventLog, screen: Screen) -> 
         began = ev.RunBegan(task=job.task, agent=job.spec.name, options=options.to_data())
         writer.append(began)
         try:
-            snapshot = taken(options.repo, scratch, _place(log, writer, options, scratch), screen, job.workspace_bytes)
+            snapshot = taken(job, scratch, _place(log, writer, options, scratch), screen)
             return _in_sandbox(options, job, writer, screen, snapshot, scratch, None)
         except BaseException as error:
             if not _has_end(log, writer.run):
@@ -73,7 +73,7 @@ def resume_recorded(
             _refuse_second_sandbox(known, options)
             shutil.rmtree(before, ignore_errors=True)
             job = options.job(None if options.local else sandbox_name(run), replies=replies)
-            snapshot = taken(options.repo, scratch, _place(log, writer, options, scratch), screen, job.workspace_bytes)
+            snapshot = taken(job, scratch, _place(log, writer, options, scratch), screen)
         else:
             job = options.job(sandbox_name(run), attached=True, replies=replies)
             snapshot = _found_again(options.repo, before, known)
@@ -92,6 +92,8 @@ def _in_sandbox(
     try:
         with progress():
             environment.start()
+        if not attached:
+            lay_repository(job, environment, snapshot, screen)
         agent = agent_of(job, environment, screen)
         agent.hooks.append(Mailbox(mailbox_of(writer.log, writer.run), lambda told: screen.line(told, "yellow")))
         with listening(job.inbox, screen):

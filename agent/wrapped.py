@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from sandbox import results as res
@@ -56,8 +56,10 @@ class WrappedEnvironment(Environment):
     ) -> Envelope[res.UploadResult]:
         return self.inner.upload(data_or_path, path, **options)
 
-    def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
-        return self.inner.download(path, to)
+    def download(
+        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = ()
+    ) -> Envelope[res.DownloadResult]:
+        return self.inner.download(path, to, without=without)
 
     def service_logs(self, name: str, **options: Any) -> Envelope[res.LogsResult]:
         return self.inner.service_logs(name, **options)

@@ -266,9 +266,11 @@ class AsyncEnvironment:
         upload: Callable[..., Envelope[res.UploadResult]] = self.environment.upload
         return await self._call(upload, data_or_path, path, **({} if mode is None else {"mode": mode}))
 
-    async def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
+    async def download(
+        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = ()
+    ) -> Envelope[res.DownloadResult]:
         """See ``OperationMethods.download``."""
-        return await self._call(self.environment.download, path, to)
+        return await self._call(self.environment.download, path, to, **({"without": tuple(without)} if without else {}))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """The other operations (``edit``, ``logs`` ...) and ``changes``, ``checkpoint``, ``rollback`` ... as coroutines."""

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, runtime_checkable
 
@@ -215,7 +215,9 @@ class Environment(OperationMethods, StateMethods):
     def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[res.UploadResult]:
         return Failure.of(_unsupported(self, "upload"))
 
-    def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
+    def download(
+        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = ()
+    ) -> Envelope[res.DownloadResult]:
         return Failure.of(_unsupported(self, "download"))
 
     def service_logs(self, name: str, **options: Any) -> Envelope[res.LogsResult]:

@@ -8,7 +8,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict
 from functools import cached_property
@@ -281,12 +281,14 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
 
         return self.hidden.envelope(self._guarded(op.Upload, work))
 
-    def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
+    def download(
+        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = ()
+    ) -> Envelope[res.DownloadResult]:
         """See ``OperationMethods.download``."""
         check_types("download", path=(path, str), to=(to, HOST_PATH | None))
 
         def work(started: float) -> Envelope[res.DownloadResult]:
-            request = op.Download(path=path)
+            request = op.Download(path=path, without=tuple(without))
             with Incoming(to, self.limits.transfer_bytes) as incoming:
                 fields, blob = self._live().request(
                     "download", request.model_dump(), timeout_seconds=FILE_SECONDS, sink=incoming.take

@@ -64,10 +64,13 @@ class OperationMethods(ABC):
         """Copy bytes, or a file or folder of the host, to ``path`` in the sandbox. A str is a host path."""
 
     @abstractmethod
-    def download(self, path: str, to: str | os.PathLike[str] | None = None) -> Envelope[res.DownloadResult]:
+    def download(
+        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = ()
+    ) -> Envelope[res.DownloadResult]:
         """Copy a file or folder out of the sandbox, to host path ``to`` or, for a file, into ``result.content``.
 
-        ``to`` must not exist. Links, devices and names that would leave ``to`` are skipped and named in ``skipped``.
+        ``to`` must not exist. Links, devices and names that would leave ``to`` are skipped and named in
+        ``skipped``. Files and folders whose name is in ``without``, at any depth, are left out and not named.
         """
 
     def read(self, path: str, **options: Any) -> Envelope[res.ReadResult]:

@@ -30,7 +30,7 @@ def run_given(given: Mapping[str, Any]) -> int:
     limits = (given["max_iterations"], given["max_seconds"], given["max_tokens"], given["max_cost"])
     same = (
         "tasks", "model", "script", "image", "memory", "cpus", "network", "workers", "local", "retry", "redo_changed", "as_json",
-        "language", "approve",
+        "language", "approve", "history",
     )  # fmt: skip
     out: Path = given["output"]
     return run(
@@ -57,6 +57,7 @@ def run(options: Options) -> int:
             open_environment=options.open_environment, make_agent=options.make_agent, make_brain=options.make_brain,
             budget=options.budget, agent=options.agent, model=options.model or "", identities=identities, log=log,
             approve=options.approve, workspace_bytes=options.workspace_bytes,
+            history=options.history,
         )  # fmt: skip
         batch = Batch(
             tasks=tasks, out=options.out, parts=parts, workers=options.workers, retry=options.retry,

@@ -56,6 +56,7 @@ class Options:
     servers: Servers = field(default_factory=Servers)
     approve: str = "never"
     agents_md: bool = True
+    history: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     log: Path | None = None
     hub: Hub = field(default_factory=default)
@@ -121,6 +122,7 @@ class Options:
             "approve": self.approve,
             "agents_md": "yes" if self.agents_md else "no",
             "network": self.network,
+            "history": "yes" if self.history else "",
         }
         repos: dict[Path, str] = {}
         return {task.id: {**same, "image": self.image_of(task), TASK: digest_of_task(task, repos)} for task in tasks}

@@ -35,7 +35,8 @@ class BatchTask:
     """One task. ``image``, ``seconds`` (of the agent's run, at most), ``memory`` and ``cpus`` are those of the batch where they are
     None. ``folder`` is where the agent works in the sandbox, the workspace by default. ``allow`` are rules for a network that tasks
     may ask for. ``checks`` are commands that must exit with 0 once the agent has ended: in its sandbox, or, where ``fresh``, in one
-    that it never touched and that gets the files of its folder alone. ``declared`` is the
+    that it never touched and that gets the files of its folder alone. ``history`` has the commits
+    of ``repo`` copied, too. ``declared`` is the
     text of its file, which may say more of it than these fields.
     """
 
@@ -57,6 +58,7 @@ class BatchTask:
     fresh: bool = False
     verifier: Verifier | None = None
     solution: Path | None = None
+    history: bool = False
     declared: str = ""
 
 
@@ -116,7 +118,7 @@ def _of_lines(path: Path, env: Mapping[str, str] | None) -> Iterator[BatchTask]:
 _KINDS: dict[str, Any] = {
     "id": str, "task": str, "repo": str, "image": str, "profile": str, "seconds": (int, float), "script": str, "memory": str,
     "cpus": (int, float), "inputs": dict, "checks": list,
-    "fresh": bool,
+    "fresh": bool, "history": bool,
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from agent.kits import problems_in
 from agent.loop import Agent
 from agent.model.brain import Brain
 from agent.repo.changes import changes, diff_text
+from agent.repo.inside import GIT, repository_in
 from agent.repo.snapshot import Snapshot, take
 from agent.resuming import begin
 from agent.run import AgentRun
@@ -61,6 +62,7 @@ class Parts:
     log: EventLog | None = None
     approve: str = "never"
     workspace_bytes: Callable[[BatchTask], int | None] = lambda _: None
+    history: bool = False
 
 
 class Trial:
@@ -111,6 +113,7 @@ class Trial:
         with scratch_folder() as scratch:
             snapshot = self._snapshot(scratch / "before")
             with self._sandbox(snapshot, scratch, "agent") as sandbox:
+                self._lay_repository(sandbox, snapshot)
                 run = self._run(sandbox)
                 fields.update(of_run(run))
                 trajectory = recorded_of(
@@ -123,10 +126,19 @@ class Trial:
                     self._keep_diff(sandbox, snapshot, scratch / "after")
                 return verdict_of(self.task, sandbox, partial(self._sandbox, snapshot, scratch, "verifier"))
 
+    def _lay_repository(self, sandbox: Environment, snapshot: Snapshot | None) -> None:
+        if snapshot is None:
+            return
+        history, room = self.parts.history or self.task.history, self.parts.workspace_bytes(self.task)
+        problem = repository_in(sandbox, snapshot.size_bytes, room, history=history)
+        if problem:
+            self._say(problem)
+
     def _snapshot(self, copy: Path) -> Snapshot | None:
         if self.task.repo is None:
             return None
-        snapshot = take(self.task.repo.absolute(), copy, self.parts.workspace_bytes(self.task))
+        history = self.parts.history or self.task.history
+        snapshot = take(self.task.repo.absolute(), copy, self.parts.workspace_bytes(self.task), history=history)
         for problem in snapshot.problems:
             self._say(problem)
         return snapshot
@@ -196,7 +208,7 @@ class Trial:
             writer.forget()  # the run cannot be resumed: the task is done again
 
     def _keep_diff(self, sandbox: Environment, snapshot: Snapshot, after: Path) -> None:
-        answer = answered(sandbox.download, ".", after)
+        answer = answered(sandbox.download, ".", after, without=(GIT,))
         if not answer.ok:
             self._say(f"no diff: {answer.error}")
             return

@@ -91,6 +91,19 @@ def read_work_tree(root: Path) -> WorkTree:
         return WorkTree(root, problem=f"its folder of git cannot be opened: {error.strerror}")
 
 
+def folders_of_git(root: Path) -> tuple[Path, Path] | None:
+    """Return the folder of git of the work tree ``root``, and the one it shares with other worktrees, which has objects and refs.
+
+    None if its .git cannot be used. Raises OSError.
+    """
+    with Folder(root) as held:
+        found = held.status(".git")
+        if found is not None and stat.S_ISDIR(found.st_mode):
+            return root / ".git", root / ".git"
+        pointer = _pointer(held)
+    return None if pointer is None else _checked(root, pointer)
+
+
 def _index(held: Folder, path: str) -> tuple[Index, str]:
     if held.status(path) is None:  # nothing was ever added
         return Index(), ""

@@ -16,7 +16,9 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.wording import size
 
 from .beneath import Folder, leads_into_git, walk_files
+from .history import History
 from .ignoring import Found, Rules
+from .inside import GIT
 
 _CHUNK = 1 << 20
 _BLOCK = 4096
@@ -37,7 +39,7 @@ class FileState:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A copy of the files of ``repo`` at ``copy``, and their states at that moment. ``left_out`` are links that lead out, or into
-    .git; ``problems`` say what else of the repository is not in the copy.
+    .git; ``problems`` say what else of the repository is not in the copy. ``size_bytes`` is what the copy takes.
     """
 
     repo: Path
@@ -46,11 +48,13 @@ class Snapshot:
     files: Mapping[str, FileState]
     left_out: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    size_bytes: int = 0
 
 
-def take(repo: Path, copy: Path, most_bytes: int | None = None) -> Snapshot:
+def take(repo: Path, copy: Path, most_bytes: int | None = None, *, history: bool = False) -> Snapshot:
     """Copy what counts of ``repo`` to ``copy``, which must not exist. Nothing outside of ``repo`` is read, and nothing is run.
 
+    With ``history`` the copy has a .git with the objects and refs of the repository, which only the git in a sandbox may read.
     Raises SandboxError: ``workspace_invalid`` if ``repo`` is not a folder or cannot be read; ``no_space`` before anything is copied
     if it takes more than ``most_bytes``, the room of the sandbox's workspace; ``host_disk_full`` likewise for the disk of ``copy``.
     """
@@ -61,7 +65,9 @@ def take(repo: Path, copy: Path, most_bytes: int | None = None) -> Snapshot:
         )
     try:
         rules = Rules(repo)
-        check_room(repo, rules.found(), copy.parent, most_bytes)
+        past = History(repo) if history else None
+        found = rules.found() if past is None else [*rules.found(), Found(GIT, past.size_bytes, False)]
+        needed = check_room(repo, found, copy.parent, most_bytes)
         copy.mkdir()
         files, left_out = {}, []
         with Folder(repo) as source, Folder(copy) as target:
@@ -70,9 +76,11 @@ def take(repo: Path, copy: Path, most_bytes: int | None = None) -> Snapshot:
                     left_out.append(each.path)
                     continue
                 files[each.path] = _copy(source, target, each)
+            if past is not None:
+                past.copy(target)
     except OSError as error:
         raise _unreadable(repo, error) from error
-    return Snapshot(repo, copy, rules, files, tuple(left_out), tuple(rules.problems))
+    return Snapshot(repo, copy, rules, files, tuple(left_out), tuple(rules.problems), needed)
 
 
 def _unreadable(repo: Path, error: OSError) -> SandboxError:
@@ -89,8 +97,8 @@ def _unreadable(repo: Path, error: OSError) -> SandboxError:
     )
 
 
-def check_room(repo: Path, found: Iterable[Found], place: Path, most_bytes: int | None = None) -> None:
-    """Raise SandboxError, as ``take`` does, if the files ``found`` do not fit into ``most_bytes`` or on the disk of ``place``."""
+def check_room(repo: Path, found: Iterable[Found], place: Path, most_bytes: int | None = None) -> int:
+    """Return what the files ``found`` take in bytes. Raises SandboxError, as ``take`` does, if they do not fit."""
     folders: Counter[str] = Counter()
     for each in found:
         folders[each.path.partition("/")[0]] += -(-each.size // _BLOCK) * _BLOCK
@@ -103,7 +111,7 @@ def check_room(repo: Path, found: Iterable[Found], place: Path, most_bytes: int 
         code, where = ErrorCode.host_disk_full, f"the disk of {place} has {size(free)} for it"
         more = ", or name a folder on a larger disk with TMPDIR"
     else:
-        return
+        return needed
     largest = ", ".join(f"{name} ({size(count)})" for name, count in folders.most_common(_SHOWN_FOLDERS))
     raise SandboxError(
         code,

@@ -32,6 +32,8 @@ NAMES, NAME_CHARS = 10, 100
 LAST = 500
 _TYPE = 0o170000
 _SKIPPED = frozenset(name.encode() for name in LEFTOVERS)
+# git writes it for every question it is asked: it is not told at all.
+_UNTOLD = b".git"
 
 
 class TooMuchError(Exception):
@@ -157,7 +159,8 @@ class Tracker:
         states.pop(path, None)
         above = path
         while above:
-            if any(part in _SKIPPED for part in above.split(b"/")[:-1]):
+            parts = above.split(b"/")
+            if any(part in _SKIPPED for part in parts[:-1]) or parts[-1] == _UNTOLD:
                 above = os.path.dirname(above)
                 continue
             try:
@@ -216,6 +219,8 @@ def _entered(name: bytes, above: int | None, prefix: bytes, states: States) -> t
         with os.scandir(fd) as entries:
             for entry in entries:
                 own = os.fsencode(entry.name)
+                if own == _UNTOLD:
+                    continue
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except OSError:  # gone meanwhile

@@ -53,7 +53,8 @@ def download(call: Call) -> dict[str, Any]:
     except Fault as fault:
         if fault.code != "is_a_directory":
             raise
-        return _Tree(call, roots, path, limit).send()
+        without = frozenset(name.encode("utf-8", "surrogateescape") for name in call.args.get("without") or ())
+        return _Tree(call, roots, path, limit, without).send()
     try:
         if status.st_size > limit:
             raise Fault("file_too_large", path=roots.display(path), size_bytes=status.st_size, limit=limit)
@@ -76,9 +77,12 @@ def chunks_of(fd: int, size: int) -> Iterator[bytes]:
 
 
 class _Tree:
-    """A folder on its way out: at most ``limit`` bytes, and a whole archive whatever happens to the files meanwhile."""
+    """A folder on its way out: at most ``limit`` bytes, and a whole archive whatever happens to the files meanwhile. Names in
+    ``without`` are left out.
+    """
 
-    def __init__(self, call: Call, roots: Roots, path: str, limit: int) -> None:
+    def __init__(self, call: Call, roots: Roots, path: str, limit: int, without: frozenset[bytes]) -> None:
+        self._without = without
         self._call, self._roots, self._path, self._limit = call, roots, path, limit
         self._top = roots.open(path, DIRECTORY & ~os.O_NOFOLLOW)
         self._streamed = 0
@@ -95,7 +99,7 @@ class _Tree:
 
     def send(self) -> dict[str, Any]:
         """Stream the archive; the result of the operation."""
-        items = walk(self._top, passed_over=self._skip)
+        items = walk(self._top, passed_over=self._skip, wanted=lambda name: name not in self._without)
         try:
             with tarfile.open(
                 fileobj=self, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8", errors="surrogateescape"

@@ -130,3 +130,4 @@ class Download(Request):
     operation: ClassVar[str] = "download"
     result: ClassVar[type[results.Result]] = results.DownloadResult
     path: Path
+    without: tuple[str, ...] = Field((), max_length=20, description="Names that are left out, at any depth.")

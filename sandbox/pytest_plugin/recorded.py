@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -145,9 +145,9 @@ class Recorded(GuestEnvironment):
         """See ``OperationMethods.upload``."""
         return self._remember("upload", {"path": path}, super().upload(data_or_path, path, **options))
 
-    def download(self, path: str, to: Any = None) -> Envelope[res.DownloadResult]:
+    def download(self, path: str, to: Any = None, *, without: Sequence[str] = ()) -> Envelope[res.DownloadResult]:
         """See ``OperationMethods.download``."""
-        return self._remember("download", {"path": path}, super().download(path, to))
+        return self._remember("download", {"path": path}, super().download(path, to, without=without))
 
     def _remember(self, operation: str, args: Mapping[str, Any], envelope: Envelope[Any]) -> Envelope[Any]:
         if not getattr(self._quiet, "on", False):

@@ -103,6 +103,8 @@ def _belongs(difference: Difference, made: Made, leftovers: bool, parents: set[b
     if difference.kind == "created" and not leftovers and is_leftover(path):
         made.leave_out(_top_leftover(path), "left behind by tools")
         return False
+    if not leftovers and ".git" in path.split("/"):  # git writes there at every question, and takes no patch of it
+        return False
     kinds = {e.kind for e in (difference.before, difference.after) if e is not None}
     if kinds <= {FOLDER}:
         if difference.kind == "created" and entry.path not in parents:

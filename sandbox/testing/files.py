@@ -198,9 +198,11 @@ class FileOperations:
             sink(node.data)
             return {"path": shown, "kind": "file", "files": 1, "size_bytes": len(node.data), "skipped": []}
         packed = io.BytesIO()
-        kept = [n for _, n in self._tree.below(absolute) if isinstance(n, File)]
+        without = set(args.get("without") or ())
+        below = [(name, each) for name, each in self._tree.below(absolute) if without.isdisjoint(name.split("/"))]
+        kept = [each for _, each in below if isinstance(each, File)]
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, errors="surrogateescape") as archive:
-            for name, each in self._tree.below(absolute):
+            for name, each in below:
                 member, data = tarfile.TarInfo(name), b""
                 if isinstance(each, File):
                     data, member.size, member.mode = each.data, len(each.data), each.mode

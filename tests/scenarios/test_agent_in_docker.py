@@ -163,3 +163,25 @@ def test_an_interrupted_agent_without_a_log_leaves_no_container(repo: Path, tmp_
     while containers_with(mark) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert containers_with(mark) == []
+
+
+def test_the_workspace_is_a_git_repository_with_and_without_its_history(repo: Path, tmp_path: Path) -> None:
+    """``git status``, ``git diff`` and builds that ask git for a version failed in the sandbox."""
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-C", str(repo)]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"], ["tag", "v1"]):
+        subprocess.run([*git, *command], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+    asked = run("git status --short; git log --format=%s; git describe --tags --always; git rev-parse HEAD")
+    commit = run("echo '# more' >> calc.py && git commit -qam second && git log --oneline | wc -l")
+    steps = scripted(tmp_path, asked, commit, FINISH)
+    command = [*GAMEBOX, "agent", "look", "--repo", str(repo), "--script", steps, "--apply", "--json", "--no-log"]
+    for options, first in (([], "The files that were copied into the sandbox"), (["--history"], "first\nv1\n" + head)):
+        subprocess.run([*git, "checkout", "-q", "calc.py"], check=True)
+        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert told["steps"][0]["envelope"]["result"]["output"].startswith(first)
+        assert not [n for n in told["steps"][0]["envelope"]["notices"] if n["code"] == "files_changed"]
+        assert told["steps"][1]["envelope"]["result"]["output"] == "2\n"
+        assert [change["path"] for change in told["changes"]] == ["calc.py"]
+        assert subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout == head

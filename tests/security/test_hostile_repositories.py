@@ -25,6 +25,7 @@ from .hostile_repositories import (
     Builder,
     canary,
     deep,
+    folder_links,
     git,
     lazy_fetch,
     plain,
@@ -48,14 +49,11 @@ def batch_command(repo: Path, work: Path, script: str) -> list[str]:
     return ["batch", str(work / "tasks.jsonl"), "--local", "--script", script, "-o", str(work / "results")]
 
 
-def replay_command(repo: Path, work: Path, script: str) -> list[str]:
-    steps = json.loads(Path(script).read_text())
-    run = {"agent": "coding", "task": "look", "steps": steps}
-    (work / "run.json").write_text(json.dumps(run))
-    return ["runs", "replay", str(work / "run.json"), "--repo", str(repo), "--local"]
+def with_history(repo: Path, work: Path, script: str) -> list[str]:
+    return [*agent_without_log(repo, work, script), "--history"]
 
 
-COMMANDS: tuple[Command, ...] = (agent_command, agent_without_log, batch_command)
+COMMANDS: tuple[Command, ...] = (agent_command, agent_without_log, batch_command, with_history)
 
 
 @pytest.fixture
@@ -98,6 +96,9 @@ def test_nothing_of_the_host_is_read_written_or_run(
     assert state(home, without=[".local"]) == before
     if builder is deep:
         remove_levels(repo)
+    if "--history" in args and "not the root of a git work tree" in words:
+        assert builder.__name__ in ("embedded_bare", "linked_git_folder", "foreign_pointer")
+        return
     if builder.__name__ in REFUSED:
         assert REFUSED[builder.__name__] in words
         assert not seen.exists()
@@ -143,3 +144,24 @@ def test_the_repository_is_the_work_tree_that_one_is_in(
         code, words = carried_out(args, capfd)
         assert code == 2
         assert "works on a repository, and none was named" in words
+
+
+def test_a_replay_reads_a_repository_like_the_others(
+    tmp_path: Path, home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``gamebox runs replay --repo``, on the worst of them."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "good").mkdir()
+    seen = tmp_path / "seen"
+    command = f"rm -rf {seen}; mkdir {seen}; cp -a . {seen}"
+    script = [{"tool": "run", "args": {"command": command}}, {"tool": "finish", "args": {"summary": "done"}}]
+    (tmp_path / "script.json").write_text(json.dumps(script))
+    carried_out(agent_command(plain(tmp_path / "good"), tmp_path, str(tmp_path / "script.json")), capfd)
+    repo = folder_links(tmp_path / "theirs", home)
+    before = state(home, without=[".local"])
+    code, words = carried_out(["runs", "replay", "last", "--repo", str(repo), "--local"], capfd)
+    assert code in (0, 1), words
+    assert state(home, without=[".local"]) == before
+    assert (seen / "a.txt").exists()
+    files = [path for path in seen.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]

@@ -1,0 +1,65 @@
+"""The repository that the workspace of a sandbox is: made inside, by the git of its image, from the files that were copied."""
+
+from __future__ import annotations
+
+from sandbox.call_errors import answered
+from sandbox.environment import Environment
+
+GIT = ".git"
+SECONDS = 300.0
+_NO_GIT = 97
+# Neither the configuration of a user nor templates count, and the commit is the same each time, so that replays agree.
+_ENVIRONMENT = {
+    "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C",
+    "GIT_AUTHOR_NAME": "Gamebox", "GIT_AUTHOR_EMAIL": "gamebox@example.com", "GIT_AUTHOR_DATE": "2000-01-01T00:00:00+0000",
+    "GIT_COMMITTER_NAME": "Gamebox", "GIT_COMMITTER_EMAIL": "gamebox@example.com",
+    "GIT_COMMITTER_DATE": "2000-01-01T00:00:00+0000",
+}  # fmt: skip
+_INIT = (
+    "git -c init.defaultBranch=main init -q --template= {options} . && "
+    "git config user.name Gamebox && git config user.email gamebox@example.com && git config gc.auto 0"
+)
+_COMMIT = (
+    "git -c core.compression=1 -c core.safecrlf=false add -Af . && "
+    "git commit -q --no-verify --allow-empty -m 'The files that were copied into the sandbox'"
+)
+# The objects are a stranger's: without those of HEAD there is no history to work with.
+_HISTORY = "git rev-parse -q --verify 'HEAD^{commit}' >/dev/null && git reset -q && git status >/dev/null"
+
+
+def repository_in(environment: Environment, size_bytes: int, most_bytes: int | None, *, history: bool = False) -> str:
+    """As ``make_repository``, unless files of ``size_bytes`` leave too little of the workspace's ``most_bytes`` for objects."""
+    if most_bytes is not None and not history and size_bytes * 3 > most_bytes:
+        return "the workspace is not a git repository: its files take more than a third of the room"
+    return make_repository(environment, history=history)
+
+
+def make_repository(environment: Environment, *, history: bool = False) -> str:
+    """Make the workspace a git repository with one commit of its files; with ``history``, of the objects and refs in its .git.
+
+    Returns what has to be said about it: why there is none, and the workspace is as it was; or that the history is of no use. "" if
+    all is well. Raises nothing.
+    """
+    if history:
+        wide = "$(grep -rqE '^[0-9a-f]{64}( |$)' .git/HEAD .git/refs .git/packed-refs 2>/dev/null && echo --object-format=sha256)"
+        failed = _tried(environment, f"{_INIT.format(options=wide)} && {_HISTORY}")
+        if not failed:
+            return ""
+        again = make_repository(environment)
+        return f"the history cannot be used in the sandbox: {failed}" + (f"; {again}" if again else "")
+    failed = _tried(environment, f"{_INIT.format(options='')} && {_COMMIT}")
+    return f"the workspace is not a git repository: {failed}" if failed else ""
+
+
+def _tried(environment: Environment, script: str) -> str:
+    """Why the script failed, after what it made was removed; "" if it did not."""
+    guarded = f"command -v git >/dev/null || exit {_NO_GIT}; ({script}) 2>&1"
+    answer = answered(environment.run, guarded, session=None, env=_ENVIRONMENT, timeout_seconds=SECONDS)
+    if answer.ok and answer.result.exit_code == 0:
+        return ""
+    answered(environment.run, "rm -rf .git", session=None)
+    if not answer.ok:
+        return answer.error
+    if answer.result.exit_code == _NO_GIT:
+        return "the image has no git"
+    return answer.result.output.strip()[-300:] or f"git ended with {answer.result.exit_code}"
