@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +104,8 @@ def cache_in(folder: Path | None, network: str = "none") -> PackageCache | None:
 
     if folder is not None and network == "bridge":
         raise bad_input(f"--cache {folder} means nothing with --network bridge.", "Leave one of them out.")
-    return None if folder is None else PackageCache(folder)
+    hosts = tuple(os.environ.get("GAMEBOX_PACKAGE_HOSTS", "").split())
+    return None if folder is None else PackageCache(folder, private_hosts=hosts)
 
 
 def kept_one(

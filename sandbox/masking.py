@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import html
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,8 @@ _BASE64_LINES = (76, 64)
 
 
 def forms_of(value: str) -> frozenset[bytes]:
-    """The bytes by which ``value`` may be printed: as it is, in base64, hexadecimal, URLs and JSON, on a terminal, line by line.
+    """The bytes by which ``value`` may be printed: as it is, in UTF-16, base64 and hexadecimal, with the escapes of URLs, JSON and
+    HTML, where they are needed or for every character, on a terminal, line by line.
 
     Base64 is found at any place of a longer text, with the letters of URLs too, and in lines of 76 or 64. Only forms of
     at least 8 bytes are among them.
@@ -34,11 +36,28 @@ def forms_of(value: str) -> frozenset[bytes]:
     found |= {form.encode() for form in (percent, quote(plain), quote_plus(plain), _lower_percent(percent))}
     for ascii_only in (True, False):
         found.add(json.dumps(value, ensure_ascii=ascii_only)[1:-1].encode("utf-8", "surrogateescape"))
-    found |= _in_base64(plain)
+    found |= _in_base64(plain) | _escaped_throughout(value, plain) | _in_html(value)
+    found |= {value.encode(code, "surrogatepass") for code in ("utf-16-le", "utf-16-be")}
     lines = [line.strip() for line in plain.splitlines()]
     if len(lines) > 1:  # of a key in lines, each is worth hiding, but for those that frame every key
         found |= {line for line in lines if not line.startswith(b"-----")}
     return inner | {form for form in found if len(form) >= LEAST_CHARS}
+
+
+def _escaped_throughout(value: str, plain: bytes) -> set[bytes]:
+    """Every character by its number, though most need no escape."""
+    wide = value.encode("utf-16-be", "surrogatepass")
+    units = [int.from_bytes(wide[at : at + 2], "big") for at in range(0, len(wide), 2)]
+    forms = ["".join(f"%{byte:02X}" for byte in plain), "".join(f"%{byte:02x}" for byte in plain)]
+    forms += ["".join(f"\\u{unit:04X}" for unit in units), "".join(f"\\u{unit:04x}" for unit in units)]
+    forms += ["".join(form.format(ord(char)) for char in value) for form in ("&#{};", "&#x{:x};", "&#x{:X};")]
+    return {form.encode() for form in forms}
+
+
+def _in_html(value: str) -> set[bytes]:
+    escaped = html.escape(value)
+    forms = (escaped, html.escape(value, quote=False), escaped.replace("&#x27;", "&#39;"), escaped.replace("&#x27;", "&apos;"))
+    return {form.encode("utf-8", "surrogateescape") for form in forms}
 
 
 def _lower_percent(text: str) -> str:
@@ -73,8 +92,9 @@ class Mask:
 
     @classmethod
     def of_stars(cls, values: Iterable[str]) -> Mask:
-        """One that hides every form of these values and leaves every length as it is."""
-        return cls({form: None for value in values for form in (*forms_of(value), value.encode("utf-8", "replace"))})
+        """One that hides every form of these values, also all in capital or in small letters, and leaves every length as it is."""
+        cases = {case for value in values for case in (value, value.upper(), value.lower())}
+        return cls({form: None for case in cases for form in (*forms_of(case), case.encode("utf-8", "replace"))})
 
     def __bool__(self) -> bool:
         return bool(self._shown)
@@ -120,6 +140,24 @@ class Mask:
             broken = "\n?".join(map(re.escape, form.replace("\n", "")))
             text = re.sub(broken, lambda match, shown=shown: shown + "\n" * match[0].count("\n"), text)  # type: ignore[misc]
         return text
+
+    def holds(self, data: bytes) -> bool:
+        """Whether there is a secret in ``data``."""
+        return any(form in data for form in self._shown)
+
+    @property
+    def longest(self) -> int:
+        """How many bytes the longest form has."""
+        return max(map(len, self._shown), default=0)
+
+    def without_end(self, data: bytes) -> bytes:
+        """``data``, the first bytes of an answer, with stars for 8 or more last bytes of a secret that it begins with."""
+        first = data[:LEAST_CHARS]
+        for form in self._shown if len(first) == LEAST_CHARS else ():
+            at = form.find(first, 1)
+            if at > 0 and data.startswith(form[at:]):
+                return STAR * (len(form) - at) + data[len(form) - at :]
+        return data
 
     def begun(self, data: bytes) -> int:
         """How many of the last bytes of ``data`` may be the beginning of a secret."""

@@ -10,13 +10,14 @@ import asyncio
 import logging
 import socket
 import ssl
+import zlib
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sandbox.masking import Mask, MaskedStream
+from sandbox.masking import LEAST_CHARS, STAR, Mask, MaskedStream
 
 from .relay import Relay
 from .services import PORT, Problem, Service
@@ -55,6 +56,10 @@ _NOT_PASSED_BACK = {
 }  # fmt: skip
 
 
+# What answers may be compressed by, under its usual name.
+_PACKINGS = {"identity": "identity", "": "identity", "gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate"}
+GZIP = b"\x1f\x8b\x08"
+
 # What a header echoes, these tell at level DEBUG.
 _TELLING = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy")
 
@@ -71,6 +76,41 @@ def _tell(relay: Relay | None, code: str, what: str, problem: Problem, kind: str
 
 class _SandboxGoneError(ConnectionError):
     """The sandbox ended its connection within a request."""
+
+
+class _UnsearchableError(ConnectionError):
+    """An answer cannot be passed on: it holds a secret, or may, where that cannot be masked."""
+
+
+class _Inside:
+    """Looks for secrets within gzip data that no header names as such, as in a file that is downloaded."""
+
+    def __init__(self, mask: Mask) -> None:
+        self._mask = mask
+        self._open: zlib._Decompress | None = None
+        self._first, self._tail = True, b""
+
+    async def holds_secret(self, piece: bytes) -> bool:
+        """Whether there is one in the next piece of the answer."""
+        if self._first and piece:
+            self._first = False
+            self._open = zlib.decompressobj(wbits=31) if piece.startswith(GZIP) else None
+        return self._open is not None and await asyncio.to_thread(self._search, piece)
+
+    def _search(self, data: bytes) -> bool:
+        while data and self._open is not None:
+            try:
+                plain = self._open.decompress(data, READ_BYTES * 16)
+            except zlib.error:
+                self._open = None
+                return False
+            if self._mask.holds(self._tail + plain):
+                return True
+            self._tail = (self._tail + plain)[-self._mask.longest :]
+            data = self._open.unconsumed_tail or self._open.unused_data
+            if self._open.eof:
+                self._open = zlib.decompressobj(wbits=31) if data.startswith(GZIP) else None
+        return False
 
 
 class ServiceEnd:
@@ -292,20 +332,32 @@ class ServiceEnd:
         import h11
 
         # Compressed all the same: only the plain text can be searched, and its length is another one.
-        packed = answer.headers.get("content-encoding", "identity").lower() != "identity"
+        named = answer.headers.get("content-encoding", "").lower().replace(" ", "")
+        packing = [_PACKINGS.get(name, name) for name in named.split(",")]
+        unknown = next((name for name in packing if name not in _PACKINGS.values()), None)
+        if unknown is not None:
+            raise _UnsearchableError(f"the answer is compressed as {unknown[:40]!r}, in which no secret could be found")
+        answer.headers["content-encoding"] = ", ".join(packing)
+        packed = any(name != "identity" for name in packing)
         left_out = _NOT_PASSED_BACK | ({b"content-length"} if packed else set())
         headers = [(n, self._shown(n.lower(), v)) for n, v in answer.headers.raw if n.lower() not in left_out]
+        inside = _Inside(self._mask)
         reason = self._mask.whole(answer.reason_phrase.encode("ascii", "replace"))
         head = h11.Response(status_code=answer.status_code, headers=headers, reason=reason)
         writer.write(connection.send(head) or b"")
         masked = MaskedStream(self._mask)
+        first = True
         async for piece in answer.aiter_bytes() if packed else answer.aiter_raw():
-            shown = masked.feed(piece)
+            if await inside.holds_secret(piece):
+                raise _UnsearchableError("a secret is in the answer, in compressed data")
+            shown = masked.feed(self._mask.without_end(piece) if first else piece)
+            first = first and not piece
             if shown:
                 writer.write(connection.send(h11.Data(data=shown)) or b"")
             await writer.drain()
         rest = masked.finish()
         if rest:
+            rest = STAR * len(rest) if len(rest) >= LEAST_CHARS else rest  # the answer was cut within a secret
             writer.write(connection.send(h11.Data(data=rest)) or b"")
         writer.write(connection.send(h11.EndOfMessage()) or b"")
         await writer.drain()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -91,7 +92,10 @@ class Service:
 
     def problem(self, method: str, target: str) -> Problem | None:
         """Why a request is not allowed; None where it is. ``target`` is path and query as the sandbox sent them."""
-        path = unquote(target.partition("?")[0])
+        try:
+            path = unquote(target.partition("?")[0], errors="strict")
+        except UnicodeDecodeError:  # overlong forms of "." and "/" among them, which some servers read
+            return Problem(f"{target!r} has escapes that are not UTF-8")
         if not target.startswith("/") or "#" in target or not _is_plain(path):
             return Problem(f"{target!r} is no plain path")
         if method.upper() in ("TRACE", "CONNECT"):
@@ -135,7 +139,12 @@ def _check_narrowed(methods: object, paths: object) -> None:
 
 
 def _is_plain(path: str) -> bool:
-    """Whether every server reads the same path in it: no dot segments (";" hides them from some), no "//", no backslash."""
+    """Whether every server reads the same path in it: no dot segments (";" hides them from some), no "//", no backslash, and no
+    other characters that a server may take for these (``．``, ``／``).
+    """
+    normal = unicodedata.normalize("NFKC", path)
+    if normal != path:
+        return normal.count("/") == path.count("/") and _is_plain(normal)
     segments = [segment.partition(";")[0] for segment in path.split("/")]
     return (
         "//" not in path

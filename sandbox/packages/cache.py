@@ -33,7 +33,9 @@ class PackageCache:
     ``pypi`` and ``npm`` are the URLs to ask (user name and password in them stay on the host); None: as pip and npm on this host
     are configured, "": none. ``max_bytes`` bounds the directory: what was not used for longest goes first. ``fresh_seconds`` is
     how long a page of an index is not asked for again. ``ca_bundle`` is a file of certificates (PEM) to trust beside those of this
-    host. Raises SandboxError ``invalid_configuration``.
+    host. Pages of an index may lead to any public host, to the index's own host and port, and to ``private_hosts``
+    ("files.example.com" or "files.example.com:8443"), which may lie at private, loopback or link-local addresses.
+    Raises SandboxError ``invalid_configuration``.
     """
 
     directory: str | os.PathLike[str]
@@ -42,11 +44,18 @@ class PackageCache:
     max_bytes: int = 10 * GIB
     fresh_seconds: float = 600.0
     ca_bundle: str | os.PathLike[str] | None = None
+    private_hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, url in (("pypi", self.pypi), ("npm", self.npm)):
             if url:
                 _check(name, url)
+        hosts: object = self.private_hosts  # a text would be taken for its letters
+        if not isinstance(hosts, tuple | list) or not all(isinstance(host, str) and host for host in hosts):
+            raise _refused(
+                f"private_hosts={self.private_hosts!r:.200} is not a tuple of hosts.",
+                'Give them as in private_hosts=("files.example.com",).',
+            )
         if self.max_bytes < 1:
             raise _refused(f"max_bytes of the package cache is {self.max_bytes}.", "Give the bytes it may take.")
         if not self.fresh_seconds >= 0:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ipaddress
 import logging
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -12,6 +14,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote, urlsplit, urlunsplit
+
+from sandbox.network.addresses import Address, closed_kind, is_own, literal
 
 from .cache import PackageCache
 from .links import WEAK, Link
@@ -47,6 +51,7 @@ class Fetcher:
     def __init__(self, cache: PackageCache, store: Store, bases: tuple[str, ...]) -> None:
         self._cache = cache
         self._store = store
+        self._open = {_origin(base)[1:] for base in bases}
         self._credentials = {_origin(base): user for base in bases if (user := _user_of(base)) is not None}
         self._room = asyncio.Semaphore(MOST_REQUESTS)
         self._client: httpx.AsyncClient | None = None
@@ -174,6 +179,7 @@ class Fetcher:
                 timeout=timeout,
                 follow_redirects=True,
                 max_redirects=MOST_REDIRECTS,
+                event_hooks={"request": [self._refuse_closed]},
             )
         user = self._credentials.get(_origin(url))
         auth = httpx.BasicAuth(*user) if user is not None else None
@@ -192,6 +198,35 @@ class Fetcher:
             ) from error
         except OSError as error:  # of the directory
             raise UpstreamError(507, f"the package cache cannot write: {error.strerror or error}") from error
+
+
+    async def _refuse_closed(self, request: httpx.Request) -> None:
+        """Refuse to ask a host at an address that is not public, redirects included, unless the cache's owner named the host: a
+        page of an index may name any. Raises UpstreamError.
+        """
+        _, host, port = _origin(str(request.url))
+        if (host, port) in self._open or {host, f"{host}:{port}"} & set(self._cache.private_hosts):
+            return
+        kinds = [closed_kind(each) or ("an address of this host" if is_own(each) else None) for each in await _addresses(host)]
+        kind = next((kind for kind in kinds if kind is not None), None)
+        if kind is not None:
+            log.warning("the package cache did not ask %s: it is %s, and its owner has not named it", host, kind)
+            raise UpstreamError(
+                403,
+                f"the index leads to {host}, which is {kind}: the user can allow that with PackageCache(private_hosts=({host!r},))",
+            )
+
+
+async def _addresses(host: str) -> list[Address]:
+    """The addresses of a host; none for a name that is not found, which a proxy of this host may know."""
+    spelled = literal(host)
+    if spelled is not None:
+        return [spelled]
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return [ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found]
 
 
 def _page(body: bytes, answer: httpx.Response) -> Page:

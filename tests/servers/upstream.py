@@ -16,6 +16,7 @@ class Upstream:
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
         self.files = dict(files or {})
         self.types: dict[str, str] = {}
+        self.redirects: dict[str, str] = {}
         # Paths as they were asked, those answered with 304, and the headers of each request.
         self.asked: list[str] = []
         self.unchanged: list[str] = []
@@ -70,6 +71,13 @@ class _Handler(BaseHTTPRequestHandler):
         upstream.asked.append(self.path)
         upstream.headers.append(dict(self.headers))
         time.sleep(upstream.delay_seconds)
+        if self.path in upstream.redirects:
+            self.close_connection = True
+            self.send_response(302)
+            self.send_header("Location", upstream.redirects[self.path])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         content = upstream.files.get(self.path)
         etag = f'"{hashlib.sha256(content or b"").hexdigest()[:16]}"'
         self.close_connection = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import urllib.parse
 from typing import Any
@@ -41,6 +42,8 @@ def mask(*values: str) -> Mask:
         urllib.parse.quote(VALUE, safe=""), urllib.parse.quote_plus(VALUE), VALUE.encode().hex(), VALUE.encode().hex().upper(),
         base64.b64encode(VALUE.encode()).decode(), base64.urlsafe_b64encode(VALUE.encode()).decode(),
         base64.b64encode(f"{VALUE}\n".encode()).decode(),
+        "".join(f"%{byte:02x}" for byte in VALUE.encode()), "".join(f"\\u{ord(char):04X}" for char in VALUE),
+        "".join(f"&#{ord(char)};" for char in VALUE), "".join(f"&#x{ord(char):x};" for char in VALUE), html.escape(VALUE),
     ],
 )  # fmt: skip
 def test_every_form_is_masked_whole(shown: str) -> None:

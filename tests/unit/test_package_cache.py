@@ -372,7 +372,7 @@ def test_credentials_go_to_their_own_host_only(upstream: Upstream, tmp_path: Pat
     with Upstream({f"/f/{NAME}": WHEEL}) as files:
         upstream.files["/simple/small/"] = f'<a href="{files.url}/f/{NAME}#sha256={SHA256}">{NAME}</a>'.encode()
         with_user = upstream.url.replace("http://", "http://me:s3cr3t@")
-        cache = PackageCache(tmp_path / "cache", f"{with_user}/simple", "")
+        cache = PackageCache(tmp_path / "cache", f"{with_user}/simple", "", private_hosts=(files.url.removeprefix("http://"),))
         answers = get(cache, "/pypi/simple/small/", FILE, "/pypi/simple/none/")
         assert files.asked == [f"/f/{NAME}"]
         assert "Authorization" not in files.headers[0]
@@ -432,3 +432,50 @@ def test_a_directory_that_others_write_to_is_refused(tmp_path: Path) -> None:
 def test_no_index_at_all_is_told(tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match="No package index"):
         PackageCache(tmp_path, "", "").upstreams()
+
+
+# --- where an index may lead: B14 ------------------------------------------------------------------
+@pytest.fixture
+def elsewhere() -> Iterator[Upstream]:
+    """A server on loopback that is not the index, and has what nobody may read."""
+    with Upstream() as made:
+        made.files = {f"/{NAME}": WHEEL, "/secret": b"of the host"}
+        yield made
+
+
+def leading_to(upstream: Upstream, url: str) -> None:
+    upstream.files["/simple/small/"] = f'<a href="{url}#sha256={SHA256}">{NAME}</a>'.encode()
+
+
+def test_b14_a_page_cannot_lead_to_addresses_of_the_host(upstream: Upstream, elsewhere: Upstream, tmp_path: Path) -> None:
+    port = elsewhere.url.rpartition(":")[2]
+    hosts = [f"{host}:{port}" for host in ("127.0.0.1", "localhost", "2130706433", "[::1]", "[::ffff:127.0.0.1]")]
+    hosts += ["169.254.169.254", "10.0.0.1", "192.168.0.1", "0.0.0.0", "[fe80::1]"]
+    cache = cache_of(tmp_path, upstream, fresh_seconds=0)
+    for host in hosts:
+        leading_to(upstream, f"http://{host}/{NAME}")
+        page, file = get(cache, "/pypi/simple/small/", FILE)
+        assert page.status_code == 200
+        assert file.status_code == 403, host
+        assert "private_hosts=" in file.text
+    assert elsewhere.asked == []
+
+
+def test_b14_a_redirect_cannot_lead_there_either(upstream: Upstream, elsewhere: Upstream, tmp_path: Path) -> None:
+    upstream.redirects = {f"/f/{NAME}": f"{elsewhere.url}/{NAME}"}
+    _, file = get(cache_of(tmp_path, upstream), "/pypi/simple/small/", FILE)
+    assert (file.status_code, elsewhere.asked) == (403, [])
+
+
+@pytest.mark.parametrize("port", [True, False])
+def test_b14_the_owner_can_name_a_host_of_files(upstream: Upstream, elsewhere: Upstream, tmp_path: Path, port: bool) -> None:
+    leading_to(upstream, f"{elsewhere.url}/{NAME}")
+    named = elsewhere.url.removeprefix("http://") if port else "127.0.0.1"
+    _, file = get(cache_of(tmp_path, upstream, private_hosts=(named,)), "/pypi/simple/small/", FILE)
+    assert (file.status_code, file.content) == (200, WHEEL)
+
+
+def test_b14_hosts_are_a_tuple(tmp_path: Path) -> None:
+    for wrong in ("files.example.com", (1,), ("",)):
+        with pytest.raises(SandboxError, match="private_hosts"):
+            PackageCache(tmp_path, private_hosts=wrong)  # type: ignore[arg-type]

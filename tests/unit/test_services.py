@@ -187,6 +187,10 @@ def test_several_requests_on_one_connection(upstream: str) -> None:
         (b"GET http://evil.example.com/v1/x", b"another host"), (b"GET http://llm.internal@evil.example.com/v1/x", b"another host"),
         (b"GET http://llm.internal:8080/v1/x", b"another host"), (b"GET http://evil.example.com#llm.internal/v1", b"another host"),
         (b"GET v1/x", b"no plain path"), (b"OPTIONS *", b"no plain path"), (b"TRACE /v1/x", b"never open"),
+        (b"GET /v1/%c0%ae%c0%ae/admin", b"not UTF-8"), (b"GET /v1/%e0%80%ae%e0%80%ae/admin", b"not UTF-8"),  # B04
+        (b"GET /v1/..%c0%afadmin", b"not UTF-8"), (b"GET /v1/%ff", b"not UTF-8"), (b"GET /v1/%u002e%u002e/admin", b"no plain path"),
+        (b"GET /v1/%ef%bc%8e%ef%bc%8e/admin", b"no plain path"), (b"GET /v1/%e2%80%a5/admin", b"no plain path"),
+        (b"GET /v1/x%ef%bc%8f..", b"no plain path"), (b"GET /v1/%ef%bc%852e", b"no plain path"),
         (b"get /admin", b"not among the paths"), (b"CONNECT evil.example.com:443", b"no plain path"),
     ],
 )  # fmt: skip
@@ -550,3 +554,75 @@ def test_an_upstream_with_a_key_in_it_is_refused_without_the_key(address: str) -
         Service("llm", address)
     assert "https://a.example.com" in str(caught.value)
     assert SECRET not in str(caught.value)
+
+
+def test_b04_a_path_in_any_script_is_sent_as_it_is(upstream: str) -> None:
+    end = b" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    narrowed = service(upstream, paths=("/v1/*",))
+    for path in ("/v1/%C3%A9t%C3%A9", "/v1/%E6%97%A5%E6%9C%AC", "/v1/a%E2%80%A6", "/v1/%C2%BD"):
+        got = exchange(narrowed, b"GET " + path.encode() + end)
+        assert json.loads(got.partition(b"\r\n\r\n")[2])["path"] == path
+
+
+# --- forms of the secret in answers: B03 ------------------------------------------------------------------
+BEARER = f"Bearer {SECRET}"
+ECHOES: dict[str, tuple[bytes, dict[str, str]]] = {
+    "x-gzip": (gzip.compress(BEARER.encode()), {"Content-Encoding": "x-gzip"}),
+    "X-GZIP, identity": (gzip.compress(BEARER.encode()), {"Content-Encoding": "X-GZIP, identity"}),
+    "gzip twice": (gzip.compress(gzip.compress(BEARER.encode())), {"Content-Encoding": "gzip, x-gzip"}),
+    "percent": ("".join(f"%{byte:02X}" for byte in SECRET.encode()).encode(), {}),
+    "json": ("".join(f"\\u{ord(char):04x}" for char in SECRET).encode(), {}),
+    "entities": ("".join(f"&#{ord(char)};" for char in SECRET).encode(), {}),
+    "utf-16": (SECRET.encode("utf-16"), {}),
+    "upper": (SECRET.upper().encode(), {}),
+    "beginning": (b"the key is " + SECRET[:12].encode(), {}),
+    "end": (SECRET[10:].encode() + b" was the key", {}),
+    "gzip file": (gzip.compress(b"x" * 200_000 + SECRET.encode()), {"Content-Type": "application/gzip"}),
+    "gzip file of two members": (gzip.compress(b"x") + gzip.compress(SECRET.encode()), {}),
+    "unknown": (SECRET.encode()[::-1], {"Content-Encoding": "br"}),
+}
+
+
+@pytest.fixture(scope="module")
+def echoing() -> Iterator[str]:
+    """An upstream that answers with the credential in the form that its path names."""
+
+    class Echo(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body, headers = ECHOES.get(urllib.parse.unquote(self.path[1:]), (gzip.compress(b"a file"), {}))
+            self.send_response(200)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("form", ECHOES)
+def test_b03_an_answer_shows_no_form_of_the_secret_that_is_promised(form: str, echoing: str) -> None:
+    got = exchange(service(echoing), f"GET /{urllib.parse.quote(form)} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+    head, _, body = got.partition(b"\r\n\r\n")
+    if form == "unknown":
+        assert head.startswith(b"HTTP/1.1 502 ")
+        assert b"compressed as 'br'" in body
+    elif "gzip file" in form:
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        assert len(body) < length, "it breaks off"
+        assert gzip.compress(SECRET.encode())[12:] not in body
+    else:
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert b"********" in body
+        assert not any(part in body for part in (SECRET[:8].encode(), SECRET[-8:].encode(), ECHOES[form][0]))
+
+
+def test_b03_a_compressed_file_without_a_secret_is_passed_on_as_it_is(echoing: str) -> None:
+    got = exchange(service(echoing), b"GET /clean HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    assert gzip.decompress(got.partition(b"\r\n\r\n")[2]) == b"a file"
