@@ -36,6 +36,11 @@ class Usage:
         """Input, output and estimated tokens."""
         return self.input_tokens + self.output_tokens + self.estimated_tokens
 
+    @property
+    def cost_text(self) -> str:
+        """The cost in words: "$0.0123", or "cost unknown" if a call had no price."""
+        return "cost unknown" if self.unpriced_calls else f"${self.cost_usd:.4f}"
+
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             calls=self.calls + other.calls,

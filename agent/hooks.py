@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sandbox.envelope import jsonable
+from sandbox.invisible import visible
 
 from .memory import Memory
 
@@ -28,6 +30,9 @@ class Step:
     envelope: dict[str, Any] | None = None
     seconds: float = 0.0
     thought: str = ""
+
+    def __repr__(self) -> str:
+        return step_text("Step", self.number, self.tool, self.envelope, self.seconds)
 
 
 class Hooks:
@@ -70,6 +75,13 @@ class PrintingHooks(Hooks):
     def on_terminate(self, run: AgentRun) -> None:
         """Print how the run ended."""
         print(f"Ended: {run.status.value} ({run.reason})")  # noqa: T201
+
+
+def step_text(kind: str, number: int, tool: str | None, envelope: Mapping[str, Any] | None, seconds: float) -> str:
+    """One line for the ``repr`` of a step, whatever its tool is called and however long its texts are."""
+    name = "no action" if tool is None else visible(tool[:64], one_line=True)
+    code = None if envelope is None else "ok" if envelope.get("tool_executed") is True else envelope.get("code") or "failed"
+    return f"{kind}({number}, {name}, {'not answered' if code is None else str(code)[:64]}, {seconds:.1f} s)"
 
 
 def _short(value: Any) -> str:

@@ -54,6 +54,11 @@ class Agent:
         self.last_run: AgentRun | None = None
         self._cancelled = threading.Event()
 
+    def __repr__(self) -> str:
+        brain = getattr(self.generate_response, "model", None) or type(self.generate_response).__name__
+        parts = (type(self.agent_language).__name__, f"{len(self.actions.get_actions())} actions", str(brain)[:80])
+        return f"{type(self).__name__}({', '.join(parts)}, {type(self.environment).__name__})"
+
     def construct_prompt(self, goals: Sequence[Goal], memory: Memory, actions: ActionRegistry) -> Any:
         """The prompt, as the language words it."""
         return self.agent_language.construct_prompt(

@@ -46,6 +46,11 @@ class AgentRun:
         """How many steps were begun."""
         return len(self.steps)
 
+    def __repr__(self) -> str:
+        steps = f"{len(self.steps)} step{'' if len(self.steps) == 1 else 's'}"
+        cost = f", {self.usage.cost_text}" if self.usage.calls else ""
+        return f"AgentRun({self.status.value}, {steps}, {self.seconds:.1f} s{cost})"
+
     def to_dict(self) -> dict[str, Any]:
         """The run as JSON-ready data, without prompts."""
         u = self.usage

@@ -175,14 +175,13 @@ def files(some: Collection[object]) -> str:
 def summary_line(run: AgentRun) -> str:
     """How the run ended and what it used, in one line."""
     u = run.usage
-    cost = "cost unknown" if u.unpriced_calls else f"${u.cost_usd:.4f}"
     tokens = f"{u.input_tokens} + {u.output_tokens} tokens"
     failed = f" ({u.failed_calls} failed)" if u.failed_calls else ""
     steps = f"{run.iterations} step{'' if run.iterations == 1 else 's'}"
     if not u.calls:
         return f"{run.status.value}: {run.reason} {steps}, {run.seconds:.1f} s, no model was called"
     calls = f"{u.calls} model call{'' if u.calls == 1 else 's'}{failed}"
-    return f"{run.status.value}: {run.reason} {steps}, {run.seconds:.1f} s, {calls}, {tokens}, {cost}"
+    return f"{run.status.value}: {run.reason} {steps}, {run.seconds:.1f} s, {calls}, {tokens}, {u.cost_text}"
 
 
 def shortened(text: str, lines: int) -> str:

@@ -21,6 +21,9 @@ class Memory:
     def __init__(self) -> None:
         self.items: list[Message] = []
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.items)} messages)"
+
     def add_memory(self, memory: Mapping[str, Any]) -> None:
         """Add a message. A message that says ``type`` instead of ``role`` is converted.
 

@@ -9,6 +9,7 @@ from typing import Any
 from agent import events as ev
 from agent.answers import with_further
 from agent.budget import Usage
+from agent.hooks import step_text
 from agent.messages import Message, exchange
 from agent.model.replay import restored
 from agent.model.response import text_of_reply
@@ -36,6 +37,9 @@ class StepRecord:
     notices: list[Any] | None = None
     usage: Usage = field(default_factory=Usage)
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        return step_text("StepRecord", self.number, self.tool, self.envelope, self.seconds)
 
     @property
     def tool(self) -> str | None:
@@ -126,6 +130,9 @@ class RunRecord:
     children: list[str] = field(default_factory=list)
     parts: dict[str, Used] = field(default_factory=dict)
     counts_parts: bool = False  # whether ``usage`` has what the parts used, as RunEnded tells it
+
+    def __repr__(self) -> str:
+        return f"RunRecord({self.run}, {self.status or 'not ended'}, {len(self.steps)} steps, {self.seconds:.1f} s)"
 
     @property
     def pending(self) -> StepRecord | None:

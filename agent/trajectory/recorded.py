@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from agent.budget import Usage
+from agent.hooks import step_text
 from agent.placing import placed
 from sandbox.envelope import jsonable
 
@@ -32,6 +33,9 @@ class RecordedStep:
     carried: Any = None
     changes: str = ""
     shown: str | None = None
+
+    def __repr__(self) -> str:
+        return step_text("RecordedStep", self.number, self.tool, self.envelope, self.seconds)
 
     @property
     def executed(self) -> bool:
@@ -100,6 +104,9 @@ class RecordedRun:
     seconds: float = 0.0
     steps: tuple[RecordedStep, ...] = ()
     children: tuple[RecordedRun, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"RecordedRun({self.run}, {self.status or 'not ended'}, {len(self.steps)} steps, {self.seconds:.1f} s)"
 
     def to_dict(self) -> dict[str, Any]:
         """The run as JSON-ready data; ``reading.from_dict`` reads it."""
