@@ -37,6 +37,7 @@ ANSWER_SECONDS = 1.0
 OFFER_SECONDS = 0.1
 # A kept sandbox that breaks the protocol so often, and answers no request in between, is given up; each time it is called later.
 MOST_VIOLATIONS = 3
+_BREAKING = ("protocol_violation", "host_failed")
 AFTER_VIOLATION_SECONDS = 0.1
 # Without a deadline of its own (a command in the queue), a caller waits this long for the pipe to take a frame.
 SEND_SECONDS = 30.0
@@ -273,13 +274,13 @@ class Transport:
             return "protocol_violation", str(error)
         except OSError as error:
             return "pipe_broken", str(error)
-        except Exception:
+        except Exception as error:
             log.exception("the reader of a sandbox's pipe failed")
-            return "protocol_violation", "unreadable"
+            return "host_failed", f"{type(error).__name__}: {error}"
 
     def _breaks_again(self, reason: str) -> bool:
         """Whether the guest is to be given up: calling one that answers and breaks the protocol at once would never end."""
-        if reason != "protocol_violation":
+        if reason not in _BREAKING:
             return False
         self._violations += 1
         return self._violations > MOST_VIOLATIONS
@@ -304,7 +305,7 @@ class Transport:
         try:
             if reason == "taken_over":
                 return False
-            if reason == "protocol_violation" and not self._closing:
+            if reason in _BREAKING and not self._closing:
                 time.sleep(AFTER_VIOLATION_SECONDS * 2 ** (self._violations - 1))
             stream, received = keep.resume(self.nonce, nonce, reason, detail)
         except SandboxUnavailableError as error:
@@ -331,6 +332,10 @@ class Transport:
     def _fail(self, reason: str, detail: str) -> None:
         if reason == "closed":
             self._lose(SandboxUnavailableError("closed", "The sandbox was closed.", "Start another one."))
+        elif reason == "host_failed":
+            message = f"Gamebox failed while it read an answer of the sandbox ({detail[:200]}), and cut the connection."
+            hint = "This is a bug of Gamebox, and no fault of what ran: report it with the log. Start another sandbox."
+            self._lose(SandboxUnavailableError(reason, message, hint))
         else:
             self._lose(self._explain(reason, detail))
 

@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 import docker
 import docker.errors
 import requests.exceptions
+from docker.transport import UnixHTTPAdapter
+from docker.transport.unixconn import UnixHTTPConnectionPool
 
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -24,6 +26,9 @@ from .shared import Shared
 
 _POOL_SIZE = 32
 """Connections kept to one engine: as many threads can call at once without opening new ones."""
+
+_UNIX_URL = "http+docker://localhost"
+"""What docker-py calls an engine behind a socket of this host."""
 
 _OLDEST_API = "1.41"
 """Of Engine 20.10, the oldest one supported."""
@@ -129,9 +134,27 @@ def _client(address: str, timeout_seconds: int, version: str) -> docker.DockerCl
             f"The TLS settings for the engine at {address} do not work: {error.msg}.",
             "Check DOCKER_TLS_VERIFY and DOCKER_CERT_PATH, or the docker context in use.",
         ) from error
+    if made.api.base_url == _UNIX_URL:
+        socket_path = address.removeprefix("unix://")
+        made.api.mount(_UNIX_URL, OnePool(socket_path, timeout_seconds, max_pool_size=_POOL_SIZE))
     # docker-py gives its timeout to every request but those of attach, which would wait for ever.
     made.api.request = functools.partial(_bounded, made.api.request, timeout_seconds)  # type: ignore[method-assign]
     return made
+
+
+class OnePool(UnixHTTPAdapter):
+    """Keeps one pool of connections to the engine's socket.
+
+    docker-py keeps one for each address that was asked for. It has room for 25 of them, and closes the oldest for the next one
+    even while another thread uses it, which then fails with an AttributeError.
+    """
+
+    def get_connection(self, url: str | bytes, proxies: Mapping[str, str] | None = None) -> UnixHTTPConnectionPool:
+        """Return the pool for a request to ``url``: a new one for what takes a connection over, or holds it for good."""
+        if urlsplit(str(url)).path.endswith(("/attach", "/events")):
+            return UnixHTTPConnectionPool(_UNIX_URL, self.socket_path, self.timeout, maxsize=1)
+        pool: UnixHTTPConnectionPool = super().get_connection(_UNIX_URL, proxies)
+        return pool
 
 
 def _bounded(request: Callable[..., Any], timeout_seconds: int, *args: Any, **options: Any) -> Any:

@@ -37,7 +37,7 @@ from .images import ensure_image
 from .inputs import check_inputs, check_runtime
 from .kept import Kept
 from .orphans import sweep
-from .profiles import profile_named
+from .profiles import Profile, profile_named
 from .removal import remove
 from .runtime import RuntimeVolume, ensure_runtime, forget_runtime
 from .served import check_attached, check_known
@@ -82,7 +82,7 @@ class DockerEnvironment(CachingEnvironment):
         ca_bundle: str | os.PathLike[str] | None = None,
         approver: Approver | None = None,
         report: Callable[[str], None] | None = None,
-        profile: str = "default",
+        profile: str | Profile = "default",
         runtime: str | None = None,
         track_changes: bool = True,
         keep: bool = False,
@@ -93,7 +93,7 @@ class DockerEnvironment(CachingEnvironment):
     ) -> None:
         check_types(
             "DockerEnvironment", image=(image, str), workspace=(workspace, HOST_PATH | None), limits=(limits, Limits | None),
-            env=(env, Mapping | None), ca_bundle=(ca_bundle, HOST_PATH | None), profile=(profile, str),
+            env=(env, Mapping | None), ca_bundle=(ca_bundle, HOST_PATH | None), profile=(profile, str | Profile),
             runtime=(runtime, str | None), keep_seconds=(keep_seconds, int | float), name=(name, str | None),
             services=(services, Sequence | Mapping | None), cache=(cache, PackageCache | None),
         )  # fmt: skip

@@ -88,8 +88,10 @@ CONFORMANCE = dataclasses.replace(
 _PROFILES = {profile.name: profile for profile in (DEFAULT, ROOT_ON_REQUEST, ROOT, CONFORMANCE)}
 
 
-def profile_named(name: str) -> Profile:
-    """The profile of that name. Raises SandboxError ``invalid_configuration`` with the list of those there are."""
+def profile_named(name: str | Profile) -> Profile:
+    """The profile of that name, or itself. Raises SandboxError ``invalid_configuration`` with the list of those there are."""
+    if isinstance(name, Profile):
+        return name
     found = _PROFILES.get(name)
     if found is None:
         raise SandboxError(

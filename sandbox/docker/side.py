@@ -38,14 +38,14 @@ class ServiceEnvironment(DockerEnvironment):
 
     def __init__(self, service: SideService, user: ImageUser, report: Callable[[str], None]) -> None:
         limits = replace(service.limits or Limits(), lifetime_seconds=None, idle_seconds=None)  # it ends with the other
-        super().__init__(
-            service.image, limits=limits, env=service.env, report=report, profile="root", track_changes=False
-        )
-        self.profile = Profile(
+        profile = Profile(
             name="service", uid=user.uid, gid=user.gid, user=user.name, home=user.home, read_only_root=False,
             capabilities=None if user.uid == 0 else GUEST_CAPABILITIES, file_roots=("/",),
             gives=f"Commands run as {user.name} (uid {user.uid}); the whole file system is that of the image.",
         )  # fmt: skip
+        super().__init__(
+            service.image, limits=limits, env=service.env, report=report, profile=profile, track_changes=False
+        )
 
     def ran_out_of_memory(self) -> bool:
         """Whether the engine has told that a process in it was killed for memory."""

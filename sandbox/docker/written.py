@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import docker.errors
+import requests
 
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -27,11 +31,12 @@ def written_on_root(container_id: str) -> tuple[Written, ...]:
 
     Raises SandboxError as the engine does, and ``io_error`` where there are too many.
     """
-    api: Any = connect().api
+    api = connect().api
     with translated():
-        answer = api._get(api._url("/containers/{0}/changes", container_id), stream=True)  # noqa: SLF001  diff() has no bound
+        # diff() of docker-py has no bound.
+        answer = api.get(f"{api.base_url}/v{api.api_version}/containers/{quote(container_id)}/changes", stream=True)
         try:
-            api._raise_for_status(answer)  # noqa: SLF001
+            _raise_for_status(answer)
             told = bytearray()
             for chunk in answer.iter_content(_CHUNK):
                 told += chunk
@@ -44,6 +49,13 @@ def written_on_root(container_id: str) -> tuple[Written, ...]:
         finally:
             answer.close()
     return tuple(_written(each) for each in json.loads(bytes(told) or b"null") or ())
+
+
+def _raise_for_status(answer: requests.Response) -> None:
+    try:
+        answer.raise_for_status()
+    except requests.HTTPError as error:
+        docker.errors.create_api_error_from_http_exception(error)  # raises it
 
 
 def _written(told: Any) -> Written:

@@ -203,3 +203,20 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         calls, self._on_end = self._on_end, []
         for call in calls:
             call(self._why)
+
+
+async def joined(protocol: Callable[[], Relay]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Relay]:
+    """Make a relay whose other end is served in this process: the streams of that end. Nothing stays open if it is cancelled."""
+    near, far = socket.socketpair()
+    writer: asyncio.StreamWriter | None = None
+    try:
+        reader, writer = await asyncio.open_connection(sock=far)
+        _, relay = await asyncio.get_running_loop().create_connection(protocol, sock=near)
+    except BaseException:
+        near.close()
+        if writer is None:
+            far.close()
+        else:
+            writer.transport.abort()
+        raise
+    return reader, writer, relay

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from sandbox.masking import LEAST_CHARS, STAR, Mask, MaskedStream
 
-from .relay import Relay
+from .relay import Relay, joined
 from .services import PORT, Problem, Service
 
 if TYPE_CHECKING:
@@ -76,6 +76,17 @@ def _tell(relay: Relay | None, code: str, what: str, problem: Problem, kind: str
 
 class _SandboxGoneError(ConnectionError):
     """The sandbox ended its connection within a request."""
+
+
+# The mask of the service that this task asks; None everywhere else in the application, whose records stay as they are.
+_mask_of_task: ContextVar[Mask | None] = ContextVar("mask of the service", default=None)
+
+
+def _masked(record: logging.LogRecord) -> bool:
+    """A filter of logs: lets every record pass; what this module's own requests had logged is masked."""
+    if (mask := _mask_of_task.get()) is not None:
+        record.msg, record.args = mask.text(record.getMessage()), ()
+    return True
 
 
 class _UnsearchableError(ConnectionError):
@@ -136,8 +147,8 @@ class ServiceEnd:
             self._client = httpx.AsyncClient(
                 verify=verify, timeout=timeout, limits=limits, follow_redirects=False, cookies=none
             )
-            for name in _TELLING:
-                logging.getLogger(name).addFilter(self._untold)
+            for name in _TELLING:  # once for all services: a filter that is there is not added again
+                logging.getLogger(name).addFilter(_masked)
         return self._client
 
     async def close(self) -> None:
@@ -146,29 +157,12 @@ class ServiceEnd:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
         if self._client is not None:
+            _mask_of_task.set(self._mask)
             await self._client.aclose()
-            for name in _TELLING:
-                logging.getLogger(name).removeFilter(self._untold)
-
-    def _untold(self, record: logging.LogRecord) -> bool:
-        """A filter of logs: lets every record pass, masked."""
-        record.msg, record.args = self._mask.text(record.getMessage()), ()
-        return True
 
     async def dial(self, protocol: Callable[[], Relay]) -> tuple[Relay, str]:
         """A ``names.Way``: a connection of the sandbox, served here."""
-        near, far = socket.socketpair()
-        writer: asyncio.StreamWriter | None = None
-        try:
-            reader, writer = await asyncio.open_connection(sock=far)
-            _, relay = await asyncio.get_running_loop().create_connection(protocol, sock=near)
-        except BaseException:
-            near.close()
-            if writer is None:
-                far.close()
-            else:
-                writer.transport.abort()
-            raise
+        reader, writer, relay = await joined(protocol)
         task = asyncio.create_task(self.serve(reader, writer, relay))
         self._serving.add(task)
         task.add_done_callback(partial(self._served, writer))
@@ -187,7 +181,7 @@ class ServiceEnd:
         import h11
 
         asked = False
-
+        _mask_of_task.set(self._mask)
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         try:
             while True:

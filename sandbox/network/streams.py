@@ -70,6 +70,7 @@ class Streams:
         # Awaited in the loop when it ends.
         self.at_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._closed = False
+        self._refusals: deque[tuple[int, dict[str, Any]]] = deque()
         self._flowing = threading.Event()
         self._flowing.set()
 
@@ -158,14 +159,31 @@ class Streams:
             log.warning("no connection of a sandbox can be served: %s", error)
             found = descriptors.shortage(error)
             refused = {"failed": str(error) if found is None else descriptors.words(found)}
-            threading.Thread(target=self._refuse, args=(channel, refused), daemon=True).start()
+            self._refuse(channel, refused)
 
     def _refuse(self, channel: int, refused: dict[str, Any]) -> None:
-        """Tell it, and only then forget the channel: so the connections it may ask for bound the threads that tell."""
-        try:
-            self.message(Kind.REPLY, channel, refused)
-        finally:
+        """Have one thread, whatever their number, tell of connections that are refused."""
+        with self._lock:
+            self._refusals.append((channel, refused))
+            if len(self._refusals) > 1:  # it is at work
+                return
+        threading.Thread(target=self._tell_refusals, name="gamebox-refusals", daemon=True).start()
+
+    def _tell_refusals(self) -> None:
+        """Tell of each, and only then forget its channel: so the connections that may be asked for bound those that wait."""
+        while True:
+            channel, refused = self._refusals[0]
+            try:
+                self.message(Kind.REPLY, channel, refused)
+            except OSError:  # the pipe has ended
+                pass
+            except Exception:
+                log.exception("a refusal could not be told")
             self.forget(channel)
+            with self._lock:
+                self._refusals.popleft()
+                if not self._refusals:
+                    return
 
     def cut(self, why: str) -> None:
         """The pipe ended: what its connections were joined to is cut too. Those of another pipe may follow."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sandbox.network.relay import Relay
+from sandbox.network.relay import Relay, joined
 
 from .answers import Answer, Answers, said
 from .cache import PackageCache, Upstreams
@@ -39,12 +38,10 @@ class CacheEnd:
 
     async def dial(self, protocol: Callable[[], Relay]) -> tuple[Relay, str]:
         """See ``names.Way``: a connection of the sandbox, served here."""
-        near, far = socket.socketpair()
-        reader, writer = await asyncio.open_connection(sock=far)
+        reader, writer, relay = await joined(protocol)
         task = asyncio.create_task(self.serve(reader, writer))
         self._serving.add(task)
         task.add_done_callback(self._done)
-        _, relay = await asyncio.get_running_loop().create_connection(protocol, sock=near)
         return relay, "the package cache"
 
     def _done(self, task: asyncio.Task[None]) -> None:

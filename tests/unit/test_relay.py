@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 
 import pytest
 
 from sandbox.guest.wire import MAX_PAYLOAD, TUNNEL_WINDOW, Kind
-from sandbox.network.relay import Relay
+from sandbox.network.relay import Relay, joined
 
 
 class Told:
@@ -42,6 +43,24 @@ async def _relayed(told: Told, early: bytes = b"") -> tuple[Relay, socket.socket
     if early:
         relay.data_received(early)
     return relay, far
+
+
+def test_a_relay_that_cannot_be_made_leaves_no_socket() -> None:
+    """The package cache left both of a pair open, and its task waiting (review of the sandbox, 5.7)."""
+
+    def fails() -> Relay:
+        raise OSError("no more of it")
+
+    async def go() -> None:
+        await asyncio.sleep(0)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            with pytest.raises(OSError, match="no more of it"):
+                await joined(fails)
+        await asyncio.sleep(0.01)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    asyncio.run(go())
 
 
 def test_no_more_is_read_than_the_sandbox_has_credit_for() -> None:

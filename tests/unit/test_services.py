@@ -9,6 +9,7 @@ import gc
 import gzip
 import http.server
 import json
+import logging
 import os
 import socket
 import threading
@@ -338,6 +339,19 @@ def test_nothing_of_it_is_logged(upstream: str, caplog: pytest.LogCaptureFixture
     exchange(service(upstream), b"GET /v1/models HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
     assert "X-Echo" in caplog.text
     assert SECRET not in caplog.text
+
+
+def test_what_the_application_logs_itself_stays_as_it_is(upstream: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Every record of httpx in the whole application was rewritten while a sandbox had a service (review of the sandbox, 5.6)."""
+    caplog.set_level("DEBUG")
+    end = ServiceEnd(service(upstream))
+    end._upstream()
+    try:
+        logging.getLogger("httpx").info("a request of the application with %s", SECRET)
+    finally:
+        asyncio.run(end.close())
+    (record,) = [each for each in caplog.records if "of the application" in each.msg]
+    assert record.args == (SECRET,)
 
 
 @pytest.mark.parametrize("given", [["x"], {"other": Service("llm", "https://a")}, [Service("a", "https://a")] * 2])

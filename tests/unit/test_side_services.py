@@ -10,6 +10,7 @@ import pytest
 from sandbox import DockerEnvironment, Network, Ready, SideService
 from sandbox.aio import AsyncEnvironment
 from sandbox.docker import image_users
+from sandbox.docker.side import ServiceEnvironment
 from sandbox.envelope import Success
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.hints import word_notice
@@ -39,6 +40,15 @@ def test_a_service_that_cannot_be(options: dict[str, Any], said: str) -> None:
         SideService(**{"image": "x", "port": 1, **options})
     assert caught.value.code is ErrorCode.invalid_configuration
     assert caught.value.hint
+
+
+def test_the_sandbox_of_a_service_is_what_its_profile_says() -> None:
+    """It was made as that of the profile root, whose name and limits were then overwritten in part (review of the sandbox, 5.9)."""
+    user = image_users.ImageUser("postgres", 999, 999, "/var/lib/postgresql")
+    env = ServiceEnvironment(SideService(image="x", port=1), user, print)
+    assert (env.profile.name, env.profile.uid, env.profile.gid) == ("service", 999, 999)
+    assert env.root_is_kept is env.profile.read_only_root
+    assert env.profile.fitted(env.limits) == env.limits
 
 
 def test_ports_are_told_once_and_in_order() -> None:

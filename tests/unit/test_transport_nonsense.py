@@ -10,6 +10,7 @@ from sandbox.errors import OperationError, SandboxUnavailableError
 from sandbox.guest import wire
 from sandbox.guest.wire import Kind
 from sandbox.testing import GuestRequest, ScriptedGuest
+from sandbox.transport import Transport
 
 from .talking import Script, fails, talk
 
@@ -40,6 +41,17 @@ def _oversize(guest: ScriptedGuest, request: GuestRequest) -> None:
 def _again_queued(guest: ScriptedGuest, request: GuestRequest) -> None:
     guest.notice(request, "queued")
     guest.notice(request, "queued")
+
+
+def test_a_bug_of_the_hosts_own_reader_is_not_blamed_on_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was reported as a protocol violation of the guest (review of the sandbox, 5.5)."""
+
+    def broken(*_: object) -> None:
+        raise KeyError("channel")
+
+    with talk(lambda guest, request: guest.reply(request, {})) as (host, _guest):
+        monkeypatch.setattr(Transport, "_take", broken)
+        fails(host, "host_failed", "Gamebox failed while it read an answer", "KeyError: 'channel'", "This is a bug of Gamebox")
 
 
 NONSENSE: dict[str, tuple[Script, str]] = {
