@@ -37,7 +37,7 @@ def word_notice(code: str, fields: Fields) -> Notice | None:
 
 
 # Fields that are lists; all others are single values.
-_LISTS = frozenset({"roots", "known", "ids", "names", "near", "ports", "running"})
+_LISTS = frozenset({"roots", "known", "ids", "names", "near", "ports", "live"})
 
 
 _MOST = (1 << 63) - 1
@@ -47,7 +47,7 @@ def _known(fields: Fields) -> dict[str, Any]:
     """The values as they can be worded, whatever the guest sent: short, and lists where lists belong."""
     known: dict[str, Any] = {}
     for name, value in fields.items():
-        if name in _LISTS and not isinstance(value, bool):  # ``running`` is a list of commands, or whether one runs
+        if name in _LISTS:
             known[name] = [_short(v) for v in value[:10]] if isinstance(value, list) else []
         elif name == "wait":
             known[name] = waits.checked(value)
@@ -152,27 +152,27 @@ def _several(f: Fields) -> Wording:
 def _too_many(f: Fields) -> Wording:
     if f.get("what") == "sessions":
         return Wording(
-            f"There are {f.get('limit')} sessions already, the most there may be.",
-            "End one with end_session, use one that there is already, or session=null for a clean one.",
+            f"There are already {f.get('limit')} sessions, which is the limit.",
+            "End one with end_session, use an existing one, or session=null for a clean one.",
             "end_session",
         )
     if f.get("what") == "actions":
         return Wording(
-            f"{f.get('limit')} commands run at once already, the most that may.",
+            f"{f.get('limit')} commands are already running, which is the limit.",
             "Wait for one to end, then run it again.",
             "run",
             True,
         )
     return Wording(
-        f"There are {f.get('limit')} background commands already, the most there may be.",
-        "Kill one that is not needed any more, or wait for one to end.",
+        f"There are already {f.get('limit')} background commands, which is the limit.",
+        "Kill one that is no longer needed, or wait for one to end.",
         "kill",
         True,
     )
 
 
 def _unknown_command(f: Fields) -> Wording:
-    running = [one_line(str(each)) for each in f.get("running", [])]
+    running = [one_line(str(each)) for each in f.get("live", [])]
     known = ", ".join(str(k) for k in f.get("known", []))
     if f.get("owner"):
         hint = f"{f.get('id')} is a pid, and it belongs to {f['owner']}: use that id."
@@ -240,7 +240,7 @@ def _no_space(f: Fields) -> Wording:
 
 def _connection(f: Fields) -> Wording:
     message = f"{f.get('url', 'The address')!r} could not be reached: {f.get('problem', 'no connection')}."
-    running = [one_line(str(each)) for each in f.get("running", [])]
+    running = [one_line(str(each)) for each in f.get("live", [])]
     port = f.get("port")
     if running:
         ident = running[-1].partition(" ")[0]

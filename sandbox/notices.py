@@ -62,7 +62,7 @@ def _torn(f: Fields) -> tuple[str, str]:
     )
     return (
         f"{what}{f'; {running} ran meanwhile' if running else ''}: this is not the state of one moment.",
-        "For one moment's state, do it again when nothing runs.",
+        "To get the state of one moment, do it again when nothing is running.",
     )
 
 
@@ -134,7 +134,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "still_running": waits.still_running,
     "waited_for_session": lambda f: (
         f"It waited {duration(f.get('seconds'))} for {f.get('id') or 'a command'}, which held the session {f.get('session')!r}.",
-        "What need not wait goes into another session, or session=null.",
+        "Run what need not wait in another session, or with session=null.",
     ),
     "left_running": lambda f: (
         f"The command left {count_of(f.get('count'), 'process')} running, under the id {f.get('id')}.",
@@ -150,7 +150,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     ),
     "out_of_memory": _oom,
     "others_killed": lambda f: (
-        f"It took a kill of everything: {', '.join(map(str, f.get('ids', []))) or 'no other command'} ended too.",
+        f"Everything had to be killed to end it: {', '.join(map(str, f.get('ids', []))) or 'no other command'} ended, too.",
         "Start those again if they are needed.",
     ),
     "session_not_kept": _session_not_kept,

@@ -103,10 +103,13 @@ def _cause(f: Mapping[str, Any], wait: WaitingFor | None, ports: list[Any], long
     if wait is None:
         return "", f"Give {longer}, or run it with background=true and look at logs."
     if wait.kind == "stdin":
-        return (
-            f": it waited for input{who}",
-            "Run it so that it asks nothing (as with -y), or with pty=true and wait_seconds, and answer with send.",
-        )
+        hints = {
+            "pager": "Add | cat to the command, or turn the pager off (as with git --no-pager).",
+            "editor": "Change the file with edit or write; give git its message with -m.",
+            "interpreter": "Give it the code as an argument or a file (as python3 -c CODE), or use wait_seconds and send it lines.",
+        }
+        usual = "Run it so that it asks nothing (as with -y), or with pty=true and wait_seconds, and answer with send."
+        return f": it waited for input{who}", hints.get(_kind_of(wait.program), usual)
     if wait.kind == "cpu":
         used = f.get("used")
         cpu = f", {used:.3g} s of processor time used" if isinstance(used, int | float) else ""
@@ -144,8 +147,30 @@ def told_end(f: Mapping[str, Any]) -> tuple[str, str]:
     )
 
 
-def _next_step(kind: str | None, ident: str) -> str:
-    if kind == "stdin":
+_PAGERS = frozenset({"less", "more", "most", "man", "pager"})
+_EDITORS = frozenset({"vi", "vim", "nvim", "vim.basic", "vim.tiny", "nano", "emacs", "ed", "editor"})
+_READS_LINES = ("python", "ipython", "node", "irb", "psql", "sqlite3", "mysql", "gdb", "pdb", "ghci", "R", "lua", "bc")
+
+
+def _kind_of(program: str) -> str:
+    """Return "pager", "editor", "interpreter" or "" for a program that reads its input."""
+    if program in _PAGERS:
+        return "pager"
+    if program in _EDITORS:
+        return "editor"
+    return "interpreter" if program.rstrip("0123456789.") in _READS_LINES else ""
+
+
+def _next_step(wait: WaitingFor | None, ident: str) -> str:
+    kind = wait.kind if wait is not None else None
+    if wait is not None and kind == "stdin":
+        hints = {
+            "pager": f"Leave the pager with send(id={ident!r}, text='q'); next time add | cat to the command.",
+            "editor": f"End the editor with kill(id={ident!r}), and change the file with edit or write.",
+            "interpreter": f"It reads lines: send(id={ident!r}, text='...\\n'); end it with send(id={ident!r}, eof=true).",
+        }
+        if (what := _kind_of(wait.program)) in hints:
+            return hints[what]
         return f"Answer with send(id={ident!r}, text=...), or kill it and run it again so that it asks nothing (as with -y)."
     if kind == "lock":
         return f"End what holds the lock, or wait with send(id={ident!r}, wait_seconds=...); kill ends this one."
@@ -164,7 +189,7 @@ def still_running(f: Mapping[str, Any]) -> tuple[str, str]:
     message = f"The command is still running {after} under the id {ident}{clause}."
     if f.get("session") is not None:
         message += f" Until it ends, other foreground runs of the session {f.get('session')!r} queue."
-    return message, _next_step(wait.kind if isinstance(wait, WaitingFor) else None, ident)
+    return message, _next_step(wait if isinstance(wait, WaitingFor) else None, ident)
 
 
 def cannot_send(f: Mapping[str, Any]) -> Wording:

@@ -52,10 +52,13 @@ def encoded(path: str) -> bytes:
         raise Fault("path_invalid", path=path, problem="it is empty")
     if b"\0" in raw:
         raise Fault("path_invalid", path=path.replace("\0", "\\0"), problem="it contains a NUL character")
-    if len(raw) >= PATH_MAX or max(map(len, raw.split(b"/"))) > NAME_MAX:
-        raise Fault(
-            "path_invalid", path=shown(raw[:200]), problem="it is longer than 4095 bytes, or a name in it than 255"
-        )
+    longest = max(raw.split(b"/"), key=len)
+    if len(longest) > NAME_MAX:
+        problem = f"a name in it has {len(longest)} bytes, and {NAME_MAX} are the most"
+        raise Fault("path_invalid", path=shown(raw[:60]) + "...", problem=problem)
+    if len(raw) >= PATH_MAX:
+        problem = f"it has {len(raw)} bytes, and {PATH_MAX - 1} are the most"
+        raise Fault("path_invalid", path=shown(raw[:60]) + "...", problem=problem)
     return raw
 
 

@@ -91,7 +91,7 @@ def _fault(call: StateCall, answer: dict[str, Any]) -> Fault:
     if code == "connection_failed" and not _is_own(fields["url"]) and _is_refusal(call, str(fields.get("problem"))):
         code = "network_denied"
     if code == "connection_failed" and _is_own(fields["url"]):
-        fields |= {"own": True, "running": _running(call), "port": _port_of(str(fields["url"]))}
+        fields |= {"own": True, "live": _running(call), "port": _port_of(str(fields["url"]))}
     return Fault(code, **fields)
 
 

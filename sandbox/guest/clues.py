@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .processes import Processes
 
 TAIL_BYTES = 8192
-TEXT_CHARS = 120
+TEXT_CHARS, HOLDER_CHARS = 120, 50
 COMMAND_CHARS, PROMPT_BYTES = 1000, 200
 # What programs say that got the end of their input where they wanted an answer.
 _ENDED = re.compile(
@@ -130,7 +130,7 @@ def _port_in_use(processes: Processes, command: Command, tail: bytes) -> dict[st
         return None
     port = next((each for each in ports if each in held), ports[0])
     holder = held.get(port)
-    fields = {} if holder is None else {"id": holder.id, "text": str(holder.about.get("text", ""))[:TEXT_CHARS]}
+    fields = {} if holder is None else {"id": holder.id, "text": str(holder.about.get("text", ""))[:HOLDER_CHARS]}
     return {"code": "port_in_use", "port": port, **fields}
 
 

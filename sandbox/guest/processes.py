@@ -256,7 +256,7 @@ class Processes:
             live = [c for c in self.commands.values() if not c.tree_empty]
             named = [f"{c.id} ({str(c.about.get('text', ''))[:60]})" for c in live[-SHOWN:]]
             owner = self._owner_of(ident) if re.fullmatch("[0-9]{1,9}", ident) else None
-            raise Fault("unknown_command", id=ident, known=list(self.commands)[-SHOWN:], running=named, owner=owner)
+            raise Fault("unknown_command", id=ident, known=list(self.commands)[-SHOWN:], live=named, owner=owner)
         return command
 
     def _owner_of(self, pid: str) -> str | None:

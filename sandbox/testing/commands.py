@@ -263,7 +263,7 @@ class Commands:
     def _find(self, ident: str) -> _Command:
         if ident not in self._known:
             running = [f"{c.id} ({str(c.run.command)[:60]})" for c in self._known.values() if c.running]
-            raise Fault("unknown_command", id=ident, known=list(self._known)[-10:], running=running[-10:])
+            raise Fault("unknown_command", id=ident, known=list(self._known)[-10:], live=running[-10:])
         return self._known[ident]
 
 

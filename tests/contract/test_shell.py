@@ -287,7 +287,7 @@ def test_forty_callers(env: GuestEnvironment, folder: str) -> None:
 def test_too_many_background_commands(env: GuestEnvironment) -> None:
     started = [done(env.run("sleep 60", background=True)).id for _ in range(env.limits.background_commands)]
     try:
-        failure = refused(env.run("sleep 60", background=True), "too_many_commands", f"There are {len(started)}")
+        failure = refused(env.run("sleep 60", background=True), "too_many_commands", f"There are already {len(started)}")
         assert failure.next_tool == "kill"
     finally:
         for ident in started:

@@ -83,7 +83,11 @@ _values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=5,
 )
-_fields = st.fixed_dictionaries(dict.fromkeys([*sorted(FIELDS), "ids", "names", "free", "size", "kills", "bytes"], _values))
+_NAMES = [
+    *sorted(FIELDS), "ids", "names", "free", "size", "kills", "bytes", "near", "ports", "live", "wait", "link", "target", "missing",
+    "part", "parts_left", "mode", "owner", "owned", "running", "text", "asked", "script", "port", "own", "exit_code", "white_space", "line",
+]
+_fields = st.fixed_dictionaries(dict.fromkeys(_NAMES, _values))
 
 
 @given(fields=_fields)
@@ -165,3 +169,21 @@ def test_every_code_of_the_fallback_table_is_worded() -> None:
     assert set(faults._CODES.values()) <= set(ErrorCode.__members__)
     assert faults.fault_of(OSError(28, "full"), "a").code == "no_space"
     assert faults.fault_of(OSError(9999, "?"), "a").fields == {"path": "a", "errno": "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("program", "at_once", "in_time"),
+    [
+        ("less", "text='q'", "| cat"),
+        ("vim", "kill(id='c1')", "edit or write"),
+        ("python3.11", "It reads lines", "python3 -c CODE"),
+        ("install.sh", "Answer with send", "as with -y"),
+    ],
+)
+def test_what_helps_with_a_program_that_waits_for_input(program: str, at_once: str, in_time: str) -> None:
+    """s36, s58: a pager, an editor and an interpreter were answered with "as with -y"."""
+    fields = {"id": "c1", "seconds": 2, "wait": {"kind": "stdin", "pid": 5, "program": program, "detail": "the terminal"}}
+    notice = hints.word_notice("still_running", fields)
+    assert notice is not None
+    assert at_once in notice.hint
+    assert in_time in hints.word_fault(ErrorCode.timeout, fields, "run").hint
