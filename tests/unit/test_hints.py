@@ -85,7 +85,8 @@ _values = st.recursive(
 )
 _NAMES = [
     *sorted(FIELDS), "ids", "names", "free", "size", "kills", "bytes", "near", "ports", "live", "wait", "link", "target", "missing",
-    "part", "parts_left", "mode", "owner", "owned", "running", "text", "asked", "script", "port", "own", "exit_code", "white_space", "line",
+    "part", "parts_left", "mode", "owner", "owned", "running", "text",
+    "asked", "script", "port", "own", "exit_code", "white_space", "line",
 ]
 _fields = st.fixed_dictionaries(dict.fromkeys(_NAMES, _values))
 
