@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sandbox.cli import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, bad_input, print_json
+from sandbox.invisible import visible
 
 if TYPE_CHECKING:
     from .trajectory import RecordedRun
@@ -73,31 +74,42 @@ def replay(
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
     agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help="Folder of agents beside those there are."),
     log: Path | None = typer.Option(None, help=LOG_HELP),
+    yes: bool = typer.Option(False, "--yes", help="With --local: do not ask, whoever wrote the run."),
     as_json: bool = typer.Option(False, "--json", help="Print the differences as JSON."),
 ) -> None:
     """Carry out the decisions of a run in a fresh sandbox. Shows what is answered differently. Exit code 1: something is."""
     from .hub import default
     from .repo.inside import make_repository
     from .scratch import scratch_folder
-    from .trajectory.finding import equip_from, find
+    from .trajectory.finding import equip_from, find, is_own
     from .trajectory.replaying import replay as again
 
     recorded = find(run, log)
+    if local and not yes and not is_own(run, log):
+        _confirm_local(recorded)
     hub, found = default(agents), []
     spec = hub.load(recorded.agent) if recorded.agent in hub.names() else None
     if spec is None:
-        sys.stderr.write(f"there is no agent {recorded.agent!r}: its actions are carried out as far as others have them\n")
+        name = visible(recorded.agent, one_line=True)
+        sys.stderr.write(f"there is no agent {name!r}: its actions are carried out as far as others have them\n")
     image = image or (spec.image if spec is not None else None) or DEFAULT_IMAGE
     with scratch_folder() as scratch, _sandbox(repo, scratch, image, memory, cpus, local) as environment:
         if repo is not None and (problem := make_repository(environment)):
             sys.stderr.write(f"{problem}\n")
         for step, difference in again(recorded, environment, equip_from(hub)):
-            sys.stderr.write(
-                f"step {step.number} {step.tool or 'no action'}: {'differs' if difference else 'the same'}\n"
-            )
+            tool = visible(step.tool or "no action", one_line=True)
+            sys.stderr.write(f"step {step.number} {tool}: {'differs' if difference else 'the same'}\n")
             if difference is not None:
                 found.append(difference)
     _tell(found, as_json)
+
+
+def _confirm_local(run: RecordedRun) -> None:
+    from .confirming import confirm
+    from .show import Screen
+
+    steps = f"{len(run.steps)} step{'' if len(run.steps) == 1 else 's'}"
+    confirm(run.run or "of this file", [f"the commands of {steps}, on this host, without isolation"], Screen())
 
 
 def _sandbox(repo: Path | None, scratch: Path, image: str, memory: str, cpus: float, local: bool) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sandbox.cli import DEFAULT_CPUS, DEFAULT_MEMORY, Kept, print_json
 from sandbox.environment import Environment
-from sandbox.invisible import visible_output
+from sandbox.invisible import visible, visible_output
 
 from .job import Outcome, carry_out
 from .options import KEEP_SECONDS, AgentOptions, brain_of
@@ -105,7 +105,7 @@ def tell(outcome: Outcome, screen: Screen) -> None:
     if getattr(error, "hint", ""):
         screen.line(f"hint: {getattr(error, 'hint', '')}")
     for path in outcome.skipped:
-        screen.line(f"not brought back: {path}", "yellow")
+        screen.line(f"not brought back: {visible(path, one_line=True)}", "yellow")
     if outcome.unrecorded:
         screen.line(f"the end of the run {outcome.recorded} could not be recorded", "red")
     if outcome.kept:

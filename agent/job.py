@@ -11,6 +11,7 @@ from sandbox.call_errors import answered
 from sandbox.environment import Environment
 from sandbox.errors import SandboxError
 from sandbox.interrupts import terminated_like_interrupted, uninterrupted
+from sandbox.invisible import visible
 from sandbox.network.connections import Connection
 from sandbox.status_line import progress, terminal
 
@@ -167,7 +168,8 @@ def taken(job: Job, scratch: Path, before: Path, screen: Screen) -> Snapshot:
     terminal().show(f"reading {repo}")
     snapshot = take(repo.absolute(), before, job.workspace_bytes, history=job.history)
     terminal().hide()
-    left_out = [f"left out: {path} is a link that leads out of the repository, or into .git" for path in snapshot.left_out]
+    links = [visible(path, one_line=True) for path in snapshot.left_out]
+    left_out = [f"left out: {link} is a link that leads out of the repository, or into .git" for link in links]
     problems = [*left_out, *snapshot.problems]
     for problem in problems[:MOST_PROBLEMS]:
         screen.line(problem, "yellow")

@@ -13,6 +13,7 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.invisible import visible
 from sandbox.table import write_table
 
+from .confirming import confirm
 from .runs_shown import cost
 from .runs_story import status_of, summary
 from .show import Screen
@@ -98,36 +99,10 @@ def resume_run(
             )
         options = AgentOptions.of_data(record.options, record.run)
         if not yes and not is_trusted(events, record.run):
-            _confirm(record.run, options.unasked_for(changes), screen)
+            confirm(record.run, options.unasked_for(changes), screen)
         options = options.changed(changes)
         outcome = resume_recorded(options, record.run, events, screen, fresh=fresh, say=say)
     return show_outcome(outcome, screen, as_json=as_json)
-
-
-def _confirm(run: str, options: Sequence[str], screen: Screen) -> None:
-    """Ask whether a run may have the options that its log gives it. Raises SandboxError ``approval_refused`` where it may not, or
-    nobody can be asked.
-    """
-    if not options:
-        return
-    screen.line(
-        f"This user's Gamebox did not write the run {run}, or somebody has changed it since. It would go on with:", "bold yellow"
-    )
-    for option in options:
-        screen.line(f"  {option}")
-    if not sys.stdin.isatty():
-        raise SandboxError(
-            ErrorCode.approval_refused,
-            f"The options of the run {run} were not confirmed: standard input is not a terminal.",
-            "Look at the options above. If you want all of them, give --yes.",
-        )
-    screen.line("Go on with these options? [y/N]", "bold yellow")
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise SandboxError(
-            ErrorCode.approval_refused,
-            f"The options of the run {run} were not confirmed.",
-            "Give the task to gamebox agent, with options of your own.",
-        )
 
 
 def say_to(run: str, text: str, log: Path | None) -> int:

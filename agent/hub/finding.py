@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from sandbox.names import RULES, is_agent_name
+
 from .files import located, read, scan
 from .hub import Hub, Problem
 from .spec import AgentSpec
@@ -78,6 +80,8 @@ def _specs(loaded: Any) -> list[Found]:
     for spec in found:
         if not isinstance(spec, AgentSpec):
             raise TypeError(f"it gives {type(spec).__name__}, not an AgentSpec, a list of them, or what answers one")
+        if not is_agent_name(spec.name):
+            raise ValueError(f"{spec.name!r:.100} cannot be the name of an agent: a name has {RULES['agent']}")
     return found
 
 

@@ -30,6 +30,16 @@ def find(run: str, log: Path | None = None) -> RecordedRun:
         return of_record(record_of(events, run), lambda ident: record_of(events, ident))
 
 
+def is_own(run: str, log: Path | None = None) -> bool:
+    """Whether this user's Gamebox wrote the run that ``find`` finds, and nobody changed it; of a file nobody knows."""
+    if _file(run) is not None:
+        return False
+    from agent.store import existing, is_trusted
+
+    with existing(log, read_only=True) as events:
+        return is_trusted(events, events.found(run))
+
+
 def _file(run: str) -> Path | None:
     """The file that is meant; None for what is the id of a run. Raises SandboxError where it is meant and not there."""
     try:

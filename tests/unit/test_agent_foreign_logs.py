@@ -284,7 +284,7 @@ def test_c15_a_question_on_a_terminal(answer: str, tmp_path: Path) -> None:
         _, err = process.communicate(timeout=120)
     os.close(inside)
     os.close(outside)
-    assert "Go on with these options? [y/N]" in err
+    assert "Go on with that? [y/N]" in err
     assert (process.returncode, (tmp_path / "ran").exists()) == ((0, True) if answer == "y" else (2, False)), err
 
 
@@ -304,6 +304,7 @@ def test_c15_only_task_agent_and_limits_are_taken_unasked() -> None:
         "repo": Path("/r"), "agents": (Path("/a"),), "given": ("a=b",), "model": "m/n", "script": Path("/s"), "image": "i",
         "apply": True, "local": True, "network": "open", "allow": ("example.com",), "cache": Path("/c"), "network_log": Path("/l"),
         "mcp": ("a=b",), "mcp_header": ("a:b=C",), "check": ("make",), "result_schema": Path("/j"), "verifier": "v",
+        "history": True,
     }
     for name, value in asked.items():
         options: dict[str, Any] = {"task": "t", name: value}
@@ -392,3 +393,21 @@ def test_c18_what_is_no_file_is_refused_at_once(kind: str, call: Call, tmp_path:
     for command in (["ls"], ["show", "last"], ["rm", "last"]):
         code, _, err = call(*command, "--log", str(path))
         assert (code, "not a regular file" in err) == (2, True), command
+
+
+def test_c15_commands_of_a_foreign_run_are_not_replayed_on_the_host(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "sent.db"
+    with EventLog(path) as log:
+        log.append("theirs", [ev.RunBegan(task="t", agent="coding"), ev.StepBegan(step=1)])
+        args = {"command": f"echo yes >> {tmp_path}/ran"}
+        log.append("theirs", [ev.ActionDecided(step=1, tool="run", args=args, reply={"reply": {"tool": "run", "args": args}})])
+        log.append("theirs", [ev.ActionExecuted(step=1, envelope={"tool_executed": True, "result": {}}), ev.StepEnded(step=1)])
+    exported = tmp_path / "theirs.json"
+    assert call("export", "theirs", "--format", "json", "-o", str(exported), "--log", str(path))[0] == 0
+    from_elsewhere(path)
+    for run in (["theirs", "--log", str(path)], [str(exported)]):
+        code, _, err = call("replay", *run, "--local")
+        assert (code, "the commands of 1 step, on this host" in err, "--yes" in err) == (2, True, True)
+    assert not (tmp_path / "ran").exists()
+    assert call("replay", str(exported), "--local", "--yes")[0] in (0, 1)
+    assert (tmp_path / "ran").read_text() == "yes\n"

@@ -297,7 +297,7 @@ def test_the_commands(recorded: RecordedRun, tmp_path: Path, capsys: pytest.Capt
     assert "only in the first, step 1: run" in out
     code, out, _ = call("diff", str(stored), str(tmp_path / "other.json"), "--json")
     assert (code, json.loads(out)["same"], len(json.loads(out)["differences"])) == (1, False, 2)
-    assert call("replay", str(stored), "--local")[:2] == (0, "no differences\n")
+    assert call("replay", str(stored), "--local", "--yes")[:2] == (0, "no differences\n")
     code, _, err = call("export", str(stored), "--format", "pdf")
     assert code == 2
     assert "pdf" in err
