@@ -7,14 +7,16 @@ import logging
 import os
 import posixpath
 import re
-import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+from sandbox import folders
 from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, SandboxError
+
+from .scratch import temporary_folder
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ class TemporaryFiles:
         places = [self.place, SHM] if contained else [self.place] if self.place else []
         self._names = {place: self._listed(place) for place in places}
         self._kept = tempfile.mkdtemp(prefix="gamebox-kept-")
-        self.end = weakref.finalize(self, shutil.rmtree, self._kept, ignore_errors=True)
+        self.end = weakref.finalize(self, folders.remove, self._kept)
         self._left_out = self._taken(self._kept) if self.place else frozenset()
 
     def undo(self) -> list[str]:
@@ -72,14 +74,14 @@ class TemporaryFiles:
         """The paths that are not as they were, each with whether it was there."""
         if not self.place:
             return []
-        with tempfile.TemporaryDirectory(prefix="gamebox-kept-", ignore_cleanup_errors=True) as now:
+        with temporary_folder("gamebox-kept-") as now:
             left_out = self._taken(now)
-            found = dict(_differences(Path(self._kept, "files"), Path(now, "files")))
+            found = dict(_differences(Path(self._kept, "files"), now / "files"))
         if len(self._left_out) < TOLD:  # else there may have been more
             found |= dict.fromkeys(left_out - self._left_out - found.keys(), False)
         return list(found.items())
 
-    def _taken(self, folder: str) -> frozenset[str]:
+    def _taken(self, folder: str | Path) -> frozenset[str]:
         """Copy the folder to the host; the first paths that could not be copied."""
         return frozenset(self._environment.download(self.place, Path(folder, "files")).unwrap().skipped)
 

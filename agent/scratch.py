@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from sandbox import folders
 
 # Process ids mean something in their own namespace only, and are used again: the start time tells one owner from the next.
 _NAME = re.compile(r"gamebox-job-(\d+)-(\d+)-(\d+)-\w+")
@@ -19,8 +20,18 @@ def scratch_folder() -> Iterator[Path]:
     """A folder of this process alone, gone after the block. Raises OSError where none can be made."""
     sweep(Path(tempfile.gettempdir()))
     owner = f"{_namespace()}-{os.getpid()}-{_started(os.getpid()) or 0}"
-    with tempfile.TemporaryDirectory(prefix=f"gamebox-job-{owner}-") as folder:
-        yield Path(folder)
+    with temporary_folder(f"gamebox-job-{owner}-") as folder:
+        yield folder
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder that is gone after the block, however deep what came from a sandbox into it is. Raises OSError."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        yield folder
+    finally:
+        folders.remove(folder)
 
 
 def sweep(base: Path) -> None:
@@ -34,7 +45,7 @@ def sweep(base: Path) -> None:
         except FileNotFoundError:
             continue
         if ours:
-            shutil.rmtree(folder, ignore_errors=True)
+            folders.remove(folder)
 
 
 def _namespace() -> str:

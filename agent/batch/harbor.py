@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from agent.repo.beneath import read_file
+
 from .tasks import BatchTask, Verifier, checked_id, wrong
 
 # Their meaning is not kept here: a task that has them would not be the same task.
@@ -89,11 +91,7 @@ def _verifier(section: Mapping[str, Any], folder: Path, handed: Mapping[str, str
 
 def _read(folder: Path) -> tuple[dict[str, Any], str, str]:
     try:
-        texts = []
-        for name in ("task.toml", "instruction.md"):
-            if (folder / name).stat().st_size > MOST_TEXT_BYTES:
-                raise ValueError(f"{name} is larger than {MOST_TEXT_BYTES >> 20} MiB")
-            texts.append((folder / name).read_text(encoding="utf-8"))
+        texts = [read_file(folder / name, MOST_TEXT_BYTES).decode("utf-8") for name in ("task.toml", "instruction.md")]
         return tomllib.loads(texts[0]), texts[1], texts[0]
     except (OSError, ValueError, RecursionError) as error:
         raise wrong(

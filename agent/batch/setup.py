@@ -11,7 +11,7 @@ from tempfile import gettempdir
 from typing import Any
 
 from agent.hub import AgentSpec
-from agent.repo.beneath import Folder
+from agent.repo.beneath import Folder, read_file
 from agent.repo.ignoring import Rules
 from agent.repo.snapshot import check_room, state_in, states_under
 from sandbox.envelope import jsonable
@@ -20,6 +20,7 @@ from sandbox.errors import SandboxError
 from .tasks import BatchTask, wrong
 
 DIGEST_CHARS = 16
+MOST_SCRIPT_BYTES = 64 << 20
 # What a result's identity calls the task's own part; all else is the same for every task of a batch.
 TASK = "task"
 
@@ -33,7 +34,7 @@ def digest(value: Any) -> str:
 def digest_of_file(path: Path) -> str:
     """A short digest of a file's bytes. Raises SandboxError ``invalid_configuration`` where it cannot be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:DIGEST_CHARS]
+        return hashlib.sha256(read_file(path, MOST_SCRIPT_BYTES)).hexdigest()[:DIGEST_CHARS]
     except OSError as error:
         raise wrong(f"The file {path} cannot be read: {error.strerror}.", "Name a file that is there.") from error
 

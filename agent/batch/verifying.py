@@ -7,14 +7,13 @@ import logging
 import math
 import posixpath
 import shlex
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from agent.proof import prove
+from agent.scratch import temporary_folder
 from sandbox.call_errors import answered
 from sandbox.environment import Environment
 from sandbox.errors import ErrorCode, SandboxError
@@ -106,9 +105,9 @@ def _place(task: BatchTask, sandbox: Environment, fresh: Fresh) -> Iterator[tupl
         log.info("put right before the verdict on %s: %s", task.id, put_right)
         yield sandbox, touched
         return
-    with tempfile.TemporaryDirectory(prefix="gamebox-verify-") as between, fresh() as untouched:
+    with temporary_folder("gamebox-verify-") as between, fresh() as untouched:
         folder = task.folder or "."
-        copied = Path(between) / "files"
+        copied = between / "files"
         with _of_the_agent():
             sandbox.download(folder, copied).unwrap()
         there = shlex.quote(folder)

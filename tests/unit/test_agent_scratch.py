@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,20 @@ def test_a_link_with_such_a_name_is_not_followed(base: Path) -> None:
     (base / f"gamebox-job-{namespace}-99999999-1-abc").symlink_to(base / "kept")
     sweep(base)
     assert (base / "kept").is_dir()
+
+
+def test_what_an_agent_left_however_deep_goes(base: Path) -> None:
+    """A10: an agent's folder of 1,500 levels ended this run with a RecursionError, and every later one at its start."""
+    with scratch_folder() as folder:
+        at = os.open(folder, os.O_RDONLY)
+        for _ in range(3000):
+            os.mkdir("d", dir_fd=at)
+            below = os.open("d", os.O_RDONLY, dir_fd=at)
+            os.close(at)
+            at = below
+        os.close(at)
+        left = folder.with_name(re.sub(r"-\d+-(\w+)$", r"-1-\1", folder.name))  # of a process that is not there any more
+        folder.rename(left)
+        with scratch_folder():
+            assert not left.exists()
+    assert not list(base.iterdir())
