@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 READING = frozenset({
     "read", "list", "search", "run", "logs", "screen", "wait_for", "processes", "browse", "usage", "end_session",
+    "stat", "open_session", "sessions",
 })  # fmt: skip
 # What programs write beside what they read: looking at a repository, or running its tests, is no change of it.
 CACHES = frozenset({"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis"})

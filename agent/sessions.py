@@ -15,6 +15,7 @@ from .wrapped import WrappedEnvironment
 
 _DEFAULT = "default"
 _NAME_CHARS = 64
+_NAMING = ("run", "open_session", "end_session")
 
 
 class OwnSessions(WrappedEnvironment):
@@ -40,7 +41,7 @@ class OwnSessions(WrappedEnvironment):
     def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
         """See the base class."""
         own = self._own(request.operation, {"session": getattr(request, "session", None)})
-        if request.operation in ("run", "end_session"):
+        if request.operation in _NAMING:
             request = request.model_copy(update=own)
         return super().perform(request, watch)
 
@@ -60,7 +61,7 @@ class OwnSessions(WrappedEnvironment):
 
     def _own(self, operation: Any, args: Any) -> Any:
         """The arguments with the session as it is called in ``inner``."""
-        if operation not in ("run", "end_session") or not isinstance(args, Mapping):
+        if operation not in _NAMING or not isinstance(args, Mapping):
             return args
         name = args.get("session", _DEFAULT if operation == "run" else None)
         if not isinstance(name, str) or not name:

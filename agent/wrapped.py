@@ -57,9 +57,9 @@ class WrappedEnvironment(Environment):
         return self.inner.upload(data_or_path, path, **options)
 
     def download(
-        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = ()
+        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = (), overwrite: bool = False
     ) -> Envelope[res.DownloadResult]:
-        return self.inner.download(path, to, without=without)
+        return self.inner.download(path, to, without=without, overwrite=overwrite)
 
     def service_logs(self, name: str, **options: Any) -> Envelope[res.LogsResult]:
         return self.inner.service_logs(name, **options)

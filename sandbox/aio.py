@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar, Unpack
 
 from . import results as res
+from .async_sessions import AsyncSession
 from .envelope import Envelope, Failure
 from .environment import ActionLike, Environment
 from .errors import ErrorCode, SandboxError
@@ -267,10 +268,20 @@ class AsyncEnvironment:
         return await self._call(upload, data_or_path, path, **({} if mode is None else {"mode": mode}))
 
     async def download(
-        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = ()
+        self,
+        path: str,
+        to: str | os.PathLike[str] | None = None,
+        *,
+        without: Sequence[str] = (),
+        overwrite: bool = False,
     ) -> Envelope[res.DownloadResult]:
         """See ``OperationMethods.download``."""
-        return await self._call(self.environment.download, path, to, **({"without": tuple(without)} if without else {}))
+        options: dict[str, Any] = {"without": tuple(without)} if without else {}
+        return await self._call(self.environment.download, path, to, overwrite=overwrite, **options)
+
+    def session(self, name: str, *, user: str | int | None = None) -> AsyncSession:
+        """See ``OperationMethods.session``: ``async with env.session("build") as session:``."""
+        return AsyncSession(self, name, user)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """The other operations (``edit``, ``logs`` ...) and ``changes``, ``checkpoint``, ``rollback`` ... as coroutines."""

@@ -314,9 +314,9 @@ def exit_code(answer: Envelope[RunResult]) -> int:
 
 def status_of(code: int | None, signal_name: str | None) -> int:
     """The status that a shell has for a command that ended with this exit code, or by this signal: 128+n."""
-    import signal
+    from .results.commands import shell_status
 
-    return 128 + int(getattr(signal, signal_name, 0)) if signal_name else code or 0
+    return shell_status(code, signal_name) or 0
 
 
 def say_error(error: SandboxError) -> None:

@@ -7,6 +7,7 @@ bound to one of their operations goes into the sandbox, any other runs here.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import time
@@ -29,6 +30,7 @@ from .hosted import (
 )
 from .methods import OperationMethods
 from .operations import OPERATIONS, Request, schema_of
+from .operations.commands import UNLIMITED
 from .secrecy import Secrets
 from .state.methods import StateMethods
 from .watching import CancelToken, Watch
@@ -131,6 +133,8 @@ class Environment(OperationMethods, StateMethods):
         """Carry out an action that is bound to an operation."""
         if refused := sorted(OPERATIONS[operation].host_only() & set(args)):
             return _invalid(action, f"{action.name} has no argument {', '.join(refused)}.").to_dict()
+        if args.get("timeout_seconds") in (UNLIMITED, math.inf):
+            return _invalid(action, f"timeout_seconds of {action.name} must be a number of seconds.").to_dict()
         bounded = _bounded(operation, args, metadata)
         bound = None if "timeout_seconds" in bounded else metadata.get("timeout_s")
         idempotent = bool(metadata.get("idempotent"))
@@ -216,7 +220,7 @@ class Environment(OperationMethods, StateMethods):
         return Failure.of(_unsupported(self, "upload"))
 
     def download(
-        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = ()
+        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = (), overwrite: bool = False
     ) -> Envelope[res.DownloadResult]:
         return Failure.of(_unsupported(self, "download"))
 

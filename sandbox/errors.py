@@ -59,6 +59,8 @@ class ErrorCode(StrEnum):
     # commands
     timeout = "timeout"
     cancelled = "cancelled"
+    session_exists = "session_exists"
+    session_not_found = "session_not_found"
     user_not_allowed = "user_not_allowed"
     user_not_found = "user_not_found"
     program_not_found = "program_not_found"

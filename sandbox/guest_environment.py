@@ -62,10 +62,12 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
     """
 
     def __init__(
-        self, limits: Limits | None, network: Network | None, approver: Approver | None, track_changes: bool = True
-    ) -> None:
+        self, limits: Limits | None, network: Network | None, approver: Approver | None, track_changes: bool = True,
+        read_roots: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         super().__init__(approver, network or Network.none(), limits or Limits())
         self.track_changes = track_changes
+        self.read_roots = _checked_folders(read_roots)
         self.history = History(lambda *args, **call: self._live().request(*args, **call), self.limits.checkpoint_bytes)
         self._starting = threading.RLock()
         self._start_error: SandboxError | None = None
@@ -282,14 +284,14 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         return self.hidden.envelope(self._guarded(op.Upload, work))
 
     def download(
-        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = ()
+        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = (), overwrite: bool = False
     ) -> Envelope[res.DownloadResult]:
         """See ``OperationMethods.download``."""
         check_types("download", path=(path, str), to=(to, HOST_PATH | None))
 
         def work(started: float) -> Envelope[res.DownloadResult]:
             request = op.Download(path=path, without=tuple(without))
-            with Incoming(to, self.limits.transfer_bytes) as incoming:
+            with Incoming(to, self.limits.transfer_bytes, overwrite=overwrite) as incoming:
                 fields, blob = self._live().request(
                     "download", request.model_dump(), timeout_seconds=FILE_SECONDS, sink=incoming.take
                 )
@@ -326,7 +328,10 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         """Short sections for the prompt; what is left of a started sandbox (see ``usage``) comes last, for it changes."""
         limits = self.limits
         return {
-            "sandbox": f"{self._kind()} Commands run in /bin/bash where the image has it; relative paths start at the workspace.",
+            "sandbox": (
+                f"{self._kind()} Commands run in /bin/bash where the image has it; relative paths start at the workspace."
+                f"{self._readable_words()}"
+            ),
             "network": self.network.describe(self.hidden.mask.names),
             **self.hidden.describe(),
             "limits": (
@@ -336,6 +341,9 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
             ),
             **self._left(),
         }
+
+    def _readable_words(self) -> str:
+        return f" File tools also read, and do not write, below {', '.join(self.read_roots)}." if self.read_roots else ""
 
     @property
     def _workspace_bytes(self) -> int:
@@ -362,7 +370,20 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
 
     def _hello(self, place: Mapping[str, Any], isolated: bool) -> dict[str, Any]:
         limits = {**asdict(self.limits), "network": self.network.mode, "tell_changes": self.track_changes}
-        return {"isolated": isolated, "place": {**place, "limits": limits}}
+        return {"isolated": isolated, "place": {**place, "limits": limits, "read_roots": list(self.read_roots)}}
+
+
+def _checked_folders(read_roots: Sequence[str]) -> tuple[str, ...]:
+    """Raises SandboxError for what is not a list of absolute paths."""
+    folders: tuple[object, ...] = (read_roots,) if isinstance(read_roots, str) else tuple(read_roots)
+    for folder in folders:
+        if not isinstance(folder, str) or not folder.startswith("/") or "\0" in folder or ".." in folder.split("/"):
+            raise SandboxError(
+                ErrorCode.invalid_configuration,
+                f"read_roots has {folder!r}, which is not the absolute path of a folder in the sandbox.",
+                "Give folders as in read_roots=['/etc'], or ['/'] for all that commands can read.",
+            )
+    return tuple(os.path.normpath(str(folder)) for folder in folders)
 
 
 def _closed() -> SandboxError:

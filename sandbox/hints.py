@@ -339,6 +339,13 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         f"The program {f.get('program', '')!r} could not be started: {f.get('errno', 'not executable')}.",
         "Make it executable with chmod +x, or start it through its interpreter.",
     ),
+    ErrorCode.session_exists: lambda f: Wording(
+        f"There is a session {f.get('session', 'of that name')!r} already.", "Use that one, end it first, or give another name."
+    ),
+    ErrorCode.session_not_found: lambda f: Wording(
+        f"There is no session {f.get('session', 'of that name')!r}.",
+        "It was ended, or never opened: open it first, or run the command without naming a session.",
+    ),
     ErrorCode.user_not_allowed: _user_not_allowed,
     ErrorCode.user_not_found: lambda f: Wording(
         f"The image has no user {f.get('user', 'of that name')!r}.",

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import folders
@@ -110,6 +110,7 @@ class LocalEnvironment(GuestEnvironment):
         env: dict[str, str] | None = None,
         approver: Approver | None = None,
         track_changes: bool = True,
+        read_roots: Sequence[str] = (),
         network: object = None,
         services: object = None,
         cache: object = None,
@@ -126,7 +127,7 @@ class LocalEnvironment(GuestEnvironment):
         )
         check_callable("LocalEnvironment", "approver", approver)
         check_variables("LocalEnvironment", env or {})
-        super().__init__(limits, Network.bridge(), approver, track_changes)
+        super().__init__(limits, Network.bridge(), approver, track_changes, read_roots)
         if workspace is not None and not path_is(workspace, Path.is_dir):
             raise SandboxError(
                 ErrorCode.workspace_invalid,
@@ -223,7 +224,7 @@ class LocalEnvironment(GuestEnvironment):
     def describe(self) -> dict[str, str]:
         """Short sections for the prompt: what really holds here, which is little."""
         return {
-            "sandbox": self._kind(),
+            "sandbox": f"{self._kind()}{self._readable_words()}",
             "network": "The user's own network.",
             **self.hidden.describe(),
             "limits": (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, BinaryIO, TypedDict, Unpack, cast
+from typing import Any, BinaryIO, Literal, TypedDict, Unpack, cast
 
 from . import results as res
 from .call_errors import check_call, check_cancel, raise_if_closed
@@ -14,6 +15,7 @@ from .errors import SandboxError
 from .following import Following
 from .operations import OPERATIONS
 from .ports import check_port
+from .sessions import Session
 from .stdin import Stdin, is_source
 from .watching import CancelToken, OnOutput, Watch
 
@@ -26,7 +28,7 @@ class RunOptions(TypedDict, total=False):
     env: Mapping[str, str] | None
     secrets: Sequence[str] | None
     stdin: Stdin | None
-    timeout_seconds: float | None
+    timeout_seconds: float | Literal["unlimited"] | None
     cpu_seconds: float | None
     background: bool
     session: str | None
@@ -37,6 +39,7 @@ class RunOptions(TypedDict, total=False):
     cols: int
     request_id: str | None
     user: str | int | None
+    needs_session: bool
     on_output: OnOutput | None
     cancel: CancelToken | None
 
@@ -65,12 +68,13 @@ class OperationMethods(ABC):
 
     @abstractmethod
     def download(
-        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = ()
+        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = (), overwrite: bool = False
     ) -> Envelope[res.DownloadResult]:
         """Copy a file or folder out of the sandbox, to host path ``to`` or, for a file, into ``result.content``.
 
-        ``to`` must not exist. Links, devices and names that would leave ``to`` are skipped and named in
-        ``skipped``. Files and folders whose name is in ``without``, at any depth, are left out and not named.
+        ``to`` must not exist, or with ``overwrite`` must be a file that a file replaces, in one step: a folder of the host is never
+        replaced. Links, devices and names that would leave ``to`` are skipped and named in ``skipped``. Files and folders whose
+        name is in ``without``, at any depth, are left out and not named.
         """
 
     def read(self, path: str, **options: Any) -> Envelope[res.ReadResult]:
@@ -90,6 +94,10 @@ class OperationMethods(ABC):
             "path": path, "old_text": old_text, "new_text": new_text, "replace_all": replace_all, "request_id": request_id,
         }  # fmt: skip
         return cast("Envelope[res.EditResult]", self._carried_out("edit", args))
+
+    def stat(self, path: str) -> Envelope[res.StatResult]:
+        """Say what ``path`` is, following links: type, size, mode, owner, time of the last change; see ``results.StatResult``."""
+        return cast("Envelope[res.StatResult]", self._carried_out("stat", {"path": path}))
 
     def list(self, path: str = ".", **options: Any) -> Envelope[res.ListResult]:
         """Options: ``depth``, ``hidden``, ``max_entries``; see ``operations.List``."""
@@ -126,7 +134,7 @@ class OperationMethods(ABC):
         env: Mapping[str, str] | None = None,
         secrets: Sequence[str] | None = None,
         stdin: Stdin | None = None,
-        timeout_seconds: float | None = None,
+        timeout_seconds: float | Literal["unlimited"] | None = None,
         cpu_seconds: float | None = None,
         background: bool = False,
         session: str | None = "default",
@@ -136,6 +144,7 @@ class OperationMethods(ABC):
         rows: int = 24,
         cols: int = 80,
         user: str | int | None = None,
+        needs_session: bool = False,
         request_id: str | None = None,
         on_output: OnOutput | None = None,
         cancel: CancelToken | None = None,
@@ -149,7 +158,9 @@ class OperationMethods(ABC):
         requests with the same one only the first is carried out, and all get its answer, as long as it is among the last 64.
         ``stdin`` is text, bytes, a binary file or an iterable of bytes, of any size. The last two, and more than 8 MiB, are
         streamed as the command reads. A source is read in a thread of its own; its exception stops the command and is raised here.
-        ``user`` is the name or number of another user of the image, where the profile allows it; each user has sessions of its own.
+        With ``timeout_seconds=math.inf`` (or "unlimited") the command may run until the sandbox's ``lifetime_seconds`` are over,
+        which must be set. ``needs_session`` fails with ``session_not_found`` instead of making the session. ``user`` is the name or
+        number of another user of the image, where the profile allows it; each user has sessions of its own.
         """
         if command is not None and not isinstance(command, str):
             if argv is not None:
@@ -159,9 +170,10 @@ class OperationMethods(ABC):
         args = {
             "command": command, "argv": argv, "cwd": cwd, "env": env, "secrets": secrets, "background": background,
             "stdin": stdin if source is None else None,
-            "timeout_seconds": timeout_seconds, "cpu_seconds": cpu_seconds, "session": session, "request_id": request_id,
+            "timeout_seconds": "unlimited" if timeout_seconds == math.inf else timeout_seconds,
+            "cpu_seconds": cpu_seconds, "session": session, "request_id": request_id,
             "keep_output_bytes": keep_output_bytes, "wait_seconds": wait_seconds, "pty": pty, "rows": rows, "cols": cols,
-            "user": user,
+            "user": user, "needs_session": needs_session,
         }  # fmt: skip
         check_cancel("run", cancel)
         if on_output is not None and not callable(on_output):
@@ -227,6 +239,18 @@ class OperationMethods(ABC):
     def processes(self, id: str | None = None) -> Envelope[res.ProcessesResult]:  # noqa: A002
         """The commands of the sandbox with their processes, or one of them."""
         return cast("Envelope[res.ProcessesResult]", self._carried_out("processes", {"id": id}))
+
+    def session(self, name: str, *, user: str | int | None = None) -> Session:
+        """Return a session of that name to open, run commands in and close: ``with env.session("build") as session:``."""
+        return Session(self, name, user)
+
+    def open_session(self, session: str, *, user: str | int | None = None) -> Envelope[res.OpenSessionResult]:
+        """Make a session of ``run``; failure ``session_exists`` if it is there already."""
+        return cast("Envelope[res.OpenSessionResult]", self._carried_out("open_session", {"session": session, "user": user}))
+
+    def sessions(self, *, user: str | int | None = None) -> Envelope[res.SessionsResult]:
+        """List the sessions that ``run`` and ``open_session`` have made, and ``end_session`` has not ended."""
+        return cast("Envelope[res.SessionsResult]", self._carried_out("sessions", {"user": user}))
 
     def end_session(self, session: str, *, user: str | int | None = None) -> Envelope[res.EndSessionResult]:
         """Forget a session of ``run``; with ``user``, the session of that name which that user has."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from . import operations as op
@@ -41,7 +42,12 @@ def _prepared_run(request: op.Run, limits: Limits) -> tuple[dict[str, Any], dict
     timeout = request.timeout_seconds
     if timeout is None and not request.background:
         timeout = limits.timeout_seconds
-    if timeout is not None and timeout > limits.max_timeout_seconds:
+    if timeout == math.inf:
+        if limits.lifetime_seconds is None:
+            problem = 'timeout_seconds="unlimited" needs a sandbox that ends by itself: set Limits(lifetime_seconds=...)'
+            raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
+        timeout = None
+    elif timeout is not None and timeout > limits.max_timeout_seconds:
         most = limits.max_timeout_seconds
         raise worded(
             ErrorCode.invalid_arguments, {"problem": f"timeout_seconds is {timeout:g}, at most {most:g}"}, "run"
@@ -54,8 +60,9 @@ def _prepared_run(request: op.Run, limits: Limits) -> tuple[dict[str, Any], dict
     args = request.model_dump(mode="json", exclude={"stdin", "request_id", "secrets"})
     args.update(timeout_seconds=timeout, keep_output_bytes=keep, cpu_seconds=_cpu_seconds(request.cpu_seconds, limits))
     args["stays_open"] = request.wait_seconds is not None and request.stdin is None
+    waits = FILE_SECONDS + (request.wait_seconds or 0) if request.background else timeout
     call: dict[str, Any] = {
-        "timeout_seconds": FILE_SECONDS + (request.wait_seconds or 0) if request.background else timeout,
+        "timeout_seconds": math.inf if waits is None else waits,
         "max_reply_bytes": MAX_REPLY_BYTES + keep,
     }
     if len(stdin) > INLINE_BYTES:

@@ -52,12 +52,14 @@ def outgoing(
 class Incoming:
     """Takes the stream of a download: into memory, or beside host path ``to`` until it is whole.
 
-    Raises OperationError ``path_exists`` where ``to`` exists; what was taken of a download that failed is removed.
+    Raises OperationError ``path_exists`` where ``to`` exists, but for a file that is to be overwritten. What was taken of a
+    download that failed is removed.
     """
 
-    def __init__(self, to: str | os.PathLike[str] | None, limit: int) -> None:
+    def __init__(self, to: str | os.PathLike[str] | None, limit: int, *, overwrite: bool = False) -> None:
         if to is not None:
             check_host_path(to)
+        self._overwrite = overwrite
         self._limit = limit
         self._size = 0
         self._to = None if to is None else Path(os.path.abspath(to))
@@ -67,9 +69,11 @@ class Incoming:
 
     def __enter__(self) -> Self:
         if self._to is not None:
-            if os.path.lexists(self._to):
+            if os.path.lexists(self._to) and (not self._overwrite or self._is_folder()):
                 raise OperationError(
-                    ErrorCode.path_exists, f"{self._to} exists on the host.", "Give a path that does not exist yet."
+                    ErrorCode.path_exists,
+                    f"{self._to} exists on the host.",
+                    "Give a path that does not exist yet, or overwrite=True for a file.",
                 )
             try:
                 self._folder = Path(tempfile.mkdtemp(prefix=".gamebox-", dir=self._to.parent))
@@ -81,6 +85,9 @@ class Incoming:
                     "Give another path.",
                 ) from error
         return self
+
+    def _is_folder(self) -> bool:
+        return self._to is not None and self._to.is_dir() and not self._to.is_symlink()
 
     def __exit__(self, *exc: object) -> None:
         if self._file is not None:
@@ -131,5 +138,8 @@ class Incoming:
         else:
             self._file.flush()
             update["size_bytes"] = self._size
+        if result.kind == "tree" and os.path.lexists(self._to):
+            message = f"{result.path[:500]!r} is a folder, and {self._to} is a file on the host."
+            raise OperationError(ErrorCode.path_exists, message, "Delete the file, or give a path that does not exist yet.")
         os.rename(ready, self._to)
         return result.model_copy(update=update)

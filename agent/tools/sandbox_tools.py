@@ -12,8 +12,8 @@ from agent.envelopes import text_of
 from sandbox.errors import ToolError
 from sandbox.operations import OPERATIONS, schema_of
 
-# Both reach the host's files, which is not for a model to decide.
-HOST_ONLY = frozenset({"upload", "download"})
+# Two reach the host's files, which is not for a model to decide; the others tell a model nothing that list and run do not.
+HOST_ONLY = frozenset({"upload", "download", "stat", "open_session", "sessions"})
 # What a model need not ask for: the environment's description ends with it, in every prompt.
 IN_EVERY_PROMPT = frozenset({"usage"})
 # The rest of run's arguments (argv, env, stdin, ...) offer a model second ways to say the same. These are all that the hints of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from sandbox import forks
@@ -44,9 +45,9 @@ class ContainedEnvironment(GuestEnvironment):
 
     def __init__(
         self, image: str, profile: Profile, limits: Limits, network: Network | None, approver: Approver | None,
-        track_changes: bool,
+        track_changes: bool, read_roots: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        super().__init__(profile.fitted(limits), network, approver, track_changes)
+        super().__init__(profile.fitted(limits), network, approver, track_changes, read_roots)
         self.image, self.profile = image, profile
         self.root_is_kept = profile.read_only_root
         self._oci_runtime: str | None = None

@@ -65,7 +65,8 @@ class DockerEnvironment(CachingEnvironment):
     ``runtime`` names one of the engine's OCI runtimes, as in "runsc". ``services`` run beside it, each in a sandbox of its own, and
     are reached from it by their names (see ``SideService``); a RunningService of another environment is shared with that. A
     ``Service`` among them stands for one that the host asks with credentials of its own. ``cache`` is where pip, uv and npm find
-    packages with no network. Raises SandboxError.
+    packages with no network. ``read_roots`` are folders that file tools and ``download`` may read as well: ["/"] for all that
+    commands can read. Raises SandboxError.
 
     With ``keep`` the sandbox survives this process, and a cut of the connection to it: ``close`` leaves it running and ``remove``
     ends it; ``attach`` finds it again, by its id or by ``name``. Without any orchestrator for ``keep_seconds`` it ends by itself.
@@ -90,6 +91,7 @@ class DockerEnvironment(CachingEnvironment):
         name: str | None = None,
         services: Sequence[Service] | Mapping[str, Service | SideService | RunningService] | None = None,
         cache: PackageCache | None = None,
+        read_roots: Sequence[str] = (),
     ) -> None:
         check_types(
             "DockerEnvironment", image=(image, str), workspace=(workspace, HOST_PATH | None), limits=(limits, Limits | None),
@@ -99,7 +101,7 @@ class DockerEnvironment(CachingEnvironment):
         )  # fmt: skip
         check_callable("DockerEnvironment", "approver", approver)
         check_callable("DockerEnvironment", "report", report)
-        super().__init__(image, profile_named(profile), limits or Limits(), network, approver, track_changes)
+        super().__init__(image, profile_named(profile), limits or Limits(), network, approver, track_changes, read_roots)
         self._workspace = None if workspace is None else Path(workspace)
         self._env = dict(env or {})
         self._bundle = None if ca_bundle is None else Path(ca_bundle)
@@ -216,7 +218,8 @@ class DockerEnvironment(CachingEnvironment):
             self._kept = Kept(
                 self._name, kept.new_token(), self._keep_seconds, self._given_name, self.image, self.profile.name, self.network,
                 self.limits, disk, self._oci_runtime, self.track_changes,
-                (*(["env"] if self._env else []), *(["ca_bundle"] if self._bundle else []), *(["cache"] if self._cache else [])),
+                (*(["env"] if self._env else []), *(["ca_bundle"] if self._bundle else []), *(["cache"] if self._cache else []),
+                 *(["read_roots"] if self.read_roots else [])),
                 tuple(name.name for name in self._names()),
             )  # fmt: skip
             self._ownership = self._ownership or owners.claim(self._name)
@@ -308,6 +311,7 @@ class DockerEnvironment(CachingEnvironment):
             self.image, limits=self.limits, network=self.network, env=self._env, ca_bundle=self._bundle,
             approver=self.approver, report=self._report, profile=self.profile.name, runtime=self._oci_runtime,
             track_changes=self.track_changes, services=self._services, cache=self._cache,
+            read_roots=self.read_roots,
         )  # fmt: skip
         self.hidden.copy_to(twin.hidden)
         return twin

@@ -136,6 +136,7 @@ def _place(fields: dict[str, Any]) -> Place:
         ca_bundle=fields.get("ca_bundle"),
         user=str(fields.get("user") or ""),
         any_user=fields.get("any_user") is True,
+        read_roots=tuple(os.fsencode(root) for root in fields.get("read_roots") or ()),
     )
 
 

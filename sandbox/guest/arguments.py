@@ -181,6 +181,7 @@ _ARGUMENTS: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
             "max_matches": _count,
         },
     ),
+    "stat": ({"path": _text}, {}),
     "make_dir": ({"path": _text}, {}),
     "move": ({"source": _text, "target": _text}, {"overwrite": _flag}),
     "delete": ({"path": _text}, {"recursive": _flag}),
@@ -194,6 +195,7 @@ _ARGUMENTS: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
             "stdin": _maybe(_stdin), "cpu_seconds": _maybe(_seconds), "background": _flag, "session": _maybe(_text),
             "wait_seconds": _maybe(_seconds), "pty": _flag,
             "rows": _length, "cols": _length, "stays_open": _flag, "user": _maybe(_user),
+            "needs_session": _flag,
         },
     ),
     "logs": (
@@ -201,7 +203,9 @@ _ARGUMENTS: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
         {"tail_lines": _maybe(_count)},
     ),
     "kill": ({"id": _text}, {"signal": _maybe(_signal), "user": _maybe(_user)}),
+    "open_session": ({"session": _text}, {"user": _maybe(_user)}),
     "end_session": ({"session": _text}, {"user": _maybe(_user)}),
+    "sessions": ({}, {"user": _maybe(_user)}),
     "send": (
         {"id": _text, "text": _bytes_as_text, "keys": _texts, "eof": _flag, "wait_seconds": _seconds},
         {"application_keys": _flag, "user": _maybe(_user)},

@@ -285,6 +285,11 @@ def roots_of(place: Place) -> Roots:
     return _roots(place.workspace, place.roots)
 
 
+def readable_roots_of(place: Place) -> Roots:
+    """The roots of a place with those that may only be read."""
+    return _roots(place.workspace, (*place.roots, *place.read_roots))
+
+
 def _as_bytes(path: str) -> bytes:
     try:
         return path.encode("utf-8", "surrogateescape")

@@ -12,12 +12,14 @@ class Place:
     """The sandbox as handlers see it: absolute paths as bytes, sizes in bytes. Not to be changed.
 
     ``roots`` are the folders that file operations may touch, the workspace first; relative paths start at ``workspace``.
-    ``user`` is the name of the user that commands run as; ``any_user`` says whether ``run`` may choose another one.
+    ``read_roots`` are folders that may only be read. ``user`` is the name of the user that commands run as; ``any_user`` says
+    whether ``run`` may choose another one.
     ``interpreter`` is the argv prefix that starts this very Python with the guest and its libraries importable.
     """
 
     __slots__ = (
-        "any_user", "ca_bundle", "environ", "gid", "home", "interpreter", "limits", "roots", "spill", "uid", "user", "workspace",
+        "any_user", "ca_bundle", "environ", "gid", "home", "interpreter", "limits", "read_roots", "roots", "spill", "uid", "user",
+        "workspace",
     )  # fmt: skip
 
     def __init__(
@@ -34,6 +36,7 @@ class Place:
         ca_bundle: str | None = None,
         user: str = "",
         any_user: bool = False,
+        read_roots: tuple[bytes, ...] = (),
     ) -> None:
         self.workspace = workspace
         self.home = home
@@ -47,6 +50,7 @@ class Place:
         self.ca_bundle = ca_bundle
         self.user = user
         self.any_user = any_user
+        self.read_roots = read_roots
 
 
 class Finished:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .beneath import roots_of
+from .beneath import readable_roots_of
 from .context import Place
 from .faults import Fault
 
@@ -23,7 +23,7 @@ class FileProbe:
     """Looks for ``path``, a file, folder or socket; where ``text`` is given, for a regular file that contains it."""
 
     def __init__(self, place: Place, path: str, text: str | None) -> None:
-        self._roots = roots_of(place)
+        self._roots = readable_roots_of(place)
         self._path = path
         self._text = None if text is None else text.encode("utf-8", "surrogateescape")
         self._seen: tuple[int, ...] = ()

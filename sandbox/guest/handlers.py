@@ -20,6 +20,7 @@ _HOMES = {
     "write": ("files", "write"),
     "edit": ("files", "edit"),
     "list": ("listing", "list_folder"),
+    "stat": ("status", "status_of"),
     "search": ("search", "search"),
     "make_dir": ("tree", "make_dir"),
     "move": ("tree", "move"),

@@ -6,7 +6,7 @@ import os
 import stat
 import time
 
-from .beneath import Roots, roots_of, shown
+from .beneath import Roots, readable_roots_of, shown
 from .context import Call
 from .walking import DIRECTORY, Item, walk
 
@@ -23,7 +23,7 @@ def list_folder(call: Call) -> dict[str, Any]:
     args = call.args
     path: str = args.get("path", ".")
     hidden, depth, most = args.get("hidden", True), args.get("depth", 1), args.get("max_entries", 500)
-    roots = roots_of(call.place)
+    roots = readable_roots_of(call.place)
     top = roots.open(path, DIRECTORY & ~os.O_NOFOLLOW)
     base = path.encode("utf-8", "surrogateescape")
     entries: list[dict[str, Any]] = []

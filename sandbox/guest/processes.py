@@ -79,6 +79,8 @@ class Processes:
         """Carry out ``run``; ``event`` gets "queued" and "started" where it had to wait. Answers a call that cancels it."""
         name = args.get("session")
         user = self._user(args.get("user"))
+        if args.get("needs_session") and not self._has_session(name, user):
+            raise Fault("session_not_found", session=str(name))
         session = self._session(name, user) if name is not None else self._fresh(user)
         background = bool(args.get("background"))
         stays = background or args.get("wait_seconds") is not None
@@ -131,6 +133,25 @@ class Processes:
                 raise Fault("too_many_commands", limit=self.place.limits["sessions"], what="sessions")
             held[key] = self._fresh(user)
         return held[key]
+
+    def _has_session(self, name: str | None, user: User | None) -> bool:
+        return name in self.sessions if user is None else (name, user.uid) in self._others
+
+    def open_session(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Make a session. Raises Fault where it is there already."""
+        name, user = args["session"], self._user(args.get("user"))
+        if self._has_session(name, user):
+            raise Fault("session_exists", session=name)
+        return {"session": name, "cwd": self._session(name, user).cwd}
+
+    def list_sessions(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The result of ``sessions``: those of one user."""
+        user = self._user(args.get("user"))
+        if user is None:
+            known = list(self.sessions.items())
+        else:
+            known = [(name, session) for (name, uid), session in self._others.items() if uid == user.uid]
+        return {"sessions": [{"name": name, "cwd": s.cwd, "busy": s.busy} for name, s in known]}
 
     def end_session(self, args: dict[str, Any]) -> dict[str, Any]:
         """Forget a session; what runs or waits in it goes on, with a state of its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 
-from .beneath import roots_of
+from .beneath import readable_roots_of
 from .context import Call
 from .faults import Fault
 
@@ -24,7 +24,7 @@ def read(call: Call) -> tuple[dict[str, Any], bytes]:
     args = call.args
     path: str = args["path"]
     check_range(args)
-    roots = roots_of(call.place)
+    roots = readable_roots_of(call.place)
     fd, status = roots.regular(path)
     try:
         shown = {"path": roots.display(path), "size_bytes": status.st_size}

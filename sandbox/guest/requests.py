@@ -44,7 +44,8 @@ class Requests:
         self._workers = workers
         self._interaction = Interaction(reactor, processes, workers)
         self._at_once: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "end_session": processes.end_session, "usage": processes.usage, "resumed": self._resumed,
+            "end_session": processes.end_session, "open_session": processes.open_session, "sessions": processes.list_sessions,
+            "usage": processes.usage, "resumed": self._resumed,
         }  # fmt: skip
         self._calls: dict[int, WorkerCall] = {}
         self._streams: dict[int, OutputStream] = {}

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from .beneath import Roots, roots_of
+from .beneath import Roots, readable_roots_of
 from .context import Call, Finished
 from .faults import Fault
 
@@ -36,7 +36,7 @@ def search(call: Call) -> dict[str, Any]:
     args = call.args
     path: str = args.get("path", ".")
     check_texts(args)
-    roots = roots_of(call.place)
+    roots = readable_roots_of(call.place)
     fd, is_folder = _open(roots, path)
     deadline = time.monotonic() + SECONDS  # of all looks: the host waits for little longer
     found = Found(roots, path, is_folder, args.get("max_matches", 100), args.get("context_lines", 0))

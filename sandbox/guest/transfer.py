@@ -8,7 +8,7 @@ import stat
 import tarfile
 from collections.abc import Iterator
 
-from .beneath import Roots, roots_of, shown
+from .beneath import Roots, readable_roots_of, roots_of, shown
 from .context import Call
 from .faults import Fault
 from .replacing import Replacement
@@ -46,7 +46,7 @@ def upload(call: Call) -> dict[str, Any]:
 def download(call: Call) -> dict[str, Any]:
     """The handler of ``download``: the bytes of a file, or a tar stream of a folder; ``kind`` says which it was."""
     path: str = call.args["path"]
-    roots = roots_of(call.place)
+    roots = readable_roots_of(call.place)
     limit = int(call.place.limits["transfer_bytes"])
     try:
         fd, status = roots.regular(path)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from .base import Change, Request
-from .commands import EndSession, Kill, Logs, Run
-from .files import Delete, Download, Edit, List, MakeDir, Move, Read, Search, Upload, Write
+from .commands import EndSession, Kill, Logs, OpenSession, Run, Sessions
+from .files import Delete, Download, Edit, List, MakeDir, Move, Read, Search, Stat, Upload, Write
 from .interaction import Resize, Screen, Send
 from .pages import Browse
 from .usage import Usage
@@ -18,13 +18,13 @@ from .waiting import Processes, WaitFor
 
 __all__ = [
     "OPERATIONS", "REQUESTS", "Browse", "Change", "Delete", "Download", "Edit", "EndSession", "Kill", "List", "Logs", "MakeDir",
-    "Move", "Processes", "Read", "Request", "Resize", "Run", "Screen", "Search", "Send", "Upload", "Usage", "WaitFor", "Write",
-    "schema_of",
+    "Move", "OpenSession", "Processes", "Read", "Request", "Resize", "Run", "Screen", "Search", "Send",
+    "Sessions", "Stat", "Upload", "Usage", "WaitFor", "Write", "schema_of",
 ]  # fmt: skip
 
 REQUESTS: tuple[type[Request], ...] = (
     Read, Write, Edit, List, Search, MakeDir, Move, Delete, Run, Logs, Kill, EndSession, Send, Resize, Screen, WaitFor, Processes,
-    Upload, Download, Browse, Usage,
+    Upload, Download, Browse, Usage, Stat, OpenSession, Sessions,
 )  # fmt: skip
 OPERATIONS: dict[str, type[Request]] = {r.operation: r for r in REQUESTS}
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+import math
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sandbox import results
 
 from .base import Change, Request, User
+
+UNLIMITED = "unlimited"
+
+
+def _seconds(given: Any) -> Any:
+    """Infinity for "unlimited"; it is no number of JSON, and not to be had as one. A model's schema has neither."""
+    if given == math.inf:
+        raise ValueError('write "unlimited" for no limit')
+    return math.inf if given == UNLIMITED else given
+
+
+TimeoutSeconds = Annotated[Annotated[float, Field(gt=0, allow_inf_nan=True)] | None, BeforeValidator(_seconds)]
 
 
 class Run(Change):
@@ -31,7 +44,7 @@ class Run(Change):
     env: dict[str, str] | None = Field(None, description="Further environment variables, for this run.")
     secrets: tuple[str, ...] | None = Field(None, description="Names of secrets to give to this run as variables.")
     stdin: str | bytes | None = Field(None, description="What the command reads on standard input.")
-    timeout_seconds: float | None = Field(None, gt=0, description="Kill the command after this many seconds.")
+    timeout_seconds: TimeoutSeconds = Field(None, description="Kill the command after this many seconds.")
     cpu_seconds: float | None = Field(
         None, gt=0, description="Kill the command when it and all it started have used this much processor time."
     )
@@ -47,6 +60,9 @@ class Run(Change):
     rows: int = Field(24, ge=1, le=100, description="Lines of the terminal.")
     cols: int = Field(80, ge=1, le=300, description="Columns of the terminal.")
     user: User = None
+    needs_session: bool = Field(
+        False, description="Fail if there is no such session yet, instead of making it.", json_schema_extra={"host_only": True}
+    )
 
     def problem(self) -> str | None:
         """Why no process can be started from this; None where one can. Surrogate escapes stand for bytes."""
@@ -114,6 +130,23 @@ class Kill(Request):
     result: ClassVar[type[results.Result]] = results.KillResult
     id: str = Field(min_length=1, max_length=64, description="Id of the command.")
     signal: SignalName | None = Field(None, description="Signal to send to all processes of the command instead.")
+    user: User = None
+
+
+class OpenSession(Request):
+    """Make a session of run; one of that name must not be there yet."""
+
+    operation: ClassVar[str] = "open_session"
+    result: ClassVar[type[results.Result]] = results.OpenSessionResult
+    session: str = Field(min_length=1, max_length=64, description="Name of the session.")
+    user: User = None
+
+
+class Sessions(Request):
+    """List the sessions of run."""
+
+    operation: ClassVar[str] = "sessions"
+    result: ClassVar[type[results.Result]] = results.SessionsResult
     user: User = None
 
 

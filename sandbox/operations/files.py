@@ -68,6 +68,17 @@ class List(Request):
     max_entries: int = Field(500, ge=1, le=10000, description="How many entries at most.")
 
 
+class Stat(Request):
+    """Say what a path is: type, size, mode, owner, time of the last change, and where it points if it is a link.
+
+    Links are followed. A link that leads nowhere, or outside, is described itself.
+    """
+
+    operation: ClassVar[str] = "stat"
+    result: ClassVar[type[results.Result]] = results.StatResult
+    path: Path
+
+
 class Search(Request):
     """Search file contents with a regular expression (ripgrep); respects .gitignore.
 

@@ -145,9 +145,11 @@ class Recorded(GuestEnvironment):
         """See ``OperationMethods.upload``."""
         return self._remember("upload", {"path": path}, super().upload(data_or_path, path, **options))
 
-    def download(self, path: str, to: Any = None, *, without: Sequence[str] = ()) -> Envelope[res.DownloadResult]:
+    def download(
+        self, path: str, to: Any = None, *, without: Sequence[str] = (), overwrite: bool = False
+    ) -> Envelope[res.DownloadResult]:
         """See ``OperationMethods.download``."""
-        return self._remember("download", {"path": path}, super().download(path, to, without=without))
+        return self._remember("download", {"path": path}, super().download(path, to, without=without, overwrite=overwrite))
 
     def _remember(self, operation: str, args: Mapping[str, Any], envelope: Envelope[Any]) -> Envelope[Any]:
         if not getattr(self._quiet, "on", False):

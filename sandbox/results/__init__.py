@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from .base import Result
-from .commands import EndSessionResult, KillResult, LogsResult, OomVictim, RunResult
+from .commands import (
+    EndSessionResult,
+    KillResult,
+    LogsResult,
+    OomVictim,
+    OpenSessionResult,
+    RunResult,
+    SessionsResult,
+    SessionState,
+)
 from .files import (
     Candidate,
     DeleteResult,
@@ -17,6 +26,7 @@ from .files import (
     MoveResult,
     ReadResult,
     SearchResult,
+    StatResult,
     UploadResult,
     WriteResult,
 )
@@ -41,7 +51,8 @@ __all__ = [
     "BrowseResult", "Candidate", "ChangedPath", "ChangesResult", "CheckpointResult", "CheckpointsResult",
     "DeleteResult", "DeletedCheckpointResult", "DownloadResult", "EditResult", "EndSessionResult", "Entry",
     "FileType", "ForkResult", "KillResult", "Link", "ListResult", "ListedCommand", "LogsResult", "MakeDirResult",
-    "Match", "MoveResult", "OomVictim", "PatchResult", "PlaceUsage", "Port", "Process", "ProcessesResult",
+    "Match", "MoveResult", "OomVictim", "OpenSessionResult", "PatchResult", "PlaceUsage", "Port", "Process", "ProcessesResult",
     "ReadResult", "ResizeResult", "Result", "RollbackResult", "RunResult", "SavedCheckpointResult", "ScreenResult",
-    "SearchResult", "SendResult", "UploadResult", "UsageResult", "WaitForResult", "WriteResult",
+    "SearchResult", "SendResult",
+    "SessionState", "SessionsResult", "StatResult", "UploadResult", "UsageResult", "WaitForResult", "WriteResult",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,6 +25,15 @@ class OomVictim(BaseModel):
     pid: int | None = Field(None, ge=0)
     program: str = Field("", max_length=64)
     rss_bytes: int | None = Field(None, ge=0)
+
+
+def shell_status(exit_code: int | None, signal_name: str | None) -> int | None:
+    """Return the status that a shell has for a command that ended so: 128 plus the number of the signal, if there was one."""
+    if not signal_name:
+        return exit_code
+    known = signal.Signals.__members__.get(signal_name)
+    number = signal_name.removeprefix("SIG")
+    return 128 + (int(known) if known is not None else int(number) if number.isdecimal() else 0)
 
 
 class RunResult(Result):
@@ -62,6 +72,11 @@ class RunResult(Result):
     cpu_seconds: float | None = None
     max_rss_bytes: int | None = None
     waiting_for: WaitingFor | None = None
+
+    @property
+    def shell_status(self) -> int | None:
+        """What a shell shows as ``$?``: ``exit_code``, or 128 plus the number of the signal. None while it runs."""
+        return shell_status(self.exit_code, self.signal)
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:
         """The output as a terminal would show it (see ``plain_text``), then one line with the status.
@@ -119,6 +134,11 @@ class LogsResult(Result):
     max_rss_bytes: int | None = None
     waiting_for: WaitingFor | None = None
 
+    @property
+    def shell_status(self) -> int | None:
+        """See ``RunResult.shell_status``."""
+        return shell_status(self.exit_code, self.signal)
+
     def to_text(self, chars: int = SHOWN_CHARS) -> str:
         """The output as a terminal would show it, then one line with the state of the command.
 
@@ -165,6 +185,37 @@ class KillResult(Result):
             return f"[of {self.id}, {_processes(self.killed)} ended and {_processes(self.survivors)} did not]"
         others = f"; {', '.join(self.collateral)} ended with it" if self.collateral else ""
         return f"[{self.id} was killed: {_processes(self.killed)}{others}]"
+
+
+class OpenSessionResult(Result):
+    """A session was made; ``cwd`` is the folder that its first command starts in."""
+
+    session: str
+    cwd: str
+
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:  # noqa: ARG002
+        """One line about it."""
+        return f"The session {self.session!r} is open and starts in {self.cwd}."
+
+
+class SessionState(BaseModel):
+    """One session: its name, the folder its next command starts in, and whether a command runs in it that others wait for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: str = Field(max_length=64)
+    cwd: str = Field(max_length=8192)
+    busy: bool = False
+
+
+class SessionsResult(Result):
+    """The sessions of one user, also those that ``run`` made by itself."""
+
+    sessions: tuple[SessionState, ...] = Field((), max_length=4096)
+
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:  # noqa: ARG002
+        """One line for each."""
+        lines = [f"{each.name} in {each.cwd}{', in use' if each.busy else ''}" for each in self.sessions]
+        return "\n".join(lines) or "There is no session."
 
 
 class EndSessionResult(Result):

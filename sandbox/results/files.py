@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import stat
+from datetime import UTC, datetime
 from typing import Literal
 
 from pydantic import ConfigDict, Field
@@ -102,6 +104,32 @@ class Entry(Result):
     type: FileType
     size_bytes: int | None = None
     target: str | None = None
+
+
+class StatResult(Result):
+    """``mode`` are the permission bits; ``owner`` is the name of ``uid`` in /etc/passwd, None if it has none.
+
+    ``mtime_seconds`` is the time of the last change, in seconds since 1970. ``link_target`` is where a link points: ``type`` and
+    the rest are those of what it points to, and "symlink" where that cannot be reached.
+    """
+
+    path: str
+    type: FileType = "file"
+    size_bytes: int = Field(0, ge=0)
+    mode: int = Field(0, ge=0, le=0o7777)
+    uid: int = Field(0, ge=0)
+    gid: int = Field(0, ge=0)
+    owner: str | None = Field(None, max_length=256)
+    mtime_seconds: float = 0.0
+    link_target: str | None = Field(None, max_length=4096)
+
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:  # noqa: ARG002
+        """One line, as ls -l."""
+        kinds = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "symlink": stat.S_IFLNK, "other": 0}
+        mode = stat.filemode(kinds[self.type] | self.mode)
+        when = datetime.fromtimestamp(self.mtime_seconds, UTC).isoformat(timespec="seconds")
+        link = "" if self.link_target is None else f" -> {self.link_target}"
+        return f"{mode} {self.owner or self.uid}:{self.gid} {self.size_bytes} bytes {when} {self.path}{link}"
 
 
 class ListResult(Result):

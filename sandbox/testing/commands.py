@@ -78,6 +78,10 @@ class Commands:
     def run(self, args: dict[str, Any], stdin: bytes) -> tuple[dict[str, Any], bytes]:
         """The reply to ``run``. Raises OperationError for a command that the table does not know."""
         session, background = args["session"], args["background"]
+        if args.get("user") not in (None, "agent", "1000"):
+            raise Fault("user_not_allowed", user=args["user"], own="agent")
+        if args.get("needs_session") and session not in self._state:
+            raise Fault("session_not_found", session=session)
         cwd, exports = self._state.get(session, (WORKSPACE, {}))
         given = args["cwd"]
         run = FakeRun(
@@ -251,6 +255,17 @@ class Commands:
         if not command.running:
             raise Fault("command_ended", id=ident, **_state_of(command))
         return _unable(f"cannot {operation}")
+
+    def open_session(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The result of ``open_session``."""
+        if args["session"] in self._state:
+            raise Fault("session_exists", session=args["session"])
+        self._state[args["session"]] = (WORKSPACE, {})
+        return {"session": args["session"], "cwd": WORKSPACE}
+
+    def sessions(self, _: dict[str, Any]) -> dict[str, Any]:
+        """The result of ``sessions``."""
+        return {"sessions": [{"name": name, "cwd": cwd} for name, (cwd, _) in self._state.items()]}
 
     def end_session(self, args: dict[str, Any]) -> dict[str, Any]:
         """The result of ``end_session``."""

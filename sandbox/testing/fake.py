@@ -230,7 +230,7 @@ class _MemoryTransport(Transport):
             fields, data = self._commands.logs(args)
         elif operation in ("send", "resize", "screen"):
             raise self._commands.unable(operation, args["id"])
-        elif operation in ("kill", "end_session", "processes"):
+        elif operation in ("kill", "end_session", "open_session", "sessions", "processes"):
             fields, data = getattr(self._commands, operation)(args), b""
         elif operation == "usage":
             fields, data = {"running": self._commands.running()}, b""

@@ -89,6 +89,24 @@ class FileOperations:
         path = self._tree.display(args["path"])
         return {"path": path, "entries": entries, "total_entries": total, "truncated": total > len(entries)}, b""
 
+    def stat(self, args: dict[str, Any]) -> Answer:
+        """As ``guest.status.status_of``; all is the user's own, and as old as can be."""
+        absolute = self._tree.resolve(args["path"], follow=False)
+        link = self._tree.nodes.get(absolute)
+        try:
+            _, node = self._tree.node(args["path"])
+        except Fault:
+            if not isinstance(link, Link):
+                raise
+            node = link
+        kind = "file" if isinstance(node, File) else "directory" if isinstance(node, Folder) else "symlink"
+        size = len(node.data) if isinstance(node, File) else 0
+        mode = 0o777 if isinstance(node, Link) else node.mode
+        return {
+            "path": self._tree.display(args["path"]), "type": kind, "size_bytes": size, "mode": mode, "uid": 1000, "gid": 1000,
+            "owner": "agent", "link_target": link.target if isinstance(link, Link) else None,
+        }, b""  # fmt: skip
+
     def _folder(self, path: str) -> str:
         absolute, node = self._tree.node(path)
         if not isinstance(node, Folder):

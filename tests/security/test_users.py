@@ -183,3 +183,20 @@ def test_default_refuses_other_users(env: DockerEnvironment) -> None:
 def test_bounds_of_a_user_s_name(env: DockerEnvironment) -> None:
     for user in ("", "x" * 257, "a\0b", "\ud800"):
         refused(env.run("true", user=user), "invalid_arguments")
+
+
+def test_reading_what_any_command_can_read(mixed: DockerEnvironment) -> None:
+    """FOREIGN 1 and 3 (inspect's test_read_file_is_directory): /etc as uid 1000, where asked for, and nothing that is root's."""
+    refused(mixed.read("/etc/hostname"), "path_outside_roots")
+    with DockerEnvironment(limits=LIMITS, read_roots=["/"]) as env:
+        assert env.read("/etc/hostname").unwrap().content == "sandbox\n"
+        assert env.download("/etc/hostname").unwrap().content == b"sandbox\n"
+        assert (env.stat("/etc/shadow").unwrap().owner, env.stat("/etc").unwrap().type) == ("root", "directory")
+        refused(env.read("/etc"), "is_a_directory")
+        refused(env.read("/etc/shadow"), "permission_denied")
+        for path in ("/proc/1/environ", "/proc/1/mem", "/proc/self/environ", "/proc/self/maps", "/proc/1/root/etc/shadow"):
+            found = env.read(path)
+            assert not found.ok or not found.unwrap().content, path
+        for path in ("/etc/new", "/var/new", "/proc/sys/kernel/core_pattern"):
+            refused(env.write(path, "x"), "path_outside_roots")
+        assert "below /" in env.describe()["sandbox"]

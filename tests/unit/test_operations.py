@@ -16,6 +16,7 @@ from sandbox.results import BrowseResult, ReadResult, Result, RunResult, UsageRe
 NAMES = [
     "read", "write", "edit", "list", "search", "make_dir", "move", "delete", "run", "logs", "kill", "end_session",
     "send", "resize", "screen", "wait_for", "processes", "upload", "download", "browse", "usage",
+    "stat", "open_session", "sessions",
 ]  # fmt: skip
 MINIMAL: dict[str, dict[str, Any]] = {
     "read": {"path": "a"}, "write": {"path": "a", "content": ""}, "edit": {"path": "a", "old_text": "x", "new_text": ""},
@@ -23,6 +24,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "delete": {"path": "a"}, "run": {}, "logs": {"id": "c1"}, "kill": {"id": "c1"}, "end_session": {"session": "s"},
     "send": {"id": "c1"}, "resize": {"id": "c1", "rows": 5, "cols": 9}, "screen": {"id": "c1"}, "wait_for": {}, "processes": {},
     "upload": {"path": "a"}, "download": {"path": "a"}, "browse": {"url": "http://127.0.0.1/"}, "usage": {},
+    "stat": {"path": "a"}, "open_session": {"session": "s"}, "sessions": {},
 }  # fmt: skip
 
 
