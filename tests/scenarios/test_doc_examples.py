@@ -20,13 +20,6 @@ ROOT = Path(__file__).parents[2]
 TESTED_TOOL = Path(__file__).parent / "tested_tool" / "tool"
 # Their examples are tests, see below.
 AS_TESTS = "docs/testing.md"
-SERVER = """
-import socket, sys, time
-listener = socket.create_server(("127.0.0.1", 0))
-print("listens on port", listener.getsockname()[1], flush=True)
-time.sleep(2)
-print("served", flush=True)
-"""
 
 
 def examples(page: str) -> list[str]:
@@ -64,18 +57,16 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
 
 
 BEFORE = """
-import os, urllib.request
-from sandbox import DockerEnvironment, Limits, Network, PackageCache, Service
+import os as _os, sandbox as _sandbox
 
-key = os.environ["API_TOKEN"] = os.environ["DEPLOY_KEY"] = "nobody's key"
-env = spare = DockerEnvironment(limits=Limits(memory_bytes=512 << 20)).start()
-env.write("server.py", {server!r}).unwrap()
+_os.environ["API_TOKEN"] = _os.environ["DEPLOY_KEY"] = "nobody's key"
+env = spare = _sandbox.DockerEnvironment(limits=_sandbox.Limits(memory_bytes=512 << 20)).start()
 """
 # Pages whose examples close sandboxes of their own called ``env``.
 CLOSING = ("README.md", "docs/network.md")
 # What holds after the examples of a page: further lines of the program, and a part of what it printed.
 HOLDS = {
-    "README.md": ("print((r.ok, str(r.code), r.hint))", "True 0 hi\n\n(False, 'path_not_found', 'List the folder to"),
+    "README.md": ("print((r.ok, str(r.code), r.hint))", "True 0 hi\n\n(False, 'path_not_found', 'List the workspace to"),
     "docs/state.md": ("assert \"+what = 'new'\" in open('result.patch').read()", "a.py"),
     "docs/sandbox.md": ("assert ran.running and ran.waiting_for.kind == 'stdin' and int(port)", "\nserved\n"),
     "docs/agents.md": ("assert run.status == 'finished', run", "mended"),
@@ -86,12 +77,12 @@ HOLDS = {
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != AS_TESTS])
 def test_an_example_runs(page: str, here: Path, model: ModelServer) -> None:
-    """The examples of one page are one program; ``env`` is a sandbox, and what is made of sandboxes is imported."""
+    """The examples of one page are one program, and ``env`` is a sandbox."""
     after, printed = HOLDS.get(page, ("", ""))
     again = "\nenv = spare\n" if page in CLOSING else "\n"
     text = again.join(examples(page)).replace('"work"', f'"doc-{uuid.uuid4().hex[:8]}"')
     program = (
-        BEFORE.format(server=SERVER) + text.replace("provider/name", "openai/test") + f"\n{after}\nspare.close()\n"
+        BEFORE + text.replace("provider/name", "openai/test") + f"\n{after}\nspare.close()\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -102,8 +93,7 @@ def test_the_examples_of_tests_are_a_suite_that_passes(here: Path) -> None:
     shutil.copytree(TESTED_TOOL, here / "tool")
     for number, program in enumerate(examples(AS_TESTS)):
         named = re.match(r"# (\w+\.py)", program)
-        head = "import pytest\n" if named and named[1] == "conftest.py" else ""
-        (here / (named[1] if named else f"test_example_{number}.py")).write_text(head + program)
+        (here / (named[1] if named else f"test_example_{number}.py")).write_text(program)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(here)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=here)
     assert done.returncode == 0, done.stdout + done.stderr
