@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -248,7 +249,8 @@ def test_a_removed_run_leaves_a_tombstone_and_the_texts_of_others(log: EventLog)
     with pytest.raises(SandboxError):
         log.append(RUN, [ev.StepBegan(step=1)])
     log.remove("other")
-    assert sqlite3.connect(log.path).execute("SELECT count(*) FROM blobs").fetchone() == (0,)
+    with closing(sqlite3.connect(log.path)) as database:
+        assert database.execute("SELECT count(*) FROM blobs").fetchone() == (0,)
 
 
 # --- verify ------------------------------------------------------------------
