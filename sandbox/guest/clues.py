@@ -130,8 +130,12 @@ def _port_in_use(processes: Processes, command: Command, tail: bytes) -> dict[st
         return None
     port = next((each for each in ports if each in held), ports[0])
     holder = held.get(port)
-    fields = {} if holder is None else {"id": holder.id, "text": str(holder.about.get("text", ""))[:HOLDER_CHARS]}
+    fields = {} if holder is None else {"id": holder.id, "text": _begun(str(holder.about.get("text", "")))}
     return {"code": "port_in_use", "port": port, **fields}
+
+
+def _begun(text: str) -> str:
+    return text if len(text) <= HOLDER_CHARS else text[:HOLDER_CHARS] + "..."
 
 
 def _impossible(processes: Processes, tail: bytes, args: dict[str, Any]) -> dict[str, Any] | None:
