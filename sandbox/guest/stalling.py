@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Between two looks at how often a process has read: a loop on an input that has ended reads some hundred times in this.
 SAMPLE_SECONDS = 0.01
-LEAST_READS = 5
+LEAST_READS, MANY_READS = 5, 1000
 MOST_DESCRIPTORS, MOST_PORTS = 256, 3
 
 
@@ -69,6 +69,8 @@ def ports_of(pids: list[int]) -> list[int]:
 def _read_in_vain(pids: list[int]) -> bool:
     """Whether one of them reads again and again without getting a byte."""
     before = {pid: _reads(pid) for pid in pids}
+    if any(calls >= MANY_READS and got < calls for got, calls in before.values()):  # less than a byte each
+        return True
     time.sleep(SAMPLE_SECONDS)
     for pid, (got, calls) in before.items():
         now_got, now_calls = _reads(pid)
