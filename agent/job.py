@@ -9,7 +9,7 @@ from typing import Any
 
 from sandbox.call_errors import answered
 from sandbox.environment import Environment
-from sandbox.errors import SandboxError
+from sandbox.errors import ErrorCode, SandboxError
 from sandbox.interrupts import terminated_like_interrupted, uninterrupted
 from sandbox.invisible import visible
 from sandbox.network.connections import Connection
@@ -28,7 +28,7 @@ from .recorded_changes import ChangesEnvironment
 from .repo.applying import apply
 from .repo.changes import Change, changes, diff_text
 from .repo.inside import GIT, repository_in
-from .repo.snapshot import Snapshot, take
+from .repo.snapshot import SMALLER, Snapshot, take
 from .run import AgentRun
 from .scratch import scratch_folder
 from .show import LiveView, Screen, files
@@ -137,7 +137,7 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
         environment = job.open_environment(snapshot.copy)
         try:
             with progress():
-                environment.start()
+                start(job, environment, snapshot)
             lay_repository(job, environment, snapshot, screen)
             run = _run(job, environment, screen)
             if run.status is RunStatus.cancelled:
@@ -177,6 +177,17 @@ def taken(job: Job, scratch: Path, before: Path, screen: Screen) -> Snapshot:
         screen.line(f"and {len(problems) - MOST_PROBLEMS} more that were left out", "yellow")
     screen.line(f"into the sandbox: {files(snapshot.files)} of {repo}", "dim")
     return snapshot
+
+
+def start(job: Job, environment: Environment, snapshot: Snapshot) -> None:
+    """Start the sandbox. Raises SandboxError; where the copy does not fit into it, one that names the repository."""
+    try:
+        environment.start()
+    except SandboxError as error:
+        if error.code is not ErrorCode.no_space or job.repo is None:
+            raise
+        message = error.message.replace(repr(str(snapshot.copy)), str(job.repo)).replace("The workspace", "The repository", 1)
+        raise SandboxError(ErrorCode.no_space, message, f"{SMALLER}.") from error
 
 
 def lay_repository(job: Job, environment: Environment, snapshot: Snapshot, screen: Screen) -> None:

@@ -17,7 +17,7 @@ from . import events as ev
 from . import lineage
 from .hub import Hub
 from .inbox import Mailbox, waiting
-from .job import Job, Outcome, agent_of, brought_back, lay_repository, taken, until_interrupted
+from .job import Job, Outcome, agent_of, brought_back, lay_repository, start, taken, until_interrupted
 from .loop import Agent
 from .options import KEEP_SECONDS, AgentOptions
 from .repo.ignoring import Rules
@@ -91,7 +91,7 @@ def _in_sandbox(
     keeps = attached  # until it is known how the run ended, what others made is not ours to remove
     try:
         with progress():
-            environment.start()
+            start(job, environment, snapshot)
         if not attached:
             lay_repository(job, environment, snapshot, screen)
         agent = agent_of(job, environment, screen)

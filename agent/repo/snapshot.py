@@ -25,6 +25,7 @@ _BLOCK = 4096
 # Left on the disk of the host, which others need as well.
 _SPARE_BYTES = 256 << 20
 _SHOWN_FOLDERS = 4
+SMALLER = "List what the agent does not need in .gitignore, or name a smaller folder with --repo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def check_room(repo: Path, found: Iterable[Found], place: Path, most_bytes: int 
     free = max(0, shutil.disk_usage(place).free - _SPARE_BYTES)
     if most_bytes is not None and needed > most_bytes:
         code, where = ErrorCode.no_space, f"the workspace of the sandbox has {size(most_bytes)}"
-        more = ", or give the sandbox more room with --memory"
+        more = ""
     elif needed > free:
         code, where = ErrorCode.host_disk_full, f"the disk of {place} has {size(free)} for it"
         more = ", or name a folder on a larger disk with TMPDIR"
@@ -116,7 +117,7 @@ def check_room(repo: Path, found: Iterable[Found], place: Path, most_bytes: int 
     raise SandboxError(
         code,
         f"The repository {repo} is too large: its files take {size(needed)}, and {where}. Largest in it: {largest}.",
-        f"List what the agent does not need in .gitignore, name a smaller folder with --repo{more}.",
+        f"{SMALLER}{more}.",
     )
 
 

@@ -12,12 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agent.hub import default
+from agent.job import Job, start
 from agent.repo.applying import apply
 from agent.repo.changes import Change, changes, diff_text
 from agent.repo.ignoring import Rules
 from agent.repo.patterns import Work
 from agent.repo.snapshot import FileState, Snapshot, stays_inside, take
+from sandbox.docker.fitting import workspace_too_large
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.testing import FakeEnvironment
 
 
 def git(repo: Path, *args: str) -> str:
@@ -50,7 +54,7 @@ def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder
 
 
-def job(repo: Path, tmp_path: Path, work: Callable[[Path], object]) -> tuple[Snapshot, Path, list[Change]]:
+def worked(repo: Path, tmp_path: Path, work: Callable[[Path], object]) -> tuple[Snapshot, Path, list[Change]]:
     """Take a snapshot, let ``work`` change a copy of it, and compare."""
     snapshot = take(repo, tmp_path / "before")
     after = tmp_path / "after"
@@ -114,7 +118,7 @@ def rework(folder: Path) -> None:
 
 
 def test_git_applies_the_diff_and_gets_the_same_tree(repo: Path, tmp_path: Path) -> None:
-    snapshot, after, found = job(repo, tmp_path, rework)
+    snapshot, after, found = worked(repo, tmp_path, rework)
     other = tmp_path / "other"
     shutil.copytree(snapshot.copy, other, symlinks=True)
     git(other, "init", "-q")
@@ -139,7 +143,7 @@ def test_any_diff_of_text_can_be_applied(
     (base / "repo").mkdir()
     (base / "repo/f").write_bytes(("\n".join(before) + "\n" * ends[0]).encode())
     wanted = ("\n".join(after) + "\n" * ends[1]).encode()
-    snapshot, folder, found = job(base / "repo", base, lambda f: (f / "f").write_bytes(wanted))
+    snapshot, folder, found = worked(base / "repo", base, lambda f: (f / "f").write_bytes(wanted))
     if found:
         git(base / "repo", "init", "-q")
         (base / "diff").write_bytes(diff_text(snapshot, folder, found).encode())
@@ -149,7 +153,7 @@ def test_any_diff_of_text_can_be_applied(
 
 def test_apply_makes_the_repository_what_it_became(repo: Path, tmp_path: Path) -> None:
     (repo / "a.py").chmod(0o640)
-    snapshot, after, found = job(repo, tmp_path, rework)
+    snapshot, after, found = worked(repo, tmp_path, rework)
     apply(snapshot, after, found)
     assert (repo / "a.py").read_text() == "a = 2\n"
     assert (repo / "a.py").stat().st_mode & 0o777 == 0o640
@@ -162,7 +166,7 @@ def test_apply_makes_the_repository_what_it_became(repo: Path, tmp_path: Path) -
 
 
 def test_a_folder_that_became_empty_goes(repo: Path, tmp_path: Path) -> None:
-    snapshot, after, found = job(repo, tmp_path, lambda f: shutil.rmtree(f / "sub"))
+    snapshot, after, found = worked(repo, tmp_path, lambda f: shutil.rmtree(f / "sub"))
     apply(snapshot, after, found)
     assert not (repo / "sub").exists()
 
@@ -186,13 +190,13 @@ def refused(repo: Path, snapshot: Snapshot, after: Path, found: list[Change]) ->
 
 
 def test_a_file_changed_on_the_host_refuses_everything(repo: Path, tmp_path: Path) -> None:
-    snapshot, after, found = job(repo, tmp_path, rework)
+    snapshot, after, found = worked(repo, tmp_path, rework)
     (repo / "a.py").write_text("mine\n")
     assert "'a.py' was changed on the host since the copy" in refused(repo, snapshot, after, found)
 
 
 def test_a_file_that_appeared_or_went_on_the_host_refuses_everything(repo: Path, tmp_path: Path) -> None:
-    snapshot, after, found = job(repo, tmp_path, rework)
+    snapshot, after, found = worked(repo, tmp_path, rework)
     (repo / "empty").write_text("mine")
     (repo / "pkg/c.txt").unlink()
     message = refused(repo, snapshot, after, found)
@@ -204,20 +208,20 @@ def test_a_file_that_appeared_or_went_on_the_host_refuses_everything(repo: Path,
     "path", [".git/hooks/post-commit", "sub/.GIT/config", ".git./config", "git~1/config", "../x", "/x"]
 )
 def test_paths_that_no_sandbox_may_write(repo: Path, tmp_path: Path, path: str) -> None:
-    snapshot, after, _ = job(repo, tmp_path, lambda f: None)
+    snapshot, after, _ = worked(repo, tmp_path, lambda f: None)
     change = Change(path, None, FileState("0" * 64))
     assert "Nothing was written back" in refused(repo, snapshot, after, [change])
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "sub/../../outside", ""])
 def test_links_that_lead_out_are_refused(repo: Path, tmp_path: Path, target: str) -> None:
-    snapshot, after, _ = job(repo, tmp_path, lambda f: None)
+    snapshot, after, _ = worked(repo, tmp_path, lambda f: None)
     change = Change("evil", None, FileState(target, link=True))
     assert "leads out" in refused(repo, snapshot, after, [change])
 
 
 def test_a_folder_that_became_a_link_on_the_host_is_not_followed(repo: Path, tmp_path: Path) -> None:
-    snapshot, after, found = job(repo, tmp_path, lambda f: (f / "pkg/new.py").write_text("x"))
+    snapshot, after, found = worked(repo, tmp_path, lambda f: (f / "pkg/new.py").write_text("x"))
     outside = tmp_path / "outside"
     (repo / "pkg").rename(outside)
     (repo / "pkg").symlink_to(outside)
@@ -232,13 +236,13 @@ def test_a_fault_while_writing_puts_everything_back(repo: Path, tmp_path: Path) 
         (folder / "zz").mkdir()
         (folder / "zz/new").write_text("x")
 
-    snapshot, after, found = job(repo, tmp_path, work)
+    snapshot, after, found = worked(repo, tmp_path, work)
     (repo / "zz").write_text("a file where a folder is needed")
     assert "Nothing was written back" in refused(repo, snapshot, after, found)
 
 
 def test_what_was_skipped_on_the_way_back_is_not_taken_for_deleted(repo: Path, tmp_path: Path) -> None:
-    snapshot, after, _ = job(repo, tmp_path, lambda f: shutil.rmtree(f / "pkg"))
+    snapshot, after, _ = worked(repo, tmp_path, lambda f: shutil.rmtree(f / "pkg"))
     assert {c.path for c in changes(snapshot, after, ("pkg",))} == set()
     assert {c.kind for c in changes(snapshot, after)} == {"deleted"}
 
@@ -264,7 +268,7 @@ def test_a_link_of_the_host_is_no_way_into_git(tmp_path: Path) -> None:
         (folder / "g/hooks").mkdir(parents=True)
         (folder / "g/hooks/pre-commit").write_text("#!/bin/sh\n")
 
-    snapshot, after, found = job(repo, tmp_path, work)
+    snapshot, after, found = worked(repo, tmp_path, work)
     assert snapshot.left_out == ("g",)
     assert "'g/hooks/pre-commit' leads through the link 'g' of the host" in refused(repo, snapshot, after, found)
 
@@ -280,7 +284,7 @@ def test_links_into_git_are_refused(repo: Path, tmp_path: Path, path: str, targe
     """C12 and C14: such a link, written back once, opens .git for the next run."""
     (repo / ".git").mkdir(exist_ok=True)
     (repo / "t").symlink_to(".git")
-    snapshot, after, _ = job(repo, tmp_path, lambda f: None)
+    snapshot, after, _ = worked(repo, tmp_path, lambda f: None)
     assert snapshot.left_out == ("t",)
     change = Change(path, None, FileState(target, link=True))
     assert "leads into .git" in refused(repo, snapshot, after, [change])
@@ -291,7 +295,7 @@ def test_links_into_git_are_refused(repo: Path, tmp_path: Path, path: str, targe
     [".git", "a/.git", "sub/.Git/x", ".git /x", ".git...", "GIT~2/x", ".git::$INDEX_ALLOCATION/x", "a\\.git\\x", ".g\u200cit/x"],
 )
 def test_no_alias_of_git_is_written(repo: Path, tmp_path: Path, path: str) -> None:
-    snapshot, after, _ = job(repo, tmp_path, lambda f: None)
+    snapshot, after, _ = worked(repo, tmp_path, lambda f: None)
     assert "is in .git" in refused(repo, snapshot, after, [Change(path, None, FileState("0" * 64))])
 
 
@@ -301,12 +305,12 @@ def test_nothing_makes_or_changes_a_repository_of_git(repo: Path, tmp_path: Path
     def new(folder: Path) -> None:
         write(folder, bare__HEAD="ref: refs/heads/x\n", bare__objects__x="", bare__refs__x="", bare__config="fsmonitor=x\n")
 
-    snapshot, after, found = job(repo, tmp_path, new)
+    snapshot, after, found = worked(repo, tmp_path, new)
     assert "which git takes for a repository" in refused(repo, snapshot, after, found)
     shutil.rmtree(after)
     shutil.rmtree(snapshot.copy)
     new(repo)
-    snapshot, after, found = job(repo, tmp_path, lambda f: (f / "bare/config").write_text("fsmonitor=y\n"))
+    snapshot, after, found = worked(repo, tmp_path, lambda f: (f / "bare/config").write_text("fsmonitor=y\n"))
     assert "'bare/config' would be in 'bare', which git takes" in refused(repo, snapshot, after, found)
     (repo / "bare/HEAD").unlink()
     (repo / "bare/objects/x").unlink()
@@ -329,7 +333,7 @@ def test_a_folder_that_the_agent_replaced_by_a_link_or_a_file_is_applied(repo: P
 
     (repo / "pkg/y.tmp").unlink()
     (repo / "pkg/empty/too").mkdir(parents=True)
-    snapshot, after, found = job(repo, tmp_path, work)
+    snapshot, after, found = worked(repo, tmp_path, work)
     apply(snapshot, after, found)
     assert os.readlink(repo / "pkg") == "sub"
     assert (repo / "a.py/b").read_text() == "b"
@@ -342,14 +346,14 @@ def test_a_folder_with_files_that_were_not_copied_is_not_replaced(repo: Path, tm
         shutil.rmtree(folder / "pkg")
         (folder / "pkg").symlink_to("sub")
 
-    snapshot, after, found = job(repo, tmp_path, work)
+    snapshot, after, found = worked(repo, tmp_path, work)
     assert "'pkg' is to replace a folder of the host that still has files, 'pkg/y.tmp' for one" in refused(
         repo, snapshot, after, found
     )
 
 
 def test_a_pipe_or_a_device_in_the_way_is_not_waited_for(repo: Path, tmp_path: Path) -> None:
-    snapshot, after, found = job(repo, tmp_path, lambda f: (f / "a.py").write_text("new"))
+    snapshot, after, found = worked(repo, tmp_path, lambda f: (f / "a.py").write_text("new"))
     (repo / "a.py").unlink()
     os.mkfifo(repo / "a.py")
     with pytest.raises(SandboxError, match="was changed on the host"):
@@ -360,7 +364,7 @@ def test_patterns_that_take_too_long_are_an_error_and_not_an_answer(
     repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C14: a check that failed was taken for "nothing is ignored"."""
-    snapshot, after, _ = job(repo, tmp_path, lambda f: None)
+    snapshot, after, _ = worked(repo, tmp_path, lambda f: None)
     (after / "new").write_text("")
     monkeypatch.setattr(snapshot.rules, "_work", Work(0))
     with pytest.raises(SandboxError, match="take too long to compare"):
@@ -385,3 +389,21 @@ def test_what_does_not_fit_is_refused_before_it_is_copied(repo: Path, tmp_path: 
         take(repo, tmp_path / "copy")
     assert caught.value.code is ErrorCode.host_disk_full
     assert "sparse (8192.0 GiB)" in caught.value.message
+
+
+def test_a_repository_that_the_sandbox_finds_too_large_is_named(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """UX: the error named a folder beside the log in place of --repo."""
+    snapshot, environment = take(repo, tmp_path / "copy"), FakeEnvironment()
+
+    def full() -> None:
+        raise workspace_too_large(snapshot.copy, 1 << 20, 2 << 20)
+
+    monkeypatch.setattr(environment, "start", full)
+    agents = default()
+    job = Job(task="t", repo=repo, brain=None, open_environment=lambda _: environment, spec=agents.load("coding"), hub=agents)
+    with pytest.raises(SandboxError) as caught:
+        start(job, environment, snapshot)
+    assert caught.value.message.startswith(f"The repository {repo} takes 2.0 MiB")
+    assert "--repo" in caught.value.hint
