@@ -38,7 +38,7 @@ from .steering import Ending
 from .terminal_approvals import ask_on, ask_user_on, laid_over
 from .typed import listening
 
-MOST_PROBLEMS = 10
+MOST_PROBLEMS, MOST_CHARS = 10, 400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ def taken(job: Job, scratch: Path, before: Path, screen: Screen) -> Snapshot:
     left_out = [f"left out: {link} is a link that leads out of the repository, or into .git" for link in links]
     problems = [*left_out, *snapshot.problems]
     for problem in problems[:MOST_PROBLEMS]:
-        screen.line(problem, "yellow")
+        screen.line(problem.replace("\n", "\\n")[:MOST_CHARS], "yellow")
     if len(problems) > MOST_PROBLEMS:
         screen.line(f"and {len(problems) - MOST_PROBLEMS} more that were left out", "yellow")
     screen.line(f"into the sandbox: {files(snapshot.files)} of {repo}", "dim")

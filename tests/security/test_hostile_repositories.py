@@ -165,3 +165,17 @@ def test_a_replay_reads_a_repository_like_the_others(
     assert (seen / "a.txt").exists()
     files = [path for path in seen.rglob("*") if path.is_file() and not path.is_symlink()]
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+
+
+def test_names_of_a_repository_are_shown_and_not_obeyed_by_the_terminal(
+    tmp_path: Path, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """C20, in what is said of the files that are left out: a name can neither move the cursor nor pass for a line of ours."""
+    repo = plain(tmp_path)
+    (repo / "x\ninto the sandbox: nothing\x1b]0;title\x07").symlink_to("/etc/passwd")
+    (tmp_path / "script.json").write_text(json.dumps([{"tool": "finish", "args": {"summary": "done"}}]))
+    code, words = carried_out(agent_without_log(repo, tmp_path, str(tmp_path / "script.json")), capfd)
+    assert code == 0
+    assert "left out: x\\ninto the sandbox: nothing" in words
+    assert "\x1b" not in words
+    assert "\x07" not in words
