@@ -27,3 +27,8 @@ install -d -o 1000 -g 1000 -m 755 /workspace
 
 # An agent installs packages for itself, in its home, where nothing of the system can break.
 printf '[global]\nbreak-system-packages = true\n' >/etc/pip.conf
+
+# For want of an index (a network with Debian's mirror alone) the image is made without it; `gamebox setup` repeats the line below.
+if ! pip install --quiet --root-user-action=ignore --no-cache-dir --no-deps --require-hashes --only-binary :all: -r requirements.txt; then
+    echo "gamebox: uv could not be installed, for no package index answered; the image is made without it"
+fi

@@ -23,6 +23,8 @@ _INTERMEDIATE_LABEL = "dev.gamebox.intermediate"
 _BUILD_SILENCE_SECONDS = 900
 """How long a build may say nothing: a slow mirror during one RUN step."""
 _TAIL_LINES = 12
+_WORD = "gamebox: "
+"""What a build says to the person who set it off begins with this."""
 
 _log = logging.getLogger(__name__)
 
@@ -181,6 +183,8 @@ def _build_on(
         if line := str(event.get("stream", "")).strip():
             _log.debug("%s: %s", made_by.name, line)
             said.append(line)
+            if line.startswith(_WORD):
+                report(line.removeprefix(_WORD))
         failed = str(event.get("error", failed)).strip()
     built = None if failed else _inspect(client, made_by.reference)
     if built is None:

@@ -151,3 +151,12 @@ def test_the_runtime_has_a_tag_of_its_content() -> None:
     assert known("gamebox/runtime").by_content
     assert not known("gamebox/base").by_content
     assert known("gamebox/base").reference == "gamebox/base:latest"
+
+
+def test_uv_in_the_image_is_the_one_of_the_lock() -> None:
+    def uv(path: str) -> set[str]:
+        found = re.search(r"^uv==\S+(?: \\\n +--hash=\S+)+", (Path(__file__).parents[2] / path).read_text(), re.MULTILINE)
+        assert found is not None
+        return set(found[0].replace("\\", "").split())
+
+    assert uv("images/base/requirements.txt") == uv("requirements.lock")
