@@ -33,5 +33,5 @@ def confirm(run: str, consequences: Sequence[str], screen: Screen) -> None:
         raise SandboxError(
             ErrorCode.approval_refused,
             f"What the run {run} would do was not confirmed.",
-            "Give the task to gamebox agent, with options of your own.",
+            "Nothing was started.",
         )

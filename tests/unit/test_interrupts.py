@@ -17,7 +17,7 @@ import pytest
 from sandbox.docker.stream import AttachStream
 from sandbox.guest import wire
 from sandbox.guest.wire import Kind
-from sandbox.interrupts import Shield
+from sandbox.interrupts import Shield, terminated_like_interrupted, unswallowed
 from sandbox.sender import FrameSender
 
 
@@ -239,3 +239,42 @@ def test_many_signals_at_random_moments_leave_the_sandbox_alive() -> None:
     strikes, running = _ended(_ROUGH, "7", "5")
     assert strikes > 50
     assert running < 5
+
+
+# --- Ctrl-C in a library that drops it: UX 6 ------------------------------------------------------------------
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("made_of_it", [None, OSError("the library's own")])
+def test_ux6_what_a_library_swallows_is_raised_at_the_end(number: signal.Signals, made_of_it: Exception | None) -> None:
+    done: list[str] = []
+
+    def library() -> None:
+        for _ in range(2):  # a second Ctrl-C raises again
+            try:
+                signal.raise_signal(number)
+            except KeyboardInterrupt:
+                done.append("swallowed")
+        if made_of_it is not None:
+            raise made_of_it
+
+    with pytest.raises(KeyboardInterrupt) as caught, terminated_like_interrupted(), unswallowed():
+        library()
+    assert done == ["swallowed"] * 2
+    assert caught.value.__cause__ is made_of_it
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ux6_without_a_signal_nothing_changes() -> None:
+    with unswallowed():
+        pass
+    with pytest.raises(OSError, match="own"), unswallowed():
+        raise OSError("own")
+    ended: list[bool] = []
+
+    def elsewhere() -> None:
+        with unswallowed():
+            ended.append(True)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert ended
