@@ -130,17 +130,24 @@ def _checked(root: Path, pointer: str) -> tuple[Path, Path] | None:
     named = Path(os.path.normpath(root / pointer))
     parts = named.parts
     if ".git" in parts and "modules" in parts[parts.index(".git") :]:
-        around = Path(*parts[: parts.index(".git")])
+        own = parts.index(".git") + 1
+        around = Path(*parts[: own - 1])
+        if parts[own : own + 1] == ("worktrees",):  # a submodule of a worktree
+            around = _work_tree_of(Path(*parts[: own + 2])) or root
         if around != root and root.is_relative_to(around):
             return named, named
-    if len(parts) > 2 and parts[-2] == "worktrees":
-        try:
-            back = os.fsdecode(read_file(named / "gitdir", MOST_POINTER_BYTES)).strip()
-        except (OSError, ValueError):
-            return None
-        if back and os.path.realpath(named / back) == str(root / ".git"):
-            return named, named.parent.parent
+    if len(parts) > 2 and parts[-2] == "worktrees" and _work_tree_of(named) == root:
+        return named, named.parent.parent
     return None
+
+
+def _work_tree_of(folder: Path) -> Path | None:
+    """The work tree that the folder of git of a worktree says it belongs to."""
+    try:
+        back = os.fsdecode(read_file(folder / "gitdir", MOST_POINTER_BYTES)).strip()
+    except (OSError, ValueError):
+        return None
+    return Path(os.path.realpath(folder / back)).parent if Path(back).name == ".git" else None
 
 
 def user_excludes() -> bytes:

@@ -302,7 +302,7 @@ def _summarised(found: Sequence[Difference]) -> tuple[list[Difference], dict[str
         at = next((i for i, part in enumerate(parts) if part in _LEFTOVER_FOLDERS), None)
         if at is None:
             listed.append(difference)
-        else:
+        elif parts[at] != b".git":  # git writes there at every question
             summarised[b"/".join(parts[: at + 1]).decode("utf-8", "replace")] += 1
     return listed, dict(summarised.most_common(NAMED))
 

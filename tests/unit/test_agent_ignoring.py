@@ -129,9 +129,14 @@ def test_a_submodule_a_worktree_and_a_folder_of_the_users_own(tmp_path: Path) ->
         git(folder, "commit", "-qm", "first")
         (folder / ".git/info/exclude").write_text("*.log\n")
     git(repo, "submodule", "--quiet", "add", str(other), "libs/sub")
+    git(repo, "commit", "-qm", "second")
     git(repo, "worktree", "add", "-q", str(tmp_path / "second"))
-    (repo / ".git/modules/libs/sub/info/exclude").write_text("*.log\n")
-    for folder in (repo, repo / "libs/sub", tmp_path / "second"):
+    git(tmp_path / "second", "submodule", "--quiet", "update", "--init")
+    git(tmp_path, "clone", "-q", "--bare", str(other), "bare")
+    git(tmp_path / "bare", "worktree", "add", "-q", str(tmp_path / "third"))
+    for exclude in ("repo/.git/modules/libs/sub", "repo/.git/worktrees/second/modules/libs/sub", "bare"):
+        (tmp_path / exclude / "info/exclude").write_text("*.log\n")
+    for folder in (repo, repo / "libs/sub", tmp_path / "second", tmp_path / "second/libs/sub", tmp_path / "third"):
         fill(folder, "pkg/new.log", "pkg/new.tmp", "pkg/new")
         assert Rules(folder).files() == listed_by_git(folder)
         assert Rules(folder / "pkg").files() == ["a", "kept.log", "new"]

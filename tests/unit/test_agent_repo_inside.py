@@ -164,6 +164,9 @@ def test_git_is_not_told_as_a_changed_file(repo: Path, tmp_path: Path, home: Pat
         quiet = environment.run("sleep 0.1; git status; git add -A; git commit -q --allow-empty -m x")
         assert [notice.code for notice in quiet.notices if notice.code == "files_changed"] == []
         kept = environment.checkpoint().unwrap()
+        environment.run("git status; git commit -q --allow-empty -m y").unwrap()
+        assert environment.changes(kept.id).unwrap().summarised == {}
+        assert environment.changes(kept.id, leftovers=True).unwrap().changes
         environment.run("echo 5 > a.txt; git add -A; git init -q other").unwrap()
         patch = environment.export_patch(since=kept.id).unwrap().patch
         assert b"a.txt" in patch
