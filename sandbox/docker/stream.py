@@ -185,9 +185,10 @@ class AttachStream:
             if fd is not None:
                 os.close(fd)
         self._input = self._output = self._offered = None
-        close = getattr(self._attached, "close", None)
-        if close is not None:
-            close()
+        # In this order: Python 3.13 prints a ValueError for a response over a closed socket.
+        for each in (getattr(self._attached, "_response", None), self._attached):
+            if hasattr(each, "close"):
+                each.close()
 
     @property
     def stderr(self) -> str:

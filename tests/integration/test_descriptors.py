@@ -148,3 +148,11 @@ def test_a_connection_that_cannot_be_dialled_says_why_and_the_next_one_goes() ->
     assert said[1::2] == ["ok", "ok"]
     for refused in said[::2]:
         assert "this process has no file descriptor left" in refused
+
+
+def test_the_end_of_a_sandbox_leaves_nothing_that_python_complains_of() -> None:
+    """Python 3.13 printed "Exception ignored in: <http.client.HTTPResponse ...>"; older ones do so in development mode."""
+    program = "from sandbox import DockerEnvironment\nwith DockerEnvironment() as env:\n    env.run('true').unwrap()\n"
+    command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stderr == ""
