@@ -41,8 +41,8 @@ class ChangedPath(Result):
 class ChangesResult(Result):
     """``changes`` by path, at most as many as were asked for (``truncated``); the counts are of all of them.
 
-    ``summarised`` says of folders that tools leave behind (node_modules and the like) how many changes there are in each; .git is left
-    out. ``unread`` could not be looked into. ``running`` commands may go on changing files.
+    ``summarised`` says of folders that tools leave behind (node_modules and the like) how many changes there are in each; .git is
+    left out. ``unread`` could not be looked into. ``running`` commands may go on changing files.
     """
 
     since: str
