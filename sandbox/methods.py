@@ -14,6 +14,7 @@ from .envelope import Envelope, Failure
 from .errors import SandboxError
 from .following import Following
 from .operations import OPERATIONS
+from .output_stream import CommandOutput
 from .ports import check_port
 from .sessions import Session
 from .stdin import Stdin, is_source
@@ -193,6 +194,13 @@ class OperationMethods(ABC):
         """
         result = self.run(command, **options).unwrap()
         return checked(command, result) if check else result
+
+    def stream(self, command: str | None = None, **options: Unpack[RunOptions]) -> CommandOutput:
+        """Run a command and iterate over its output as it comes: ``for chunk in env.stream("make"):``; options as for ``run``.
+
+        A chunk has ``stream`` ("stdout" or "stderr") and ``text``. The answer is in ``envelope`` afterwards.
+        """
+        return CommandOutput(self.run, command, dict(options))
 
     def logs(self, id: str, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.LogsResult]:  # noqa: A002
         """Options: ``offset``, ``max_bytes``, ``tail_lines``, ``follow``, ``wait_seconds``; see ``operations.Logs``.

@@ -15,6 +15,9 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # Public by its number, yet answered by the hypervisor of one cloud (Azure's wire server), as 169.254.169.254 is elsewhere.
 _METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
+_PRIVATE_METADATA = frozenset({ipaddress.ip_address("fd00:ec2::254")})
+# Those of companies and homes (RFC 1918, RFC 4193).
+_PRIVATE_NETWORKS = tuple(map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")))
 # Not public, which older Pythons know in part (192.0.0.192 and 100.100.100.200 are the metadata of clouds).
 _RESERVED = tuple(
     map(
@@ -79,6 +82,9 @@ def plain(address: Address) -> Address:
     return mapped or address
 
 
+PRIVATE = "a private address"
+
+
 def closed_kind(address: Address) -> str | None:
     """What ``address`` is where only a rule that names it opens it, as in "a private address"; None for a public one."""
     kinds = (_kind(one) for one in carried(address))
@@ -95,12 +101,19 @@ def _kind(address: Address) -> str | None:
         (address.is_unspecified, "the unspecified address"),
         (address.is_link_local, "a link-local address"),
         (address.is_multicast, "a multicast address"),
-        (address.is_private, "a private address"),
+        (address.is_private, PRIVATE),
         (not address.is_global or any(address in network for network in _RESERVED), "an address that is not public"),
     ):
         if yes:
             return kind
     return None
+
+
+def is_of_private_network(address: Address) -> bool:
+    """Return whether ``address`` belongs to a network that companies and homes use inside, and is no metadata service."""
+    return address not in _PRIVATE_METADATA and any(
+        address.version == network.version and address in network for network in _PRIVATE_NETWORKS
+    )
 
 
 def is_own(address: Address) -> bool:

@@ -10,7 +10,7 @@ from sandbox.argument_types import check_types
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.wording import value_text
 
-from .addresses import Address, carried, closed_kind, literal, plain
+from .addresses import PRIVATE, Address, carried, closed_kind, is_of_private_network, literal, plain
 from .rules import ALL_PORTS, Rule, ascii_name, pinned_name
 
 Mode = Literal["none", "allow", "open", "bridge"]
@@ -64,16 +64,26 @@ class Network:
 
     @classmethod
     def allow(
-        cls, *rules: str, ask: Ask | None = None, names: Mapping[str, str] | None = None, ask_seconds: float = ASK_SECONDS
+        cls, *rules: str, ask: Ask | None = None, names: Mapping[str, str] | None = None, ask_seconds: float = ASK_SECONDS,
+        private: bool = False,
     ) -> Network:  # fmt: skip
         """What the rules name and nothing else; see ``rules`` for how they are written.
 
         A name opens public addresses alone: one that resolves to a private, link-local, loopback or metadata address needs
-        that address named too. ``names`` gives hosts their addresses, as /etc/hosts does (behind a split DNS, in tests): a name
-        there is not resolved, and its address counts as named for it; rules still say which of them are open.
+        that address named too. With ``private`` the names of these rules may resolve to private addresses, as those of a
+        company's own package index do; loopback, link-local and metadata addresses and this host's own stay closed.
+        ``names`` gives hosts their addresses, as /etc/hosts does (behind a split DNS, in tests): a name there is not resolved, and
+        its address counts as named for it; rules still say which of them are open.
         Raises SandboxError ``invalid_configuration``.
         """
-        return cls("allow", tuple(map(Rule.parse, rules)), ask=ask, names=_pinned(names), ask_seconds=ask_seconds)
+        parsed = tuple(replace(Rule.parse(text), private=private) for text in rules)
+        if private and (unnamed := next((rule for rule in parsed if not rule.name and rule.network is None), None)):
+            raise SandboxError(
+                ErrorCode.invalid_configuration,
+                f"private=True is for rules that name hosts, and {unnamed.text!r} names every host.",
+                "Name the hosts, as in Network.allow('packages.example.com', private=True).",
+            )
+        return cls("allow", parsed, ask=ask, names=_pinned(names), ask_seconds=ask_seconds)
 
     @classmethod
     def open(
@@ -188,6 +198,8 @@ def judge_address(network: Network, name: str | None, address: Address, port: in
     closed = "an address of the host itself" if own else closed_kind(address)
     if name is not None and network.address_of(name) == address:
         closed = None  # whoever wrote the policy has named it
+    if closed == PRIVATE and name is not None and _opens_private(network, name, address, port):
+        closed = None
     if by_address is not None and (name is None or by_name is not None or network.mode == "open"):
         return Verdict(True, by_address.text)
     opened = network.mode in ("open", "bridge") or by_name is not None
@@ -226,6 +238,12 @@ def _denied(network: Network, name: str | None, address: Address | None, port: i
         if rule.opens_port(port) and (named or everything):
             return Verdict(False, rule.text, f"the rule {rule.text} closes it", "closed_by", rule.at(port))
     return None
+
+
+def _opens_private(network: Network, name: str, address: Address, port: int) -> bool:
+    """Whether a rule lets ``name`` have this address, which is private in every form that it carries."""
+    named = any(rule.private and rule.opens_port(port) and rule.opens_name(name) for rule in network.rules)
+    return named and all(map(is_of_private_network, carried(address)))
 
 
 def _rule_for_name(network: Network, name: str, port: int) -> Rule | None:

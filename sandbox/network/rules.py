@@ -28,6 +28,7 @@ class Rule:
 
     ``name`` is a lower-case name, for ``below`` all names below it (not itself); "" where the rule is for addresses, whose
     ``network`` it names, or for everything (``*``), where both are empty. ``ports`` are ranges, both ends included.
+    ``private`` says that the hosts it names may have private addresses.
     """
 
     text: str
@@ -35,6 +36,7 @@ class Rule:
     below: bool = False
     network: ipaddress.IPv4Network | ipaddress.IPv6Network | None = None
     ports: tuple[tuple[int, int], ...] = WEB_PORTS
+    private: bool = False
 
     @classmethod
     def parse(cls, text: str, default: tuple[tuple[int, int], ...] = WEB_PORTS) -> Rule:

@@ -101,6 +101,37 @@ def test_sessions_with_asyncio() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.needs("shell")
+def test_output_as_an_iterator(env: GuestEnvironment) -> None:
+    """Trials II 4: an iterator over output was there for asyncio alone."""
+    output = env.stream("for i in 1 2 3; do echo $i; echo e$i >&2; done; exit 4", session=None)
+    chunks = list(output)
+    assert "".join(c.text for c in chunks if c.stream == "stdout") == "1\n2\n3\n"
+    assert "".join(c.text for c in chunks if c.stream == "stderr") == "e1\ne2\ne3\n"
+    assert output.envelope is not None
+    assert done(output.envelope).exit_code == 4
+    for _ in env.stream("echo first; exec sleep 1717", session=None):
+        break
+    assert done(env.run("pgrep -f '[s]leep 1717' | wc -l", session=None)).output == "0\n"
+    with env.stream("yes", session=None) as endless:
+        assert "y\n" in next(iter(endless)).text
+    refused(endless.envelope, "cancelled", effects="unknown")  # type: ignore[arg-type]
+    failed = env.stream("true", timeout_seconds=-1)
+    assert list(failed) == []
+    refused(failed.envelope, "invalid_arguments")  # type: ignore[arg-type]
+
+
+@pytest.mark.needs("shell")
+def test_a_forwarded_port_ends_with_its_block(env: GuestEnvironment) -> None:
+    """FOREIGN 9: ``with env.forward(8000).unwrap() as f`` raised TypeError."""
+    if isinstance(env, LocalEnvironment):
+        return
+    with env.forward(8765).unwrap() as forward:
+        assert forward in env.forwards()
+        assert forward.url.startswith("http://127.0.0.1:")
+    assert forward.closed
+
+
 def test_a_download_over_a_file(env: GuestEnvironment, folder: str, tmp_path: Path) -> None:
     """UX: ``download(to=existing file)`` is refused, without ``overwrite=``."""
     done(env.write(f"{folder}/file", "new"))

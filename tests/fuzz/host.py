@@ -162,7 +162,7 @@ def leave_waiting(rng: random.Random, env: FuzzedEnvironment, stream: MutantStre
     told.append(["wait", {"seconds": wait}, []])
     stream.clear()
     stream.answers.append(lambda channel, sequence, nonce: ([], 0))
-    pipe = env.stream
+    pipe = env.pipe
     pipe.full = rng.random() < 0.3
     try:
         env.transport.request(

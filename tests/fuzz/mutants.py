@@ -199,7 +199,7 @@ class FuzzedEnvironment(GuestEnvironment):
         return self._mended is not None
 
     @property
-    def stream(self) -> MutantStream:
+    def pipe(self) -> MutantStream:
         """The pipe of now."""
         return self._stream if self._mended is None else self._mended.stream
 

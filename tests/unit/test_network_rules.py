@@ -285,3 +285,32 @@ def test_what_is_denied_takes_the_rules_of_the_same_host_away_however_they_are_w
 def test_what_is_granted_lifts_no_denial() -> None:
     network = Network.none().without("example.com:443").granted("example.com:443")
     assert not judge_host(network, "example.com", 443).allowed
+
+
+@pytest.mark.parametrize(
+    ("address", "allowed"),
+    [
+        ("10.1.2.3", True), ("192.168.0.9", True), ("fd12::1", True), ("93.184.216.34", True), ("127.0.0.1", False),
+        ("169.254.169.254", False), ("169.254.7.7", False), ("::1", False), ("fd00:ec2::254", False), ("0.0.0.0", False),
+        ("64:ff9b::7f00:1", False),
+        ("192.0.0.192", False), ("100.100.100.200", False), ("::ffff:127.0.0.1", False), ("::ffff:10.1.2.3", True),
+        ("224.0.0.1", False),
+    ],
+)  # fmt: skip
+def test_names_that_may_have_private_addresses(address: str, allowed: bool) -> None:
+    """UX 4: the package index of a company is always at a private address, and each address had to be named."""
+    network = Network.allow("packages.example.com", "*.corp.example.com:8443", private=True).with_rules("other.example.com")
+    found = ipaddress.ip_address(address)
+    for name, port in (("packages.example.com", 443), ("a.corp.example.com", 8443)):
+        assert judge_address(network, name, found, port).allowed is allowed
+        assert not judge_address(network, name, found, port, own=True).allowed
+        assert not judge_address(network, name, found, 22).allowed
+    other = judge_address(network, "other.example.com", found, 443)
+    assert other.allowed is (address == "93.184.216.34")
+    assert not judge_address(network, None, found, 443).allowed
+    assert not judge_address(network.without("packages.example.com"), "packages.example.com", found, 443).allowed
+
+
+def test_private_is_for_hosts_that_are_named() -> None:
+    with pytest.raises(SandboxError, match="names every host"):
+        Network.allow("*", private=True)
