@@ -140,7 +140,8 @@ def _begun(text: str) -> str:
 
 def _impossible(processes: Processes, tail: bytes, args: dict[str, Any]) -> dict[str, Any] | None:
     """What cannot work here for a user without rights, in a container without a service manager or an engine."""
-    if not processes.isolated or not processes.place.uid or not _REFUSED.search(tail):
+    usual = processes.isolated and processes.place.uid and args.get("user") is None
+    if not usual or not _REFUSED.search(tail):
         return None
     text = str(args.get("command") or " ".join(args.get("argv") or ()))[:COMMAND_CHARS]
     for kind, pattern in _CANNOT.items():

@@ -297,7 +297,8 @@ class Job:
             return []
         from .clues import clues
 
-        found = clues(self._processes, command, {**self._args, "cwd": self._args.get("cwd") or self._session.cwd})
+        given = {**self._args, "cwd": self._args.get("cwd") or self._session.cwd, "user": self._session.user}
+        found = clues(self._processes, command, given)
         if self._reply is None:
             for notice in found:
                 self._processes.endings.tell({"id": command.id, **notice, "of": command.id})
