@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from sandbox import cli as sandbox_cli
-from sandbox.cli_network import ALLOW_HELP, CACHE_HELP, LOG_HELP, NETWORK_HELP
+from sandbox.cli_network import ALLOW_HELP, CACHE_HELP, LOG_HELP, NETWORK_HELP, PULL_HELP
 from sandbox.status_line import terminal
 
 from .cli_runs import LOG_HELP as RUNS_LOG_HELP
@@ -73,6 +73,7 @@ def agent(
     max_seconds: float | None = typer.Option(None, help="Seconds at most."),
     max_tokens: int | None = typer.Option(None, help="Tokens at most, input and output."),
     image: str | None = _IMAGE,
+    pull: bool = typer.Option(False, "--pull", help=PULL_HELP),
     memory: str = _MEMORY,
     cpus: float = _CPUS,
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from sandbox.cli import DEFAULT_CPUS, DEFAULT_MEMORY
+from sandbox.cli_network import PULL_HELP
 
 from .cli_words import AGENTS_HELP, LANGUAGE_HELP, MCP_HEADER_HELP, MCP_HELP
 
@@ -44,6 +45,7 @@ def batch(
     script: Path | None = typer.Option(None, help="A JSON file of replies to follow instead of a model."),
     language: str | None = typer.Option(None, help=LANGUAGE_HELP),
     image: str | None = typer.Option(None, help="Image of tasks that name none, instead of the agent's own."),
+    pull: bool = typer.Option(False, "--pull", help=PULL_HELP),
     mcp: list[str] = _MCP,
     mcp_header: list[str] = _HEADER,
     approve: str = _APPROVE,

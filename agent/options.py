@@ -54,6 +54,7 @@ class AgentOptions:
     model: str | None = None
     script: Path | None = None
     image: str | None = None
+    pull: bool = False
     apply: bool = False
     language: str | None = None
     max_iterations: int = 50
@@ -211,7 +212,7 @@ class AgentOptions:
                 folder = Path(shutil.copytree(folder, folder.with_name("local"), symlinks=True))
             made = sandbox_of(
                 self.image or image or DEFAULT_IMAGE, folder, self.network, self.memory, self.cpus, self.local,
-                allow=self.allow, kept=kept, cache=self.cache, network_log=self.network_log,
+                allow=self.allow, kept=kept, cache=self.cache, network_log=self.network_log, pull=self.pull,
             )  # fmt: skip
             for name, value in () if servers is None else servers.secrets:
                 made.hidden.hide(name, value)

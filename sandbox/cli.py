@@ -21,6 +21,7 @@ from .cli_network import (
     KEEP_HELP,
     LOG_HELP,
     NETWORK_HELP,
+    PULL_HELP,
     SERVICE_HELP,
     cache_in,
     connection_file,
@@ -96,6 +97,7 @@ def run(
     ctx: typer.Context,
     command: list[str] = typer.Argument(..., metavar="COMMAND", help="The program and its arguments."),
     image: str = typer.Option(DEFAULT_IMAGE, help="Image of the sandbox."),
+    pull: bool = typer.Option(False, "--pull", help=PULL_HELP),
     workspace: Path | None = typer.Option(None, help="Folder to copy in; nothing is written back to it."),
     timeout: float = typer.Option(120.0, help="Seconds after which the command and all it started are killed."),
     network: str | None = typer.Option(None, help=NETWORK_HELP),
@@ -106,7 +108,7 @@ def run(
     service_header: list[str] = typer.Option([], "--service-header", metavar="NAME:HEADER=VARIABLE", help=HEADER_HELP),
     memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit, as in 512m or 2g."),
     cpus: float = typer.Option(DEFAULT_CPUS, help="How many processors at most."),
-    disk: str | None = typer.Option(None, help="Workspace and home together, as in 20g; else half of the memory."),
+    disk: str | None = typer.Option(None, help="Workspace and home together, as in 20g (16g)."),
     profile: str = typer.Option(DEFAULT_PROFILE, help="default, root-on-request, root (may install packages), or conformance."),
     runtime: str | None = typer.Option(None, help="One of the engine's OCI runtimes, as in runsc."),
     env: list[str] = typer.Option([], "--env", "-e", metavar="K=V", help="Environment variable; may be repeated."),
@@ -155,6 +157,7 @@ def run(
             services=services_of(service, service_header, os.environ),
             network_log=network_log,
             report=report,
+            pull=pull,
         )
         with opened(asked, timeout) as sandbox:
             report.done()
@@ -239,7 +242,7 @@ def sandbox_of(
     image: str, workspace: Path | None, network: str | None, memory: str, cpus: float, local: bool, *,
     allow: Sequence[str] = (), cache: Path | None = None, disk: str | None = None, profile: str = DEFAULT_PROFILE,
     runtime: str | None = None, kept: Kept = Kept(), services: Sequence[Service] = (), network_log: Path | None = None,
-    report: Callable[[str], None] | None = None,
+    report: Callable[[str], None] | None = None, pull: bool = False,
 ) -> GuestEnvironment:  # fmt: skip
     """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good.
 
@@ -273,7 +276,7 @@ def sandbox_of(
     made = DockerEnvironment(
         image=image, workspace=workspace, limits=limits, network=policy, report=report, profile=profile, runtime=runtime,
         keep=kept.keep, name=kept.name, keep_seconds=kept.seconds, cache=cache_in(cache, network or "none"),
-        services=services,
+        services=services, pull=pull,
     )  # fmt: skip
     made.on_connection = log
     return made

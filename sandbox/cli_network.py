@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .network.services import Service
     from .packages.cache import PackageCache
 
+PULL_HELP = "Pull the image from its registry if it is not on the engine."
 NETWORK_HELP = "none (as without it), open (all public hosts), or bridge (no rules; also UDP)."
 KEEP_HELP = "Leave the sandbox running, without its --network and --allow; its id is printed on standard error."
 IN_HELP = "Run it in a kept sandbox, by its id or name; give --network or --allow again, for rules do not stay with it."

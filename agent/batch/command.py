@@ -30,7 +30,7 @@ def run_given(given: Mapping[str, Any]) -> int:
     limits = (given["max_iterations"], given["max_seconds"], given["max_tokens"], given["max_cost"])
     same = (
         "tasks", "model", "script", "image", "memory", "cpus", "network", "workers", "local", "retry", "redo_changed", "as_json",
-        "language", "approve", "history",
+        "language", "approve", "history", "pull",
     )  # fmt: skip
     out: Path = given["output"]
     return run(

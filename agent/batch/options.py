@@ -59,6 +59,7 @@ class Options:
     history: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     log: Path | None = None
+    pull: bool = False
     hub: Hub = field(default_factory=default)
 
     @property
@@ -177,7 +178,7 @@ class Options:
             folder = Path(shutil.copytree(folder, Path(mkdtemp(dir=folder.parent), "local"), symlinks=True))
         made = sandbox_of(
             self.image_of(task), folder, None if asked == "allow" else asked, task.memory or self.memory,
-            task.cpus or self.cpus, self.local, allow=task.allow if asked == "allow" else (), profile=task.profile,
+            task.cpus or self.cpus, self.local, allow=task.allow if asked == "allow" else (), profile=task.profile, pull=self.pull,
         )  # fmt: skip
         for name, value in (*self.env.items(), *self.servers.secrets):
             made.hidden.hide(name, value)

@@ -199,11 +199,13 @@ def translated() -> Iterator[None]:
 
 
 def image_not_found(name: str) -> SandboxError:
-    """The error for an image that this engine does not have; nothing is ever pulled implicitly."""
+    """The error for an image that this engine does not have; nothing is pulled unless that was asked for."""
     return SandboxError(
         ErrorCode.image_not_found,
         f"The image {name!r} is not on this engine.",
-        f"Get it with `docker pull {name}`, build it, or use gamebox/base." if name else "Get it with `docker pull`.",
+        f"Pull it with --pull (in Python: pull=True) or `docker pull {name}`, build it, or use gamebox/base."
+        if name
+        else "Get it with `docker pull`.",
     )
 
 

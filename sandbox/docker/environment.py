@@ -56,13 +56,12 @@ _MOUNT_FAILED = re.compile(r"failed to mount local volume|error while mounting v
 class DockerEnvironment(CachingEnvironment):
     """A sandbox on a Docker Engine; use it as a context manager, or ``start()`` and ``close()``.
 
-    ``image`` must be on the engine (``gamebox/*`` images are built when they are missing; nothing is pulled). ``workspace`` is a
-    folder of the host that is copied in at the start; nothing is copied back by itself. ``env`` are variables for every
-    command; ``ca_bundle`` a file of certificates (PEM) that commands are to trust beside those of this host. ``report`` gets a
-    line for each slow step of the set-up. ``track_changes`` tells after each command which files changed, and keeps what
-    ``changes`` and ``export_patch`` compare with. ``profile`` is default, root-on-request, root or conformance
-    (see docs/isolation.md);
-    ``runtime`` names one of the engine's OCI runtimes, as in "runsc". ``services`` run beside it, each in a sandbox of its own, and
+    ``image`` must be on the engine: ``gamebox/*`` images are built when they are missing, others pulled with ``pull``.
+    ``workspace`` is a folder of the host that is copied in at the start; nothing is copied back by itself. ``env`` are
+    variables for every command; ``ca_bundle`` a file of certificates (PEM) that commands are to trust beside those of this host.
+    ``report`` gets a line for each slow step of the set-up. ``track_changes`` tells after each command which files changed, and
+    keeps what ``changes`` and ``export_patch`` compare with. ``profile`` is default, root-on-request, root or conformance (see
+    docs/isolation.md); ``runtime`` names one of the engine's OCI runtimes, as in "runsc". ``services`` run beside it, each in a sandbox of its own, and
     are reached from it by their names (see ``SideService``); a RunningService of another environment is shared with that. A
     ``Service`` among them stands for one that the host asks with credentials of its own. ``cache`` is where pip, uv and npm find
     packages with no network. ``read_roots`` are folders that file tools and ``download`` may read as well: ["/"] for all that
@@ -92,6 +91,7 @@ class DockerEnvironment(CachingEnvironment):
         services: Sequence[Service] | Mapping[str, Service | SideService | RunningService] | None = None,
         cache: PackageCache | None = None,
         read_roots: Sequence[str] = (),
+        pull: bool = False,
     ) -> None:
         check_types(
             "DockerEnvironment", image=(image, str), workspace=(workspace, HOST_PATH | None), limits=(limits, Limits | None),
@@ -105,7 +105,7 @@ class DockerEnvironment(CachingEnvironment):
         self._workspace = None if workspace is None else Path(workspace)
         self._env = dict(env or {})
         self._bundle = None if ca_bundle is None else Path(ca_bundle)
-        self._report, self._oci_runtime = report or log.info, runtime
+        self._report, self._oci_runtime, self._pull = report or log.info, runtime, pull
         self._keep, self._keep_seconds, self._given_name = keep, keep_seconds, name
         kept.check(keep_seconds, name)
         if self.profile.warning:
@@ -188,7 +188,7 @@ class DockerEnvironment(CachingEnvironment):
         self, client: docker.DockerClient
     ) -> tuple[list[str], Disk, RuntimeVolume, AttachStream, dict[str, Any] | None]:
         """A container of the image as it is now: the image's variables, and the container's disk, runtime, pipe and keep."""
-        image_id = ensure_image(client, self.image, report=self._report)
+        image_id = ensure_image(client, self.image, report=self._report, pull=self._pull)
         runtime = ensure_runtime(client, report=self._report)
         with translated():
             image_env: list[str] = client.api.inspect_image(image_id)["Config"].get("Env") or []
@@ -311,7 +311,7 @@ class DockerEnvironment(CachingEnvironment):
             self.image, limits=self.limits, network=self.network, env=self._env, ca_bundle=self._bundle,
             approver=self.approver, report=self._report, profile=self.profile.name, runtime=self._oci_runtime,
             track_changes=self.track_changes, services=self._services, cache=self._cache,
-            read_roots=self.read_roots,
+            read_roots=self.read_roots, pull=self._pull,
         )  # fmt: skip
         self.hidden.copy_to(twin.hidden)
         return twin

@@ -1,4 +1,4 @@
-"""Images: what is there is used, our own are built where they are missing, and no other name is ever pulled."""
+"""Images: what is there is used, our own are built where they are missing, others are pulled where that is asked for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import docker
 import docker.errors
+import docker.utils
 import requests.exceptions
 
 from sandbox.docker import debian, locks
@@ -36,21 +37,26 @@ def ensure_image(
     ca_bundle: Path | None = None,
     report: Callable[[str], None],
     rebuild_stale: bool = False,
+    pull: bool = False,
 ) -> str:
     """The id of the image ``name``, which is on the engine when this returns.
 
     ``gamebox/*`` images that have a recipe are built where they are missing, by one process at a time; one that is
     older than its recipe is used as it is and reported, or built anew with ``rebuild_stale`` (which does not reach its
     parent). ``ca_bundle``: PEM certificates the built image trusts (default: GAMEBOX_CA_BUNDLE, else the host's own).
-    ``report`` gets one line per step that takes time.
+    ``pull`` gets any other image from its registry where it is missing. ``report`` gets one line per step that takes time.
 
-    Raises SandboxError: image_not_found (nothing is pulled), image_build_failed, host_disk_full, setup_failed,
+    Raises SandboxError: image_not_found, image_build_failed, host_disk_full, setup_failed,
     engine_unavailable and its kin.
     """
     made_by = recipe(name, ca_bundle)
     if made_by is None:
         with translated():
             found = _inspect(client, name)
+            if found is None and pull:
+                if reason := _pull(client, name, report):
+                    raise _not_pulled(name, reason)
+                found = _inspect(client, name)
         if found is None:
             raise image_not_found(name)
         return found[0]
@@ -126,7 +132,7 @@ def _build(
 
 def _build_on_foreign(client: docker.DockerClient, made_by: Recipe, wanted: str, report: Callable[[str], None]) -> str:
     """Build on a public image where it is there or a registry has it, else on one this host makes itself."""
-    if _inspect(client, made_by.parent) is not None or _pull(client, made_by.parent, report):
+    if _inspect(client, made_by.parent) is not None or not _pull(client, made_by.parent, report):
         try:
             return _build_on(client, made_by, wanted, made_by.parent, report)
         except SandboxError as error:
@@ -145,21 +151,30 @@ def _build_on_foreign(client: docker.DockerClient, made_by: Recipe, wanted: str,
     return _build_on(client, made_by, wanted, debian.bootstrap_image(client, packages, report), report)
 
 
-def _pull(client: docker.DockerClient, name: str, report: Callable[[str], None]) -> bool:
-    """Whether a registry gave it; a base of our own images is the one thing ever pulled."""
+def _pull(client: docker.DockerClient, name: str, report: Callable[[str], None]) -> str:
+    """Get it from its registry, with the login that the docker command has; answers why that failed, "" where it did not."""
     report(f"pulling {name}")
-    repository, tag = name.split(":")
+    repository, tag = docker.utils.parse_repository_tag(name)
     failed = ""
     try:
-        for event in client.api.pull(repository, tag=tag, stream=True, decode=True):
-            failed = str(event.get("error", failed))  # read on: an unread answer leaks its connection
-        if failed:
-            raise docker.errors.APIError(failed)
-    except (docker.errors.APIError, requests.exceptions.RequestException) as error:
-        _log.info("no registry gave %s: %s", name, error)
+        for event in client.api.pull(repository, tag=tag or "latest", stream=True, decode=True):
+            failed = str(event.get("error", failed)).strip()  # read on: an unread answer leaks its connection
+    except docker.errors.APIError as error:
+        failed = str(error.explanation or error).strip()
+    except requests.exceptions.RequestException as error:
+        failed = str(error)
+    if failed:
+        _log.info("no registry gave %s: %s", name, failed)
         report(f"no registry gave {name}")
-        return False
-    return True
+    return failed
+
+
+def _not_pulled(name: str, reason: str) -> SandboxError:
+    return SandboxError(
+        ErrorCode.image_not_found,
+        f"The image {name!r} is not on this engine and could not be pulled: {reason}.",
+        "Check the name, and that the engine reaches the registry; a private one needs `docker login`.",
+    )
 
 
 def _build_on(

@@ -14,6 +14,7 @@ import json
 import logging
 import tarfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -61,6 +62,7 @@ _FRESH_SECONDS = 600.0
 """Younger ones always stay: somebody whose locks cannot be seen from here may be about to use one."""
 _ATTEMPTS = 3
 _FINISH_SECONDS = 120
+_OTHERS_SECONDS = 20.0
 _VERIFIED = "-verified"
 
 _log = logging.getLogger(__name__)
@@ -125,9 +127,11 @@ def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) ->
                     _make(client, name, image_id, guest)
                     _remove_stale(client, name, made_by.reference)
         except SandboxError as error:
-            if error.code is not ErrorCode.image_not_found or attempt == _ATTEMPTS:
+            if attempt == _ATTEMPTS or not _is_anothers_doing(error):
                 raise
-            _log.info("somebody removed the runtime image while it was used; making it again: %s", error)
+            _log.info("somebody else works on the runtime volume or its image: %s", error)
+            if _appears(client, name):
+                return RuntimeVolume(name)
         else:
             return RuntimeVolume(name)
     raise SandboxError(
@@ -136,6 +140,26 @@ def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) ->
         "Let the other `gamebox setup` end, then try again.",
         retryable=True,
     )
+
+
+def _is_anothers_doing(error: SandboxError) -> bool:
+    """Whether an image, volume or container was taken away or in use: locks do not reach other users and homes."""
+    cause = error.__cause__
+    taken = isinstance(cause, docker.errors.APIError) and cause.status_code in (404, 409)
+    return taken or error.code is ErrorCode.image_not_found
+
+
+def _appears(client: docker.DockerClient, name: str) -> bool:
+    """Wait for a volume that somebody else is making. Returns whether it is verified within 20 s; at once if it is not there."""
+    deadline = time.monotonic() + _OTHERS_SECONDS
+    with translated():
+        while any(each["Name"] == name for each in client.api.volumes(filters={"name": name}).get("Volumes") or []):
+            if _is_verified(client, name):
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.2)
+    return False
 
 
 def runtime_image(client: docker.DockerClient) -> str:
@@ -177,8 +201,9 @@ def _is_verified(client: docker.DockerClient, name: str) -> bool:
 
 def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes]) -> None:
     _remove(client, name + _VERIFIED)  # first of all: the mark must not vouch for what is being made
-    for left in client.api.containers(all=True, quiet=True, filters={"label": f"{RUNTIME_LABEL}={name}"}):
-        client.api.remove_container(left["Id"], force=True, v=True)
+    for left in client.api.containers(all=True, filters={"label": f"{RUNTIME_LABEL}={name}"}):
+        if left["State"] != "running" or time.time() - left["Created"] > _FINISH_SECONDS:  # else somebody is at it just now
+            client.api.remove_container(left["Id"], force=True, v=True)
     _remove(client, name)
     labels = {RUNTIME_LABEL: name, HOST_LABEL: _this_host()}
     client.api.create_volume(name, labels=labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def checks() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def base() -> DockerEnvironment:
+def base() -> Iterator[DockerEnvironment]:
     with DockerEnvironment(limits=Limits(memory_bytes=512 * MIB)) as env:
         yield env
 

@@ -55,6 +55,7 @@ def test_an_unknown_image_is_refused_and_not_pulled(client: docker.DockerClient,
     assert caught.value.code is ErrorCode.image_not_found
     assert name in caught.value.message
     assert f"docker pull {name}" in caught.value.hint
+    assert "--pull" in caught.value.hint
     assert said == []
 
 
@@ -172,3 +173,25 @@ def test_a_start_finds_an_image_that_was_built_anew_meanwhile(
     with DockerEnvironment() as env:
         assert env.run("echo works").unwrap().output == "works\n"
     assert answers == []
+
+
+def test_an_image_is_pulled_on_request_and_a_failure_says_why(client: docker.DockerClient) -> None:
+    """UX 14: `--image python:3.12` was refused. The registry here is a port on which nothing listens: no registry is at hand."""
+    said: list[str] = []
+    name = "127.0.0.1:9/none/such:1"
+    with pytest.raises(SandboxError) as caught:
+        ensure_image(client, name, report=said.append, pull=True)
+    assert caught.value.code is ErrorCode.image_not_found
+    assert "could not be pulled" in caught.value.message
+    assert "refused" in caught.value.message
+    assert "docker login" in caught.value.hint
+    assert said == [f"pulling {name}", f"no registry gave {name}"]
+
+
+def test_an_image_that_is_there_is_not_pulled(client: docker.DockerClient, base: str) -> None:
+    name = f"127.0.0.1:9/{uuid.uuid4().hex}"
+    client.images.get(base).tag(name, "1")
+    try:
+        assert ensure_image(client, f"{name}:1", report=print, pull=True) == base
+    finally:
+        client.images.remove(f"{name}:1")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import docker
 import docker.errors
@@ -326,6 +328,21 @@ def test_making_a_volume_does_not_hold_up_other_engines(monkeypatch: pytest.Monk
     go_on.set()
     building.join()
     second.close()
+
+
+def test_processes_with_other_homes_make_it_together(client: docker.DockerClient, tmp_path: Path) -> None:
+    """Their locks are elsewhere, as those of two users; each removed what the other was making."""
+    command = [sys.executable, "-c", MAKE, f"mark = {uuid.uuid4().hex!r}"]
+    running = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"XDG_CACHE_HOME": str(home)}
+        )
+        for home in (tmp_path / name for name in "abc")
+    ]
+    ended = [process.communicate(timeout=120) for process in running]
+    names = {out.strip() for out, _ in ended}
+    assert len(names) == 1, ended
+    remove_volumes(client, names.pop())
 
 
 def test_volumes_of_older_code_stay_for_a_day(
