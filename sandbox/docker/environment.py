@@ -58,14 +58,14 @@ class DockerEnvironment(CachingEnvironment):
 
     ``image`` must be on the engine: ``gamebox/*`` images are built when they are missing, others pulled with ``pull``.
     ``workspace`` is a folder of the host that is copied in at the start; nothing is copied back by itself. ``env`` are
-    variables for every command; ``ca_bundle`` a file of certificates (PEM) that commands are to trust beside those of this host.
-    ``report`` gets a line for each slow step of the set-up. ``track_changes`` tells after each command which files changed, and
-    keeps what ``changes`` and ``export_patch`` compare with. ``profile`` is default, root-on-request, root or conformance (see
-    docs/isolation.md); ``runtime`` names one of the engine's OCI runtimes, as in "runsc". ``services`` run beside it, each in a sandbox of its own, and
-    are reached from it by their names (see ``SideService``); a RunningService of another environment is shared with that. A
-    ``Service`` among them stands for one that the host asks with credentials of its own. ``cache`` is where pip, uv and npm find
-    packages with no network. ``read_roots`` are folders that file tools and ``download`` may read as well: ["/"] for all that
-    commands can read. Raises SandboxError.
+    variables for every command; ``ca_bundle`` a file of certificates (PEM) that commands are to trust beside those of this
+    host. ``report`` gets a line for each slow step of the set-up. ``track_changes`` tells after each command which files
+    changed, and keeps what ``changes`` and ``export_patch`` compare with. ``profile`` is default, root-on-request, root or
+    conformance (see docs/isolation.md); ``runtime`` names one of the engine's OCI runtimes, as in "runsc". ``services`` run
+    beside it, each in a sandbox of its own, and are reached from it by their names (see ``SideService``); a RunningService of
+    another environment is shared with that. A ``Service`` among them stands for one that the host asks with credentials of its
+    own. ``cache`` is where pip, uv and npm find packages with no network. ``read_roots`` are folders that file tools and
+    ``download`` may read as well: ["/"] for all that commands can read. Raises SandboxError.
 
     With ``keep`` the sandbox survives this process, and a cut of the connection to it: ``close`` leaves it running and ``remove``
     ends it; ``attach`` finds it again, by its id or by ``name``. Without any orchestrator for ``keep_seconds`` it ends by itself.
@@ -156,8 +156,9 @@ class DockerEnvironment(CachingEnvironment):
         client = self._fitting_engine()
         self._events = watch(client)
         sweep(client)
+        image_id = ensure_image(client, self.image, report=self._report, pull=self._pull)
         try:
-            image_env, disk, runtime, stream, hello_keep = self._made(client)
+            image_env, disk, runtime, stream, hello_keep = self._made(client, image_id)
         except SandboxError as error:
             disk_may_change = self._disk is not None and self._disk.may_be_replaced(self.limits)
             if disk_may_change and _MOUNT_FAILED.search(error.message):
@@ -166,7 +167,8 @@ class DockerEnvironment(CachingEnvironment):
             elif error.code is not ErrorCode.image_not_found:
                 raise
             # Else the image was built anew between the look at it and its use: then it has another id now.
-            image_env, disk, runtime, stream, hello_keep = self._made(client)
+            image_id = ensure_image(client, self.image, report=self._report, pull=self._pull)
+            image_env, disk, runtime, stream, hello_keep = self._made(client, image_id)
         environ = self._cache_variables() | self._env
         place = container.place_of(
             runtime, self.profile, self.network, image_env, environ, self._bundle is not None, self._names()
@@ -185,10 +187,9 @@ class DockerEnvironment(CachingEnvironment):
         return transport
 
     def _made(
-        self, client: docker.DockerClient
+        self, client: docker.DockerClient, image_id: str
     ) -> tuple[list[str], Disk, RuntimeVolume, AttachStream, dict[str, Any] | None]:
-        """A container of the image as it is now: the image's variables, and the container's disk, runtime, pipe and keep."""
-        image_id = ensure_image(client, self.image, report=self._report, pull=self._pull)
+        """A container of the image: the image's variables, and the container's disk, runtime, pipe and keep."""
         runtime = ensure_runtime(client, report=self._report)
         with translated():
             image_env: list[str] = client.api.inspect_image(image_id)["Config"].get("Env") or []
