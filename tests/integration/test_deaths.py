@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import signal
@@ -18,7 +17,6 @@ import docker.errors
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import removal
 from sandbox.docker.engine import connect
 from sandbox.errors import ErrorCode
 
@@ -124,11 +122,6 @@ def test_twenty_lives_leave_nothing() -> None:
     """Neither containers nor volumes nor descriptors nor threads."""
     for _ in range(6):
         DockerEnvironment(limits=SMALL).start().close()  # what is made once, connections to the engine too, is made now
-    for number in range(
-        30
-    ):  # docker-py keeps up to 25 connections, one a URL: those of the client that removes are there now
-        with contextlib.suppress(docker.errors.NotFound):
-            connect(removal.GONE_SECONDS).api.remove_container(f"gamebox-nobody-{number}")
     client = connect()
     volumes = {v["Name"] for v in client.api.volumes().get("Volumes") or [] if "runtime" not in v["Name"]}
     gc.collect()
@@ -145,7 +138,7 @@ def test_twenty_lives_leave_nothing() -> None:
     gc.collect()
     assert not [c for c in made if exists(c)]
     assert threading.active_count() <= threads
-    assert len(os.listdir("/proc/self/fd")) <= descriptors + 10  # docker-py keeps up to 25 connections, one a URL
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 4  # several threads may have called the engine at once
 
     def left() -> set[str]:
         return {v["Name"] for v in client.api.volumes().get("Volumes") or [] if "runtime" not in v["Name"]} - volumes
