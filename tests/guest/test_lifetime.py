@@ -25,7 +25,7 @@ class _Command:
 
 
 class _Place:
-    workspace, roots = "/", ("/",)
+    workspace, roots, read_roots = "/", ("/",), ()
 
     def __init__(self, limits: dict[str, Any]) -> None:
         self.limits = limits

@@ -27,7 +27,7 @@ class _Processes:
         self.changes = SimpleNamespace(absorb=lambda *_: None)
         self.headroom = SimpleNamespace(notices=lambda: self._note("headroom"))
         self.endings = SimpleNamespace(note_lost=lambda _: self._note("endings"))
-        self.end_session = self.usage = self._nothing
+        self.open_session = self.end_session = self.usage = self._nothing
 
     def _note(self, name: str) -> list[Any]:
         self.asked.append((name, threading.current_thread().name))
