@@ -187,8 +187,8 @@ class AttachStream:
         self._input = self._output = self._offered = None
         # In this order: Python 3.13 prints a ValueError for a response over a closed socket.
         for each in (getattr(self._attached, "_response", None), self._attached):
-            if hasattr(each, "close"):
-                each.close()
+            if (close := getattr(each, "close", None)) is not None:
+                close()
 
     @property
     def stderr(self) -> str:
