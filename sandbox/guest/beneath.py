@@ -165,6 +165,14 @@ class Roots:
             return False
         return True
 
+    def is_missing(self, path: str) -> bool:
+        """Whether nothing is at the path, without looking for why: for those who ask often. Raises Fault as ``encoded`` does."""
+        try:
+            os.close(self._open(encoded(path), os.O_PATH | os.O_CLOEXEC))
+        except OSError as error:
+            return error.errno in (errno.ENOENT, errno.ENOTDIR)
+        return False
+
     def fault(self, error: OSError, path: str, effects: str = "none", *, entry: bool = False) -> Fault:
         """The fault for what the kernel refused on ``path``, with what explains it; for ``entry`` see ``obstacles.explain``."""
         from .obstacles import explain  # only where something was refused

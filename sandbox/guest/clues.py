@@ -89,8 +89,11 @@ def _reading_script(processes: Processes, args: dict[str, Any]) -> dict[str, Any
     roots, workspace = roots_of(processes.place), os.fsdecode(processes.place.workspace)
     with processes.spawner.acting_as_user:
         for name in names:
+            path = os.path.join(args.get("cwd") or workspace, name)
             try:
-                fd, _ = roots.regular(os.path.join(args.get("cwd") or workspace, name))
+                if roots.is_missing(path):
+                    continue
+                fd, _ = roots.regular(path)
             except Fault:
                 continue
             try:

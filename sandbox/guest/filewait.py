@@ -31,6 +31,9 @@ class FileProbe:
 
     def look(self) -> dict[str, Any] | None:
         """What is to be told of it; None where it is not so yet. Raises Fault where it will never be."""
+        if self._roots.is_missing(self._path):
+            self._seen = ()
+            return None
         try:
             if self._text is None:
                 os.close(self._roots.open(self._path, os.O_PATH))

@@ -17,6 +17,7 @@ from sandbox.guest import kernel, obstacles
 from sandbox.guest.context import Place
 from sandbox.guest.faults import Fault
 from sandbox.guest.files import edit, write
+from sandbox.guest.filewait import FileProbe
 from sandbox.guest.listing import list_folder
 from sandbox.guest.reading import read
 from sandbox.guest.tree import delete, make_dir, move
@@ -208,3 +209,10 @@ def test_nothing_is_left_open(place: Place, workspace: Path) -> None:
     for path in ("a/b", "out/etc", "/etc/x", "a/../c/d"):
         refused(place, "read", path=path)
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_file_that_is_waited_for_is_not_explained_at_each_look(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look would compare all names of the folder."""
+    monkeypatch.setattr(obstacles, "explain", lambda *_, **__: pytest.fail("explained"))
+    assert FileProbe(place, "none/yet", None).look() is None
+    assert FileProbe(place, "none", "text").look() is None
