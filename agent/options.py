@@ -37,6 +37,9 @@ HARMLESS = frozenset(_LIMITS | {"task", "agent", "language", "approve", "agents_
 _PATHS = ("repo", "script", "cache", "network_log", "result_schema")
 _LISTS = ("allow", "given", "mcp", "mcp_header", "check")
 
+COMMAND_SECONDS = 600.0
+"""What a command of an agent may take unless the agent says otherwise: builds and installations fit into it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
@@ -213,6 +216,7 @@ class AgentOptions:
             made = sandbox_of(
                 self.image or image or DEFAULT_IMAGE, folder, self.network, self.memory, self.cpus, self.local,
                 allow=self.allow, kept=kept, cache=self.cache, network_log=self.network_log, pull=self.pull,
+                timeout_seconds=COMMAND_SECONDS,
             )  # fmt: skip
             for name, value in () if servers is None else servers.secrets:
                 made.hidden.hide(name, value)

@@ -242,11 +242,12 @@ def sandbox_of(
     image: str, workspace: Path | None, network: str | None, memory: str, cpus: float, local: bool, *,
     allow: Sequence[str] = (), cache: Path | None = None, disk: str | None = None, profile: str = DEFAULT_PROFILE,
     runtime: str | None = None, kept: Kept = Kept(), services: Sequence[Service] = (), network_log: Path | None = None,
-    report: Callable[[str], None] | None = None, pull: bool = False,
+    report: Callable[[str], None] | None = None, pull: bool = False, timeout_seconds: float | None = None,
 ) -> GuestEnvironment:  # fmt: skip
     """The sandbox that the options ask for, not started yet. Raises SandboxError for options that are no good.
 
-    ``report`` gets a line for each step of the start that takes time; standard error without it.
+    ``report`` gets a line for each step of the start that takes time; standard error without it. ``timeout_seconds`` is that of
+    commands that name none.
     """
     report = report or Progress()
     if kept.inside is not None:
@@ -266,6 +267,8 @@ def sandbox_of(
         refuse_with_local(asked_for, kept)
     disk_bytes = None if disk is None else size_of(disk, "a disk")
     limits = Limits(memory_bytes=size_of(memory), cpus=cpus, disk_bytes=disk_bytes)
+    if timeout_seconds is not None:
+        limits = replace(limits, timeout_seconds=timeout_seconds)
     # A workspace that fits may be copied in, too.
     limits = replace(limits, transfer_bytes=max(limits.transfer_bytes, limits.workspace_bytes))
     if local:

@@ -18,7 +18,7 @@ from agent.loop import Agent
 from agent.mcp_options import Servers, with_servers
 from agent.model.brain import Brain
 from agent.model.scripted import ScriptedModel
-from agent.options import check_language, workspace_bytes
+from agent.options import COMMAND_SECONDS, check_language, workspace_bytes
 from agent.skills import teach
 from agent.terminal_approvals import laid_over
 from sandbox.cli import DEFAULT_IMAGE, bad_input, sandbox_of
@@ -179,6 +179,7 @@ class Options:
         made = sandbox_of(
             self.image_of(task), folder, None if asked == "allow" else asked, task.memory or self.memory,
             task.cpus or self.cpus, self.local, allow=task.allow if asked == "allow" else (), profile=task.profile, pull=self.pull,
+            timeout_seconds=COMMAND_SECONDS,
         )  # fmt: skip
         for name, value in (*self.env.items(), *self.servers.secrets):
             made.hidden.hide(name, value)
