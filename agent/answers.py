@@ -8,9 +8,11 @@ from typing import Any
 
 from sandbox.envelope import Notice, Success
 from sandbox.operations import OPERATIONS
+from sandbox.plain_text import overwrites
 
 from .envelopes import text_of
 
+OVERWRITTEN = "(The program has overwritten or erased parts of this output; gamebox runs show RUN --json has them.)"
 log = logging.getLogger(__name__)
 
 
@@ -31,6 +33,14 @@ def own_words(action: Any, envelope: Mapping[str, Any]) -> str | None:
         log.warning("an action could not word its answer", exc_info=True)
         return None
     return text if isinstance(text, str) and text != worded(getattr(action, "name", None), envelope) else None
+
+
+def with_mark(text: str, envelope: Mapping[str, Any]) -> str:
+    """The answer ``text`` for a person: with a line that says so if parts of the output were overwritten and are not in it."""
+    result = envelope.get("result")
+    values = result.values() if isinstance(result, Mapping) else (result,)
+    hidden = any(isinstance(value, str) and overwrites(value) for value in values)
+    return f"{text}\n{OVERWRITTEN}" if hidden else text
 
 
 def with_further(words: str, envelope: Mapping[str, Any], known: Sequence[Any]) -> str:

@@ -11,6 +11,7 @@ from sandbox.cli import print_json
 from sandbox.invisible import visible, visible_output
 
 from . import events as ev
+from .answers import with_mark
 from .show import RESULT_LINES, Screen, call_text, shortened
 from .store import EventLog
 from .store.log import Logged
@@ -96,7 +97,7 @@ class View:
         self._screen.line(f"    approval: {event.verdict} {event.reason}".rstrip(), "yellow")
 
     def _executed(self, logged: Logged, event: ev.ActionExecuted) -> None:
-        text = answer_of(self._tools.get(logged.run), event.envelope, event.shown)
+        text = with_mark(answer_of(self._tools.get(logged.run), event.envelope, event.shown), event.envelope)
         failed = event.envelope.get("tool_executed") is not True
         shown = "\n".join(f"    {line}" for line in shortened(visible_output(text), RESULT_LINES).split("\n"))
         self._screen.line(shown, "red" if failed else "dim")

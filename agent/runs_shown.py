@@ -15,6 +15,7 @@ from sandbox.invisible import visible, visible_output
 from sandbox.wrapping import wrapped
 
 from . import events as ev
+from .answers import with_mark
 from .budget import Usage
 from .events import Event
 from .runs_story import Moment, Story, story_of
@@ -97,7 +98,7 @@ class Teller:
             self._line(begun, "    ", "yellow")
             return
         failed = step.envelope.get("tool_executed") is not True
-        answer = visible_output(answer_of(step.tool, step.envelope, step.shown))
+        answer = visible_output(with_mark(answer_of(step.tool, step.envelope, step.shown), step.envelope))
         self._line(_cut(answer, ANSWER_LINES), "    ", "red" if failed else "dim")
 
     def _part(self, part: Story) -> None:

@@ -113,13 +113,14 @@ class LiveView(Hooks):
         terminal().hide()
         envelope = step.envelope or {}
         action = self.registry.get_action(step.tool)
+        from .answers import with_mark
         from .envelopes import text_of
 
         text = action.show(envelope) if action is not None else text_of(envelope)
         failed = envelope.get("tool_executed") is not True
         if action is not None and action.terminal and not failed:
             return  # the result of the run is told at its end
-        shown = "\n".join(f"    {line}" for line in shortened(visible_output(text), RESULT_LINES).split("\n"))
+        shown = "\n".join(f"    {line}" for line in shortened(visible_output(with_mark(text, envelope)), RESULT_LINES).split("\n"))
         self.screen.line(shown, "red" if failed else "dim")
 
 

@@ -23,6 +23,14 @@ _ERASE = re.compile("\x1b\\[(?P<how>[0-9]{0,2})K")
 _SUSPECT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
+def overwrites(text: str) -> bool:
+    """Return whether ``plain(text)`` lacks some of the text, because the program has written over it or erased it."""
+    if not _SUSPECT.search(text):
+        return False
+    written = _SILENT.sub("", _ESCAPE.sub(lambda match: match.group("string") or "", text)).replace("\b", "")
+    return sum(map(len, written.split())) > sum(map(len, plain(text).split()))
+
+
 def plain(text: str) -> str:
     """``text`` as its reader would see it in the end. Text without control characters is returned as it is."""
     if not _SUSPECT.search(text):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 
+from agent.answers import with_mark
 from sandbox.envelope import jsonable
 from sandbox.invisible import count_invisible, made_visible
 
@@ -117,7 +118,7 @@ def _call(step: RecordedStep) -> str:
 def _answer(step: RecordedStep) -> str:
     if step.envelope is None:
         return '<p class="failure">The run was cut off before this was answered.</p>'
-    text = answer_text(step)
+    text = with_mark(answer_text(step), step.envelope)
     return _block(
         text, "answer" if step.executed else "answer failure", as_diff=step.tool == "edit" or bool(_HUNK.search(text))
     )

@@ -186,6 +186,20 @@ def test_c20_a_command_cannot_hide_where_it_is_approved(kind: str) -> None:
     assert not CONTROLS.search(text)
 
 
+def test_c20_a_person_is_told_of_output_that_was_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    live = io.StringIO()
+    registry = standard_registry()
+    script = [{"tool": "run", "args": {"command": "printf 'first\\rsecond'"}}, {"tool": "finish", "args": {"summary": "done"}}]
+    with LocalEnvironment(track_changes=False) as sandbox, EventLog(tmp_path / "runs.db") as log:
+        hooks = [LiveView(Screen(live), registry)]
+        agent = Agent([Goal("g")], FunctionCallingLanguage(), registry, ScriptedModel(script), sandbox, hooks=hooks)
+        execute_recorded(agent, "overwrite", log, run="r")
+        show_run("r", log.path, as_json=False)
+        follow(log, "r", Screen(sys.stdout))
+    views = [live.getvalue(), *capsys.readouterr().out.split("\nr  "), exported(find("r", tmp_path / "runs.db"), "html")]
+    assert ["has overwritten or erased parts" in view for view in views if "second" in view] == [True] * len(views)
+
+
 def test_c20_of_output_colours_alone_are_left_out() -> None:
     assert visible_output("\x1b[1;31mred\x1b[m\r\n\x1b[38:5:1mmore") == "red\nmore"
     assert visible_output("a\x1b]0;title\x07b\x1b[2Jc\rd") == "a\\x1b]0;title\\x07b\\x1b[2Jc\\rd"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.plain_text import plain
+from sandbox.plain_text import overwrites, plain
 from sandbox.results import LogsResult, RunResult
 
 _pieces = st.sampled_from(
@@ -89,3 +89,14 @@ def test_results_keep_the_raw_output() -> None:
     assert (ran.output, ran.to_text()) == (raw, "100%\nok\n[exit code 0]")
     logs = LogsResult(id="c1", content=raw, next_offset=9, total_bytes=9, exit_code=0)
     assert logs.to_text() == "100%\nok\n[exit code 0; bytes 0-9 of 9]"
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("plain\r\nlines\r\n", False), ("\x1b[1;31m\x1b[Kred\x1b[m\x1b[K and more", False), ("\x1b]0;title\x07prompt", False),
+        (" 10%\r 55%\r100%\n", True), ("CMD\rok ", True), ("typo\b\bed", True), ("CMD\x1b[2K\rok", True), ("CMD\x1b[1Kok", True),
+    ],
+)
+def test_c20_what_a_program_wrote_over_is_known(text: str, lost: bool) -> None:
+    assert overwrites(text) is lost
