@@ -24,6 +24,7 @@ LINE_CHARS = 1000
 BEFORE_CHARS = 300  # of a longer line, what is shown before the match
 # A second look: at files that were left out, at how many matches there are, at a line that is too long for the first.
 AGAIN_SECONDS, AGAIN_BYTES = 3.0, 1 << 20
+AROUND_CHARS = 200  # of such a line, on either side of the match
 LEFT_OUT_SHOWN, LEFT_OUT_SNIFFED, SNIFFED = 5, 50, 8192
 RESULT_CHARS = 1 << 20  # text of all matches with their context
 
@@ -189,7 +190,9 @@ def _matched_parts(call: Call, roots: Roots, args: dict[str, Any], path: str, de
     try:
         argv = ["rg", "--only-matching", "--line-number", "--no-filename", "--color=never", "--no-config", "--text"]
         argv.append(f"--max-count={args.get('max_matches', 100)}")
-        done = _run(call, [*argv, *_what(args, False)], fd, False, _again(deadline), AGAIN_BYTES)
+        plain = re.escape(args["pattern"]).replace("\\ ", " ") if args.get("literal") else args["pattern"]
+        around = {**args, "pattern": f".{{0,{AROUND_CHARS}}}(?:{plain}).{{0,{AROUND_CHARS}}}", "literal": False}
+        done = _run(call, [*argv, *_what(around, False)], fd, False, _again(deadline), AGAIN_BYTES)
     finally:
         os.close(fd)
     found: dict[int, str] = {}
@@ -301,7 +304,7 @@ class Found:
         known = {(match["path"], match["line"]) for match in self.matches}
         for number, text in parts:
             if (shown, number) not in known and len(self.matches) < self._most:
-                text = f"[line too long to be shown: the match in it is]{text}"
+                text = f"[a part of a long line] {text}"
                 self.matches.append({"path": shown, "line": number, "text": text, "before": [], "after": []})
                 self.files.add(shown)
 

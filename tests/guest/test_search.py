@@ -193,8 +193,10 @@ def test_a_match_far_into_a_long_line_is_shown_with_what_is_around_it(place: Pla
     assert result["truncated"] is False
     (match,) = result["matches"]
     assert (match["path"], match["line"]) == ("min.js", 1)
-    assert "needle" in match["text"]
+    assert "xxxneedleyyy" in match["text"]
     assert len(match["text"]) < 1100
+    literal = found(place, "xneedle", literal=True)["matches"]
+    assert "xxneedleyy" in literal[0]["text"]
 
 
 @needs_ripgrep
