@@ -279,6 +279,22 @@ class AsyncEnvironment:
         options: dict[str, Any] = {"without": tuple(without)} if without else {}
         return await self._call(self.environment.download, path, to, overwrite=overwrite, **options)
 
+    async def stat(self, path: str) -> Envelope[res.StatResult]:
+        """See ``OperationMethods.stat``."""
+        return await self._call(self.environment.stat, path)
+
+    async def open_session(self, session: str, *, user: str | int | None = None) -> Envelope[res.OpenSessionResult]:
+        """See ``OperationMethods.open_session``."""
+        return await self._call(self.environment.open_session, session, user=user)
+
+    async def sessions(self, *, user: str | int | None = None) -> Envelope[res.SessionsResult]:
+        """See ``OperationMethods.sessions``."""
+        return await self._call(self.environment.sessions, user=user)
+
+    async def end_session(self, session: str, *, user: str | int | None = None) -> Envelope[res.EndSessionResult]:
+        """See ``OperationMethods.end_session``."""
+        return await self._call(self.environment.end_session, session, user=user)
+
     def session(self, name: str, *, user: str | int | None = None) -> AsyncSession:
         """See ``OperationMethods.session``: ``async with env.session("build") as session:``."""
         return AsyncSession(self, name, user)

@@ -22,8 +22,7 @@ class AsyncSession:
 
     async def open(self) -> Envelope[res.OpenSessionResult]:
         """See ``Session.open``."""
-        answer: Envelope[res.OpenSessionResult] = await self._environment.open_session(self.name, user=self.user)
-        return answer
+        return await self._environment.open_session(self.name, user=self.user)
 
     async def run(self, command: str | None = None, **options: Any) -> Envelope[res.RunResult]:
         """See ``Session.run``."""

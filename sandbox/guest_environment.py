@@ -28,7 +28,7 @@ from .forwarding import ForwardingEnvironment
 from .limits import Limits
 from .network.policy import Network
 from .preparing import FILE_SECONDS, feed_from, prepared
-from .replies import fault_of, notices_of, result_of, violation, worded
+from .replies import fault_of, notices_of, result_of, syntax_error_line, violation, worded
 from .state.history import History
 from .state.keeping import KeepsState
 from .transfers import Incoming, outgoing
@@ -229,6 +229,8 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
             result = result.model_copy(update=self._network_usage())
         if isinstance(result, res.RunResult | res.LogsResult) and result.encoding_errors:
             notices = (*notices, *notices_of([{"code": "output_not_text"}]))
+        if isinstance(request, op.Run) and isinstance(result, res.RunResult) and (line := syntax_error_line(result)):
+            notices = (*notices, *notices_of([{"code": "syntax_error", "line": line}]))
         fault = fields.get("fault")
         if fault is None:
             if result is None:

@@ -148,6 +148,10 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         "The output is not valid UTF-8: bytes in it were replaced.",
         "For the exact bytes, send it through od -A d -t x1z, or redirect it to a file.",
     ),
+    "syntax_error": lambda f: (
+        f"The shell could not parse line {f.get('line')} of the command.",
+        "Correct its quotes, brackets or keywords, and run it again; commands in the lines before it have been run.",
+    ),
     "out_of_memory": _oom,
     "others_killed": lambda f: (
         f"Everything had to be killed to end it: {', '.join(map(str, f.get('ids', []))) or 'no other command'} ended, too.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -67,6 +68,18 @@ def worded(code: ErrorCode, fields: Mapping[str, Any], operation: str) -> Operat
     """The error for a fault with these values, in the words of ``hints``."""
     wording = word_fault(code, fields, operation)
     return OperationError(code, wording.message, wording.hint, next_tool=wording.next_tool, retryable=wording.retryable)
+
+
+# What bash and dash print of a command's own text; the name before it is theirs.
+_SYNTAX_ERROR = re.compile(
+    r"^\S*sh: (?:eval: line (\d{1,9}): (?:syntax error|unexpected EOF while)|(\d{1,9}): Syntax error: )", re.MULTILINE
+)
+
+
+def syntax_error_line(result: res.RunResult) -> int | None:
+    """Return the line of the command that its shell could not parse, as far as it says so; None if it could."""
+    found = _SYNTAX_ERROR.search(result.stderr) if result.exit_code in (1, 2) else None
+    return None if found is None else int(found[1] or found[2])
 
 
 def notices_of(listed: Any) -> list[Notice]:

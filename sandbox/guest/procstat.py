@@ -14,7 +14,7 @@ HERTZ = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 COMMAND_CHARS = 200
 # The shell around a command (see ``sessions``) has this before the command itself.
-_WRAPPED = re.compile(rb"\A[^\0]*\0-c\0[^\0]*\nexit \$__gamebox_status\0([^\0]*)\0([^\0]*)")
+_WRAPPED = re.compile(rb"\A[^\0]*\0-c\0[^\0]*; exit \$__gamebox_status\0([^\0]*)\0([^\0]*)")
 _STATES = {
     b"R": "running", b"S": "sleeping", b"D": "waiting for the disk", b"T": "stopped", b"t": "traced", b"Z": "zombie",
     b"I": "idle",

@@ -35,15 +35,14 @@ _CHANGES = re.compile(
 )
 
 # Saves the state after the command, or on the way out where the command leaves by itself (exit, set -e). A command that
-# sets an EXIT trap of its own keeps it. Nothing here starts a process. All up to the command is one line, so that the shell
-# counts the command's lines from 1.
+# sets an EXIT trap of its own keeps it. Nothing here starts a process. All of it is one line: the shell counts the command's
+# lines from 1, and after a command with an unclosed quote bash would not understand a further line.
 _PRELUDE = (
     """__gamebox_save() { [ "${__gamebox_saved-}" ] || { """
     """BUILTINprintf '%s\\0' "$PWD"; BUILTINexport -p; BUILTINprintf '\\0'; """
     """DUMP; } >&FD; } 2>/dev/null; """
-    """trap '{ set +x; } 2>/dev/null; __gamebox_save' EXIT; __gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"
-{ __gamebox_status=$?; set +x; __gamebox_save; __gamebox_saved=1; } 2>/dev/null
-exit $__gamebox_status"""
+    """trap '{ set +x; } 2>/dev/null; __gamebox_save' EXIT; __gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; """
+    """{ __gamebox_status=$?; set +x; __gamebox_save; __gamebox_saved=1; } 2>/dev/null; exit $__gamebox_status"""
 )
 
 

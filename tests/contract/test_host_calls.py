@@ -102,6 +102,28 @@ def test_sessions_with_asyncio() -> None:
 
 
 @pytest.mark.needs("shell")
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [("if true; fi", 1), ("echo (", 1), ("true\nfi", 2), ("echo a; echo 'b", 1), ("a=(1 2", 1), ("echo done; exit 2", None),
+     ("echo 'syntax error' >&2; exit 2", None), ("bash -c fi", None), ("echo $((1+))", None)],
+)  # fmt: skip
+def test_a_syntax_error_of_a_command_has_a_code(env: GuestEnvironment, command: str, line: int | None) -> None:
+    """FOREIGN (SWE-ReX): a syntax error had no code of its own, and an unclosed quote showed lines of ours."""
+    answer = env.run(command, session=None)
+    assert "__gamebox" not in done(answer).output
+    told = [notice.message for notice in answer.notices if notice.code == "syntax_error"]
+    assert told == ([] if line is None else [f"The shell could not parse line {line} of the command."])
+
+
+@pytest.mark.needs("shell")
+def test_a_syntax_error_loses_nothing_of_the_session(env: GuestEnvironment) -> None:
+    with env.session("unclosed") as session:
+        session.run("cd /tmp; export A=kept").unwrap()
+        session.run("echo 'b").unwrap()
+        assert done(session.run("pwd; echo $A")).output == "/tmp\nkept\n"
+
+
+@pytest.mark.needs("shell")
 def test_output_as_an_iterator(env: GuestEnvironment) -> None:
     """Trials II 4: an iterator over output was there for asyncio alone."""
     output = env.stream("for i in 1 2 3; do echo $i; echo e$i >&2; done; exit 4", session=None)
