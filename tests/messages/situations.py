@@ -74,6 +74,11 @@ def _filled(env: Environment) -> None:
     env.list(".")
 
 
+def _asking_script(env: Environment) -> None:
+    env.write("build.sh", "set -e\necho Building invoicer 1.4.0\nread -p 'Overwrite dist? [y/N] ' x\necho done\n").unwrap()
+    env.run("sed -i '1i #!/bin/bash' build.sh; chmod +x build.sh", session=None).unwrap()
+
+
 def _raising(*_: Any) -> Any:
     raise RuntimeError("no such record: 4711")
 
@@ -389,8 +394,7 @@ NOTICES = (
     Situation(
         "asks_nobody", ("input_ended",), "Build it.", ("run", {"command": "./build.sh"}),
         "Give it the answer (printf 'y\\n' | ./build.sh) or an option that asks nothing.", "Looking for a compile error.",
-        setup=lambda env: env.write("build.sh", "set -e\necho Building invoicer 1.4.0\nread -p 'Overwrite dist? [y/N] ' x\necho done\n")
-        and env.run("sed -i '1i #!/bin/bash' build.sh; chmod +x build.sh", session=None) and None,
+        setup=_asking_script,
     ),
     Situation(
         "port_taken", ("port_in_use",), "Start the server.", ("run", {"command": f'python3 -c "{SERVER}"'}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -27,7 +27,7 @@ SMALL = Limits(
     memory_bytes=256 * MIB, disk="memory", pids=64, open_files=300, file_bytes=8 * MIB, write_bytes=1 * MIB,
     cpu_seconds_per_command=1.0, background_commands=3, sessions=3, timeout_seconds=20.0, max_timeout_seconds=60.0,
 )  # fmt: skip
-PLACES = {
+PLACES: dict[str, Callable[[], Environment]] = {
     "sandbox": lambda: DockerEnvironment(),
     "small": lambda: DockerEnvironment(limits=SMALL),
     "ending": lambda: DockerEnvironment(limits=Limits(lifetime_seconds=120.0), track_changes=False),
