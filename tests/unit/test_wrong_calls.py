@@ -55,8 +55,8 @@ def fake() -> Iterator[Any]:
         (lambda env: env.wait_for_port("80"), "wait_for_port(): port must be an int, not str."),
         (lambda env: env.forward("80"), "forward(): port must be an int, not str."),
         (lambda env: env.forward(80, True), "forward(): host_port must be an int, not bool."),
-        (lambda env: env.upload(b"", 5), "upload(): path must be a valid string, not int."),
-        (lambda env: env.download(5), "download(): path must be a valid string, not int."),
+        (lambda env: env.upload(b"", 5), "upload(): path must be a str, not int."),
+        (lambda env: env.download(5), "download(): path must be a str, not int."),
     ],
 )
 def test_a_wrong_type_or_an_unknown_option_is_a_type_error(
