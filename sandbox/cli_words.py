@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .envelope import Envelope
 
 _ATTACH = re.compile(r"DockerEnvironment\.attach\('([^']*)'(, take_over=True)?\)")
-_LONGER = re.compile(r"Give timeout_seconds above ([\d.e+]+)")
+_LONGER = re.compile(r"[Gg]ive timeout_seconds above ([\d.e+]+)")
 _PROGRAM = "Check its name and PATH; shell text goes to a shell, as in: -- sh -c 'TEXT'."
 _ALLOW = re.compile(r"env\.allow\(((?:'[^']*'(?:, *)?)+)\)")
 _LIMIT = re.compile(r"Limits\((\w+)=(?:\.\.\.)?\)")
@@ -24,7 +24,7 @@ def hint_for_cli(code: str, hint: str) -> str:
     """The hint of an error, with options and commands where it names arguments and methods."""
     if code == "program_not_found":
         return _PROGRAM
-    if code == "timeout" and (longer := _LONGER.match(hint)):
+    if code == "timeout" and (longer := _LONGER.search(hint)):
         return f"Give a --timeout above {longer[1]}."
     if code == "timeout" and "session" in hint:  # it was in the queue
         return "Wait until that has ended, or give a longer --timeout."
