@@ -63,7 +63,10 @@ class Following:
             return command.output.total > args["offset"] or not command.running
 
         def answer() -> None:
-            self._answer(command, args, reply)
+            try:
+                self._answer(command, args, reply)
+            except Fault as fault:  # it could not be started, and was forgotten while this waited
+                reply({"fault": fault}, b"")
 
         if not args["follow"] or there():
             answer()
