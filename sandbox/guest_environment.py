@@ -289,7 +289,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = (), overwrite: bool = False
     ) -> Envelope[res.DownloadResult]:
         """See ``OperationMethods.download``."""
-        check_types("download", path=(path, str), to=(to, HOST_PATH | None))
+        check_types("download", path=(path, str), to=(to, HOST_PATH | None), without=(without, Sequence))
 
         def work(started: float) -> Envelope[res.DownloadResult]:
             request = op.Download(path=path, without=tuple(without))
@@ -377,6 +377,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
 
 def _checked_folders(read_roots: Sequence[str]) -> tuple[str, ...]:
     """Raises SandboxError for what is not a list of absolute paths."""
+    check_types("DockerEnvironment or LocalEnvironment", read_roots=(read_roots, Sequence))
     folders: tuple[object, ...] = (read_roots,) if isinstance(read_roots, str) else tuple(read_roots)
     for folder in folders:
         if not isinstance(folder, str) or not folder.startswith("/") or "\0" in folder or ".." in folder.split("/"):

@@ -1,6 +1,7 @@
 """Odd values and wrong types in every public call end in an envelope or in a documented exception (trials, D20 and D21).
 
-Documented are: an envelope; SandboxError; TypeError or ValueError whose sentence names the argument.
+Documented are: an envelope; SandboxError; TypeError or ValueError whose sentence names the argument; of ``sh``
+also CalledProcessError.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any
 
 import pytest
@@ -43,21 +45,27 @@ METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "delete": (("path",), ("recursive", "request_id")),
     "run": (("command",), (
         "argv", "cwd", "env", "secrets", "stdin", "timeout_seconds", "cpu_seconds", "background", "session", "keep_output_bytes",
-        "wait_seconds", "pty", "rows", "cols", "request_id", "on_output", "cancel",
+        "wait_seconds", "pty", "rows", "cols", "request_id", "on_output", "cancel", "user", "needs_session",
     )),
     "logs": (("id",), ("offset", "max_bytes", "tail_lines", "follow", "wait_seconds", "cancel")),
-    "kill": (("id",), ("signal",)),
+    "kill": (("id",), ("signal", "user")),
     "wait_for": ((), ("port", "log", "file", "exit", "id", "host", "contains", "literal", "timeout_seconds", "cancel")),
     "wait_for_port": (("port",), ("timeout_seconds", "cancel", "id", "host")),
     "processes": ((), ("id",)),
-    "end_session": (("session",), ()),
-    "send": (("id",), ("text", "keys", "eof", "wait_seconds")),
-    "resize": (("id", "rows", "cols"), ()),
+    "end_session": (("session",), ("user",)),
+    "open_session": (("session",), ("user",)),
+    "session": (("name",), ("user",)),
+    "sessions": ((), ("user",)),
+    "stat": (("path",), ()),
+    "sh": (("command",), ("check", "cwd", "stdin")),
+    "follow": (("id",), ("offset", "cancel")),
+    "send": (("id",), ("text", "keys", "eof", "wait_seconds", "user")),
+    "resize": (("id", "rows", "cols"), ("user",)),
     "screen": (("id",), ()),
     "usage": ((), ("nothing",)),
     "browse": (("url",), ("offset", "max_chars", "raw", "timeout_seconds")),
     "upload": (("data_or_path", "path"), ("mode",)),
-    "download": (("path",), ("to",)),
+    "download": (("path",), ("to", "overwrite", "without")),
     "forward": (("port",), ("host_port",)),
     "changes": ((), ("since", "leftovers", "max_changes")),
     "mark": ((), ("name",)),
@@ -91,7 +99,7 @@ def calls(draw: st.DrawFn) -> tuple[str, list[Any], dict[str, Any]]:
 def _outcome(call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except (SandboxError, TypeError, ValueError) as error:
+    except (SandboxError, TypeError, ValueError, CalledProcessError) as error:
         return error
 
 
@@ -173,10 +181,10 @@ def test_a_local_environment_lives_on(local: LocalEnvironment) -> None:
 CONSTRUCTORS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "DockerEnvironment": (DockerEnvironment, (
         "image", "workspace", "limits", "network", "env", "ca_bundle", "approver", "report", "profile", "runtime", "track_changes",
-        "keep", "keep_seconds", "name", "services", "cache",
+        "keep", "keep_seconds", "name", "services", "cache", "read_roots", "pull",
     )),
     "LocalEnvironment": (LocalEnvironment, (
-        "workspace", "limits", "env", "approver", "track_changes", "network", "services", "cache",
+        "workspace", "limits", "env", "approver", "track_changes", "network", "services", "cache", "read_roots",
     )),
     "Limits": (Limits, tuple(Limits.__dataclass_fields__)),
     "Service": (partial(Service, name="api", upstream="https://api.example.com"), (
