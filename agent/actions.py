@@ -77,7 +77,7 @@ class Action:
 
     def show(self, envelope: Mapping[str, Any]) -> str:
         """The envelope of this action as text for a model."""
-        return text_of(envelope)
+        return text_of(envelope, tool=self.name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r})"

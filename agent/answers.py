@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 def worded(tool: str | None, envelope: Mapping[str, Any]) -> str:
     """The envelope as text, in the words of the operation where the action is called like one."""
     kind = OPERATIONS.get(tool or "")
-    return text_of(envelope, None if kind is None else kind.result)
+    return text_of(envelope, None if kind is None else kind.result, tool or "")
 
 
 def own_words(action: Any, envelope: Mapping[str, Any]) -> str | None:

@@ -24,17 +24,27 @@ MAX_RESULT_CHARS = 400_000
 LOST = frozenset({ErrorCode.sandbox_unavailable.value, ErrorCode.sandbox_closed.value})
 
 Envelope = dict[str, Any]
+# What the tools of other agents are called, by words in their names: models know those from their training.
+_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
+    "replace": ("edit",), "patch": ("edit",), "insert": ("edit",), "create": ("write",), "save": ("write",),
+    "cat": ("read",), "view": ("read", "open"), "open": ("read",), "bash": ("run",), "shell": ("run",), "terminal": ("run",),
+    "execute": ("run",), "command": ("run",), "exec": ("run",), "python": ("ipython", "run"), "grep": ("search",),
+    "find": ("search",), "glob": ("list",), "ls": ("list",), "dir": ("list",), "tree": ("list",), "mkdir": ("make_dir",),
+    "rename": ("move",), "mv": ("move",), "rm": ("delete",), "remove": ("delete",), "fetch": ("browse",), "url": ("browse",),
+    "submit": ("finish",), "done": ("finish",), "complete": ("finish",), "stop": ("kill", "finish"), "ps": ("processes",),
+}  # fmt: skip
 
 
 def unknown_tool(name: object, known: Iterable[str]) -> Envelope:
     """There is no such tool: names all there are, and as the next one that which was meant, if that can be told."""
     names = sorted(known)
-    listing = ", ".join(names) or "none"
+    meant = _meant(str(name), names)
+    listed = f"There are {', '.join(names)}." if names else "There are no tools."
     return Failure[Any](
         ErrorCode.unknown_tool,
         f"There is no tool {str(name)[:200]!r}.",
-        f"Use one of: {listing}.",
-        next_tool=_meant(str(name), names),
+        f"Use {meant} for that." if meant else listed,
+        next_tool=meant,
         retryable=True,
     ).to_dict()
 
@@ -43,15 +53,17 @@ def _meant(name: str, known: list[str]) -> str | None:
     """The tool whose name was misspelt, or stands in ``name`` as a word of its own ("read_file"); None for any other."""
     near = difflib.get_close_matches(name[:200], known, n=1, cutoff=0.75)  # below that, execute is like delete
     words = re.findall(r"[a-z]+", name[:200].lower())
-    return next(iter(near), None) or next((word for word in words if word in known), None)
+    named = (word for word in words if word in known)
+    elsewhere = (tool for word in words for tool in _ELSEWHERE.get(word, ()) if tool in known)
+    return next(iter(near), None) or next(named, None) or next(elsewhere, None)
 
 
 def invalid_arguments(tool: str, message: str, schema: Mapping[str, Any]) -> Envelope:
     """The arguments do not fit: carries the schema they should fit."""
     return Failure[Any](
         ErrorCode.invalid_arguments,
-        f"Wrong arguments for {tool}: {message}",
-        f"Call {tool} again with arguments that fit its schema.",
+        f"{message.removesuffix('.')}.",
+        f"Correct that and call {tool} again.",
         next_tool=tool,
         schema=schema,
     ).to_dict()
@@ -129,12 +141,12 @@ def _cut(text: str, limit: int, cut: list[int]) -> str:
     return f"{text[:half]}\n[… {cut[-1]} characters cut …]\n{text[-half:]}"
 
 
-def text_of(envelope: Mapping[str, Any], result_type: type[BaseModel] | None = None) -> str:
+def text_of(envelope: Mapping[str, Any], result_type: type[BaseModel] | None = None, tool: str = "") -> str:
     """The envelope as text for a model; ``result_type`` brings the wording of a typed result back.
 
     The result takes about ``shown_chars`` characters if the envelope has that field: memories set it where there is less room, and
     tools whose answers are to be shown whole where there is to be more. An envelope of a foreign environment that lacks our
-    fields is shown as JSON.
+    fields is shown as JSON. That the same ``tool`` is to be called again is not repeated.
     """
     chars = shown_chars(envelope)
     try:
@@ -149,7 +161,7 @@ def text_of(envelope: Mapping[str, Any], result_type: type[BaseModel] | None = N
             effects=envelope.get("effects", "none"),
             result=result,
             notices=notices,
-            next_tool=envelope.get("next_tool"),
+            next_tool=next_tool if (next_tool := envelope.get("next_tool")) != tool else None,
         ).to_text(chars)
     except (KeyError, TypeError, ValueError):
         return json.dumps(jsonable(envelope), ensure_ascii=False, sort_keys=True)

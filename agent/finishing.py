@@ -59,7 +59,7 @@ class FinishChecks(WrappedEnvironment):
         failure = Failure[Any](
             ErrorCode.finish_refused,
             f"The run does not end yet: {finding.told}",
-            f"Mend that, then call {action.name} again.",
+            f"Correct that, then call {action.name} again.",
             next_tool=action.name,
         )
         masked: dict[str, Any] = self.hidden.data(failure.to_dict())

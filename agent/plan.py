@@ -232,9 +232,9 @@ def _check(task: Task, depth: int, *, new: bool) -> None:
 
 
 def _unknown(plan: Plan, ident: str) -> SandboxError:
-    known = ", ".join(plan.ids()[:50]) or "none yet: add one with add_task"
-    what = "is no id of a task" if not _ID.fullmatch(ident) else "is not there"
-    return _refusal(f"The task {ident[:40]!r} {what}.", f"There are: {known}.")
+    known = ", ".join(plan.ids()[:50])
+    hint = f"The tasks are {known}." if known else "The plan has no tasks yet: add one with add_task(parent='', goal=...)."
+    return _refusal(f"There is no task with the id {ident[:40]!r}.", hint)
 
 
 def _refusal(message: str, hint: str) -> SandboxError:

@@ -69,7 +69,8 @@ class ReadOnlyEnvironment(WrappedEnvironment):
         undone = self._undone(result.get("id"), result.get("left_running"))
         if undone is None:
             return answer
-        return {**undone.to_dict(), "result": result, "notices": answer.get("notices", [])}
+        notices = [n for n in answer.get("notices", []) if n.get("code") != "files_changed"]  # the error names them
+        return {**undone.to_dict(), "result": result, "notices": notices}
 
     def execute(self, operation: str, args: Mapping[str, Any], *, watch: Watch | None = None) -> Envelope[Any]:
         """See the base class."""
@@ -122,9 +123,8 @@ class ReadOnlyEnvironment(WrappedEnvironment):
         undone = self._undone(getattr(result, "id", None), getattr(result, "left_running", 0))
         if undone is None:
             return answer
-        return Failure(
-            undone.code, undone.error, undone.hint, effects=undone.effects, result=result, notices=answer.notices
-        )
+        notices = tuple(n for n in answer.notices if n.code != "files_changed")  # the error names them
+        return Failure(undone.code, undone.error, undone.hint, effects=undone.effects, result=result, notices=notices)
 
     def _refusal(self, operation: str, args: Mapping[str, Any]) -> Failure[Any] | None:
         """Why it is not carried out at all; before the first command the workspace is kept."""

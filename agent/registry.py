@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sandbox import argument_words
+
 from .actions import EMPTY_SCHEMA, Action
 
 # What the providers of models accept as the name of a function.
@@ -55,7 +57,7 @@ class ActionRegistry:
         schema = action.parameters or EMPTY_SCHEMA
         missing = [key for key in schema.get("required", []) if key not in args]
         if missing:
-            return False, f"Missing required arg: {', '.join(missing)}"
+            return False, argument_words.missing(action.name, missing, schema)
         from jsonschema import Draft202012Validator, SchemaError  # costs 60 ms, and only a call needs it
         from referencing import Registry
         from referencing.exceptions import Unresolvable
@@ -70,7 +72,7 @@ class ActionRegistry:
             # A number too large to be divided or printed, arguments too deep: of those nothing is known.
             return False, f"the arguments cannot be checked ({type(error).__name__}: {error})"[:300]
         errors.sort(key=lambda e: [str(p) for p in e.absolute_path])
-        return (False, "; ".join(_worded(e) for e in errors[:5])) if errors else (True, "ok")
+        return (False, "; ".join(_worded(action.name, e, schema) for e in errors[:5])) if errors else (True, "ok")
 
 
 def tools_of(actions: Iterable[Action]) -> list[dict[str, Any]]:
@@ -95,9 +97,14 @@ def lint(action: Action) -> list[str]:
     return problems + _schema_errors(schema) + _signature_problems(action, properties, schema.get("required", []))
 
 
-def _worded(error: Any) -> str:
-    where = ".".join(str(p) for p in error.absolute_path)
-    return f"{where}: {error.message[:300]}" if where else str(error.message[:300])
+def _worded(tool: str, error: Any, schema: Mapping[str, Any]) -> str:
+    path = [str(part) for part in error.absolute_path]
+    if error.validator == "additionalProperties" and not path:
+        known = schema.get("properties", {})
+        return "; ".join(argument_words.unknown(tool, str(name), schema) for name in error.instance if name not in known)
+    if len(path) == 1 and path[0] in schema.get("properties", {}):
+        return argument_words.wrong(path[0], error.instance, schema)
+    return f"{'.'.join(path)}: {error.message[:300]}" if path else str(error.message[:300])
 
 
 def _schema_errors(schema: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,8 @@ from typing import BinaryIO
 
 from . import folders
 from .errors import ErrorCode, OperationError
+from .readers import limit as limit_words
+from .readers import phrased
 
 CHUNK = 256 * 1024
 BLOCK = tarfile.BLOCKSIZE
@@ -183,5 +185,5 @@ def _too_large(path: Path, limit: int) -> OperationError:
     return OperationError(
         ErrorCode.file_too_large,
         f"{path} is larger than the transfer limit of {limit} bytes.",
-        "Copy a part of it, or raise Limits(transfer_bytes=...).",
+        phrased("Copy a part of it, or raise {limit}.", limit=limit_words("transfer_bytes")),
     )

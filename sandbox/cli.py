@@ -30,7 +30,8 @@ from .cli_network import (
     services_of,
 )  # fmt: skip
 from .cli_refusals import refuse_with_in, refuse_with_local
-from .cli_words import envelope_for_cli, hint_for_cli, message_for_cli
+from .cli_words import envelope_for_cli, message_for_cli
+from .readers import hint_for
 from .status_line import Progress, progress, terminal, terminal_columns
 
 if TYPE_CHECKING:
@@ -329,8 +330,8 @@ def say_error(error: SandboxError) -> None:
     """The error and its hint on standard error."""
     terminal().hide()
     _say("error", f"{message_for_cli(error.message)} ({error.code.value})")
-    if error.hint:
-        _say("hint", hint_for_cli(error.code.value, error.hint))
+    if hint := hint_for("cli", error.hint):
+        _say("hint", hint)
 
 
 def _say(label: str, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .errors import SandboxUnavailableError
 from .guest.lifetime import IDLE, LEASE_OVER, LIFETIME_OVER
 from .limits import Limits
+from .readers import Phrase, limit, phrased
 from .wording import duration
 
 
@@ -28,12 +29,14 @@ def of_its_own_accord(
             f"Start another one, with idle_seconds above {limits.idle_seconds:g} (or None) where it has to wait that long.",
         )
     if exit_code == LEASE_OVER:
-        seconds, name = limits.lease_seconds, "Limits(lease_seconds=...)"
+        seconds, name = limits.lease_seconds, limit("lease_seconds")
         if keep_seconds is not None:
-            seconds, name = keep_seconds, "keep_seconds"
+            seconds, name = keep_seconds, Phrase("keep_seconds", "--keep-seconds", "keep_seconds")
         return SandboxUnavailableError(
             "lease_ended",
             f"The sandbox heard nothing from this process for {seconds:g} seconds, and ended by itself.",
-            f"This process was stopped for that long, or cut off. Start another sandbox; {name} is its patience.",
+            phrased(
+                "This process was stopped for that long, or cut off. Start another sandbox; {name} is its patience.", name=name
+            ),
         )
     return None

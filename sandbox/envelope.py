@@ -253,5 +253,12 @@ def _text_of(result: Any, chars: int) -> str:
 def _notice_lines(envelope: Success[Any] | Failure[Any], text: str) -> list[str]:
     """A line for each notice, but for those that ``text``, the shown result, has in it."""
     says_itself = isinstance(envelope.result, Result) or "left out here" in text
-    shown = [n for n in envelope.notices if not (says_itself and n.code in _IN_THE_RESULT)]
+    ident = getattr(envelope.result, "id", None)
+    own_end = f"The command {ident} " if ident and not getattr(envelope.result, "running", True) else None
+    shown = [
+        n
+        for n in envelope.notices
+        if not (says_itself and n.code in _IN_THE_RESULT)
+        and not (n.code == "command_ended" and own_end and n.message.startswith(own_end))
+    ]
     return [f"NOTICE {n.code}: {n.message}{' ' + n.hint if n.hint else ''}" for n in shown]

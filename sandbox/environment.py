@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, runtime_checkab
 
 from pydantic import ValidationError
 
+from . import argument_words
 from . import results as res
 from .envelope import Envelope, Failure, Notice, Success, jsonable
 from .errors import ErrorCode, SandboxError
@@ -31,6 +32,7 @@ from .hosted import (
 from .methods import OperationMethods
 from .operations import OPERATIONS, Request, schema_of
 from .operations.commands import UNLIMITED
+from .readers import Hint
 from .secrecy import Secrets
 from .state.methods import StateMethods
 from .watching import CancelToken, Watch
@@ -288,19 +290,25 @@ def _text_of(value: object) -> str:
 
 def invalid_arguments(kind: type[Request], error: ValidationError, masked: Callable[[str], str]) -> Failure[Any]:
     """The failure that names each wrong argument with its value, and carries the schema. What is cut is ``masked`` before."""
-    problems = []
-    for e in error.errors(include_url=False)[:5]:
-        where = ".".join(str(p) for p in e["loc"]) or "arguments"
-        shown = "" if e["type"] == "missing" else f" (got {masked(_text_of(e.get('input')))[:80]!r})"
-        problems.append(f"{where}: {e['msg']}{shown}")
+    schema = schema_of(kind)
     return Failure[Any](
         ErrorCode.invalid_arguments,
-        f"Wrong arguments for {kind.operation}: {'; '.join(problems)}.",
-        f"Call {kind.operation} again with arguments that fit its schema.",
+        f"{'; '.join(_problem(kind, e, schema, masked) for e in error.errors(include_url=False)[:5])}.",
+        f"Correct that and call {kind.operation} again.",
         next_tool=kind.operation,
         retryable=False,
-        schema=schema_of(kind),
+        schema=schema,
     )
+
+
+def _problem(kind: type[Request], error: Any, schema: Mapping[str, Any], masked: Callable[[str], str]) -> str:
+    name = str(error["loc"][0]) if error["loc"] else "arguments"
+    if error["type"] == "missing":
+        return argument_words.missing(kind.operation, [name], schema)
+    if error["type"] == "extra_forbidden":
+        return argument_words.unknown(kind.operation, name, schema)
+    value = error.get("input")
+    return argument_words.wrong(name, masked(value) if isinstance(value, str) else value, schema)
 
 
 def _invalid(action: ActionLike, message: str) -> Failure[Any]:
@@ -322,7 +330,10 @@ def _unsupported(environment: Environment, operation: str) -> SandboxError:
     return SandboxError(
         ErrorCode.operation_not_supported,
         f"{type(environment).__name__} has no sandbox to carry out {operation!r} in.",
-        f"Use {where}.",
+        Hint(
+            "No tool for files, commands or pages works here: finish, and say that there is no sandbox.",
+            host=f"Use {where}.",
+        ),
     )
 
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+from .readers import hint_for
+
 
 class ErrorCode(StrEnum):
     """Every code that an envelope or a SandboxError can carry."""
@@ -157,7 +159,8 @@ class SandboxError(Exception):
         self.result = result
 
     def __str__(self) -> str:
-        return f"{self.message} ({self.code.value}){' ' + self.hint if self.hint else ''}"
+        hint = hint_for("host", self.hint)
+        return f"{self.message} ({self.code.value}){' ' + hint if hint else ''}"
 
 
 class SandboxUnavailableError(SandboxError):

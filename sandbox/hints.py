@@ -12,6 +12,7 @@ from . import conditions, network_words, path_words, waits
 from .envelope import Notice
 from .errors import ErrorCode
 from .notices import NOTICES
+from .readers import Hint
 from .wording import Wording, count_of, one_line, size
 
 Fields = Mapping[str, Any]
@@ -104,7 +105,10 @@ def _timeout(f: Fields) -> Wording:
         kill = f", or end {holder} with kill" if f.get("id") else ""
         return Wording(
             f"The command was not started: {holder} still held the session {f.get('session')!r} after {allowed}.",
-            f"Use another session, or session=null{kill}.",
+            Hint(
+                f"Use another session, or session=null{kill}.",
+                cli="Wait until that has ended, or give a longer --timeout.",
+            ),
             "kill" if f.get("id") else None,
             True,
         )
@@ -121,7 +125,11 @@ def _cpu(f: Fields) -> Wording:
     used, limit = (f"{value:.3g}" if isinstance(value, int | float) else "all" for value in (f.get("used"), seconds))
     return Wording(
         f"The command used {used} seconds of processor time, where it may use {limit}, and was killed. {after}",
-        f"Let it compute less, or give cpu_seconds above {limit} as far as the sandbox's limits allow.",
+        Hint(
+            "Let it compute less, or do it in several commands: this limit cannot be raised from here.",
+            "Let it compute less, or do it in several commands.",
+            f"Let it compute less, or give cpu_seconds above {limit} as far as the sandbox's limits allow.",
+        ),
     )
 
 
@@ -271,7 +279,11 @@ def _too_large_answer(f: Fields) -> Wording:
     measured = f"would have {size(f['size_bytes'])}" if "size_bytes" in f else "is too long"
     return Wording(
         f"The answer {measured}, and {size(f.get('limit'))} are the most.",
-        "Keep less of the output, with a lower keep_output_bytes: all of it can be read with logs. The command was carried out."
+        Hint(
+            "The command was carried out; all of its output can be read with logs.",
+            host="Keep less of the output, with a lower keep_output_bytes: all of it can be read with logs. "
+            "The command was carried out.",
+        )
         if f.get("operation") == "run"
         else "Ask for less: fewer entries, a lower depth, or one folder of it."
         + ("" if f.get("operation") in _ONLY_LOOK else " It may have been carried out."),
@@ -281,7 +293,10 @@ def _too_large_answer(f: Fields) -> Wording:
 _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     **path_words.FAULTS,
     ErrorCode.path_exists: lambda f: Wording(
-        f"{f.get('path')!r} exists already.", "Choose another name, or pass overwrite=true where the tool has it."
+        f"{f.get('path')!r} exists already.",
+        "Look at it; then choose another name, or call move with overwrite=true if it may be replaced."
+        if f.get("operation") == "move"
+        else "Choose another name.",
     ),
     ErrorCode.path_invalid: _invalid_path,
     ErrorCode.path_changed: lambda f: Wording(
@@ -333,7 +348,10 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.cancelled: lambda f: Wording(f"{f['operation']} was cancelled.", "Start it again if it is still needed."),
     ErrorCode.program_not_found: lambda f: Wording(
         f"The program {f.get('program', '')!r} could not be started: {f.get('errno', 'not found')}.",
-        "Check its name and PATH, or give shell text as command.",
+        Hint(
+            "Check its name and PATH, or give shell text as command.",
+            cli="Check its name and PATH; shell text goes to a shell, as in: -- sh -c 'TEXT'.",
+        ),
     ),
     ErrorCode.program_not_executable: lambda f: Wording(
         f"The program {f.get('program', '')!r} could not be started: {f.get('errno', 'not executable')}.",
@@ -357,7 +375,11 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.working_directory_invalid: _no_folder,
     ErrorCode.arguments_too_long: lambda _: Wording(
         "The command line is longer than the system takes.",
-        "Write it to a file and run that, or pass the data as stdin.",
+        Hint(
+            "Put the data into a file with write, and have a short command read that file.",
+            "Put the data into a file, or pass it on standard input.",
+            "Put the data into a file with write, or pass it as stdin.",
+        ),
     ),
     ErrorCode.too_many_processes: lambda f: Wording(
         f"No further process can be started (limit {f.get('limit', 'reached')}).",
@@ -390,7 +412,8 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.network_denied: network_words.denied,
     ErrorCode.connection_failed: _connection,
     ErrorCode.too_many_redirects: lambda f: Wording(
-        f"{f.get('url')!r} redirects without end.", "Open the address it should lead to directly."
+        f"{f.get('url')!r} redirects again and again, and was not followed any further.",
+        "Find out why it redirects, in the server's code or with run: curl -sI URL; or open another address.",
     ),
     ErrorCode.response_too_large: _too_large_answer,
 }

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .readers import Hint, Phrase, limit, opened, phrased
 from .wording import Wording, one_line
 
 Fields = Mapping[str, Any]
 NAME_CHARS = 120
+# A model asks nobody during a run; what it could not reach belongs in what it says at the end.
+_WITHOUT = "Do without it: trying again does not help, and only the user can open it. If the task needs it, say so at the end."
 
 
 def denied(f: Fields) -> Wording:
@@ -16,7 +19,11 @@ def denied(f: Fields) -> Wording:
     why = str(f.get("problem") or "").partition(" is refused by the sandbox: ")[2] or "this sandbox has no network"
     return Wording(
         f"{f.get('host') or f.get('url')!r} cannot be reached: {why}.",
-        "Do without, or ask the user to open that host; servers inside the sandbox answer, as http://127.0.0.1:PORT/.",
+        Hint(
+            f"{_WITHOUT} Servers inside the sandbox do answer, at http://127.0.0.1:PORT/.",
+            "Give the host with --allow; servers inside the sandbox answer at http://127.0.0.1:PORT/.",
+            "Open the host with env.allow(...); servers inside the sandbox answer at http://127.0.0.1:PORT/.",
+        ),
     )
 
 
@@ -24,7 +31,10 @@ def cut(f: Fields) -> tuple[str, str]:
     """The notice of a connection that was cut: (message, hint)."""
     shown, port, whose, times = _whose(f)
     hint = (
-        "Connect again and keep it busy, or ask the user for a sandbox with more in Limits(network_silent_seconds=...)."
+        Hint(
+            "Connect again and keep the connection busy.",
+            host="Connect again and keep the connection busy, or raise Limits(network_silent_seconds=...).",
+        )
         if f.get("kind") == "silent"
         else _what_helps(f, shown, port)
     )
@@ -43,10 +53,13 @@ def service_refused(f: Fields) -> tuple[str, str]:
         str(f.get("kind")), "Send a plain request: one path that begins with '/', without '..' or '#', and plain headers"
     )
     more = {"method": "methods", "path": "paths"}.get(str(f.get("kind")), "")
-    asked = f", or ask the user to open more in Service({more}=...)" if more and listed else ""
+    asked = f", or open more in Service({more}=...)" if more and listed else ""
     return (
         f"{host} refused {_one(f, 'what')}{times}{whose}: {_one(f, 'why')}.",
-        f"{hint}{asked}; trying the same again does not help.",
+        Hint(
+            f"{hint}; trying the same again does not help.",
+            host=f"{hint}{asked}; trying the same again does not help.",
+        ),
     )
 
 
@@ -90,26 +103,30 @@ def _what_helps(f: Fields, host: str, port: Any) -> str:
     about = _one(f, "about")
     kind = f.get("kind")
     if kind == "limit" and about == "network_bytes":
-        return "Do without it, or ask the user for a sandbox with more in Limits(network_bytes=...); trying again does not help."
+        return _only_user("raise {what}", limit("network_bytes"))
     if kind == "limit" and about == "network_questions":
-        return "Do without it, or ask the user to open what is needed with env.allow(...); nobody is asked any more."
+        return _only_user("open what is needed beforehand with {what}; nobody is asked any more", opened())
     if kind == "limit":
-        more = f", or ask the user for a sandbox with more in Limits({about}=...)" if about else ""
-        return f"Open fewer connections at once, and try again when others have ended{more}; no rule changes that."
+        fewer = "Open fewer connections at once, and try again when others have ended"
+        return phrased(f"{fewer}{{more}}.", more=Phrase("", "", f", or raise Limits({about}=...)" if about else ""))
     if kind == "service_port":
         return f"Use port {about} of it; no rule opens another one."
     if kind == "not_brought":
-        return f"Do without it, or ask the user to bring it along with attach({about}=...); no rule opens it."
+        return Hint(_WITHOUT, host=f"Bring it along with attach({about}=...); no rule opens it.")
     if kind == "asked":
         return "Do without it: the user was asked about it, and has not opened it; asking again does not help."
     if kind == "no_host":
         return "Give the name of a host, or an address without a zone (as in fe80::1%eth0); no rule opens this."
     if kind == "closed_by":
-        return (
-            f"The user has closed it. Do without it, or ask the user to lift that with env.allow({about!r}); "
-            "trying again does not help."
-        )
+        return _only_user("lift that with {what}", opened(about))
     rule = host if port in (80, 443) else f"{host}:{port}"
     if kind == "closed_address" and about:
         rule = f"[{about}]:{port}" if ":" in about else f"{about}:{port}"
-    return f"Do without it, or ask the user to open it with env.allow({rule!r}); trying again does not help."
+    return _only_user("open it with {what}", opened(rule))
+
+
+def _only_user(how: str, what: Phrase) -> Hint:
+    """Advice that a model cannot follow itself: nobody answers it during the run, so that it is to go on without."""
+    cli, host = (how.format(what=words) for words in (what.cli, what.host))
+    return Hint(_WITHOUT, f"To allow it, {cli}; trying again without that does not help.",
+                f"To allow it, {host}; trying again without that does not help.")  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 
 from . import network_words, waits
 from .envelope import Notice
+from .readers import Hint
 from .wording import count_of, duration, one_line, size
 
 Fields = Mapping[str, Any]
@@ -134,11 +135,11 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "still_running": waits.still_running,
     "waited_for_session": lambda f: (
         f"It waited {duration(f.get('seconds'))} for {f.get('id') or 'a command'}, which held the session {f.get('session')!r}.",
-        "Run what need not wait in another session, or with session=null.",
+        Hint("Run what need not wait in another session, or with session=null.", cli=""),
     ),
     "left_running": lambda f: (
         f"The command left {count_of(f.get('count'), 'process')} running, under the id {f.get('id')}.",
-        f"See the output with logs(id={f.get('id')!r}); end it with kill(id={f.get('id')!r}).",
+        Hint(f"See the output with logs(id={f.get('id')!r}); end it with kill(id={f.get('id')!r}).", cli=""),
     ),
     "output_cut": lambda f: (
         f"The output of {f.get('bytes')} bytes was cut in the middle.",
@@ -168,7 +169,10 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     ),
     "cpu_limit": lambda f: (
         f"What {f.get('id')} left running used up its processor time of {duration(f.get('limit'))} and was ended.",
-        f"See its output with logs(id={f.get('id')!r}); start it anew with more cpu_seconds if it is needed.",
+        Hint(
+            f"See its output with logs(id={f.get('id')!r}).",
+            host=f"See its output with logs({f.get('id')!r}); start it anew with more cpu_seconds if it is needed.",
+        ),
     ),
     "memory_nearly_full": lambda f: (
         f"{size(f.get('used'))} of {size(f.get('limit'))} of memory are used"
@@ -197,9 +201,13 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "network_cut": network_words.cut,
     "service_refused": network_words.service_refused,
     "service_failed": network_words.service_failed,
-    "no_direct_network": lambda _: (
-        "The output of the command says that it found no network: this sandbox has no direct way out, and resolves no names.",
-        "Use a program that takes the proxy in http_proxy and https_proxy, or tell this one of it; DNS, UDP and ping do not work.",
+    "no_direct_network": lambda f: (
+        "The output of the command says that it found no network"
+        + (", and this sandbox has none." if f.get("network") == "none" else ": nothing leads out of this sandbox directly."),
+        "Do without it. Servers inside the sandbox answer at 127.0.0.1."
+        if f.get("network") == "none"
+        else "Use a program that takes the proxy in http_proxy and https_proxy, or give this one its address; "
+        "DNS, UDP and ping do not work.",
     ),
     "lifetime_ending": _time_left("", "Finish, and save what is needed: files in it are lost then."),
     "idle_ending": _time_left(

@@ -15,6 +15,7 @@ from .argument_types import check_types
 from .envelope import Envelope, Notice, Success
 from .errors import ErrorCode, SandboxError
 from .masking import LEAST_CHARS, Mask, forms_of
+from .readers import changed
 
 T = TypeVar("T")
 # What the kernel takes of one variable, its name included.
@@ -108,12 +109,12 @@ class Secrets:
         """The same with every secret masked, but for the bytes of downloads and patches."""
         if not self:
             return envelope
-        notices = tuple(Notice(n.code, self.mask.text(n.message), self.mask.text(n.hint)) for n in envelope.notices)
+        notices = tuple(Notice(n.code, self.mask.text(n.message), changed(n.hint, self.mask.text)) for n in envelope.notices)
         result: Any = self._result(envelope.result)
         if isinstance(envelope, Success):
             return replace(envelope, result=result, notices=notices)
         text = self.mask.text
-        return replace(envelope, result=result, notices=notices, error=text(envelope.error), hint=text(envelope.hint))
+        return replace(envelope, result=result, notices=notices, error=text(envelope.error), hint=changed(envelope.hint, text))
 
     def data(self, value: Any) -> Any:
         """JSON-ready data with every text in it masked."""

@@ -12,10 +12,11 @@ from . import folders
 from .archives import file_chunks, tree_chunks, unpack
 from .argument_types import check_host_path
 from .errors import ErrorCode, OperationError
+from .readers import limit, phrased
 from .results import DownloadResult
 
 CHUNK = 256 * 1024
-_SMALLER = "Copy a part of it, or raise Limits(transfer_bytes=...)."
+_SMALLER = phrased("Copy a part of it, or raise {limit}.", limit=limit("transfer_bytes"))
 
 
 def outgoing(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import ErrorCode
+from .readers import Hint
 from .wording import Wording, count_of, one_line
 
 Kind = Literal["stdin", "lock", "socket", "child", "cpu", "sleep", "disk", "other"]
@@ -83,6 +84,10 @@ def timed_out(f: Mapping[str, Any]) -> Wording:
     left = f.get("survivors")
     after = f"{left} of its processes could not be killed." if left else "Nothing of it is left running."
     cause, hint = _cause(f, wait if isinstance(wait, WaitingFor) else None, ports, longer)
+    if isinstance(seconds, int | float):
+        asks = bool(f.get("reads_end")) or (isinstance(wait, WaitingFor) and wait.kind == "stdin")
+        cli = "Run it so that it asks nothing, as with -y." if asks else f"Give a --timeout above {seconds:g}."
+        hint = Hint(hint, cli=cli)
     return Wording(f"The command did not end within {allowed} and was killed{cause}. {after}", hint, "run")
 
 
@@ -187,8 +192,6 @@ def still_running(f: Mapping[str, Any]) -> tuple[str, str]:
     after = f"after {seconds:g} seconds" if isinstance(seconds, int | float) else "after its wait"
     clause = f" and {wait.to_text()}" if isinstance(wait, WaitingFor) else ""
     message = f"The command is still running {after} under the id {ident}{clause}."
-    if f.get("session") is not None:
-        message += f" Until it ends, other foreground runs of the session {f.get('session')!r} queue."
     return message, _next_step(wait if isinstance(wait, WaitingFor) else None, ident)
 
 
@@ -204,7 +207,10 @@ def cannot_send(f: Mapping[str, Any]) -> Wording:
 FAULTS: dict[ErrorCode, Callable[[Mapping[str, Any]], Wording]] = {
     ErrorCode.stdin_closed: lambda f: Wording(
         f"The standard input of the command {f.get('id', '')!r} is not open.",
-        "Run it with wait_seconds (and no stdin) or with pty=true: then send can type into it.",
+        Hint(
+            "Run it again with pty=true or wait_seconds; send can then type into it.",
+            host="Run it with wait_seconds (and no stdin) or with pty=True: then send can type into it.",
+        ),
         "run",
     ),
     ErrorCode.not_a_terminal: lambda f: Wording(

@@ -24,7 +24,7 @@ SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 class _Run(Action):
     def show(self, envelope: Mapping[str, Any]) -> str:
-        return text_of(envelope, RunResult)
+        return text_of(envelope, RunResult, self.name)
 
 
 class MiniKit(Kit):

@@ -107,11 +107,13 @@ class PlanKit(Kit):
         left = self.plan.unfinished()
         if action not in ("finish", "submit") or not left:
             return None
-        ids = ", ".join(left[:20]) + (f" and {len(left) - 20} more" if len(left) > 20 else "")
+        goals = [f"{ident} ({self.plan.task(ident).goal[:60]})" for ident in left[:5]]
+        more = f" and {len(left) - 5} more" if len(left) > 5 else ""
         return SandboxError(
             ErrorCode.tasks_open,
-            f"Tasks of the plan are not closed: {ids}.",
-            f"Do them, or say with modify_task(task_id={left[0]!r}, state=...) that they are done, or abandoned.",
+            f"{'This task of the plan is' if len(left) == 1 else 'These tasks of the plan are'} open: {', '.join(goals)}{more}.",
+            f"Do what is left to do. Close what is done with modify_task(task_id={left[-1]!r}, state='completed'), "
+            "and what you give up with state='abandoned'.",
             next_tool="modify_task",
         )
 

@@ -45,7 +45,7 @@ class SandboxAction(Action):
 
     def show(self, envelope: Mapping[str, Any]) -> str:
         """The envelope with the operation's own wording of its result."""
-        return text_of(envelope, OPERATIONS[self.operation].result)
+        return text_of(envelope, OPERATIONS[self.operation].result, self.name)
 
 
 def sandbox_tools(only: Iterable[str] | None = None) -> list[SandboxAction]:

@@ -11,6 +11,7 @@ import docker
 from sandbox import folders
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
+from sandbox.readers import limit, phrased
 from sandbox.wording import size
 
 from .engine import describe
@@ -35,7 +36,7 @@ def workspace_too_large(folder: Path, room_bytes: int, needed: int | None = None
     return SandboxError(
         ErrorCode.no_space,
         f"The workspace {str(folder)!r} {takes} into the sandbox's, which has {size(room_bytes)}.",
-        "Raise Limits(disk_bytes=...), on the command line --disk (the workspace has half of it), or copy less.",
+        phrased("Raise {disk} (the workspace has half of it), or copy less.", disk=limit("disk_bytes")),
     )
 
 
@@ -52,5 +53,5 @@ def check_memory(client: docker.DockerClient, limits: Limits) -> None:
         raise SandboxError(
             ErrorCode.invalid_limits,
             f"Limits(memory_bytes={limits.memory_bytes}) is more memory than the engine's host has ({there}, {size(there)}).",
-            "Give fewer memory_bytes, on the command line a smaller --memory.",
+            phrased("Lower {memory}.", memory=limit("memory_bytes")),
         )

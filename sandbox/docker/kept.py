@@ -21,6 +21,7 @@ from sandbox.names import RULES, is_sandbox_name
 from sandbox.network.names import MOST_NAMES
 from sandbox.network.policy import Network
 from sandbox.network.rules import ascii_name
+from sandbox.readers import attach, phrased
 
 from . import locks, marks
 from .disk import Disk
@@ -130,7 +131,7 @@ def _check_name_is_free(client: docker.DockerClient, name: str, ident: str) -> N
         raise SandboxError(
             ErrorCode.invalid_configuration,
             f"There is a sandbox {name!r} already ({taken[0]['Id'][:12]}).",
-            f"Use it with DockerEnvironment.attach({name!r}), end it with `gamebox rm {name}`, or take another name.",
+            phrased(f"Use it with {{how}}, end it with `gamebox rm {name}`, or take another name.", how=attach(name)),
         )
 
 

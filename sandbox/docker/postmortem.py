@@ -10,6 +10,7 @@ import docker.errors
 from sandbox.ends import of_its_own_accord
 from sandbox.errors import SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
+from sandbox.readers import attach, phrased
 
 from .engine import connect, translated
 from .events import EngineEvents, Fate
@@ -42,7 +43,7 @@ class Ended:
             return SandboxUnavailableError(
                 reason,
                 "The sandbox was taken over by another orchestrator, which uses it now.",
-                f"Leave it to that one, or take it back with DockerEnvironment.attach({self.container_id[:12]!r}, take_over=True).",
+                phrased("Leave it to that one, or take it back with {back}.", back=attach(self.container_id[:12], take_over=True)),
             )
         fate = events.fate(self.container_id, FATE_SECONDS) if events is not None else None
         if fate is not None and fate.died:
@@ -59,7 +60,7 @@ class Ended:
             )
         if self.keep_seconds is not None:
             message = f"The connection to the sandbox was cut. {self.detail}".strip()
-            back = f"It still runs: DockerEnvironment.attach({self.container_id[:12]!r}) reaches it."
+            back = phrased("It still runs: {back} reaches it.", back=attach(self.container_id[:12]))
             return SandboxUnavailableError("pipe_broken", message, back)
         ended = "It was ended with everything in it." if end(self.container_id) else ""
         lost = "the Docker Engine was restarted" if events is None or not events.alive else "its connection was cut"

@@ -15,6 +15,7 @@ import tenacity
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest import wire
 from sandbox.guest.calling import OWNER_DEAD, TAKE_OVER, Call, answer_prefix
+from sandbox.readers import attach, phrased
 from sandbox.resuming import ByteStream, NoAnswerError, call_guest
 
 from . import owners
@@ -103,8 +104,10 @@ class EngineKeep:
         return SandboxUnavailableError(
             "pipe_broken",
             f"The connection to the sandbox was cut and did not come back within {RECONNECT_SECONDS:g} s: {why}",
-            f"It may still run: DockerEnvironment.attach({(self._kept.name or self._id[:12])!r}) reaches it within "
-            f"{self._kept.seconds:g} s.",
+            phrased(
+                f"It may still run: {{back}} reaches it within {self._kept.seconds:g} s.",
+                back=attach(self._kept.name or self._id[:12]),
+            ),
         )
 
 
@@ -220,7 +223,7 @@ def _owned(kept: Kept, who: str) -> SandboxError:
     return SandboxError(
         ErrorCode.sandbox_owned,
         f"The sandbox {known} is in use by {who}.",
-        f"Wait until it is detached, or take it over: DockerEnvironment.attach({known!r}, take_over=True).",
+        phrased("Wait until it is detached, or take it over: {how}.", how=attach(known, take_over=True)),
         retryable=True,
     )
 

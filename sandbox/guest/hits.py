@@ -88,5 +88,5 @@ def others(processes: Processes, command: Command, before: Before) -> list[dict[
     if any(text in said for text in _TOO_MANY_OPEN):
         notices.append({"code": "too_many_open_files", "limit": limits["open_files"]})
     if limits.get("network") != "bridge" and not command.refusals and any(text in said for text in _NO_WAY):
-        notices.append({"code": "no_direct_network"})
+        notices.append({"code": "no_direct_network", "network": limits.get("network")})
     return notices

@@ -86,7 +86,7 @@ class RunResult(Result):
         if self.running:
             status = f"[running in the background with id {self.id}]"
             if self.waiting_for is not None:
-                status = f"[running with id {self.id}; {self.waiting_for.to_text()}]"
+                status = f"[still running with id {self.id}]"  # what it waits for is in the notice that comes with it
         elif self.signal:
             status = f"[killed by {self.signal}{', out of memory' if self.oom_killed else ''}]"
         elif self.exit_code is None:

@@ -79,7 +79,8 @@ class Candidate(Result):
     def _words(self) -> str:
         """The lines under their numbers."""
         one = self.start_line == self.end_line
-        return f"{'Line' if one else 'Lines'} {self.start_line}{'' if one else f'-{self.end_line}'}:\n{self.text}"
+        tabs = " (indented with tabs)" if any(line.startswith("\t") for line in self.text.splitlines()) else ""
+        return f"{'Line' if one else 'Lines'} {self.start_line}{'' if one else f'-{self.end_line}'}{tabs}:\n{self.text}"
 
 
 class EditResult(Result):

@@ -42,11 +42,11 @@ class WaitForResult(Result):
         """What was seen, the end of the output where it is shown, then one line with the state."""
         seen = {"port": f"open at {self.address}", "file": f"{self.path} is there", "log": self.line, "exit": ""}
         is_so = {"port": self.address, "file": self.path, "log": self.next_offset, "exit": False}
-        notes = [f"waited {self.waited_seconds:.1f} s"]
+        notes = []
         if self.id:
             state = state_of(self.running, self.exit_code, self.signal, None, self.stop_reason)
             notes.append(f"{self.id}: {state}")
         if self.left_running:
             notes.append(f"{count_of(self.left_running, 'process')} left running")
         shown = [seen[self.condition] if is_so[self.condition] else "", plain(self.last_output).rstrip("\n")]
-        return "\n".join([*(part for part in shown if part), f"[{'; '.join(notes)}]"])
+        return "\n".join([*(part for part in shown if part), *([f"[{'; '.join(notes)}]"] if notes else [])])

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.guest.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE, sessions_of
+from sandbox.readers import limit, phrased
 from sandbox.wording import size
 
 from .checkpoint import Checkpoint, summary
@@ -42,7 +43,7 @@ def save(checkpoint: Checkpoint, store: Store, path: str | os.PathLike[str], mos
         raise OperationError(
             ErrorCode.file_too_large,
             f"The files of {checkpoint.result.id!r} have {size(checkpoint.result.size_bytes)}, more than {size(most)}.",
-            "Delete what is not needed, or raise Limits(checkpoint_bytes=...).",
+            phrased("Delete what is not needed, or raise {limit}.", limit=limit("checkpoint_bytes")),
         )
     with open(path, "xb") as file:  # noqa: PTH123
         try:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from sandbox.errors import ErrorCode, OperationError, SandboxError
 from sandbox.guest.records import PART
+from sandbox.readers import limit, phrased
 from sandbox.wording import size
 
 from .table import Key
@@ -91,7 +92,7 @@ class Store:
                 raise OperationError(
                     ErrorCode.store_full,
                     f"The checkpoints of this sandbox would take more than {size(self.limit)} on the host.",
-                    "Delete checkpoints that are not needed, or raise Limits(checkpoint_bytes=...).",
+                    phrased("Delete checkpoints that are not needed, or raise {limit}.", limit=limit("checkpoint_bytes")),
                 )
             self._arriving += count
 

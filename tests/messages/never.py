@@ -22,10 +22,12 @@ ERRORS: dict[str, str] = {
     "model_unavailable": _MODEL, "model_credentials_missing": _MODEL, "model_rejected_request": _MODEL,
     "context_window_exceeded": _MODEL, "real_calls_forbidden": _MODEL, "apply_refused": _HOST,
     "log_unusable": _LOG, "run_not_found": _LOG, "run_in_use": _LOG, "run_not_resumable": _LOG,
-    "approval_pending": _ENDS,
+    "approval_pending": _ENDS, "user_not_found": _HOST, "user_not_allowed": _HOST,
 }  # fmt: skip
 # Met by a model, but not to be provoked on purpose within a test's time; their texts are read by hand (tests/unit/test_hints.py).
 RARE: dict[str, str] = {
+    "tool_error": "a tool that the user has added has to fail",
+    "response_too_large": "an answer has to have more than the pipe carries, although every operation bounds its own",
     "path_changed": "another process has to write in the microseconds between the read and the rename of an edit",
     "io_error": "the kernel has to fail at a read or a write",
     "kill_failed": "a process has to survive SIGKILL, which takes a kernel that hangs",
@@ -47,6 +49,7 @@ RARE_NOTICES: dict[str, str] = {
     "processes_nearly_full": "depends on how many processes run at the moment of the look",
     "network_cut": "needs a connection that is open for long", "service_refused": "needs a service of the host",
     "service_failed": "needs a service of the host", "service_ended": "needs a side service that ends",
+    "lifetime_ending": "the lifetime of the sandbox has to be nearly over (tests/integration/test_limits_table.py)",
     "idle_ending": "an agent that acts is not idle; only one whose model thinks for very long sees it",
     "reconnected": "the connection to the engine has to break", "no_space": "needs a soft disk limit that is passed",
     "arguments_edited": "a person has to edit the call", "tag_in_fence": "only in the language of tags",

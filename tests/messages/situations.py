@@ -74,15 +74,6 @@ def _filled(env: Environment) -> None:
     env.list(".")
 
 
-def _asking_script(env: Environment) -> None:
-    env.write("build.sh", "set -e\necho Building invoicer 1.4.0\nread -p 'Overwrite dist? [y/N] ' x\necho done\n").unwrap()
-    env.run("sed -i '1i #!/bin/bash' build.sh; chmod +x build.sh", session=None).unwrap()
-
-
-def _raising(*_: Any) -> Any:
-    raise RuntimeError("no such record: 4711")
-
-
 PATHS = (
     Situation(
         "near_miss", ("path_not_found",), "Read the module that computes prices.", ("read", {"path": "src/pricng.py"}),
@@ -416,7 +407,7 @@ NOTICES = (
     ),
     Situation(
         "many_processes", ("too_many_processes",), "Run the workers.",
-        ("run", {"command": "for i in $(seq 120); do sleep 5 & done; echo over", "timeout_seconds": 10}),
+        ("run", {"command": "python3 -c 'import subprocess; [subprocess.Popen([\"sleep\", \"60\"]) for _ in range(120)]' 2>&1 | tail -1"}),
         "Run fewer at once: the limit is 64 processes, and not all were started.", "Believing that all 120 ran.", place="small",
     ),
     Situation(
@@ -436,10 +427,6 @@ NOTICES = (
         "dns", ("no_direct_network",), "See whether the host is up.",
         ("run", {"command": "python3 -c 'import socket; socket.create_connection((\"example.com\", 443), 2)'"}),
         "Do without: there is no network in this sandbox.", "Setting a proxy, or another resolver.",
-    ),
-    Situation(
-        "time_is_short", ("lifetime_ending",), "Go on with the work.", ("list", {}),
-        "Finish, and keep what is needed: under a minute is left.", "Starting a long build.", place="ending",
     ),
     Situation(
         "disk_fills", ("disk_nearly_full",), "Make the test data.",

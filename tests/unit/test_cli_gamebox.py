@@ -14,13 +14,14 @@ import pytest
 from agent.cli import main
 from agent.show import main_argument
 from sandbox.cli import size_of
-from sandbox.cli_words import envelope_for_cli, hint_for_cli
+from sandbox.cli_words import envelope_for_cli
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.envelope import Notice, Success
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.hints import word_fault
 from sandbox.invisible import visible
 from sandbox.network.policy import Network
+from sandbox.readers import attach, hint_for, limit, opened, phrased
 from tests.programs import run_gamebox
 from tests.scripted_runs import coding
 
@@ -228,24 +229,20 @@ def test_run_keeps_the_streams_apart_and_says_a_timeout() -> None:
 
 def test_a_command_in_the_queue_is_told_in_words_of_the_command_line() -> None:
     words = word_fault(ErrorCode.timeout, {"queued": True, "id": "c1", "session": "default", "seconds": 2.0}, "run")
-    assert hint_for_cli("timeout", words.hint) == "Wait until that has ended, or give a longer --timeout."
+    assert hint_for("cli", words.hint) == "Wait until that has ended, or give a longer --timeout."
 
 
-@pytest.mark.parametrize(
-    ("said", "told"),
-    [
-        (
-            "ask the user to open it with env.allow('example.com'); more",
-            "ask the user to open it with --allow example.com; more",
-        ),
-        ("env.allow('*.example.org:443', '10.0.0.1')", "--allow '*.example.org:443' --allow 10.0.0.1"),
-        ("Raise Limits(memory_bytes=...).", "Raise --memory."),
-        ("Raise Limits(network_bytes=).", "Raise the limit network_bytes, which has no option here."),
-    ],
-)
-def test_advice_of_notices_is_in_words_of_the_command_line(said: str, told: str) -> None:
-    (notice,) = envelope_for_cli(Success(None, notices=(Notice("network_denied", "refused", said),))).notices
-    assert notice.hint == told
+def test_advice_of_notices_is_in_words_of_the_command_line() -> None:
+    advice = {
+        "--allow example.com": phrased("Open it with {rule}.", rule=opened("example.com")),
+        "--allow '*.example.org:443' --allow 10.0.0.1": phrased("{rule}", rule=opened("*.example.org:443", "10.0.0.1")),
+        "Raise --memory.": phrased("Raise {it}.", it=limit("memory_bytes")),
+        "the limit network_bytes, which has no option here": phrased("{it}", it=limit("network_bytes")),
+        "`gamebox run --in box -- COMMAND`": phrased("{it}", it=attach("box")),
+    }
+    for told, hint in advice.items():
+        (notice,) = envelope_for_cli(Success(None, notices=(Notice("network_denied", "refused", hint),))).notices
+        assert told in notice.hint
 
 
 @pytest.mark.parametrize(
