@@ -330,10 +330,9 @@ def _unsupported(environment: Environment, operation: str) -> SandboxError:
     return SandboxError(
         ErrorCode.operation_not_supported,
         f"{type(environment).__name__} has no sandbox to carry out {operation!r} in.",
-        Hint(
-            "No tool for files, commands or pages works here: finish, and say that there is no sandbox.",
-            host=f"Use {where}.",
-        ),
+        Hint("No tool for files, commands or pages works here: finish, and say that there is no sandbox.", host=f"Use {where}.")
+        if operation in OPERATIONS and operation not in ("upload", "download")
+        else f"Use {where}.",
     )
 
 

@@ -11,7 +11,7 @@ from .wording import Wording, one_line
 Fields = Mapping[str, Any]
 NAME_CHARS = 120
 # A model asks nobody during a run; what it could not reach belongs in what it says at the end.
-_WITHOUT = "Do without it: trying again does not help, and only the user can open it. If the task needs it, say so at the end."
+WITHOUT = "Do without it: trying again does not help, and only the user can open it. If the task needs it, say so at the end."
 
 
 def denied(f: Fields) -> Wording:
@@ -20,7 +20,7 @@ def denied(f: Fields) -> Wording:
     return Wording(
         f"{f.get('host') or f.get('url')!r} cannot be reached: {why}.",
         Hint(
-            f"{_WITHOUT} Servers inside the sandbox do answer, at http://127.0.0.1:PORT/.",
+            f"{WITHOUT} Servers inside the sandbox do answer, at http://127.0.0.1:PORT/.",
             "Give the host with --allow; servers inside the sandbox answer at http://127.0.0.1:PORT/.",
             "Open the host with env.allow(...); servers inside the sandbox answer at http://127.0.0.1:PORT/.",
         ),
@@ -112,7 +112,7 @@ def _what_helps(f: Fields, host: str, port: Any) -> str:
     if kind == "service_port":
         return f"Use port {about} of it; no rule opens another one."
     if kind == "not_brought":
-        return Hint(_WITHOUT, host=f"Bring it along with attach({about}=...); no rule opens it.")
+        return Hint(WITHOUT, host=f"Bring it along with attach({about}=...); no rule opens it.")
     if kind == "asked":
         return "Do without it: the user was asked about it, and has not opened it; asking again does not help."
     if kind == "no_host":
@@ -128,5 +128,5 @@ def _what_helps(f: Fields, host: str, port: Any) -> str:
 def _only_user(how: str, what: Phrase) -> Hint:
     """Advice that a model cannot follow itself: nobody answers it during the run, so that it is to go on without."""
     cli, host = (how.format(what=words) for words in (what.cli, what.host))
-    return Hint(_WITHOUT, f"To allow it, {cli}; trying again without that does not help.",
+    return Hint(WITHOUT, f"To allow it, {cli}; trying again without that does not help.",
                 f"To allow it, {host}; trying again without that does not help.")  # fmt: skip

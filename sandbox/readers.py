@@ -27,8 +27,8 @@ class Hint(str):
         hint.host = model if host is None else host
         return hint
 
-    def __getnewargs__(self) -> tuple[str, str, str]:
-        return str(self), self.cli, self.host
+    def __reduce__(self) -> tuple[type[Hint], tuple[str, str, str]]:
+        return type(self), (str(self), self.cli, self.host)
 
 
 class Phrase(NamedTuple):

@@ -89,8 +89,8 @@ def test_a_command_that_asks_is_answered(env: GuestEnvironment) -> None:
     assert ran.waiting_for is not None
     assert (ran.waiting_for.kind, ran.waiting_for.program in ("bash", "sh")) == ("stdin", True)
     assert f"send(id='{ran.id}', text=...)" in envelope.notices[0].hint
-    assert "'talk' queue" in envelope.notices[0].message
-    assert "waits for input on stdin" in ran.to_text()
+    assert "waits for input on stdin" in envelope.notices[0].message
+    assert f"[still running with id {ran.id}]" in ran.to_text()
     answer = done(env.send(ran.id, "Ann\n", wait_seconds=PATIENCE))
     assert (answer.output, answer.running, answer.exit_code, answer.screen) == ("hello Ann\n", False, 0, None)
     refused(env.send(ran.id, "more"), "command_ended", ran.id, "exit code 0")

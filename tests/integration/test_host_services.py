@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import DockerEnvironment, Limits, Network, PackageCache, SandboxError, Service
+from sandbox.network_words import WITHOUT
 from tests.programs import run_gamebox
 
 from .observing import eventually
@@ -165,10 +166,10 @@ def test_the_command_whose_request_is_refused_is_told_what_and_what_is_open(dock
         assert [(n.code, n.message, n.hint) for n in refused.notices] == [
             ("service_refused",
              "llm.internal refused POST /v1/x, 2 times: POST is not among the methods that are open: GET.",
-             "Use one of GET, or ask the user to open more in Service(methods=...); trying the same again does not help."),
+             "Use one of GET; trying the same again does not help."),
             ("service_refused",
              "llm.internal refused GET /admin: /admin is not among the paths that are open: /v1/*.",
-             "Ask for /v1/*, or ask the user to open more in Service(paths=...); trying the same again does not help."),
+             "Ask for /v1/*; trying the same again does not help."),
         ]  # fmt: skip
         failed = env.run("curl -sS http://down.internal/x; python3 -c 'print(1)'")
     (notice,) = failed.notices
@@ -238,7 +239,7 @@ def test_forks_and_kept_sandboxes_have_them(docker_env: Make, model: Upstream, t
         assert refused.unwrap().output.startswith(f"HTTP/1.1 403 llm.internal:80 is refused by the sandbox: {why}")
         assert [(n.code, n.message, n.hint) for n in refused.notices] == [
             ("network_denied", f"A connection to llm.internal:80 was refused: {why}.",
-             "Do without it, or ask the user to bring it along with attach(services=...); no rule opens it."),
+             WITHOUT),
         ]  # fmt: skip
         assert owner.describe()["network"].endswith("did not bring it along: llm.internal.")
         owner.close()

@@ -12,6 +12,8 @@ import pytest
 from sandbox import DockerEnvironment, Limits, LocalEnvironment, Network
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.connections import Connection
+from sandbox.network_words import WITHOUT
+from sandbox.readers import hint_for
 
 from .observing import eventually, within
 from .serving import Server, serving
@@ -185,7 +187,7 @@ def test_what_connections_may_carry_in_all_is_bounded_and_counted(docker_env: Ma
     assert [(notice.code, notice.message, notice.hint) for notice in cut.notices] == [
         ("network_cut",
          f"The connection to {server.rule} was cut: the 1.0 MiB that this sandbox may send and receive are used up.",
-         "Do without it, or ask the user for a sandbox with more in Limits(network_bytes=...); trying again does not help."),
+         WITHOUT),
     ]  # fmt: skip
     usage = env.usage().unwrap()
     assert 1 << 20 <= usage.network_sent_bytes + usage.network_received_bytes < (1 << 20) + (512 << 10)
@@ -221,5 +223,5 @@ except ConnectionError: print("cut")
     assert answer.unwrap().output.strip() == "cut"
     (notice,) = answer.notices
     assert (notice.code, "nothing came or went for 1 seconds" in notice.message) == ("network_cut", True)
-    assert "Limits(network_silent_seconds=...)" in notice.hint
+    assert "Limits(network_silent_seconds=...)" in hint_for("host", notice.hint)
     eventually(lambda: [one.why for one in ended(env)] == ["nothing came or went for 1 seconds"])

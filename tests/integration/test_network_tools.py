@@ -14,6 +14,7 @@ import pytest
 from sandbox import DockerEnvironment, Limits, Network
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode
+from sandbox.readers import hint_for
 
 from .serving import ELSEWHERE, certificate, serving_files
 
@@ -167,7 +168,7 @@ def test_the_command_that_was_refused_is_told(docker_env: Make) -> None:
         "A connection to evil.test:443 was refused, 3 times: no rule opens it.",
         "A connection to evil.test:8080 was refused: no rule opens it.",
     ]
-    hints = [notice.hint for notice in refused.notices if notice.code == "network_denied"]
+    hints = [hint_for("host", notice.hint) for notice in refused.notices if notice.code == "network_denied"]
     assert "env.allow('evil.test')" in hints[0]
     assert "env.allow('evil.test:8080')" in hints[1]
     assert refusals(env.run("true")) == []

@@ -64,6 +64,11 @@ def _three_sessions(env: Environment) -> None:
         env.run("true", session=name).unwrap()
 
 
+def _asking_build(env: Environment) -> None:
+    env.write("build.sh", "#!/bin/bash\nset -e\necho Building invoicer 1.4.0\nread -p 'Overwrite dist? [y/N] ' x\necho done\n").unwrap()
+    env.run("chmod +x build.sh", session=None).unwrap()
+
+
 def _binary(env: Environment) -> None:
     env.run("head -c 4096 /bin/ls > logo.bin", session=None).unwrap()
 
@@ -385,7 +390,7 @@ NOTICES = (
     Situation(
         "asks_nobody", ("input_ended",), "Build it.", ("run", {"command": "./build.sh"}),
         "Give it the answer (printf 'y\\n' | ./build.sh) or an option that asks nothing.", "Looking for a compile error.",
-        setup=_asking_script,
+        setup=_asking_build,
     ),
     Situation(
         "port_taken", ("port_in_use",), "Start the server.", ("run", {"command": f'python3 -c "{SERVER}"'}),

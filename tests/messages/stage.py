@@ -14,11 +14,10 @@ from agent.hub import AgentSpec, Hub, Setting, build, catalogue
 from agent.hub.finding import built_in
 from agent.prompt import Prompt
 from agent.status import StopRun
-from sandbox import DockerEnvironment, LocalEnvironment
+from sandbox import DockerEnvironment
 from sandbox.environment import Environment
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
-from sandbox.testing import FakeEnvironment
 
 from .situation import Call, Situation
 
@@ -27,13 +26,11 @@ SMALL = Limits(
     memory_bytes=256 * MIB, disk="memory", pids=64, open_files=300, file_bytes=8 * MIB, write_bytes=1 * MIB,
     cpu_seconds_per_command=1.0, background_commands=3, sessions=3, timeout_seconds=20.0, max_timeout_seconds=60.0,
 )  # fmt: skip
-PLACES: dict[str, Callable[[], Environment]] = {
-    "sandbox": lambda: DockerEnvironment(),
+PLACES: Mapping[str, Callable[[], Environment]] = {
+    "sandbox": DockerEnvironment,
     "small": lambda: DockerEnvironment(limits=SMALL),
     "allowing": lambda: DockerEnvironment(network=Network.allow("pypi.example.com")),
-    "local": lambda: LocalEnvironment(),
-    "fake": lambda: FakeEnvironment(),
-    "none": lambda: Environment(),
+    "none": Environment,
 }
 
 
@@ -148,7 +145,6 @@ def _signature(spec: Mapping[str, Any]) -> str:
 
 # The next command's id, ports and processes are what they happen to be.
 _VOLATILE = (
-    (re.compile(r"/tmp/gamebox-local-[\w-]+"), "/tmp/local"),
     (re.compile(r"\b(process|pid|PID) \d+"), r"\1 4242"),
     (re.compile(r"\(pid \d+\)"), "(pid 4242)"),
     (re.compile(r"(?<=line )\d+(?=: +\d+ )"), "1"),
@@ -183,9 +179,8 @@ def _tidied(environment: Environment) -> None:
     listed = environment.list(".", max_entries=1000)
     for entry in listed.result.entries if listed.ok else ():
         environment.delete(entry.path, recursive=True)
-    if isinstance(environment, DockerEnvironment | LocalEnvironment):
-        for session in ("default", "one", "two", "three", "four"):
-            environment.end_session(session)
+    for session in ("default", "one", "two", "three", "four"):
+        environment.end_session(session)
 
 
 @contextmanager

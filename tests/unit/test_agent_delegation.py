@@ -137,7 +137,7 @@ def test_a_lost_sandbox_ends_the_run_above_too(fake: FakeEnvironment) -> None:
     [
         ({"agent": "nobody", "inputs": {}}, "invalid_arguments", "nobody"),
         ({"agent": "boss", "inputs": {}}, "invalid_arguments", "boss"),  # itself
-        ({"agent": "worker", "inputs": {}}, "invalid_arguments", "Missing required arg: task"),
+        ({"agent": "worker", "inputs": {}}, "invalid_arguments", "needs task"),
         ({"agent": "worker", "inputs": {"task": 5}}, "invalid_arguments", "task"),
         ({"agent": "worker", "inputs": {"task": "x", "more": 1}}, "invalid_arguments", "more"),
         ({"agent": "worker", "inputs": "x"}, "invalid_arguments", "inputs"),

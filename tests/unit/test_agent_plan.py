@@ -136,7 +136,7 @@ def test_an_unknown_id_is_told_with_those_there_are(ident: str) -> None:
         return
     with pytest.raises(SandboxError) as caught:
         plan.modify(ident, TaskState.open)
-    assert caught.value.hint == "There are: 0, 0.0."
+    assert caught.value.hint == "The tasks are 0, 0.0."
 
 
 def test_states_of_new_tasks_are_honoured() -> None:
@@ -212,8 +212,8 @@ def test_the_run_ends_without_a_call_when_the_plan_is_closed() -> None:
     assert (run.status, run.iterations, len(brain.prompts)) == (RunStatus.finished, 6, 5)
     codes = [(step.envelope or {}).get("code") for step in run.steps]
     assert codes == [None, "tasks_open", "invalid_arguments", "invalid_arguments", None, None]
-    assert run.steps[1].envelope["error"] == "Tasks of the plan are not closed: 0, 0.0."
-    assert run.steps[2].envelope["hint"] == "There are: 0, 0.0."
+    assert run.steps[1].envelope["error"] == "These tasks of the plan are open: 0 (a), 0.0 (b)."
+    assert run.steps[2].envelope["hint"] == "The tasks are 0, 0.0."
     assert "0.0 [completed] b" in run.result["summary"]
     last = [str(prompt.messages[-1]["content"]) for prompt in brain.prompts]
     assert "There is no plan yet" in last[0]

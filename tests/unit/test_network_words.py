@@ -11,10 +11,13 @@ from sandbox.limits import Limits
 from sandbox.network.allowance import Allowance
 from sandbox.network.policy import Network, Verdict, judge_address, judge_host
 from sandbox.network_words import refusal
+from sandbox.readers import hint_for
 
 
 def hint(host: str, port: int, **fields: Any) -> str:
-    return refusal({"host": host, "port": port, "why": "so", "certain": True, **fields})[1]
+    words = refusal({"host": host, "port": port, "why": "so", "certain": True, **fields})[1]
+    assert "env." not in words  # a model has no Python of the host
+    return hint_for("host", words)
 
 
 @pytest.mark.parametrize(
