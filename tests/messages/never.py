@@ -23,6 +23,7 @@ ERRORS: dict[str, str] = {
     "context_window_exceeded": _MODEL, "real_calls_forbidden": _MODEL, "apply_refused": _HOST,
     "log_unusable": _LOG, "run_not_found": _LOG, "run_in_use": _LOG, "run_not_resumable": _LOG,
     "approval_pending": _ENDS, "user_not_found": _HOST, "user_not_allowed": _HOST,
+    "session_exists": _HOST, "session_not_found": _HOST,
 }  # fmt: skip
 # Met by a model, but not to be provoked on purpose within a test's time; their texts are read by hand (tests/unit/test_hints.py).
 RARE: dict[str, str] = {

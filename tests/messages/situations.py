@@ -412,7 +412,7 @@ NOTICES = (
     ),
     Situation(
         "many_processes", ("too_many_processes",), "Run the workers.",
-        ("run", {"command": "python3 -c 'import subprocess; [subprocess.Popen([\"sleep\", \"60\"]) for _ in range(120)]' 2>&1 | tail -1"}),
+        ("run", {"command": "python3 -c \"import subprocess\ntry:\n  for n in range(120): subprocess.Popen(['sleep', '60'])\nexcept OSError as error: print(error)\""}),
         "Run fewer at once: the limit is 64 processes, and not all were started.", "Believing that all 120 ran.", place="small",
     ),
     Situation(
