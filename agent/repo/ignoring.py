@@ -17,8 +17,9 @@ from .index import Index
 from .patterns import Patterns, TooMuchWorkError, Work
 
 IGNORE_FILE = ".gitignore"
-# A real path has to fit into 4096 bytes on the host and in the sandbox.
 MOST_LEVELS = 256
+# On the host and in the sandbox the whole path has to fit into 4096.
+MOST_PATH_BYTES = 3500
 MOST_FILES = 200_000
 MOST_ENTRIES = 2_000_000
 MOST_PATTERNS = 20_000
@@ -184,7 +185,13 @@ class Rules:
         folder = "/".join(parts)
         if len(parts) > MOST_LEVELS:
             raise self._refused(f"It has folders more than {MOST_LEVELS} levels deep ({folder[:60]}…)")
-        entries = held.entries(folder)
+        try:
+            entries = held.entries(folder)
+        except PermissionError:
+            if not parts:
+                raise
+            self.problems.append(f"not copied: {folder} cannot be read")
+            return []
         self._seen += len(entries)
         if self._seen > MOST_ENTRIES:
             raise self._refused(f"It has more than {MOST_ENTRIES} files and folders")
@@ -201,6 +208,8 @@ class Rules:
 
     def _take(self, found: dict[str, Found], path: str, status: os.stat_result) -> None:
         if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+            if len(os.fsencode(path)) > MOST_PATH_BYTES:
+                raise self._refused(f"It has paths of more than {MOST_PATH_BYTES} bytes ({path[:60]}…)")
             found[path] = Found(path, status.st_size, stat.S_ISLNK(status.st_mode))
             if len(found) > MOST_FILES:
                 raise self._refused(f"It has more than {MOST_FILES} files that git does not ignore")

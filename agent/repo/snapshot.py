@@ -76,7 +76,11 @@ def take(repo: Path, copy: Path, most_bytes: int | None = None, *, history: bool
                 if each.is_link and not _may_copy_link(each.path, source.link(each.path)):
                     left_out.append(each.path)
                     continue
-                files[each.path] = _copy(source, target, each)
+                try:
+                    files[each.path] = _copy(source, target, each)
+                except OSError as error:
+                    error.filename = each.path
+                    raise
             if past is not None:
                 past.copy(target)
     except OSError as error:

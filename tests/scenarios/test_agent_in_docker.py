@@ -92,9 +92,9 @@ def test_an_agent_answers_a_program_that_asks(repo: Path, tmp_path: Path) -> Non
         tmp_path,
         {"tool": "run", "args": {**asks, "rows": 10, "cols": 60}},
         {"tool": "run", "args": {"command": "echo beside", "session": None}},
-        {"tool": "send", "args": {"id": "c1", "text": "Ann\n", "wait_seconds": 1}},
-        {"tool": "screen", "args": {"id": "c1"}},
-        {"tool": "kill", "args": {"id": "c1"}},
+        {"tool": "send", "args": {"id": "c2", "text": "Ann\n", "wait_seconds": 1}},
+        {"tool": "screen", "args": {"id": "c2"}},
+        {"tool": "kill", "args": {"id": "c2"}},
         FINISH,
     )
     done = run_gamebox("agent", "talk", "--agent", "coding", "--repo", str(repo), "--script", steps, "--json")
@@ -102,7 +102,7 @@ def test_an_agent_answers_a_program_that_asks(repo: Path, tmp_path: Path) -> Non
     envelopes = [step["envelope"] for step in json.loads(done.stdout)["steps"]]
     assert all(envelope["tool_executed"] for envelope in envelopes), envelopes
     asked, beside, answered, shown = (envelope["result"] for envelope in envelopes[:4])
-    assert (asked["id"], asked["running"], asked["output"]) == ("c1", True, "name? ")
+    assert (asked["id"], asked["running"], asked["output"]) == ("c2", True, "name? ")
     assert beside["output"] == "beside\n"
     assert "hello Ann" in answered["output"]
     assert "hello Ann" in shown["text"]

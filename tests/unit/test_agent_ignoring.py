@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -222,3 +223,33 @@ def test_a_repository_that_is_too_deep_is_refused_in_words(tmp_path: Path) -> No
         assert Rules(tmp_path).files() == [".gitignore"]
     finally:
         subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)
+
+
+def test_a_path_that_no_sandbox_could_hold_is_refused_in_words(tmp_path: Path) -> None:
+    at = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 200, dir_fd=at)
+        below = os.open("d" * 200, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(os.open("f", os.O_WRONLY | os.O_CREAT, dir_fd=at))
+    os.close(at)
+    with pytest.raises(SandboxError, match="paths of more than 3500 bytes"):
+        Rules(tmp_path)
+    subprocess.run(["rm", "-rf", str(tmp_path / ("d" * 200))], check=True)
+
+
+def test_a_folder_that_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
+    fill(tmp_path, "a", "data/b")
+    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+        folder.chmod(0o755)
+    (tmp_path / "data").chmod(0)
+    # As a user for whom modes count; root may read everything.
+    program = (
+        "import os, sys, pathlib; from agent.repo.ignoring import Rules\n"
+        "if os.geteuid() == 0: os.seteuid(65534)\n"
+        "rules = Rules(pathlib.Path(sys.argv[1])); print(rules.files(), rules.problems)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert done.stdout == "['a'] ['not copied: data cannot be read']\n"
+    (tmp_path / "data").chmod(0o755)
