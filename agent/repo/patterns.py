@@ -203,7 +203,8 @@ def _bracket(segment: str, at: int) -> tuple[str, int]:
         low, at = _char(segment, at)
         if segment.startswith("-", at) and at + 1 < len(segment) and segment[at + 1] != "]":
             high, at = _char(segment, at + 1)
-            ranges += f"{re.escape(low)}-{re.escape(high)}" if low <= high else ""
+            # The other way round it is no range, but git compares the first one all the same.
+            ranges += f"{re.escape(low)}-{re.escape(high)}" if low <= high else re.escape(low)
         else:
             ranges += re.escape(low)
     if not ranges:

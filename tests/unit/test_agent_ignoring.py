@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -239,17 +240,17 @@ def test_a_path_that_no_sandbox_could_hold_is_refused_in_words(tmp_path: Path) -
     subprocess.run(["rm", "-rf", str(tmp_path / ("d" * 200))], check=True)
 
 
-def test_a_folder_that_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
-    fill(tmp_path, "a", "data/b")
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        folder.chmod(0o755)
-    (tmp_path / "data").chmod(0)
-    # As a user for whom modes count; root may read everything.
+def test_a_folder_that_cannot_be_read_is_left_out_and_named() -> None:
+    # As a user for whom modes count, for root may read everything; in a folder that others may enter.
     program = (
         "import os, sys, pathlib; from agent.repo.ignoring import Rules\n"
         "if os.geteuid() == 0: os.seteuid(65534)\n"
         "rules = Rules(pathlib.Path(sys.argv[1])); print(rules.files(), rules.problems)"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        fill(Path(name), "a", "data/b")
+        (Path(name) / "data").chmod(0)
+        done = subprocess.run([sys.executable, "-c", program, name], check=True, capture_output=True, text=True)
+        (Path(name) / "data").chmod(0o755)
     assert done.stdout == "['a'] ['not copied: data cannot be read']\n"
-    (tmp_path / "data").chmod(0o755)
