@@ -111,6 +111,7 @@ def run(
     cpus: float = typer.Option(DEFAULT_CPUS, help="How many processors at most."),
     disk: str | None = typer.Option(None, help="Workspace and home together, as in 20g (16g)."),
     profile: str = typer.Option(DEFAULT_PROFILE, help="default, root-on-request, root (may install packages), or conformance."),
+    user: str | None = typer.Option(None, help="User of the image to run as, where the profile allows it: root, 1000."),
     runtime: str | None = typer.Option(None, help="One of the engine's OCI runtimes, as in runsc."),
     env: list[str] = typer.Option([], "--env", "-e", metavar="K=V", help="Environment variable; may be repeated."),
     stdin: bool = typer.Option(False, "--stdin", "-i", help="Give the command this command's standard input."),
@@ -136,7 +137,7 @@ def run(
     from .cli_forward import ports_of
 
     ports = ports_of(forward)
-    args = {"argv": command, "env": dict(variable_of(text) for text in env), "timeout_seconds": timeout}
+    args = {"argv": command, "env": dict(variable_of(text) for text in env), "timeout_seconds": timeout, "user": user}
     seconds = DEFAULT_KEEP_SECONDS if keep_seconds is None else keep_seconds
     kept = Kept(keep or name is not None or keep_seconds is not None, name, inside, seconds, take_over)
     refuse_with_in(ctx, kept)

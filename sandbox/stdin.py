@@ -25,7 +25,8 @@ def pieces(stdin: Any) -> Iterator[bytes]:
         view = memoryview(stdin)
         yield from (bytes(view[at : at + CHUNK]) for at in range(0, len(view), CHUNK))
         return
-    found = iter(lambda: stdin.read(CHUNK), b"") if hasattr(stdin, "read") else iter(stdin)
+    read = getattr(stdin, "read1", None) or getattr(stdin, "read", None)  # read1 does not wait until a chunk is full
+    found = iter(stdin) if read is None else iter(lambda: read(CHUNK), b"")
     for piece in found:
         if isinstance(piece, str) and not piece:  # the end of a text file
             return

@@ -251,7 +251,8 @@ class Job:
         from .beneath import Roots
         from .obstacles import explain
 
-        with self._processes.spawner.acting_as_user:
+        user = self._session.user
+        with self._processes.spawner.acting_as(None if user is None else _identity(user)):
             return explain(Roots(self._processes.place.workspace, (b"/",)), number, folder)
 
     def _keep_state(self, data: bytes) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.engine
     ("options", "command", "said"),
     [
         (("--profile", "root"), "id -u; touch /here && echo written", "0\nwritten\n"),
+        (("--profile", "root-on-request", "--user", "root"), "id -u; touch /here && echo written", "0\nwritten\n"),
         (("--runtime", "runc"), "id -u", "1000\n"),
         (("--memory", "128m", "--disk", "400m"), "df -B1M --output=fstype /workspace | tail -1", "ext4\n"),
     ],
@@ -39,7 +40,7 @@ def test_options_of_gamebox_run(
 def test_a_runtime_that_the_engine_has_not(command: str, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--runtime", "no-such-runtime", *(["--", "true"] if command == "run" else [])])
-    assert ended.value.code == 2
+    assert ended.value.code == (125 if command == "run" else 2)
     assert "no runtime 'no-such-runtime'" in capfd.readouterr().err
 Make = Callable[..., DockerEnvironment]
 
@@ -72,6 +73,20 @@ def test_root_may_change_all_of_the_system(docker_env: Make) -> None:
     assert env.run("stat -c %u:%g /etc/file").unwrap().output == "5:5\n"
     assert env.write("kept", "x").ok
     assert env.run("stat -c %u kept").unwrap().output == "0\n"
+
+
+def test_root_on_request_installs_packages_for_uid_1000(docker_env: Make) -> None:
+    """FOREIGN 1: uid 1000 everywhere, and the system changed as root by the host's program alone."""
+    env = docker_env(profile="root-on-request", limits=SMALL)
+    env.run(PACKAGE.replace("mkdir /var/probe", "mkdir -p /var/probe"), user="root", cwd="/tmp").unwrap()
+    env.run("apt-get install -y --no-install-recommends /tmp/probe.deb", user="root", timeout_seconds=110).unwrap()
+    assert env.run("gamebox-probe; id -u").unwrap().output == "installed\n1000\n"
+    assert env.run("rm /usr/bin/gamebox-probe").unwrap().exit_code != 0
+    env.write("agent.txt", "x").unwrap()
+    assert env.run("stat -c %u agent.txt", user="root").unwrap().output == "1000\n"
+    described = env.describe()["sandbox"]
+    assert "uid 1000" in described
+    assert "as root" in described
 
 
 def test_what_the_profile_gives_is_described(docker_env: Make) -> None:

@@ -200,3 +200,9 @@ def test_reading_what_any_command_can_read(mixed: DockerEnvironment) -> None:
         for path in ("/etc/new", "/var/new", "/proc/sys/kernel/core_pattern"):
             refused(env.write(path, "x"), "path_outside_roots")
         assert "below /" in env.describe()["sandbox"]
+
+
+def test_a_folder_that_only_root_may_enter(mixed: DockerEnvironment) -> None:
+    refused(mixed.run("pwd", cwd="/root", session=None), "working_directory_invalid", "/root")
+    assert said(mixed, "pwd", cwd="/root", session=None, user="root") == "/root\n"
+    refused(mixed.run("pwd", cwd="/root/none", session=None, user="root"), "working_directory_invalid", "/root/none")
