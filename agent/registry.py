@@ -100,9 +100,9 @@ def lint(action: Action) -> list[str]:
 def _worded(tool: str, error: Any, schema: Mapping[str, Any]) -> str:
     path = [str(part) for part in error.absolute_path]
     if error.validator == "additionalProperties" and not path:
-        known = schema.get("properties", {})
+        known = schema.get("properties") or {}
         return "; ".join(argument_words.unknown(tool, str(name), schema) for name in error.instance if name not in known)
-    if len(path) == 1 and path[0] in schema.get("properties", {}):
+    if len(path) == 1 and path[0] in (schema.get("properties") or {}):
         return argument_words.wrong(path[0], error.instance, schema)
     return f"{'.'.join(path)}: {error.message[:300]}" if path else str(error.message[:300])
 

@@ -132,7 +132,7 @@ def skill_action(environment: Environment, skills: Iterable[Skill]) -> Action:
             "required": ["name"],
             "additionalProperties": False,
         },
-        metadata={"idempotent": True},
+        metadata={"idempotent": True, "shown_chars": MAX_SKILL_BYTES + 2000},
     )
 
 

@@ -12,58 +12,67 @@ _KINDS = {
     "string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false", "array": "a list",
     "object": "an object", "null": "null",
 }  # fmt: skip
+_BOUNDS = {"exclusiveMinimum": "above", "minimum": "of at least", "exclusiveMaximum": "below", "maximum": "of at most"}
 
 
-def kind_of(schema: Schema) -> str:
-    """What a value of this schema is: "a number above 0", "one of 'a', 'b'"."""
-    if options := schema.get("anyOf") or schema.get("oneOf"):
-        return " or ".join(dict.fromkeys(kind_of(option) for option in options if option.get("type") != "null"))
-    if "enum" in schema:
+def kind_of(schema: Any) -> str:
+    """What a value of this schema is: "a number above 0", "one of 'a', 'b'"; also for a schema that is strange."""
+    if not isinstance(schema, Mapping):
+        return "another value"
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(options, list):
+        kinds = [kind_of(option) for option in options if not (isinstance(option, Mapping) and option.get("type") == "null")]
+        return " or ".join(dict.fromkeys(kinds)) or "null"
+    if isinstance(schema.get("enum"), list):
         return f"one of {', '.join(map(repr, schema['enum']))}"
     if "const" in schema:
         return repr(schema["const"])
-    kinds = schema.get("type", ())
-    kinds = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if kind != "null"]
-    words = " or ".join(_KINDS.get(kind, str(kind)) for kind in kinds) or "another value"
-    bounds = []
-    if "exclusiveMinimum" in schema:
-        bounds.append(f"above {schema['exclusiveMinimum']:g}")
-    if "minimum" in schema:
-        bounds.append(f"of at least {schema['minimum']:g}")
-    if "maximum" in schema:
-        bounds.append(f"of at most {schema['maximum']:g}")
+    named = schema.get("type")
+    kinds = [kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)]
+    words = " or ".join(_KINDS.get(kind, kind) for kind in kinds if kind != "null" or len(kinds) == 1) or "another value"
+    bounds = [f"{said} {_bound(schema[name])}" for name, said in _BOUNDS.items() if name in schema]
     if "maxLength" in schema:
-        bounds.append(f"of at most {schema['maxLength']} characters")
+        bounds.append(f"of at most {_bound(schema['maxLength'])} characters")
     if schema.get("minLength"):
         bounds.append("that is not empty")
-    if isinstance(items := schema.get("items"), Mapping) and items.get("type") in _KINDS:
+    items = schema.get("items")
+    if isinstance(items, Mapping) and items.get("type") in _KINDS:
         bounds.append(f"of which each is {kind_of(items)}")
     return " ".join([words, " and ".join(bounds)]).strip()
 
 
+def _bound(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def missing(tool: str, names: Iterable[str], schema: Schema) -> str:
     """The sentence for arguments that are not there."""
-    properties = schema.get("properties", {})
-    listed = [f"{name} ({_about(properties.get(name, {}))})" for name in names]
+    listed = [f"{name} ({_about(_property(schema, name))})" for name in names]
     return f"{tool} needs {' and '.join(listed)}"
 
 
 def unknown(tool: str, name: str, schema: Schema) -> str:
     """The sentence for an argument that the tool does not have."""
-    known = list(schema.get("properties", {}))
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    known = [str(name) for name in schema.get("properties") or ()]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     have = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}" if known else "it takes none"
     return f"{tool} has no argument {name[:VALUE_CHARS]!r}: {have}"
 
 
 def wrong(name: str, value: Any, schema: Schema) -> str:
     """The sentence for a value that does not fit; ``name`` is that of the argument."""
-    own = schema.get("properties", {}).get(name, {})
-    about = "" if "enum" in own else own.get("description", "")
+    own = _property(schema, name)
+    about = "" if "enum" in own else str(own.get("description") or "")
     shown = repr(value)
     shown = shown if len(shown) <= VALUE_CHARS else f"{shown[:VALUE_CHARS]}…"
     return f"{name} must be {kind_of(own)}, not {shown}" + (f" ({about.rstrip('.')})" if about else "")
 
 
+def _property(schema: Schema, name: str) -> Schema:
+    properties = schema.get("properties")
+    found = properties.get(name) if isinstance(properties, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
 def _about(schema: Schema) -> str:
-    return str(schema.get("description", "")).rstrip(".") or kind_of(schema)
+    return str(schema.get("description") or "").rstrip(".") or kind_of(schema)

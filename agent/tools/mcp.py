@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from agent.actions import Action
+from agent.envelopes import MAX_TEXT_CHARS
 from agent.kits import Kit
 from agent.mcp import HttpWire, SandboxWire, Tool, Wire
 from agent.mcp.server import Server
@@ -169,7 +170,7 @@ def _action(server: Server, tool: Tool, taken: set[str]) -> Action:
         function=call,
         description=f"The tool {tool.name} of the MCP server {server.name}. {words}".strip(),
         parameters=tool.parameters,
-        metadata={"mcp_server": server.name, "mcp_tool": tool.name},
+        metadata={"mcp_server": server.name, "mcp_tool": tool.name, "shown_chars": MAX_TEXT_CHARS},
     )
 
 

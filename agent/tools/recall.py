@@ -43,7 +43,7 @@ class RecallKit(Kit, Hooks):
                 "of one message to see it whole."
             ),
             parameters=PARAMETERS,
-            metadata={"idempotent": True},
+            metadata={"idempotent": True, "shown_chars": 100_000},  # a message found is shown whole
         )
 
     def actions(self) -> Sequence[Action]:

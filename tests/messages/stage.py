@@ -150,6 +150,7 @@ _VOLATILE = (
     (re.compile(r"(?<=line )\d+(?=: +\d+ )"), "1"),
     (re.compile(r"(?<=line 1: )( *)\d+ "), "4242 "),
     (re.compile(r"\b\d+\.\d+ s\b(?! of)"), "2.0 s"),
+    (re.compile(r" had [\d.]+ MiB of it"), ""),  # not always known
     (re.compile(r"\b\d+(\.\d+)? (MiB|KiB)(?= (of memory are used|are used|of them|of it|are left|left))"), r"240.0 \2"),
     (re.compile(r"/run/gamebox/[\w/]*c\d+\.log"), "/run/gamebox/output/c7.log"),
     (re.compile(r"\b[Cc]\d+\b(?=\W)"), lambda m: f"{m[0][0]}7"),
