@@ -393,6 +393,10 @@ NOTICES = (
         setup=_asking_build,
     ),
     Situation(
+        "open_quote", ("syntax_error",), "Note what was found.", ("run", {"command": "echo found\necho 'it is not closed > notes.txt"}),
+        "Close the quote in the second line and run that again (the first line was run).", "Looking for a fault in the files.",
+    ),
+    Situation(
         "port_taken", ("port_in_use",), "Start the server.", ("run", {"command": f'python3 -c "{SERVER}"'}),
         "Use the server that runs already, end it with kill, or take another port.", "Trying again.", setup=_serving,
     ),
