@@ -50,7 +50,7 @@ FILL = "while :; do head -c 300M /dev/zero > {0}/filler; head -c 300M /dev/zero 
 HOGS: dict[str, Hog] = {
     "fork bomb": Hog("f() { f | f & }; f; wait; sleep 60"),
     "memory hog": Hog("while :; do python3 -c 'x = [bytearray(1 << 20) for _ in range(4096)]'; done 2>/dev/null"),
-    "disk filler, tmpfs": Hog(FILL.format("/workspace")),
+    "disk filler, tmpfs": Hog(FILL.format("/workspace"), lambda: Limits(memory_bytes=512 * MIB, pids=256, disk="memory")),
     "disk filler, ext4": Hog(
         FILL.format("/workspace"), lambda: Limits(memory_bytes=512 * MIB, pids=256, disk_bytes=1024 * MIB)
     ),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import docker.errors
 from docker.types import DriverConfig, Mount
 
 from sandbox.errors import ErrorCode, SandboxError
@@ -137,6 +138,20 @@ def remove_left(client: docker.DockerClient, name: str) -> None:
     with translated():
         for volume in client.api.volumes(filters={"label": f"{SANDBOX_LABEL}={name}"}).get("Volumes") or []:
             client.api.remove_volume(volume["Name"])
+
+
+def remove_unused(client: docker.DockerClient) -> None:
+    """Remove the volumes of sandboxes whose container is gone: an engine that was restarted removes containers without them.
+
+    The engine itself says which no container uses, and refuses to remove another. Raises SandboxError where it cannot be asked.
+    """
+    with translated():
+        found = client.api.volumes(filters={"dangling": True, "label": SANDBOX_LABEL}).get("Volumes") or []
+    for volume in found:
+        try:
+            client.api.remove_volume(volume["Name"])
+        except docker.errors.APIError as error:
+            log.debug("volume %s stays: %s", volume["Name"], error)
 
 
 def _places(limits: Limits, profile: Profile, workspace: str) -> tuple[tuple[str, int], ...]:

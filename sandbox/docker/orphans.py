@@ -25,6 +25,7 @@ from sandbox.errors import SandboxError
 
 from . import marks, owners
 from .container import BOOT_LABEL, HOST_LABEL, OWNER_LABEL, owner
+from .disk import remove_unused
 from .enforcement import boot_id
 from .engine import translated
 from .events import SANDBOX_LABEL
@@ -67,6 +68,8 @@ def sweep(client: docker.DockerClient) -> None:
         for found in client.api.containers(all=True, filters=ended):
             if marks.keep(found) is not None:
                 _apart(client, found, _remove)
+    with contextlib.suppress(SandboxError):
+        remove_unused(client)
     with contextlib.suppress(SandboxError):
         owners.forget_old()
 

@@ -18,6 +18,7 @@ import pytest
 
 from sandbox import DockerEnvironment, Limits
 from sandbox.docker.engine import connect
+from sandbox.docker.events import SANDBOX_LABEL
 from sandbox.errors import ErrorCode
 
 from .observing import eventually, guest_pid, within
@@ -123,13 +124,14 @@ def test_twenty_lives_leave_nothing() -> None:
     for _ in range(6):
         DockerEnvironment(limits=SMALL).start().close()  # what is made once, connections to the engine too, is made now
     client = connect()
-    volumes = {v["Name"] for v in client.api.volumes().get("Volumes") or [] if "runtime" not in v["Name"]}
+    names: list[str] = []
     gc.collect()
     descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     made = []
     for count in range(20):
         env = DockerEnvironment(limits=SMALL).start()
         made.append(env.container_id)
+        names.append(env._name)
         env.run("sleep 100 & echo x").unwrap()
         if count % 5 == 4:
             client.api.kill(env.container_id)
@@ -140,12 +142,8 @@ def test_twenty_lives_leave_nothing() -> None:
     assert threading.active_count() <= threads
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 4  # several threads may have called the engine at once
 
-    def left() -> set[str]:
-        return {v["Name"] for v in client.api.volumes().get("Volumes") or [] if "runtime" not in v["Name"]} - volumes
-
-    assert eventually(
-        lambda: not left(), 30
-    )  # neighbours' sandboxes have volumes of their own, for as long as they live
+    mine = [{"label": f"{SANDBOX_LABEL}={name}"} for name in names]
+    assert eventually(lambda: not any(client.api.volumes(filters=label).get("Volumes") for label in mine), 30)
 
 
 CHILD = """

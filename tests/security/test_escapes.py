@@ -140,7 +140,7 @@ def test_a_command_that_would_rather_have_the_guest_killed() -> None:
 
 def test_all_names_of_a_file_system_used_up() -> None:
     """Threat: empty files without number use up what the guest needs to write anything at all, or the host's memory."""
-    with DockerEnvironment(limits=Limits(memory_bytes=64 << 20)) as small:
+    with DockerEnvironment(limits=Limits(memory_bytes=64 << 20, disk="memory")) as small:
         fill = "import os\nfor n in range(10**6): os.close(os.open(f'/workspace/n{n}', os.O_CREAT))"
         assert "No space left" in probe(small, fill)
         assert not small.write("another", "x").ok

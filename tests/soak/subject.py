@@ -77,8 +77,10 @@ class Subject:
         self._guest_bytes = 0
         self.keep = rng.random() < 0.34
         self.kind = FaultyEnvironment if rng.random() < 0.5 else DockerEnvironment
-        disk = 1024 * MIB if rng.random() < 0.3 else None
-        limits = Limits(memory_bytes=384 * MIB, pids=192, disk_bytes=disk)
+        on_disk = rng.random() < 0.3
+        limits = Limits(
+            memory_bytes=384 * MIB, pids=192, disk_bytes=1024 * MIB if on_disk else None, disk="auto" if on_disk else "memory"
+        )
         self.env = self.kind(limits=limits, keep=self.keep, keep_seconds=300.0)
         before = time.monotonic()
         self.env.start()
