@@ -23,6 +23,7 @@ PASSING: Mapping[str, frozenset[str]] = {
     ),
     "KillResult": frozenset({"killed", "signalled"}),  # processes that happened to be there
     "DownloadResult": frozenset({"saved_to"}),
+    "StatResult": frozenset({"mtime_seconds"}),
     "ScreenResult": frozenset({"waiting_for", "skipped_bytes"}),
     "SendResult": frozenset({"offset", "next_offset", "skipped_bytes", "pending_bytes", "waiting_for"}),
     "BrowseResult": frozenset({"total_chars", "size_bytes"}),
