@@ -257,7 +257,7 @@ def test_concurrent_actions(small: DockerEnvironment) -> None:
     for thread in threads:
         thread.start()
     time.sleep(1.5)
-    refused(small.run("true", session=None), ErrorCode.too_many_commands, "4 commands run at once")
+    refused(small.run("true", session=None), ErrorCode.too_many_commands, "4 commands are already running")
     small.write("beside", "text").unwrap()
     for thread in threads:
         thread.join()
