@@ -105,9 +105,9 @@ def test_any_arguments_are_judged(value: Any) -> None:
     "piece", ["/", "mkfs/", "/proc/", "curl ", "rm -rf a ", "base64 ", "\"'", "env;", 'bash "$(', 'rm "', "a\\\n", "http |"]
 )
 def test_long_hostile_commands_are_judged_in_time(piece: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     risk_of(piece * (199_000 // len(piece)))
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
 
 
 # --- the environment ------------------------------------------------------------------

@@ -104,10 +104,10 @@ def test_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dearest that can be written: a whole input worked over for each of its parts, with no output."""
     monkeypatch.setattr("agent.hub.templates.MAX_SECONDS", 0.2)
     rows = [["x" * 20] for _ in range(5000)]
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(AgentTextError, match="does not end within"):
         rendered("{% for a in inputs.rows %}{% if inputs.rows | tojson == '' %}{% endif %}{% endfor %}", {"rows": rows}, "x")
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20
 
 
 def test_the_failure_names_agent_line_and_inputs() -> None:
