@@ -102,10 +102,10 @@ def options(
 
 @app.command()
 def demo(
-    model: str | None = typer.Option(None, help="Let a real model do it, as provider/name."),
+    model: str | None = typer.Option(None, help="Use a real model, given as provider/name."),
     image: str = typer.Option(sandbox_cli.DEFAULT_IMAGE, help="Image of the sandbox."),
 ) -> None:
-    """Watch an agent find and mend a real bug in a real library, in a sandbox without network."""
+    """Watch an agent find and fix a real bug in a real library, in a sandbox without a network."""
     from agent.demo.run import run_demo
 
     raise typer.Exit(run_demo(model, image))
@@ -115,7 +115,7 @@ def demo(
 def check(
     target: str = typer.Argument(..., metavar="AGENT", help="module:attribute or path/to/file.py:attribute."),
 ) -> None:
-    """Look an agent over before it is used: its actions, memory, environment and how it takes faults."""
+    """Check an agent before it is used: its actions, memory, environment and how it handles failures."""
     from agent.commands import run_check
 
     raise typer.Exit(run_check(target))
@@ -123,7 +123,7 @@ def check(
 
 @app.command()
 def setup() -> None:
-    """Get everything a sandbox needs: an engine, the images and the guest's runtime. Does only what is missing."""
+    """Install everything a sandbox needs: an engine, the images and the guest's runtime. Skips what is already there."""
     from sandbox.docker.provision import setup as provide
 
     provide(lambda line: typer.echo(line))
@@ -139,10 +139,10 @@ DOCTOR_EPILOG = """Examples:
 
 @app.command(epilog=DOCTOR_EPILOG)
 def doctor(
-    as_json: bool = typer.Option(False, "--json", help="Print what was found as JSON."),
-    runtime: str | None = typer.Option(None, help="Try this one of the engine's OCI runtimes, not its default."),
+    as_json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
+    runtime: str | None = typer.Option(None, help="OCI runtime of the engine to test instead of its default."),
 ) -> None:
-    """Try every promise of a sandbox on this engine. Exit code 0: all enforced, 1: something is not, 2: no engine."""
+    """Test everything a sandbox guarantees on this engine. Exit code 0: all enforced, 1: something is not, 2: no engine."""
     from sandbox.docker.doctor import command
 
     raise typer.Exit(command(as_json, runtime))

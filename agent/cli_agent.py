@@ -25,42 +25,43 @@ EPILOG = """Examples:
 
   gamebox agent "what is 17 * 23?" --agent math --model provider/name
 
-While it works, type a line to say something to it, or from elsewhere: gamebox runs say last "use the new API". Ctrl-C pauses it.
+To send the agent a message while it works, type a line, or use another terminal: gamebox runs say last "use the new API".
+Ctrl-C pauses the run.
 """
 CHECK_HELP = (
-    "A command that must pass in the sandbox before the run may end; the agent is told what did not. May be repeated. "
-    "Programs that the agent has put into ~/.local/bin are found first."
+    "Command that must pass in the sandbox before the run may end; the agent sees what failed. May be repeated. "
+    "Programs that the agent installed in ~/.local/bin are found first."
 )
-VERIFIER_HELP = "An agent, such as verifier, that must agree that the task is done before the run may end."
-SCHEMA_HELP = "A file with the JSON schema that the result (the arguments of finish) must fit; printed with --json."
-_REPO = typer.Option(None, help="Folder of the repository, copied into the sandbox: that of the git work tree you are in.")
-_INPUT = typer.Option([], "--input", metavar="KEY=VALUE", help="An input of the agent besides the task.")
+VERIFIER_HELP = "Agent, such as verifier, that must agree that the task is done before the run may end."
+SCHEMA_HELP = "File with the JSON schema that the result (the arguments of finish) must match; --json prints the result."
+_REPO = typer.Option(None, help="Repository to copy into the sandbox; by default the git work tree you are in.")
+_INPUT = typer.Option([], "--input", metavar="KEY=VALUE", help="An input of the agent other than the task; may be repeated.")
 _AGENTS = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP)
 _MCP = typer.Option([], "--mcp", metavar="NAME=COMMAND|ADDRESS", help=MCP_HELP)
 _HEADER = typer.Option([], "--mcp-header", metavar="NAME:HEADER=VARIABLE", help=MCP_HEADER_HELP)
-_IMAGE = typer.Option(None, help=f"Image of the sandbox: the agent's, else {sandbox_cli.DEFAULT_IMAGE}.")
+_IMAGE = typer.Option(None, help=f"Image of the sandbox; by default the agent's own, or {sandbox_cli.DEFAULT_IMAGE}.")
 _MEMORY = typer.Option(sandbox_cli.DEFAULT_MEMORY, help="Memory limit of the sandbox, as in 512m or 2g.")
-_CPUS = typer.Option(sandbox_cli.DEFAULT_CPUS, help="How many processors the sandbox may use.")
+_CPUS = typer.Option(sandbox_cli.DEFAULT_CPUS, help="Number of processors the sandbox may use.")
 _RECORD_CHANGES = typer.Option(
-    False, "--record-changes", help="Record what each action has made of the files (gamebox runs export shows it)."
+    False, "--record-changes", help="Record how each action changed the files; gamebox runs export shows it."
 )
-_HISTORY = typer.Option(False, "--history", help="Copy the repository's commits, too; else there is one, of the files.")
-_APPROVE = typer.Option("never", metavar="never|risky|always", help="Which actions you are asked about first.")
+_HISTORY = typer.Option(False, "--history", help="Copy the repository's commits, too; without it the copy has a single commit.")
+_APPROVE = typer.Option("never", metavar="never|risky|always", help="Which actions need your approval.")
 
 
 def agent(
     ctx: typer.Context,
-    task: str = typer.Argument(..., help="What the agent is to do."),
-    agent: str | None = typer.Option(None, "--agent", metavar="NAME", help="Which agent; see gamebox hub ls."),
+    task: str = typer.Argument(..., help="The task for the agent."),
+    agent: str | None = typer.Option(None, "--agent", metavar="NAME", help="Name of the agent; gamebox hub ls lists them."),
     repo: Path | None = _REPO,
     model: str | None = typer.Option(
-        None, envvar="GAMEBOX_MODEL", help="Model as provider/name; its key comes from the environment."
+        None, envvar="GAMEBOX_MODEL", help="Model, as provider/name; its API key is read from the environment."
     ),
-    script: Path | None = typer.Option(None, help="A JSON file of replies to follow instead of a model."),
+    script: Path | None = typer.Option(None, help="JSON file of replies to use instead of a model."),
     given: list[str] = _INPUT,
     agents: list[Path] = _AGENTS,
     language: str | None = typer.Option(None, help=LANGUAGE_HELP),
-    apply: bool = typer.Option(False, "--apply", help="Write the changes back when the agent has finished."),
+    apply: bool = typer.Option(False, "--apply", help="Write the changes back once the agent has finished."),
     as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON instead of the diff."),
     check: list[str] = typer.Option([], "--check", metavar="COMMAND", help=CHECK_HELP),
     verifier: str | None = typer.Option(None, metavar="NAME", help=VERIFIER_HELP),
@@ -68,10 +69,10 @@ def agent(
     mcp: list[str] = _MCP,
     mcp_header: list[str] = _HEADER,
     approve: str = _APPROVE,
-    max_iterations: int = typer.Option(50, help="Steps at most."),
-    max_cost: float | None = typer.Option(None, help="US dollars at most."),
-    max_seconds: float | None = typer.Option(None, help="Seconds at most."),
-    max_tokens: int | None = typer.Option(None, help="Tokens at most, input and output."),
+    max_iterations: int = typer.Option(50, help="Maximum number of steps."),
+    max_cost: float | None = typer.Option(None, help="Maximum cost in US dollars."),
+    max_seconds: float | None = typer.Option(None, help="Maximum time in seconds."),
+    max_tokens: int | None = typer.Option(None, help="Maximum number of tokens, input and output together."),
     image: str | None = _IMAGE,
     pull: bool = typer.Option(False, "--pull", help=PULL_HELP),
     memory: str = _MEMORY,
@@ -84,10 +85,10 @@ def agent(
     record_changes: bool = _RECORD_CHANGES,
     history: bool = _HISTORY,
     log: Path | None = typer.Option(None, metavar="FILE", help=RUNS_LOG_HELP),
-    no_log: bool = typer.Option(False, "--no-log", help="Record nothing; the run cannot be resumed then."),
-    no_agents_md: bool = typer.Option(False, "--no-agents-md", help="Leave out the repository's AGENTS.md and skills."),
+    no_log: bool = typer.Option(False, "--no-log", help="Do not record the run; it cannot be resumed."),
+    no_agents_md: bool = typer.Option(False, "--no-agents-md", help="Do not give the agent the repository's AGENTS.md and skills."),
 ) -> None:  # fmt: skip
-    """Let an agent work, on a copy of a repository; ends with the diff. Exit code 0: finished, 1: not finished."""
+    """Let an agent work on a copy of a repository, and print the diff. Exit code 0: finished, 1: not finished."""
     options = dict(locals())
     terminal().show("starting")
     from agent.commands import run_agent

@@ -21,52 +21,52 @@ EPILOG = """Examples:
 
   gamebox runs ls --log results/runs.db
 """
-LOG_HELP = "The event log of the runs; runs.db in the folder of the results where it is not given."
-ENV_HELP = "A variable that tasks in Harbor's form may ask for, with its value here, or NAME=VALUE; may be repeated."
+LOG_HELP = "Event log of the runs, instead of runs.db in the folder of the results."
+ENV_HELP = "Variable that tasks in Harbor's format may ask for, with its value here, or NAME=VALUE; may be repeated."
 
 
-TASKS_HELP = "A .jsonl file, a folder of tasks in Harbor's form, or one such task."
-AGENT_HELP = "Agent by name, that of gamebox agent otherwise; oracle runs the solutions that the tasks bring."
+TASKS_HELP = "A .jsonl file, a folder of tasks in Harbor's format, or one such task."
+AGENT_HELP = "Name of the agent, by default that of gamebox agent; oracle runs the solutions that come with the tasks."
 _AGENTS = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP)
-_MODEL = typer.Option(None, envvar="GAMEBOX_MODEL", help="Model as provider/name; its key comes from the environment.")
+_MODEL = typer.Option(None, envvar="GAMEBOX_MODEL", help="Model, as provider/name; its API key is read from the environment.")
 _MCP = typer.Option([], "--mcp", metavar="NAME=COMMAND|ADDRESS", help=MCP_HELP)
 _HEADER = typer.Option([], "--mcp-header", metavar="NAME:HEADER=VARIABLE", help=MCP_HEADER_HELP)
-_APPROVE = typer.Option("never", metavar="never|risky", help="risky: what is risky is refused, for nobody is asked.")
+_APPROVE = typer.Option("never", metavar="never|risky", help="risky refuses risky actions, since nobody is there to approve them.")
 
 
 def batch(
     ctx: typer.Context,
     tasks: Path = typer.Argument(..., help=TASKS_HELP),
-    output: Path = typer.Option(Path("batch"), "-o", "--output", help="Folder of the results; what is done there is skipped."),
-    workers: int = typer.Option(1, "--workers", "-n", help="Tasks at a time."),
+    output: Path = typer.Option(Path("batch"), "-o", "--output", help="Folder for results; tasks with a result in it are skipped."),
+    workers: int = typer.Option(1, "--workers", "-n", help="Number of tasks to run at a time."),
     agent: str | None = typer.Option(None, help=AGENT_HELP),
     agents: list[Path] = _AGENTS,
     model: str | None = _MODEL,
-    script: Path | None = typer.Option(None, help="A JSON file of replies to follow instead of a model."),
+    script: Path | None = typer.Option(None, help="JSON file of replies to use instead of a model."),
     language: str | None = typer.Option(None, help=LANGUAGE_HELP),
-    image: str | None = typer.Option(None, help="Image of tasks that name none, instead of the agent's own."),
+    image: str | None = typer.Option(None, help="Image for tasks that do not name one, instead of the agent's own."),
     pull: bool = typer.Option(False, "--pull", help=PULL_HELP),
     mcp: list[str] = _MCP,
     mcp_header: list[str] = _HEADER,
     approve: str = _APPROVE,
     env: list[str] = typer.Option([], "--env", "-e", metavar="NAME", help=ENV_HELP),
-    max_iterations: int = typer.Option(50, help="Steps at most, for each task."),
-    max_cost: float | None = typer.Option(None, help="US dollars at most, for each task."),
-    max_seconds: float = typer.Option(3600.0, help="Seconds at most, for each task; a task may say less."),
-    max_tokens: int | None = typer.Option(None, help="Tokens at most, for each task."),
-    memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit of sandboxes of tasks that name none."),
-    cpus: float = typer.Option(DEFAULT_CPUS, help="Processors of sandboxes of tasks that name none."),
-    network: str = typer.Option("none", help="none, task (what each task asks for) or open."),
+    max_iterations: int = typer.Option(50, help="Maximum number of steps of each task."),
+    max_cost: float | None = typer.Option(None, help="Maximum cost of each task in US dollars."),
+    max_seconds: float = typer.Option(3600.0, help="Maximum time of each task in seconds; a task may set less."),
+    max_tokens: int | None = typer.Option(None, help="Maximum number of tokens of each task."),
+    memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit of the sandbox, for tasks that do not set one."),
+    cpus: float = typer.Option(DEFAULT_CPUS, help="Number of processors of the sandbox, for tasks that do not set it."),
+    network: str = typer.Option("none", help="none, task (what each task asks for), or open."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
-    retry: bool = typer.Option(False, "--retry", help="Do tasks again whose verifier failed."),
-    redo_changed: bool = typer.Option(False, "--redo-changed", help="Do tasks again that have changed since."),
+    retry: bool = typer.Option(False, "--retry", help="Run tasks again whose verifier failed."),
+    redo_changed: bool = typer.Option(False, "--redo-changed", help="Run tasks again that have changed since."),
     history: bool = typer.Option(False, "--history", help="Copy the commits of the tasks' repositories, too."),
     log: Path | None = typer.Option(None, metavar="FILE", help=LOG_HELP),
     no_log: bool = typer.Option(False, "--no-log", help="Record no events."),
-    no_agents_md: bool = typer.Option(False, "--no-agents-md", help="Leave out the repositories' AGENTS.md and skills."),
+    no_agents_md: bool = typer.Option(False, "--no-agents-md", help="Do not give agents the repositories' AGENTS.md and skills."),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON instead of a table."),
 ) -> None:  # fmt: skip
-    """Run many tasks. Exit code 0: all have an outcome, 1: some have none."""
+    """Run many tasks. Exit code 0: every task has an outcome, 1: some do not."""
     given = dict(locals())
     source = given.pop("ctx").get_parameter_source("model")
     if script is not None and getattr(source, "name", "") != "COMMANDLINE":

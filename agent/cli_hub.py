@@ -29,7 +29,7 @@ EPILOG = """Examples:
 _COLUMNS = ("NAME", "NEEDS", "ACTIONS", "SOURCE", "DESCRIPTION")
 app = typer.Typer(
     cls=HelpfulGroup,
-    help="Look at the agents there are.",
+    help="List the available agents and show what they consist of.",
     epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -59,7 +59,7 @@ def show(
     agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP),  # noqa: B008
     as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
 ) -> None:
-    """Show what one agent is made of. Its goals have its inputs in their places, as <name>."""
+    """Show what an agent consists of. Inputs appear in its goals as <name>."""
     hub = _hub(agents)
     _tell_problems(hub)
     spec = hub.load(name)

@@ -9,9 +9,9 @@ import typer
 from . import cli_trajectory
 from .cli_help import HelpfulGroup
 
-LOG_HELP = "The event log; $XDG_STATE_HOME/gamebox/runs.db where it is not given."
+LOG_HELP = "Event log to use instead of $XDG_STATE_HOME/gamebox/runs.db."
 _RUN_HELP = 'Id of the run, the beginning of one, or "last".'
-FOLLOW_HELP = "Show what comes, too, until the run ends; with --json an event a line."
+FOLLOW_HELP = "Keep showing new steps until the run ends; with --json one event per line."
 _LOG = typer.Option(None, "--log", metavar="FILE", help=LOG_HELP)
 _JSON = typer.Option(False, "--json", help="Print it as JSON.")
 _RUN = typer.Argument(..., metavar="RUN", help=_RUN_HELP)
@@ -19,8 +19,8 @@ _RUN = typer.Argument(..., metavar="RUN", help=_RUN_HELP)
 _RUNS = typer.Argument(..., metavar="RUN...", help=_RUN_HELP)
 
 YES_HELP = (
-    "Take the options of a log that this user's Gamebox did not write (a repository, a network, commands on this host ...) without "
-    "a question."
+    "Accept the options in a log that this user's Gamebox did not write (a repository, a network, commands on this host ...) "
+    "without being asked."
 )
 SHOW_EPILOG = """Examples:
 
@@ -50,7 +50,7 @@ app = typer.Typer(
     cls=HelpfulGroup,
     name="runs",
     epilog=EPILOG,
-    help="See, follow, resume, export and remove recorded runs. RUN is an id, the beginning of one, or last.",
+    help="Show, follow, resume, export and remove recorded runs. RUN is an id, the beginning of one, or last.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -72,7 +72,7 @@ def show(
     log: Path | None = _LOG,
     as_json: bool = _JSON,
 ) -> None:
-    """Show the steps of a run: what was thought, done, approved and answered, what the user said, and what it cost."""
+    """Show the steps of a run: thoughts, actions, approvals and results, what the user said, and the cost."""
     from .runs_commands import follow_run
     from .runs_shown import show_run
 
@@ -81,14 +81,14 @@ def show(
 
 @app.command("verify")
 def verify(
-    run: str | None = typer.Argument(None, metavar="[RUN]", help=f"{_RUN_HELP} All, if it is not given."),
+    run: str | None = typer.Argument(None, metavar="[RUN]", help=f"{_RUN_HELP} All runs if left out."),
     head: str | None = typer.Option(
-        None, metavar="ID:HASH", help="The head an earlier verify told: it must still be there."
+        None, metavar="ID:HASH", help="The head that an earlier verify printed: it must still be there."
     ),
     log: Path | None = _LOG,
     as_json: bool = _JSON,
 ) -> None:
-    """Find events that were changed, removed or put in another order. Exit code 0: all are as they were written, 1: not."""
+    """Find events that were changed, removed or reordered. Exit code 0: none were, 1: some were."""
     from .runs_commands import verify_runs
 
     raise typer.Exit(verify_runs(run, head, log, as_json=as_json))
@@ -97,25 +97,25 @@ def verify(
 @app.command("resume")
 def resume(
     run: str = _RUN,
-    say: str = typer.Option("", metavar="TEXT", help="Told to the agent before it goes on."),
+    say: str = typer.Option("", metavar="TEXT", help="Message for the agent before it continues."),
     fresh: bool = typer.Option(
-        False, "--fresh", help="In a new sandbox, with the repository as it is now; the agent is told."
+        False, "--fresh", help="Use a new sandbox with the repository as it is now; the agent is informed."
     ),
     apply: bool | None = typer.Option(
-        None, "--apply/--no-apply", help="Write the changes back when the agent has finished."
+        None, "--apply/--no-apply", help="Write the changes back once the agent has finished."
     ),
     approve: str | None = typer.Option(
-        None, metavar="never|risky|always", help="Which actions you are asked about first."
+        None, metavar="never|risky|always", help="Which actions need your approval."
     ),
-    max_iterations: int | None = typer.Option(None, help="Steps at most, those before included."),
-    max_cost: float | None = typer.Option(None, help="US dollars at most, those before included."),
-    max_seconds: float | None = typer.Option(None, help="Seconds at most, those before included."),
-    max_tokens: int | None = typer.Option(None, help="Tokens at most, those before included."),
+    max_iterations: int | None = typer.Option(None, help="Maximum number of steps, earlier ones included."),
+    max_cost: float | None = typer.Option(None, help="Maximum cost in US dollars, earlier cost included."),
+    max_seconds: float | None = typer.Option(None, help="Maximum time in seconds, earlier time included."),
+    max_tokens: int | None = typer.Option(None, help="Maximum number of tokens, earlier ones included."),
     yes: bool = typer.Option(False, "--yes", help=YES_HELP),
     log: Path | None = _LOG,
     as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON instead of the diff."),
 ) -> None:
-    """Go on with a run that was paused or cut off. Ends with the diff, as gamebox agent does."""
+    """Continue a run that was paused or cut off, and print the diff as gamebox agent does."""
     from .runs_commands import resume_run
 
     changes = {
@@ -128,10 +128,10 @@ def resume(
 @app.command("say", epilog=SAY_EPILOG)
 def say(
     run: str = _RUN,
-    text: str = typer.Argument(..., help="What to say; - reads it from standard input."),
+    text: str = typer.Argument(..., help="The message; - reads it from standard input."),
     log: Path | None = _LOG,
 ) -> None:
-    """Say something to a run that goes on, or that is to be resumed. It is read before the next decision."""
+    """Send a message to a run that is going on or will be resumed. The agent reads it before its next decision."""
     from .runs_commands import say_to
 
     raise typer.Exit(say_to(run, text, log))

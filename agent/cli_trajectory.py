@@ -67,17 +67,17 @@ def exported(run: RecordedRun, form: str) -> str:
 
 def replay(
     run: str = typer.Argument(..., help=RUN_HELP),
-    repo: Path | None = typer.Option(None, help="Folder to start from; it is copied into the sandbox."),
+    repo: Path | None = typer.Option(None, help="Folder to copy into the sandbox first."),
     image: str | None = typer.Option(None, help="Image of the sandbox, instead of the agent's own."),
     memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit of the sandbox, as in 512m or 2g."),
-    cpus: float = typer.Option(DEFAULT_CPUS, help="How many processors the sandbox may use."),
+    cpus: float = typer.Option(DEFAULT_CPUS, help="Number of processors the sandbox may use."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
-    agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help="Folder of agents beside those there are."),
+    agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help="Folder of additional agents; may be repeated."),
     log: Path | None = typer.Option(None, help=LOG_HELP),
-    yes: bool = typer.Option(False, "--yes", help="With --local: do not ask, whoever wrote the run."),
+    yes: bool = typer.Option(False, "--yes", help="With --local: do not ask for confirmation, even if another user wrote the run."),
     as_json: bool = typer.Option(False, "--json", help="Print the differences as JSON."),
 ) -> None:
-    """Carry out the decisions of a run in a fresh sandbox. Shows what is answered differently. Exit code 1: something is."""
+    """Carry out the decisions of a run in a fresh sandbox, and show which results differ. Exit code 1: some do."""
     from .hub import default
     from .repo.inside import make_repository
     from .scratch import scratch_folder
@@ -91,7 +91,7 @@ def replay(
     spec = hub.load(recorded.agent) if recorded.agent in hub.names() else None
     if spec is None:
         name = visible(recorded.agent, one_line=True)
-        sys.stderr.write(f"there is no agent {name!r}: its actions are carried out as far as others have them\n")
+        sys.stderr.write(f"there is no agent {name!r}: only actions that other agents have are carried out\n")
     image = image or (spec.image if spec is not None else None) or DEFAULT_IMAGE
     with scratch_folder() as scratch, _sandbox(repo, scratch, image, memory, cpus, local) as environment:
         if repo is not None and (problem := make_repository(environment)):

@@ -100,7 +100,7 @@ def run(
     image: str = typer.Option(DEFAULT_IMAGE, help="Image of the sandbox."),
     pull: bool = typer.Option(False, "--pull", help=PULL_HELP),
     workspace: Path | None = typer.Option(None, help="Folder to copy in; nothing is written back to it."),
-    timeout: float = typer.Option(120.0, help="Seconds after which the command and all it started are killed."),
+    timeout: float = typer.Option(120.0, help="Seconds after which the command and everything it started are killed."),
     network: str | None = typer.Option(None, help=NETWORK_HELP),
     allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
     cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
@@ -108,30 +108,30 @@ def run(
     service: list[str] = typer.Option([], "--service", metavar="NAME=UPSTREAM", help=SERVICE_HELP),
     service_header: list[str] = typer.Option([], "--service-header", metavar="NAME:HEADER=VARIABLE", help=HEADER_HELP),
     memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit, as in 512m or 2g."),
-    cpus: float = typer.Option(DEFAULT_CPUS, help="How many processors at most."),
-    disk: str | None = typer.Option(None, help="Workspace and home together, as in 20g (16g)."),
+    cpus: float = typer.Option(DEFAULT_CPUS, help="Maximum number of processors."),
+    disk: str | None = typer.Option(None, help="Disk size of workspace and home together, as in 20g (16g)."),
     profile: str = typer.Option(DEFAULT_PROFILE, help="default, root-on-request, root (may install packages), or conformance."),
-    user: str | None = typer.Option(None, help="User of the image to run as, where the profile allows it: root, 1000."),
-    runtime: str | None = typer.Option(None, help="One of the engine's OCI runtimes, as in runsc."),
+    user: str | None = typer.Option(None, help="User of the image to run as, if the profile allows it: a name or a number."),
+    runtime: str | None = typer.Option(None, help="OCI runtime of the engine to use, as in runsc."),
     env: list[str] = typer.Option([], "--env", "-e", metavar="K=V", help="Environment variable; may be repeated."),
-    stdin: bool = typer.Option(False, "--stdin", "-i", help="Give the command this command's standard input."),
+    stdin: bool = typer.Option(False, "--stdin", "-i", help="Pass standard input on to the command."),
     as_json: bool = typer.Option(False, "--json", help="Print the envelope as JSON."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
     keep: bool = typer.Option(False, "--keep", help=KEEP_HELP),
-    name: str | None = typer.Option(None, help="Name of the sandbox; keeps it."),
-    keep_seconds: float | None = typer.Option(None, help="How long it stays when nobody uses it (3600); keeps it."),
+    name: str | None = typer.Option(None, help="Keep the sandbox, under this name."),
+    keep_seconds: float | None = typer.Option(None, help="Keep the sandbox until unused for N seconds (3600)."),
     inside: str | None = typer.Option(None, "--in", metavar="ID", help=IN_HELP),
     forward: list[str] = typer.Option(
         [],
         "--forward",
         metavar="PORT",
-        help="While it runs, a port of it on this host's loopback, as in 8000 or 9000:8000.",
+        help="While the command runs, make a port of the sandbox available on this host's loopback, as in 8000 or 9000:8000.",
     ),
-    take_over: bool = typer.Option(False, "--take-over", help="With --in: also if a process uses it, which loses it."),
+    take_over: bool = typer.Option(False, "--take-over", help="With --in: take the sandbox from a process that is using it."),
 ) -> None:
-    """Run one command in a fresh sandbox, or in a kept one, and show its output at once.
+    """Run a command in a fresh sandbox, or in a kept one, and show its output as it comes.
 
-    Exits as the command did: 128+n after signal n, 124 after a timeout; 125 if gamebox itself failed.
+    Exits with the command's own status: 128+n after signal n, 124 after a timeout; 125 if gamebox itself failed.
     """
     from .cli_forward import forward as forwarded
     from .cli_forward import ports_of

@@ -52,20 +52,20 @@ def exec_(
     sandbox: str = typer.Argument(..., metavar="SANDBOX", help=SANDBOX_HELP),
     command: list[str] = typer.Argument(..., metavar="COMMAND", help="The program and its arguments."),
     session: str | None = typer.Option(
-        None, metavar="NAME", help="Run it as shell text in this session: folder and variables stay for the next exec."
+        None, metavar="NAME", help="Run it as shell text in this session, which keeps folder and variables for the next exec."
     ),
-    cwd: str | None = typer.Option(None, metavar="FOLDER", help="Folder of the sandbox to run in."),
+    cwd: str | None = typer.Option(None, metavar="FOLDER", help="Folder in the sandbox to run in."),
     timeout: float = typer.Option(
-        120.0, metavar="SECONDS", help="Seconds after which the command and all it started are killed."
+        120.0, metavar="SECONDS", help="Seconds after which the command and everything it started are killed."
     ),
     env: list[str] = typer.Option([], "--env", "-e", metavar="K=V", help="Environment variable; may be repeated."),
-    stdin: bool = typer.Option(False, "--stdin", "-i", help="Give the command this command's standard input."),
+    stdin: bool = typer.Option(False, "--stdin", "-i", help="Pass standard input on to the command."),
     network: str | None = typer.Option(None, metavar="MODE", help=NETWORK_HELP),
     allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
-    take_over: bool = typer.Option(False, "--take-over", help="Also if a process uses the sandbox, which loses it."),
+    take_over: bool = typer.Option(False, "--take-over", help="Take the sandbox from a process that is using it."),
     as_json: bool = typer.Option(False, "--json", help="Print the envelope as JSON."),
 ) -> None:
-    """Run a command in a kept sandbox. Exits as the command did; 124 after a timeout, 125 if gamebox itself failed."""
+    """Run a command in a kept sandbox. Exits with its status; 124 after a timeout, 125 if gamebox itself failed."""
     args: dict[str, Any] = {"env": dict(variable_of(text) for text in env), "timeout_seconds": timeout, "cwd": cwd}
     if session is None:
         args |= {"argv": command, "session": None}
@@ -79,16 +79,16 @@ def exec_(
 
 
 def cp(
-    source: str = typer.Argument(..., metavar="SOURCE", help="PATH of this host, or SANDBOX:PATH."),
+    source: str = typer.Argument(..., metavar="SOURCE", help="PATH on this host, or SANDBOX:PATH."),
     target: str = typer.Argument(
-        ..., metavar="TARGET", help="PATH of this host, SANDBOX:PATH, or - for standard output."
+        ..., metavar="TARGET", help="PATH on this host, SANDBOX:PATH, or - for standard output."
     ),
-    force: bool = typer.Option(False, "--force", "-f", help="Replace a file of this host that is there already."),
+    force: bool = typer.Option(False, "--force", "-f", help="Replace an existing file on this host."),
 ) -> None:
-    """Copy a file or a folder into a kept sandbox, or out of it. An existing target folder gets it under its own name."""
+    """Copy a file or a folder into a kept sandbox, or out of it. If the target is an existing folder, the copy goes into it."""
     there, here = _remote(source), _remote(target)
     if (there is None) == (here is None):
-        what = "Both are paths of this host" if there is None else "Both are in a sandbox"
+        what = "Both are paths on this host" if there is None else "Both are in a sandbox"
         raise bad_input(
             f"{what}: {source!r} and {target!r}.", "Write one of them as SANDBOX:PATH, as in: gamebox cp work:out.txt ."
         )
@@ -101,15 +101,15 @@ def cp(
 def logs(
     sandbox: str = typer.Argument(..., metavar="SANDBOX", help=SANDBOX_HELP),
     command: str | None = typer.Argument(
-        None, metavar="[ID]", help="Id of the command; may be left out if there is only one."
+        None, metavar="[ID]", help="Id of the command; not needed if there is only one."
     ),
-    follow: bool = typer.Option(False, "--follow", "-f", help="Go on until the command ends."),
-    tail: int | None = typer.Option(None, "--tail", metavar="N", help="Only the last N lines."),
+    follow: bool = typer.Option(False, "--follow", "-f", help="Keep printing until the command ends."),
+    tail: int | None = typer.Option(None, "--tail", metavar="N", help="Print only the last N lines."),
     as_json: bool = typer.Option(False, "--json", help="Print the answer as JSON."),
 ) -> None:
-    """Print the output of a background command in a kept sandbox; without ID, list its commands if there are several."""
+    """Print the output of a background command in a kept sandbox; without ID, list the commands if there are several."""
     if follow and (as_json or tail is not None):
-        raise bad_input(f"--follow does not go with {'--json' if as_json else '--tail'}.", "Leave one of them out.")
+        raise bad_input(f"--follow cannot be combined with {'--json' if as_json else '--tail'}.", "Leave one of them out.")
     with _attached(sandbox) as env:
         chosen = command or _only_command(env, sandbox)
         if follow:
@@ -195,7 +195,7 @@ def _only_command(env: GuestEnvironment, sandbox: str) -> str:
     if len(found) == 1:
         return found[0].id
     if not found:
-        raise bad_input(f"No command has run in the background of {sandbox}.", "See what it did with: gamebox ls.")
+        raise bad_input(f"No background command has run in {sandbox}.", "List the sandboxes with: gamebox ls.")
     for each in found:
         sys.stderr.write(f"{each.id}  {'running' if each.running else 'ended'}  {each.command}\n")
     raise bad_input(f"{sandbox} has {len(found)} commands.", f"Name one, as in: gamebox logs {sandbox} {found[0].id}.")

@@ -30,10 +30,10 @@ _COLUMNS = ("ID", "NAME", "IMAGE", "STATE", "AGE")
 
 
 def ls(
-    as_json: bool = typer.Option(False, "--json", help="Print them as JSON, with all that is known."),
-    every: bool = typer.Option(False, "--all", "-a", help="Also those that were created and do not run."),
+    as_json: bool = typer.Option(False, "--json", help="Print everything that is known about them, as JSON."),
+    every: bool = typer.Option(False, "--all", "-a", help="Include sandboxes that were created but are not running."),
 ) -> None:
-    """List the sandboxes on the engine: kept ones, and those in use by a process."""
+    """List the sandboxes on the engine, both kept ones and those in use by a process."""
     import dataclasses
 
     from .docker.engine import connect
@@ -47,14 +47,14 @@ def ls(
 
 
 def rm(
-    ids: list[str] | None = typer.Argument(None, metavar="[ID...]", help="Ids, beginnings of ids, or names."),  # noqa: B008
-    detached: bool = typer.Option(False, "--detached", help="All kept sandboxes that no process owns."),
+    ids: list[str] | None = typer.Argument(None, metavar="[ID...]", help="Ids, the beginnings of ids, or names."),  # noqa: B008
+    detached: bool = typer.Option(False, "--detached", help="Remove all kept sandboxes that no process is using."),
     all_mine: bool = typer.Option(
-        False, "--all-mine", help="All kept sandboxes that were last owned by this user on this host."
+        False, "--all-mine", help="Remove all kept sandboxes that were last used by this user on this host."
     ),
-    force: bool = typer.Option(False, "--force", "-f", help="Also those in use by a process."),
+    force: bool = typer.Option(False, "--force", "-f", help="Remove sandboxes even if a process is using them."),
 ) -> None:
-    """End sandboxes with everything in them. Those in use by a process are refused without --force. Prints the ids."""
+    """Remove sandboxes and everything in them, and print their ids. One that a process is using needs --force."""
     from .docker.engine import connect
     from .docker.inventory import chosen, remove, sandboxes
     from .errors import SandboxError

@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from .packages.cache import PackageCache
 
 PULL_HELP = "Pull the image from its registry if it is not on the engine."
-NETWORK_HELP = "none (as without it), open (all public hosts), or bridge (no rules; also UDP)."
-KEEP_HELP = "Leave the sandbox running, without its --network and --allow; its id is printed on standard error."
-IN_HELP = "Run it in a kept sandbox, by its id or name; give --network or --allow again, for rules do not stay with it."
-ALLOW_HELP = "A host to open, as in example.com or '*.example.org:443'; may be repeated."
+NETWORK_HELP = "none (the default), open (all public hosts), or bridge (no rules; UDP, too)."
+KEEP_HELP = "Leave the sandbox running, without its --network and --allow; print its id on standard error."
+IN_HELP = "Run in the kept sandbox with this id or name; it does not keep --network and --allow, so give them again."
+ALLOW_HELP = "Host that the sandbox may reach, as in example.com or '*.example.org:443'; may be repeated."
 CACHE_HELP = (
-    "Let pip, uv and npm install with no network: what they ask for is fetched by the host, once, and kept here."
+    "Let pip, uv and npm install without a network: the host fetches each package once and keeps it in this folder."
 )
 
 
 SERVICE_HELP = (
-    "A service of this host, as in llm=https://api.example.com: plain http://llm.internal/ in the sandbox; may be repeated."
+    "Service that this host passes on to the sandbox: llm=https://api.example.com is http://llm.internal/ there; may be repeated."
 )
 HEADER_HELP = (
-    "What this host adds to its requests, from an environment variable: llm:X-Api-Key=API_KEY, "
+    "Header that this host adds to a service's requests, with its value from an environment variable: llm:X-Api-Key=API_KEY, "
     "or 'llm:Authorization=Bearer API_KEY'; may be repeated."
 )
-LOG_HELP = "Append a line of JSON for each connection: host, address, port, rule, outcome, bytes both ways; no payload."
+LOG_HELP = "Append a line of JSON for each connection: host, address, port, rule, outcome and bytes each way, but no content."
 _HEADER = re.compile(r"([^:=]+):([^:=]+)=(?:(.* ))?([A-Za-z_][A-Za-z0-9_]*)")
 
 

@@ -53,7 +53,7 @@ _SHELL = "if command -v bash >/dev/null; then exec bash -i; else exec sh -i; fi"
 
 
 def shell(
-    sandbox: str | None = typer.Argument(None, metavar="[SANDBOX]", help="A kept sandbox; a fresh one if left out."),
+    sandbox: str | None = typer.Argument(None, metavar="[SANDBOX]", help="Id or name of a kept sandbox; a fresh one if left out."),
     image: str = typer.Option(DEFAULT_IMAGE, metavar="NAME", help="Image of the fresh sandbox."),
     workspace: Path | None = typer.Option(
         None, metavar="FOLDER", help="Folder to copy in; nothing is written back to it."
@@ -62,14 +62,14 @@ def shell(
     allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
     cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
     memory: str = typer.Option(DEFAULT_MEMORY, metavar="SIZE", help="Memory limit, as in 512m or 2g."),
-    cpus: float = typer.Option(DEFAULT_CPUS, metavar="N", help="How many processors at most."),
+    cpus: float = typer.Option(DEFAULT_CPUS, metavar="N", help="Maximum number of processors."),
     profile: str = typer.Option(
         DEFAULT_PROFILE, metavar="NAME", help="default, root (may install packages), or conformance."
     ),
     env: list[str] = typer.Option([], "--env", "-e", metavar="K=V", help="Environment variable; may be repeated."),
-    take_over: bool = typer.Option(False, "--take-over", help="Also if a process uses the sandbox, which loses it."),
+    take_over: bool = typer.Option(False, "--take-over", help="Take the sandbox from a process that is using it."),
 ) -> None:
-    """Open a shell in a fresh sandbox, or in a kept one. It ends with exit or Ctrl-D, and a fresh sandbox with it."""
+    """Open a shell in a fresh sandbox, or in a kept one. Leave it with exit or Ctrl-D; a fresh sandbox ends with it."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise bad_input(
             "gamebox shell needs a terminal.",

@@ -1,4 +1,4 @@
-"""A coding agent: writes a program and its test in a sandbox, runs it, and mends what fails.
+"""A coding agent: writes a program and its test in a sandbox, runs it, and fixes what fails.
 
 python docs/examples/coding_agent.py                        # a scripted brain, in a container
 python docs/examples/coding_agent.py --local                # without a container: NO isolation
