@@ -251,6 +251,6 @@ def _rejected(action: ActionLike, reason: str, rating: Rating | None) -> dict[st
     why = f" It {', '.join(rating.reasons)}." if rating is not None and rating.reasons else ""
     return Failure[Any](
         ErrorCode.approval_refused,
-        f"{action.name} was not approved: {reason}{why}",
-        "Find another way that does not need it, or finish and say what you would have done.",
+        f"This call of {action.name} was not approved, and not carried out: {reason}{why}",
+        "Do not do the same with another tool. Go on without it, or finish and say what you would have done.",
     ).to_dict()

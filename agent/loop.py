@@ -21,7 +21,7 @@ from .model.response import text_of_reply
 from .registry import ActionRegistry
 from .run import AgentRun
 from .running import Running
-from .status import LanguageError, RunStatus, StopRun
+from .status import END_TOOL, LanguageError, RunStatus, StopRun
 
 
 class Agent:
@@ -154,13 +154,18 @@ class Agent:
         try:
             action, invocation = self.get_action(response)
         except LanguageError as error:
-            return None, {"tool": None, "args": {}}, unparsable(error.message, error.hint)
+            return None, {"tool": None, "args": {}}, unparsable(error.message, self._with_end_tool(error.hint))
         if action is None:
             return None, invocation, unknown_tool(invocation.get("tool"), [a.name for a in self.actions.get_actions()])
         ok, message = self.actions.validate_args(action, invocation["args"])
         if not ok:
             return action, invocation, invalid_arguments(action.name, message, action.parameters)
         return action, invocation, None
+
+    def _with_end_tool(self, hint: str) -> str:
+        """The hint with the name of the first tool that ends the run."""
+        name = next((action.name for action in self.actions.get_actions() if action.terminal), END_TOOL)
+        return hint.replace(END_TOOL, name)
 
     def _thought(self, response: Any, invocation: Mapping[str, Any]) -> str:
         """What the reply says beside its action: all of it where none could be read, or the language does not tell."""

@@ -38,6 +38,10 @@ class StopRun(Exception):  # noqa: N818 - a signal, not an error
         self.result = result
 
 
+# In a LanguageError's hint; the loop, which knows the tools, says which they are.
+END_TOOL = "the one that ends the run"
+
+
 class LanguageError(SandboxError):
     """No action can be read from a reply; the loop tells the model and goes on."""
 

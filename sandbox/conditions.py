@@ -7,7 +7,7 @@ from typing import Any
 
 from .errors import ErrorCode
 from .waits import cannot_send, how_it_ended
-from .wording import Wording
+from .wording import Wording, duration
 
 Fields = Mapping[str, Any]
 
@@ -27,14 +27,14 @@ def unmet(f: Fields, still: str = "") -> str:
 def not_ready(f: Fields) -> Wording:
     """The wording of a wait whose time was over."""
     waited = f.get("waited")
-    after = f"After {waited:.1f} s" if isinstance(waited, int | float) else "After the wait"
+    after = f"After {duration(round(waited, 1))}" if isinstance(waited, int | float) else "After the wait"
     ident = f.get("id")
     if ident is None:
         hint = (
             "Give the id of the command that should do it, and its output is shown here. See what runs with processes."
         )
     elif f.get("running"):
-        hint = f"See its last output in the result; wait on with wait_for, or end it with kill(id={ident!r})."
+        hint = f"{ident} still runs. Wait on with wait_for, or end it with kill(id={ident!r})."
     else:
         hint = "The command has ended. What it left running may still do it: wait again, or look with processes."
     return Wording(f"{after} {unmet(f, 'still ')}.", hint, "processes" if ident is None else None, True)
@@ -44,7 +44,7 @@ def ended_first(f: Fields) -> Wording:
     """The wording of a wait that the end of its command ended."""
     return Wording(
         f"{f.get('id', 'The command')} {how_it_ended(f)}, and {unmet(f)}.",
-        "Its last output, in the result, says why it ended. Correct that, then run it again.",
+        "Its last output says why it ended. Correct that, then run it again.",
         "run",
     )
 

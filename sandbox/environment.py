@@ -119,7 +119,7 @@ class Environment(OperationMethods, StateMethods):
         again for another value: the earlier one stays masked. Raises SandboxError: ``invalid_configuration`` for a value of fewer
         than 8 characters, ``operation_not_supported`` where no commands are run.
         """
-        raise _unsupported(self, "secret")
+        raise _unsupported("secret")
 
     def _approved(self, name: str, args: Mapping[str, Any]) -> bool:
         """What the approver says; one that fails has not approved."""
@@ -216,19 +216,19 @@ class Environment(OperationMethods, StateMethods):
 
     def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
         """Carry out a validated request; may raise SandboxError, which ``execute`` turns into a failure."""
-        raise _unsupported(self, request.operation)
+        raise _unsupported(request.operation)
 
     def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[res.UploadResult]:
-        return Failure.of(_unsupported(self, "upload"))
+        return Failure.of(_unsupported("upload"))
 
     def download(
         self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = (), overwrite: bool = False
     ) -> Envelope[res.DownloadResult]:
-        return Failure.of(_unsupported(self, "download"))
+        return Failure.of(_unsupported("download"))
 
     def service_logs(self, name: str, **options: Any) -> Envelope[res.LogsResult]:
         """What the side service ``name`` has printed; options as in ``logs``."""
-        return Failure.of(_unsupported(self, "service_logs"))
+        return Failure.of(_unsupported("service_logs"))
 
     @property
     def connections(self) -> tuple[Connection, ...]:
@@ -252,11 +252,11 @@ class Environment(OperationMethods, StateMethods):
 
     def pause(self) -> None:
         """Stop everything in the sandbox until ``resume``. Raises SandboxError where there is none that could be stopped."""
-        raise _unsupported(self, "pause")
+        raise _unsupported("pause")
 
     def resume(self) -> None:
         """Undo ``pause``. Raises SandboxError."""
-        raise _unsupported(self, "resume")
+        raise _unsupported("resume")
 
     def __repr__(self) -> str:
         return f"<{' '.join((type(self).__name__, *self._summary()))}>"
@@ -321,7 +321,7 @@ def _invalid(action: ActionLike, message: str) -> Failure[Any]:
     )
 
 
-def _unsupported(environment: Environment, operation: str) -> SandboxError:
+def _unsupported(operation: str) -> SandboxError:
     where = (
         "DockerEnvironment"
         if operation in ("pause", "resume", "service_logs")
@@ -329,7 +329,7 @@ def _unsupported(environment: Environment, operation: str) -> SandboxError:
     )
     return SandboxError(
         ErrorCode.operation_not_supported,
-        f"{type(environment).__name__} has no sandbox to carry out {operation!r} in.",
+        f"There is no sandbox to carry out {operation!r} in.",
         Hint("No tool for files, commands or pages works here: finish, and say that there is no sandbox.", host=f"Use {where}.")
         if operation in OPERATIONS and operation not in ("upload", "download")
         else f"Use {where}.",

@@ -124,9 +124,9 @@ def _cpu(f: Fields) -> Wording:
     after = f"{left} of its processes could not be killed." if left else "Nothing of it is left running."
     used, limit = (f"{value:.3g}" if isinstance(value, int | float) else "all" for value in (f.get("used"), seconds))
     return Wording(
-        f"The command used {used} seconds of processor time, where it may use {limit}, and was killed. {after}",
+        f"The command used {used} seconds of processor time and was killed: the limit is {limit} s. {after}",
         Hint(
-            "Let it compute less, or do it in several commands: this limit cannot be raised from here.",
+            "See whether its loop ends; let it compute less, or do it in several commands. This limit cannot be raised from here.",
             "Let it compute less, or do it in several commands.",
             f"Let it compute less, or give cpu_seconds above {limit} as far as the sandbox's limits allow.",
         ),
@@ -159,9 +159,10 @@ def _several(f: Fields) -> Wording:
 
 def _too_many(f: Fields) -> Wording:
     if f.get("what") == "sessions":
+        names = ", ".join(one_line(str(name)) for name in f.get("names", []))
         return Wording(
-            f"There are already {f.get('limit')} sessions, which is the limit.",
-            "End one with end_session, use an existing one, or session=null for a clean one.",
+            f"There are already {f.get('limit')} sessions, which is the limit{f': {names}' if names else ''}.",
+            "Use one of them, end one with end_session, or use session=null, which needs no session.",
             "end_session",
         )
     if f.get("what") == "actions":
@@ -171,8 +172,9 @@ def _too_many(f: Fields) -> Wording:
             "run",
             True,
         )
+    running = ", ".join(one_line(str(each)) for each in f.get("live", []))
     return Wording(
-        f"There are already {f.get('limit')} background commands, which is the limit.",
+        f"There are already {f.get('limit')} background commands, which is the limit{f': {running}' if running else ''}.",
         "Kill one that is no longer needed, or wait for one to end.",
         "kill",
         True,
@@ -243,7 +245,10 @@ def _no_folder(f: Fields) -> Wording:
 
 def _no_space(f: Fields) -> Wording:
     where = f" for {f['path']!r}" if "path" in f else ""
-    return Wording(f"No space is left in the sandbox{where}.", "Delete files that are not needed, then try again.")
+    return Wording(
+        f"No space is left in the sandbox{where}.",
+        "Look with du for what takes the space; delete what you made and do not need, then try again.",
+    )
 
 
 def _connection(f: Fields) -> Wording:
@@ -294,7 +299,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     **path_words.FAULTS,
     ErrorCode.path_exists: lambda f: Wording(
         f"{f.get('path')!r} exists already.",
-        "Look at it; then choose another name, or call move with overwrite=true if it may be replaced."
+        "Look at it; then choose another name, or call move with overwrite=true, which replaces it."
         if f.get("operation") == "move"
         else "Choose another name.",
     ),
@@ -312,7 +317,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ),
     ErrorCode.directory_not_empty: lambda f: Wording(
         f"{f.get('path')!r} is a folder that is not empty.",
-        "Pass recursive=true to delete all that is in it.",
+        "See with list what is in it. Pass recursive=true to delete the folder with all of that.",
         "delete",
     ),
     ErrorCode.file_too_large: _too_large,
@@ -370,7 +375,12 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         "Give a name that is in the image's /etc/passwd, or a number, as in user='1000'.",
     ),
     ErrorCode.shell_not_found: lambda _: Wording(
-        "This image has no shell to run command text.", "Give argv: the program and its arguments, as a list."
+        "This image has no shell to run command text.",
+        Hint(
+            "No command can be run here. Use the tools for files; if the task needs a command, finish and say so.",
+            "Use another image, or one with a shell in it.",
+            "Give argv: the program and its arguments, as a list.",
+        ),
     ),
     ErrorCode.working_directory_invalid: _no_folder,
     ErrorCode.arguments_too_long: lambda _: Wording(
@@ -412,7 +422,9 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.network_denied: network_words.denied,
     ErrorCode.connection_failed: _connection,
     ErrorCode.too_many_redirects: lambda f: Wording(
-        f"{f.get('url')!r} redirects again and again, and was not followed any further.",
+        f"{f.get('url')!r} redirects again and again"
+        + (f", last to {f['location']!r}" if f.get("location") else "")
+        + ", and was not followed any further.",
         "Find out why it redirects, in the server's code or with run: curl -sI URL; or open another address.",
     ),
     ErrorCode.response_too_large: _too_large_answer,

@@ -30,7 +30,7 @@ def _oom(f: Fields) -> tuple[str, str]:
 def _time_left(what: str, hint: str) -> Callable[[Fields], tuple[str, str]]:
     def words(f: Fields) -> tuple[str, str]:
         return (
-            f"{duration(f.get('seconds'))} are left until this sandbox ends{what.format(duration(f.get('limit')))}.",
+            f"This sandbox ends in {duration(f.get('seconds'))}{what.format(duration(f.get('limit')))}.",
             hint,
         )
 
@@ -83,7 +83,7 @@ def _session_not_kept(f: Fields) -> tuple[str, str]:
             "Run cd and export in a command of their own, without exec.",
         )
     return (
-        f"Exported variables are too large to carry over: {', '.join(map(str, f.get('names', []))) or 'all of this command'}.",
+        f"Too large for the session, and lost: {', '.join(map(str, f.get('names', []))) or 'what this command exported'}.",
         "Keep large values in files; a variable may have 128 KiB, all together 1 MiB.",
     )
 
@@ -91,7 +91,7 @@ def _session_not_kept(f: Fields) -> tuple[str, str]:
 def _input_ended(f: Fields) -> tuple[str, str]:
     of = one_line(str(f.get("of") or "The command"))
     asked = f" ({one_line(str(f['asked']))!r})" if f.get("asked") else ""
-    hint = "Give the answer with printf 'y\\n' | COMMAND or an option like -y; or use pty=true, wait_seconds and then send."
+    hint = "Decide on the answer and give it with printf 'ANSWER\\n' | COMMAND or an option, or run it with pty=true and send."
     if f.get("script"):
         return (f"{of} failed; {one_line(str(f['script']))} reads an answer{asked} from standard input, which was empty.", hint)
     return (f"{of} wanted input{asked}, and its standard input was empty.", hint)
@@ -134,7 +134,7 @@ HOST_NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {"service_ended":
 NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "still_running": waits.still_running,
     "waited_for_session": lambda f: (
-        f"It waited {duration(f.get('seconds'))} for {f.get('id') or 'a command'}, which held the session {f.get('session')!r}.",
+        f"This command waited {duration(f.get('seconds'))} for {f.get('id') or 'another'} in the session {f.get('session')!r}.",
         Hint("Run what need not wait in another session, or with session=null.", cli=""),
     ),
     "left_running": lambda f: (
@@ -190,7 +190,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         + "Run fewer at once (as with make -j4, or fewer workers), or kill commands that are not needed.",
     ),
     "file_too_large": lambda f: (
-        f"A file may have at most {size(f.get('limit'))} here, and the command wanted to write a larger one.",
+        f"A file may have at most {size(f.get('limit'))} here. The command wanted to write a larger one, which was cut off.",
         "Write several smaller files, or compress it on the way.",
     ),
     "too_many_open_files": lambda f: (
@@ -203,8 +203,12 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "service_failed": network_words.service_failed,
     "no_direct_network": lambda f: (
         "The output of the command says that it found no network"
-        + (", and this sandbox has none." if f.get("network") == "none" else ": nothing leads out of this sandbox directly."),
-        "Do without it. Servers inside the sandbox answer at 127.0.0.1."
+        + (
+            ", and this sandbox has none: no program in it can reach a host outside."
+            if f.get("network") == "none"
+            else ": nothing leads out of this sandbox directly."
+        ),
+        "Do without it; if the task needs it, say so at the end. Servers inside the sandbox answer at 127.0.0.1."
         if f.get("network") == "none"
         else "Use a program that takes the proxy in http_proxy and https_proxy, or give this one its address; "
         "DNS, UDP and ping do not work.",

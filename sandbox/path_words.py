@@ -50,19 +50,19 @@ def outside(f: Fields) -> Wording:
     if f.get("link"):
         own = "it" if f["link"] == path else repr(f["link"])
         return Wording(
-            f"{path!r} leads out of the folders that tools may touch: {own} is a link to {f.get('target')!r}.",
+            f"{path!r} leads out of the folders that file tools may use: {own} is a link to {f.get('target')!r}.",
             "Commands can follow it: look at what it points to with run. To have a file of its own there, delete the link first.",
             "run",
         )
     roots = ", ".join(str(r) for r in f.get("roots", [])) or "the workspace"
     if near:
         return Wording(
-            f"{path!r} is outside the folders that tools may touch.",
+            f"{path!r} is outside the folders that file tools may use.",
             f"Did you mean {near[0]!r} in the workspace? Look at system files with run.",
             f["operation"],
         )
     return Wording(
-        f"{path!r} is outside the folders that tools may touch.",
+        f"{path!r} is outside the folders that file tools may use.",
         f"Use a path below {roots}; look at system files with run.",
         "run",
     )
@@ -86,7 +86,7 @@ def denied(f: Fields) -> Wording:
     if f.get("owned"):
         change = _CHMOD.get((str(f.get("lacks")), bool(f.get("is_folder"))), "u+rwx")
         return Wording(
-            message, f"If it should be possible, change the mode with run: chmod {change} {shell_word(part)}.", "run"
+            message, f"If the task needs that, change the mode with run: chmod {change} {shell_word(part)}.", "run"
         )
     return Wording(message, "You cannot change that: use another path in the workspace, the home or /tmp.")
 

@@ -102,7 +102,7 @@ def _cause(f: Mapping[str, Any], wait: WaitingFor | None, ports: list[Any], long
     if ports:
         one = str(ports[0])
         return (
-            f": it serves port {', '.join(map(str, ports))}{who}",
+            f": it was serving port {', '.join(map(str, ports))}{who}",
             f"Start a server with background=true, then use wait_for(port={one}).",
         )
     if wait is None:
@@ -136,7 +136,7 @@ def _cause(f: Mapping[str, Any], wait: WaitingFor | None, ports: list[Any], long
     if wait.kind == "sleep":
         return (
             f": it slept{who}",
-            f"Wait for the event itself, with wait_for or a loop with a bound. Else give {longer}, or background=true.",
+            f"Give {longer}, or run it with background=true; if it waits for an event, use wait_for.",
         )
     return f": {wait.to_text()}", f"Give {longer}, or run it with background=true and look at logs."
 
@@ -176,7 +176,7 @@ def _next_step(wait: WaitingFor | None, ident: str) -> str:
         }
         if (what := _kind_of(wait.program)) in hints:
             return hints[what]
-        return f"Answer with send(id={ident!r}, text=...), or kill it and run it again so that it asks nothing (as with -y)."
+        return f"Answer with send(id={ident!r}, text='...\\n'), or kill it and run it again so that it asks nothing."
     if kind == "lock":
         return f"End what holds the lock, or wait with send(id={ident!r}, wait_seconds=...); kill ends this one."
     if kind == "socket":
@@ -208,14 +208,15 @@ FAULTS: dict[ErrorCode, Callable[[Mapping[str, Any]], Wording]] = {
     ErrorCode.stdin_closed: lambda f: Wording(
         f"The standard input of the command {f.get('id', '')!r} is not open.",
         Hint(
-            "Run it again with pty=true or wait_seconds; send can then type into it.",
+            f"It still runs. End it with kill(id={f.get('id', '')!r}) and run it again with pty=true or wait_seconds; "
+            "send can then type into it.",
             host="Run it with wait_seconds (and no stdin) or with pty=True: then send can type into it.",
         ),
         "run",
     ),
     ErrorCode.not_a_terminal: lambda f: Wording(
         f"The command {f.get('id', '')!r} has no terminal.",
-        "Run it with pty=true, or look at its output with logs.",
+        "Look at its output with logs; a screen needs a command that was started with pty=true.",
         "run",
     ),
 }

@@ -41,7 +41,8 @@ def duration(seconds: Any) -> str:
     """A time as a person says it, rounded: "45 seconds", "3 minutes", "2.5 hours"."""
     number = max(0.0, _finite(seconds))
     if number < 90:
-        return f"{number:.0f} seconds" if number >= 10 or number == int(number) else f"{number:.1f} seconds"
+        text = f"{number:.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"
+        return count_of(1, "second") if text == "1" else f"{text} seconds"
     if number < 5400:
         return f"{number / 60:.0f} minutes"
     return f"{number / 3600:.3g} hours"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.model.response import Response
-from agent.status import LanguageError
+from agent.status import END_TOOL, LanguageError
 from sandbox.envelope import Notice
 
 from .fences import with_fences
@@ -30,7 +30,7 @@ MANY_ACTIONS = Notice(
     "Your reply held several actions; only the first was carried out.",
     "Send one action in a reply.",
 )
-CALL_HINT = "Call one of the tools; when the task is done, call the one that ends the run."
+CALL_HINT = f"Call one of the tools; when the task is done, call {END_TOOL}."
 CUT_HINT = "Make the reply shorter: write long files in several steps."
 
 

@@ -6,6 +6,7 @@ import json
 import time
 from urllib.parse import urlsplit
 
+from .commands import named
 from .context import Finished, StateCall
 from .faults import Fault
 from .loopback import is_loopback
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 0.15  # the program keeps the deadline itself, but where it waits for a name to be resolved
 ANSWER_BYTES = 8 << 20
 FAULTS = {"invalid_url", "connection_failed", "too_many_redirects", "timeout"}
-FIELDS = ("url", "problem", "redirects", "seconds")
+FIELDS = ("url", "problem", "redirects", "seconds", "location")
 URL_CHARS = 8192
 REFUSED, UNREACHED = "is refused by the sandbox: ", " was not reached: "  # the words of the proxy
 LINKS, REDIRECTS = 200, 10
@@ -101,7 +102,7 @@ def _running(call: StateCall) -> list[str]:
 
     def look() -> None:
         live = [c for c in call.processes.commands.values() if not c.tree_empty and c.stays]
-        found.extend(f"{c.id} ({str(c.about.get('text', ''))[:60]})" for c in live[-3:])
+        found.extend(named(c) for c in live[-3:])
 
     call.hand_over(look)
     return found

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 CHUNK = 256 * 1024
 USUAL_PIPE_BYTES = 64 * 1024
+NAMED_CHARS = 60
 # How long the word of a runner is waited for after its tree was killed: it says what all of it used.
 REAP_SECONDS = 0.02
 
@@ -305,6 +306,12 @@ class Command:
             return os.pread(fd, min(os.lseek(fd, 0, os.SEEK_CUR), STATE_LIMIT), 0)
         finally:
             os.close(fd)
+
+
+def named(command: Command) -> str:
+    """The id of a command with the beginning of its text: "c3 (make test)"."""
+    text = str(command.about.get("text", ""))
+    return f"{command.id} ({text if len(text) <= NAMED_CHARS else text[:NAMED_CHARS] + '...'})"
 
 
 def outcome(status: int | None) -> tuple[int | None, str | None]:

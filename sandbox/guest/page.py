@@ -87,7 +87,7 @@ def browse(request: dict[str, Any]) -> dict[str, Any]:
         if response.status not in STATUS_OF_REDIRECTS or not response.location:
             break
         if len(redirects) == REDIRECTS:
-            raise PageError("too_many_redirects", url=request["url"], redirects=REDIRECTS)
+            raise PageError("too_many_redirects", url=request["url"], redirects=REDIRECTS, location=url)
         url = checked(urljoin(url, response.location))
         redirects.append(url)
     title, text, links = _shown(response, url, bool(request["raw"]))

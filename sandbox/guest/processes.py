@@ -8,7 +8,7 @@ from functools import partial
 
 from . import cgroup, sessions, users
 from .changes import Tracker
-from .commands import Command, outcome
+from .commands import Command, named, outcome
 from .context import Finished, Place
 from .endings import Endings, signal_tree
 from .faults import Fault
@@ -86,7 +86,8 @@ class Processes:
         stays = background or args.get("wait_seconds") is not None
         most = self.place.limits["background_commands"]
         if stays and sum(c.stays for c in self.commands.values() if c.running) >= most:
-            raise Fault("too_many_commands", limit=most)
+            stay = [c for c in self.commands.values() if c.running and c.stays]
+            raise Fault("too_many_commands", limit=most, live=[named(c) for c in stay[-SHOWN:]])
         at_once = self.place.limits["concurrent_actions"]
         if not stays and sum(not c.stays for c in self.commands.values() if c.running) >= at_once:
             raise Fault("too_many_commands", limit=at_once, what="actions")
@@ -130,7 +131,8 @@ class Processes:
         key = name if user is None else (name, user.uid)
         if key not in held:
             if len(self.sessions) + len(self._others) >= self.place.limits["sessions"]:
-                raise Fault("too_many_commands", limit=self.place.limits["sessions"], what="sessions")
+                most, names = self.place.limits["sessions"], list(self.sessions)[-SHOWN:]
+                raise Fault("too_many_commands", limit=most, what="sessions", names=names)
             held[key] = self._fresh(user)
         return held[key]
 
@@ -275,9 +277,9 @@ class Processes:
         command = self.commands.get(ident)
         if command is None:
             live = [c for c in self.commands.values() if not c.tree_empty]
-            named = [f"{c.id} ({str(c.about.get('text', ''))[:60]})" for c in live[-SHOWN:]]
             owner = self._owner_of(ident) if re.fullmatch("[0-9]{1,9}", ident) else None
-            raise Fault("unknown_command", id=ident, known=list(self.commands)[-SHOWN:], live=named, owner=owner)
+            shown = [named(c) for c in live[-SHOWN:]]
+            raise Fault("unknown_command", id=ident, known=list(self.commands)[-SHOWN:], live=shown, owner=owner)
         return command
 
     def _owner_of(self, pid: str) -> str | None:

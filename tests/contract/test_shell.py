@@ -111,7 +111,7 @@ def test_what_cannot_be_started(run: Run, env: GuestEnvironment, folder: str) ->
     refused(run(argv=["./data"], cwd=folder), "program_not_executable", "chmod +x")
     refused(run("true", cwd=f"{folder}/none"), "working_directory_invalid", f"{folder}/none", "to see what is there")
     refused(run("true", cwd=f"{folder}/data"), "working_directory_invalid")
-    refused(run(argv=["true", "x" * 200_000]), "arguments_too_long", "stdin")
+    refused(run(argv=["true", "x" * 200_000]), "arguments_too_long", "with write")
     assert done(run("no-such-program")).exit_code == 127
     assert done(run(argv=["printf", "%s|", "a b", "", "*"])).output == "a b||*|"
 
@@ -266,7 +266,7 @@ def test_a_run_gives_up_in_the_queue_after_its_timeout(env: GuestEnvironment, fo
         envelope = later.result(timeout=20)
     assert done(envelope).output == "later\n"
     (notice,) = [notice for notice in envelope.notices if notice.code == "waited_for_session"]
-    assert f"for {holder}, which held the session 'held'" in notice.message
+    assert f"for {holder} in the session 'held'" in notice.message
     refused(env.read(f"{folder}/ran"), "path_not_found")
     assert not [n for n in env.run("true", session="held").notices if n.code == "waited_for_session"]
 

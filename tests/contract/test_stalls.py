@@ -22,10 +22,10 @@ server[0].recv(1)'"""
         ("read -r answer", {"pty": True}, "it waited for input (", "answer with send"),
         ("while ! read -r answer; do :; done", {}, "kept reading an input that has ended (", "printf 'y\\n' |"),
         ("while :; do :; done", {}, "it was computing (", "loop that does not end"),
-        (SERVER, {}, "it serves port ", "background=true, then use wait_for(port="),
+        (SERVER, {}, "it was serving port ", "background=true, then use wait_for(port="),
         (CLIENT, {}, "it waited on a socket (python3", "bound on the wait"),
         (f"{SERVER} & sleep 0.3; {CLIENT}", {}, "it waited on a socket (python3", "bound on the wait"),
-        ("sleep 60", {}, "it slept (sleep", "with wait_for"),
+        ("sleep 60", {}, "it slept (sleep", "use wait_for"),
         (
             "exec 9>lock; flock 9; sleep 60 & flock lock true",
             {},

@@ -46,7 +46,7 @@ def test_processor_time_is_told_and_held(env: GuestEnvironment) -> None:
     assert (ran.max_rss_bytes or 0) > 1 << 20
     failure = refused(
         env.run("echo begun; while :; do :; done", cpu_seconds=0.5, timeout_seconds=60),
-        "cpu_limit", "where it may use 0.5", "Nothing of it is left running.", "this limit cannot be raised from here",
+        "cpu_limit", "the limit is 0.5 s", "Nothing of it is left running.", "This limit cannot be raised from here",
         effects="unknown",
     )  # fmt: skip
     assert so_far(failure).output == "begun\n"
@@ -76,5 +76,5 @@ def test_a_fake_command_uses_what_its_test_says() -> None:
     fake = FakeEnvironment(commands={"make": Ran(stdout="so far\n", cpu_seconds=3.0)})
     assert done(fake.run("make")).cpu_seconds == 3.0
     assert done(fake.run("make", cpu_seconds=3.0)).exit_code == 0
-    failure = refused(fake.run("make", cpu_seconds=2), "cpu_limit", "may use 2", effects="unknown")
+    failure = refused(fake.run("make", cpu_seconds=2), "cpu_limit", "the limit is 2 s", effects="unknown")
     assert so_far(failure).output == "so far\n"

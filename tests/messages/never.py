@@ -27,16 +27,13 @@ ERRORS: dict[str, str] = {
 }  # fmt: skip
 # Met by a model, but not to be provoked on purpose within a test's time; their texts are read by hand (tests/unit/test_hints.py).
 RARE: dict[str, str] = {
-    "tool_error": "a tool that the user has added has to fail",
     "response_too_large": "an answer has to have more than the pipe carries, although every operation bounds its own",
     "path_changed": "another process has to write in the microseconds between the read and the rename of an edit",
     "io_error": "the kernel has to fail at a read or a write",
     "kill_failed": "a process has to survive SIGKILL, which takes a kernel that hangs",
     "shell_not_found": "needs an image without a shell (tests/integration has one)",
     "too_many_processes": "the guest itself has to be refused a process, after a fork bomb",
-    "invalid_result": "a tool's author has to declare a return_schema that the tool does not keep",
     "delegation_refused": "the budget of the run has to be used up exactly at a delegation",
-    "delegate_not_finished": "needs a second agent that fails; see tests/unit/test_agent_delegation.py",
     "effects_unknown": "the process has to die in the middle of an action, and the run to be resumed",
 }
 NOTICES: dict[str, str] = {
@@ -45,13 +42,8 @@ NOTICES: dict[str, str] = {
 }  # fmt: skip
 RARE_NOTICES: dict[str, str] = {
     "others_killed": "a command has to escape from its own tree, so that everything is killed",
-    "cpu_limit": "what a command left running has to use up its processor time",
-    "memory_nearly_full": "depends on what the machine holds in memory at that moment",
-    "processes_nearly_full": "depends on how many processes run at the moment of the look",
-    "network_cut": "needs a connection that is open for long", "service_refused": "needs a service of the host",
-    "service_failed": "needs a service of the host", "service_ended": "needs a side service that ends",
-    "lifetime_ending": "the lifetime of the sandbox has to be nearly over (tests/integration/test_limits_table.py)",
+    "cpu_limit": "what a command left running has to use up its processor time, which takes as long as the machine is busy",
+    "network_cut": "needs a connection that is open for long", "service_ended": "needs a side service that ends",
     "idle_ending": "an agent that acts is not idle; only one whose model thinks for very long sees it",
     "reconnected": "the connection to the engine has to break", "no_space": "needs a soft disk limit that is passed",
-    "arguments_edited": "a person has to edit the call", "tag_in_fence": "only in the language of tags",
 }

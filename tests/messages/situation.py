@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent import Action
 from sandbox.environment import Environment
 
 Call = tuple[str, dict[str, Any]]
@@ -18,7 +19,8 @@ class Situation:
     ``task`` is what the model is to do, in a line. ``before`` are its earlier calls, ``call`` is the last one: a tool with its
     arguments, or the whole reply as text. ``setup`` prepares the environment; what it returns fills the {fields} of the calls.
     ``key`` says which next step is right and ``wrong`` which is not: both were written from the situation, before the text
-    was read. ``place`` names the environment (see ``stage``), ``agent`` who acts, ``around`` wraps the environment.
+    was read. ``below`` are the replies of an agent that ``call`` starts, ``tools`` are further tools of the agent. ``place`` names
+    the environment (see ``stage``), ``agent`` who acts, ``around`` wraps the environment.
     """
 
     name: str
@@ -30,6 +32,8 @@ class Situation:
     before: Sequence[Call | str] = ()
     setup: Callable[[Environment], Mapping[str, Any] | None] | None = None
     around: Callable[[Environment], Environment] | None = None
+    below: Sequence[Call | str] = ()
+    tools: Sequence[Action] = ()
     place: str = "sandbox"
     agent: str = "coding"
     language: str | None = None

@@ -14,7 +14,7 @@ from agent.hub import AgentSpec, Hub, Setting, build, catalogue
 from agent.hub.finding import built_in
 from agent.prompt import Prompt
 from agent.status import StopRun
-from sandbox import DockerEnvironment
+from sandbox import DockerEnvironment, Service
 from sandbox.environment import Environment
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
@@ -30,6 +30,8 @@ PLACES: Mapping[str, Callable[[], Environment]] = {
     "sandbox": DockerEnvironment,
     "small": lambda: DockerEnvironment(limits=SMALL),
     "allowing": lambda: DockerEnvironment(network=Network.allow("pypi.example.com")),
+    "ending": lambda: DockerEnvironment(limits=Limits(lifetime_seconds=25.0)),
+    "served": lambda: DockerEnvironment(services=[Service("prices", "http://127.0.0.1:9", methods=("GET",), paths=("/v1/*",))]),
     "none": Environment,
 }
 
@@ -71,7 +73,7 @@ class Stage:
         fields = dict((situation.setup(environment) if situation.setup else None) or {})
         hub = Hub(spec for spec in built_in() if isinstance(spec, AgentSpec))
         spec = hub.load(situation.agent)
-        brain = _Scripted([*situation.before, situation.call], fields)
+        brain = _Scripted([*situation.before, situation.call, *situation.below], len(situation.before), fields)
         around = situation.around(environment) if situation.around else environment
         language = situation.language or spec.language
         setting = Setting(
@@ -80,6 +82,8 @@ class Stage:
             language=catalogue.language(language, spec.language_options if language == spec.language else {}),
         )  # fmt: skip
         made = build(spec, setting)
+        for tool in situation.tools:
+            made.actions.register(tool)
         try:
             run = made.execute(situation.task)
         finally:
@@ -95,9 +99,9 @@ class Stage:
 class _Scripted:
     """Gives its replies one after the other; the prompt after the last one is the one that counts."""
 
-    def __init__(self, replies: list[Call | str], fields: Mapping[str, Any]) -> None:
+    def __init__(self, replies: list[Call | str], at: int, fields: Mapping[str, Any]) -> None:
         self._replies = [_filled(reply, fields) for reply in replies]
-        self._next = 0
+        self._next, self._at = 0, at
         self.last: str | None = None
         self.said = ""
 
@@ -109,11 +113,11 @@ class _Scripted:
             raise StopRun("The situation is there.")
         reply = self._replies[self._next]
         self._next += 1
+        if self._next - 1 == self._at:
+            self.said = reply if isinstance(reply, str) else _call_text(*reply)
         if isinstance(reply, str):
-            self.said = reply
             return reply
         tool, args = reply
-        self.said = _call_text(tool, args)
         function = {"name": tool, "arguments": json.dumps(args)}
         call = {"id": f"call_{self._next}", "type": "function", "function": function}
         return {"role": "assistant", "content": "", "tool_calls": [call]}
@@ -152,13 +156,15 @@ _VOLATILE = (
     (re.compile(r"\b\d+\.\d+ s\b(?! of)"), "2.0 s"),
     (re.compile(r" had [\d.]+ MiB of it"), ""),  # not always known
     (re.compile(r"\b\d+(\.\d+)? (MiB|KiB)(?= (of memory are used|are used|of them|of it|are left|left))"), r"240.0 \2"),
+    (re.compile(r"[\d.]+ MiB of [\d.]+ MiB of memory are"), "240.0 MiB of 256.0 MiB of memory are"),
     (re.compile(r"/run/gamebox/[\w/]*c\d+\.log"), "/run/gamebox/output/c7.log"),
     (re.compile(r"\b[Cc]\d+\b(?=\W)"), lambda m: f"{m[0][0]}7"),
     (re.compile(r"\b[0-9a-f]{12,64}\b"), "0123456789ab"),
     (re.compile(r"used [\d.]+ seconds of processor"), "used 1.02 seconds of processor"),
     (re.compile(r"\b\d+\.\d+ s of processor"), "2.0 s of processor"),
-    (re.compile(r"\b\d\d? (seconds|minutes) are left"), r"45 \1 are left"),
-    (re.compile(r"It waited [\d.]+ seconds"), "It waited 2.4 seconds"),
+    (re.compile(r"ends in [\d.]+ (seconds?|minutes)"), "ends in 2.4 seconds"),
+    (re.compile(r"After [\d.]+ seconds? port"), "After 1 second port"),
+    (re.compile(r"waited [\d.]+ seconds"), "waited 2.4 seconds"),
     (re.compile(r"left \d+ process(es)? running"), "left 41 processes running"),
     (re.compile(r"\d+ of 64 processes"), "62 of 64 processes"),
     (re.compile(r"was hit \d+ time"), "was hit 9 time"),

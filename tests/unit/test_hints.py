@@ -128,8 +128,8 @@ OOM = {"kills": 1, "limit": 2 * GIB, "certain": True}
         ("left_running", {"count": 1, "id": "c3"}, "The command left 1 process running, under the id c3."),
         ("command_ended", {"id": "c1", "signal": "SIGKILL", "reason": "cpu"}, "by SIGKILL (its processor time was used up)."),
         ("command_ended", {"id": "c1", "exit_code": 3, "reason": None}, "with exit code 3."),
-        ("lifetime_ending", {"seconds": 181.2, "limit": 7200}, "3 minutes are left until this sandbox ends."),
-        ("idle_ending", {"seconds": 45, "limit": 3600}, "45 seconds are left until this sandbox ends because nothing"),
+        ("lifetime_ending", {"seconds": 181.2, "limit": 7200}, "This sandbox ends in 3 minutes."),
+        ("idle_ending", {"seconds": 45, "limit": 3600}, "This sandbox ends in 45 seconds because nothing"),
     ],
 )
 def test_what_notices_say(code: str, fields: dict[str, object], said: str) -> None:
@@ -178,7 +178,7 @@ def test_every_code_of_the_fallback_table_is_worded() -> None:
         ("less", "text='q'", "| cat"),
         ("vim", "kill(id='c1')", "edit or write"),
         ("python3.11", "It reads lines", "python3 -c CODE"),
-        ("install.sh", "Answer with send", "as with -y"),
+        ("install.sh", "Answer with send", "so that it asks nothing"),
     ],
 )
 def test_what_helps_with_a_program_that_waits_for_input(program: str, at_once: str, in_time: str) -> None:

@@ -88,7 +88,7 @@ class Channel:
                 if answer is not None:
                     return answer
             if not part.running and not part.content_bytes:
-                raise self.lost(f"was ended from outside ({part.signal or part.stop_reason or part.exit_code})")
+                raise self.lost(f"was killed ({part.signal or part.stop_reason or part.exit_code})")
 
     def lost(self, how: str) -> SandboxError:
         """Give the kernel up; the next question starts another one. What is to be raised."""
@@ -132,7 +132,7 @@ class Channel:
         for at in range(0, len(text), SEND_CHARS):
             sent = answered(self._environment.send, line.command, text[at : at + SEND_CHARS], wait_seconds=0)
             if not sent.ok:
-                raise self.lost(f"was ended from outside ({sent.error})")
+                raise self.lost(f"was killed ({sent.error})")
 
 
 def died(how: str) -> SandboxError:
@@ -140,7 +140,7 @@ def died(how: str) -> SandboxError:
     return SandboxError(
         ErrorCode.kernel_died,
         f"The Python kernel {how}: its variables are lost.",
-        "Send the cell again in smaller steps; the next cell starts in a fresh kernel, so import and define again what it needs.",
+        "The next cell starts in a fresh kernel: import and define again what it needs, and have each cell do and keep less.",
         effects="unknown",
     )
 
