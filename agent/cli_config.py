@@ -52,7 +52,7 @@ def _defaults_of(group: Any, tables: dict[str, Any], path: Path, prefix: str) ->
         where = f"[{prefix}{name}]"
         if command is None or not isinstance(table, dict):
             known = ", ".join(sorted(group.commands))
-            raise _invalid(f"{path}: {where} is not a table of a command.", f"Use one of: {known}.")
+            raise _invalid(f"{path}: {where} does not name a command.", f"Use one of: {known}.")
         inner = getattr(command, "commands", None)
         found[name] = (
             _options_of(command, table, path, where)
@@ -73,7 +73,7 @@ def _options_of(command: Any, table: dict[str, Any], path: Path, where: str) -> 
     if unknown is not None:
         raise _invalid(
             f"{path}: {where} has no option {unknown!r}.",
-            f"Use the names of: gamebox {where[1:-1].replace('.', ' ')} --help.",
+            f"Its options are listed by: gamebox {where[1:-1].replace('.', ' ')} --help.",
         )
     return {names[name]: value for name, value in table.items()}
 

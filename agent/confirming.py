@@ -18,20 +18,20 @@ def confirm(run: str, consequences: Sequence[str], screen: Screen) -> None:
     if not consequences:
         return
     screen.line(
-        f"This user's Gamebox did not write the run {run}, or somebody has changed it since. It would go on with:", "bold yellow"
+        f"This user's Gamebox did not write the run {run}, or somebody has changed it since. It would continue with:", "bold yellow"
     )
     for consequence in consequences:
         screen.line(f"  {consequence}")
     if not sys.stdin.isatty():
         raise SandboxError(
             ErrorCode.approval_refused,
-            f"What the run {run} would do was not confirmed: standard input is not a terminal.",
-            "Look at the list above. If you want all of it, give --yes.",
+            f"The options of the run {run} were not confirmed: standard input is not a terminal.",
+            "Read the list above. To accept all of it, add --yes.",
         )
-    screen.line("Go on with that? [y/N]", "bold yellow")
+    screen.line("Continue? [y/N]", "bold yellow")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise SandboxError(
             ErrorCode.approval_refused,
-            f"What the run {run} would do was not confirmed.",
+            f"The options of the run {run} were not confirmed.",
             "Nothing was started.",
         )

@@ -154,9 +154,9 @@ def tell_words(words: Words, screen: Screen) -> None:
     """What of the repository's words the agent is told."""
     told = [i.path for i in words.instructions] + [f"the skill {skill.name}" for skill in words.skills]
     if told:
-        screen.line(f"the agent is told what the repository says: {', '.join(told)}", "dim")
+        screen.line(f"given to the agent from the repository: {', '.join(told)}", "dim")
     for problem in words.problems:
-        screen.line(f"not told: {problem}", "yellow")
+        screen.line(f"not given to the agent: {problem}", "yellow")
 
 
 def taken(job: Job, scratch: Path, before: Path, screen: Screen) -> Snapshot:
@@ -174,8 +174,8 @@ def taken(job: Job, scratch: Path, before: Path, screen: Screen) -> Snapshot:
     for problem in problems[:MOST_PROBLEMS]:
         screen.line(problem.replace("\n", "\\n")[:MOST_CHARS], "yellow")
     if len(problems) > MOST_PROBLEMS:
-        screen.line(f"and {len(problems) - MOST_PROBLEMS} more that were left out", "yellow")
-    screen.line(f"into the sandbox: {files(snapshot.files)} of {repo}", "dim")
+        screen.line(f"and {len(problems) - MOST_PROBLEMS} more left out", "yellow")
+    screen.line(f"copied into the sandbox: {files(snapshot.files)} of {repo}", "dim")
     return snapshot
 
 

@@ -97,8 +97,8 @@ class TemporaryFiles:
             return ""
         result = answer.unwrap()
         if result.truncated or result.encoding_errors:
-            words = "There are too many temporary files, or some with names that are no text."
-            raise SandboxError(ErrorCode.too_many_files, words, "Remove what is not needed below /tmp.")
+            words = "There are too many temporary files, or some of their names are not valid text."
+            raise SandboxError(ErrorCode.too_many_files, words, "Remove what is not needed from /tmp.")
         return str(result.stdout)
 
 

@@ -63,7 +63,7 @@ def with_servers(spec: AgentSpec, servers: Servers) -> AgentSpec:
         return spec
     if spec.read_only:
         raise bad_input(
-            f"--mcp means nothing with the agent {spec.name}: it only reads, and a server could write for it.",
+            f"--mcp has no effect with the agent {spec.name}: it only reads, and a server could write for it.",
             "Choose an agent that may write, or leave --mcp out.",
         )
     own = spec.kit_options.get(KIT, {}).get("servers") or {}

@@ -95,8 +95,8 @@ class AgentOptions:
         if "batch_task" in data:
             raise SandboxError(
                 ErrorCode.run_not_resumable,
-                f"The run {run} is the task {str(data['batch_task'])[:100]} of a batch: its sandbox went with it.",
-                "Run the batch again with the same options: what has no result is done again.",
+                f"The run {run} is the task {str(data['batch_task'])[:100]} of a batch, whose sandbox ended with it.",
+                "Run the batch again with the same options: it runs the tasks without a result again.",
             )
         from pydantic import TypeAdapter  # a log may say anything: each value must be of its option's type
 
@@ -109,7 +109,7 @@ class AgentOptions:
         except (KeyError, ValueError) as error:
             raise SandboxError(
                 ErrorCode.run_not_resumable,
-                f"The run {run} was not made by gamebox agent, so it is not known how to make its agent again.",
+                f"The run {run} was not made by gamebox agent, which therefore cannot build its agent.",
                 "Resume it with agent.resuming.resume(...) from the program that made it.",
             ) from error
 
@@ -179,12 +179,12 @@ class AgentOptions:
             raise SandboxError(
                 ErrorCode.invalid_configuration,
                 f"The agent {name!r} cannot be read: {unread.where}: {unread.what}",
-                "Mend the file; gamebox hub ls tells what else cannot be read.",
+                "Fix the file; gamebox hub ls shows what else cannot be read.",
             )
         spec = hub.load(name)
         if spec.needs_repo and self.repo is None:
             raise bad_input(
-                f"The agent {spec.name} works on a repository, and none was named.",
+                f"The agent {spec.name} needs a repository, and none was named.",
                 "Name its folder with --repo, or start in a git work tree other than your home folder.",
             )
         return hub, spec
@@ -201,7 +201,7 @@ class AgentOptions:
             raise bad_input("--check is empty.", "Give a command, as in --check 'python -m pytest -q'.")
         if self.apply and self.repo is None:
             raise bad_input(
-                "--apply means nothing without --repo.",
+                "--apply has no effect without --repo.",
                 "Name the folder to write to with --repo, or leave --apply out.",
             )
 
@@ -248,7 +248,7 @@ def budget_of(iterations: int, seconds: float | None, tokens: int | None, cost: 
     try:
         return Budget(max_iterations=iterations, max_seconds=seconds, max_tokens=tokens, max_cost_usd=cost)
     except ValueError as error:
-        raise bad_input(f"A limit is no good: {error}", "Give a positive number, or leave the option out.") from error
+        raise bad_input(f"A limit is invalid: {error}", "Give a positive number, or leave the option out.") from error
 
 
 def brain_for(spec: AgentSpec, model: str | None, script: Path | None, budget: Budget, replies: int = 0) -> Brain | None:
@@ -257,7 +257,7 @@ def brain_for(spec: AgentSpec, model: str | None, script: Path | None, budget: B
         return brain_of(model, script, budget, replies)
     if model is not None or script is not None:
         option = "--model" if model is not None else "--script"
-        raise bad_input(f"{option} means nothing with the agent {spec.name}: it asks no model.", f"Leave {option} out.")
+        raise bad_input(f"{option} has no effect with the agent {spec.name}, which uses no model.", f"Leave {option} out.")
     return None
 
 
@@ -282,6 +282,6 @@ def brain_of(model: str | None, script: Path | None, budget: Budget, replies: in
     brain.check()
     if budget.max_cost_usd is not None and not brain.is_priced():
         raise bad_input(
-            f"--max-cost cannot be kept: the price of {model} is not known.", "Use --max-tokens instead of --max-cost."
+            f"--max-cost cannot be enforced: the price of {model} is not known.", "Use --max-tokens instead of --max-cost."
         )
     return brain

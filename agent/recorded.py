@@ -150,7 +150,7 @@ def _interrupted(action: ActionLike) -> dict[str, Any]:
     return Failure[Any](
         ErrorCode.cancelled,
         f"The run was interrupted while {action.name} was under way.",
-        "What came of it is found out when the run is resumed.",
+        "Resuming the run shows what came of it.",
         effects="unknown",
     ).to_dict()
 
@@ -159,5 +159,5 @@ def _unrecorded(action: ActionLike, stop: StopRun) -> dict[str, Any]:
     return Failure[Any](
         ErrorCode.log_unusable,
         f"{action.name} was not carried out: {stop.reason}",
-        "Make room or mend the log, then resume the run.",
+        "Free some space or repair the log, then resume the run.",
     ).to_dict()

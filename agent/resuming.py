@@ -202,7 +202,7 @@ def check_resumable(record: RunRecord, budget: Budget) -> int:
     if left < 1:
         raise SandboxError(
             ErrorCode.run_not_resumable,
-            f"The run {record.run} took all of its {budget.max_iterations} steps.",
+            f"The run {record.run} used all of its {budget.max_iterations} steps.",
             f"Give it more: --max-iterations {budget.max_iterations + 20}.",
         )
     return left

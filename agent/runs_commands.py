@@ -94,8 +94,8 @@ def resume_run(
         if record.parent is not None:
             raise SandboxError(
                 ErrorCode.run_not_resumable,
-                f"The run {record.run} is a part of {record.parent}, and goes on with that.",
-                f"Resume the whole: gamebox runs resume {record.parent}.",
+                f"The run {record.run} is part of {record.parent} and is resumed with it.",
+                f"Resume that one: gamebox runs resume {record.parent}.",
             )
         options = AgentOptions.of_data(record.options, record.run)
         if not yes and not is_trusted(events, record.run):
@@ -180,7 +180,7 @@ def _show_verdict(screen: Screen, verdict: Verdict, running: bool) -> None:
     if verdict.intact and not verdict.signed:
         screen.line("  this user's Gamebox did not write all of it: it has no valid signature", "yellow")
     if not verdict.ended:
-        why = "it is going on" if running else "it was cut off, or its end was removed"
+        why = "it is still going on" if running else "it was cut off, or its end was removed"
         screen.line(f"  it has no end: {why}", "yellow")
 
 

@@ -90,12 +90,12 @@ def with_result(spec: AgentSpec, schema: Mapping[str, Any] | None) -> AgentSpec:
         return spec
     if "finish" not in spec.actions:
         raise bad_input(
-            f"--result-schema means nothing with the agent {spec.name}: it ends without a result.",
+            f"--result-schema has no effect with the agent {spec.name}: it ends without a result.",
             "Choose an agent with the action finish; gamebox hub show NAME tells.",
         )
     if spec.outputs.get("properties"):
         raise bad_input(
-            f"--result-schema means nothing with the agent {spec.name}: it has a result of its own "
+            f"--result-schema has no effect with the agent {spec.name}: it has a result of its own "
             f"({', '.join(spec.outputs['properties'])}).",
             "Leave it out, or choose another agent.",
         )
@@ -107,7 +107,7 @@ def check_ends(spec: AgentSpec, ending: Ending) -> None:
     if (ending.commands or ending.verifier) and any(ends_runs(name) for name in spec.actions):
         option = "--check" if ending.commands else "--verifier"
         raise bad_input(
-            f"{option} means nothing with the agent {spec.name}: what it prints ends its run, and nothing can refuse that.",
+            f"{option} has no effect with the agent {spec.name}: what it prints ends its run, and nothing can refuse that.",
             "Choose another agent, codeact for one.",
         )
 

@@ -201,7 +201,7 @@ def opened(sandbox: GuestEnvironment, timeout: float | None = None) -> Iterator[
     most = sandbox.limits.max_timeout_seconds
     if timeout is not None and not 0 < timeout <= most:  # refuses nan, too
         raise bad_input(
-            f"--timeout {timeout:g} is not between 0 and {most:g}.", "Give the seconds the command may take."
+            f"--timeout {timeout:g} is not between 0 and {most:g}.", "Give the number of seconds that the command may take."
         )
     with terminated_like_interrupted():
         try:
@@ -216,7 +216,7 @@ def _folder(workspace: Path) -> Path:
         from .errors import ErrorCode, SandboxError
 
         raise SandboxError(
-            ErrorCode.workspace_invalid, f"The workspace {str(workspace)!r} is no folder.", "Give a folder that exists."
+            ErrorCode.workspace_invalid, f"The workspace {str(workspace)!r} is not a folder.", "Give a folder that exists."
         )
     return workspace
 
@@ -359,13 +359,13 @@ def variable_of(text: str) -> tuple[str, str]:
     name, given, value = text.partition("=")
     if not _VARIABLE.fullmatch(name) or "\0" in text:
         raise bad_input(
-            f"--env {text!r} has no valid name of a variable.",
+            f"--env {text!r} does not begin with a valid variable name.",
             "Write it as NAME=VALUE, or NAME to pass on your own value.",
         )
     if given:
         return name, value
     if name not in os.environ:
-        raise bad_input(f"--env {name} has no value, and it is not set here.", f"Write --env {name}=VALUE.")
+        raise bad_input(f"--env {name} has no value, and the variable is not set here.", f"Write --env {name}=VALUE.")
     return name, os.environ[name]
 
 

@@ -23,8 +23,8 @@ def ports_of(specs: Sequence[str]) -> list[tuple[int, int]]:
         if match is None or not 0 < int(match[2]) < 65536 or int(match[1] or 0) > 65535:
             raise SandboxError(
                 ErrorCode.invalid_configuration,
-                f"--forward {spec!r} names no port.",
-                "Write it as 8000, or as 9000:8000 for port 9000 of this host.",
+                f"--forward {spec!r} does not name a port.",
+                "Write it as 8000, or as 9000:8000 for port 9000 on this host.",
             )
         found.append((int(match[2]), int(match[1] or 0)))
     return found

@@ -46,7 +46,7 @@ def services_of(services: Sequence[str], headers: Sequence[str], environ: Mappin
     for text in services:
         name, given, upstream = text.partition("=")
         if not given or name in upstreams:
-            what = "is given twice" if name in upstreams else "names no upstream"
+            what = "is given twice" if name in upstreams else "has no upstream"
             raise bad_input(f"--service {name!r} {what}.", "Write each once, as in llm=https://api.example.com.")
         upstreams[name] = upstream
     added: dict[str, dict[str, str]] = {name: {} for name in upstreams}
@@ -54,12 +54,12 @@ def services_of(services: Sequence[str], headers: Sequence[str], environ: Mappin
         found = _HEADER.fullmatch(text)
         before = text.partition("=")[0]  # behind it may be the secret itself
         if found is None or found[1] not in added:
-            what = "is no NAME:HEADER=VARIABLE" if found is None else f"is for no --service: there is no {found[1]!r}"
+            what = "is not of the form NAME:HEADER=VARIABLE" if found is None else f"names {found[1]!r}, which is not a --service"
             raise bad_input(f"--service-header {before!r} {what}.", "Write it as in llm:X-Api-Key=API_KEY.")
         if not environ.get(found[4]):
             raise bad_input(
                 f"--service-header {before!r} names an environment variable that is not set here.",
-                "Set it to the secret and give its name: what stands on a command line is seen by other users.",
+                "Set it to the secret and give its name: other users can see what is on a command line.",
             )
         added[found[1]][found[2]] = (found[3] or "") + environ[found[4]]
     return tuple(Service(name, upstream, headers=added[name]) for name, upstream in upstreams.items())
@@ -73,7 +73,7 @@ def connection_file(path: Path | None, network: str) -> ConnectionFile | None:
     if path is None:
         return None
     if network == "bridge":
-        raise bad_input(f"--network-log {path} means nothing with --network bridge: no connection is seen there.", "Leave one out.")
+        raise bad_input(f"--network-log {path} has no effect with --network bridge: connections are not visible.", "Leave one out.")
     return ConnectionFile(path, lambda line: _warn(f"warning: {line}\n"))
 
 
@@ -91,7 +91,7 @@ def policy_of(network: str, allow: Sequence[str]) -> Network:
         return Network.open(*allow)
     if network == "bridge":
         if allow:
-            raise bad_input(f"--allow {allow[0]} means nothing with --network bridge.", "Leave one of them out.")
+            raise bad_input(f"--allow {allow[0]} has no effect with --network bridge.", "Leave one of them out.")
         return Network.bridge()
     if network != "none":
         raise bad_input(f"--network {network!r} is not known.", "Use none, open or bridge.")
@@ -104,7 +104,7 @@ def cache_in(folder: Path | None, network: str = "none") -> PackageCache | None:
     from .packages.cache import PackageCache
 
     if folder is not None and network == "bridge":
-        raise bad_input(f"--cache {folder} means nothing with --network bridge.", "Leave one of them out.")
+        raise bad_input(f"--cache {folder} has no effect with --network bridge.", "Leave one of them out.")
     hosts = tuple(os.environ.get("GAMEBOX_PACKAGE_HOSTS", "").split())
     return None if folder is None else PackageCache(folder, private_hosts=hosts)
 
@@ -131,7 +131,7 @@ def kept_one(
     )  # fmt: skip
     if log is not None and found.network.mode == "bridge":
         found.close()
-        raise bad_input(f"--network-log {network_log} means nothing in {known}, which is on a bridge: no connection is seen there.",
+        raise bad_input(f"--network-log {network_log} has no effect in {known}, whose bridge hides connections.",
                         "Leave it out.")  # fmt: skip
     found.on_connection = log
     return found

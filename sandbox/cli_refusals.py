@@ -23,14 +23,14 @@ def refuse_with_in(ctx: typer.Context, kept: Kept) -> None:
 
     if kept.inside is None:
         if kept.take_over:
-            raise bad_input("--take-over means nothing without --in.", "Name the sandbox with --in, or leave it out.")
+            raise bad_input("--take-over has no effect without --in.", "Name the sandbox with --in, or leave it out.")
         return
     for option in ctx.command.params:
         name = str(option.name)
         source = ctx.get_parameter_source(name)
         if name not in _WITH_IN and source is not None and source.name == "COMMANDLINE":
             raise bad_input(
-                f"{option.opts[-1]} means nothing with --in: that sandbox is there.", f"Leave out {option.opts[-1]}."
+                f"{option.opts[-1]} has no effect with --in: that sandbox already exists.", f"Leave out {option.opts[-1]}."
             )
 
 
@@ -42,4 +42,4 @@ def refuse_with_local(options: Mapping[str, str | None], kept: Kept) -> None:
         raise bad_input("--local has no sandbox to keep.", "Leave out --keep and --name, or --local.")
     for name, value in options.items():
         if value is not None:
-            raise bad_input(f"--{name} {value} means nothing with --local.", f"Leave out --local, or --{name}.")
+            raise bad_input(f"--{name} {value} has no effect with --local.", f"Leave out --local, or --{name}.")

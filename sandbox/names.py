@@ -16,10 +16,10 @@ _PATTERNS = {
     "agent": re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}"),
 }
 RULES = {
-    "run": "letters, digits, '.', '_' and '-', at most 100, the first a letter or a digit",
-    "task": "letters, digits, '.', '_' and '-', at most 100, the first a letter or a digit",
-    "sandbox": "letters, digits, '.', '_' and '-', at most 63, the first a letter or a digit",
-    "agent": "letters, digits, '_' and '-', at most 64, the first a letter",
+    "run": "up to 100 letters, digits, '.', '_' and '-', beginning with a letter or a digit",
+    "task": "up to 100 letters, digits, '.', '_' and '-', beginning with a letter or a digit",
+    "sandbox": "up to 63 letters, digits, '.', '_' and '-', beginning with a letter or a digit",
+    "agent": "up to 64 letters, digits, '_' and '-', beginning with a letter",
 }
 
 

@@ -77,7 +77,7 @@ def tell_image(options: Options, tasks: Sequence[BatchTask], screen: Screen) -> 
     other = [task for task in tasks if own is not None and options.image_of(task) != own]
     if other:
         where = f"{len(other)} of {len(tasks)} tasks run in other images than {own}"
-        screen.line(f"{where}: {options.agent} works with what these have", "dim")
+        screen.line(f"{where}: {options.agent} has only what these contain", "dim")
 
 
 class Progress:

@@ -81,8 +81,8 @@ class Options:
                 f"--network {self.network!r} is not known.", "Use none, task (what each task asks for) or open."
             )
         if self.approve not in ("never", "risky"):
-            why = f"--approve {self.approve!r} means nothing in a batch: nobody is asked."
-            raise bad_input(why, "Use never, or risky, which refuses what is risky.")
+            why = f"--approve {self.approve!r} has no effect in a batch: nobody can be asked."
+            raise bad_input(why, "Use never, or risky, which refuses risky actions.")
         check_language(self.language)
         if self.spec is None:
             self._check_oracle()
@@ -92,7 +92,7 @@ class Options:
             if self.spec is not None:
                 if self.spec.needs_repo and task.repo is None and (task.image or self.image) is None:
                     raise bad_input(
-                        f"The agent {self.agent} works on a repository, and the task {task.id} names neither a repo nor an image.",
+                        f"The agent {self.agent} needs a repository, and the task {task.id} names neither a repo nor an image.",
                         f'Give the task {task.id} a "repo" or an "image", or name an image for all with --image.',
                     )
                 check_inputs(self.spec, self.inputs_for(self.spec, task))
@@ -102,7 +102,7 @@ class Options:
         given["--mcp"] = self.servers.declared or None
         for option, value in given.items():
             if value is not None:
-                raise bad_input(f"{option} means nothing with --agent oracle: it runs a script.", f"Leave {option} out.")
+                raise bad_input(f"{option} has no effect with --agent oracle, which runs a script.", f"Leave {option} out.")
 
     @staticmethod
     def inputs_for(spec: AgentSpec, task: BatchTask) -> dict[str, Any]:

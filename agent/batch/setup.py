@@ -36,7 +36,7 @@ def digest_of_file(path: Path) -> str:
     try:
         return hashlib.sha256(read_file(path, MOST_SCRIPT_BYTES)).hexdigest()[:DIGEST_CHARS]
     except OSError as error:
-        raise wrong(f"The file {path} cannot be read: {error.strerror}.", "Name a file that is there.") from error
+        raise wrong(f"The file {path} cannot be read: {error.strerror}.", "Name a file that exists.") from error
 
 
 def digest_of_agent(spec: AgentSpec) -> str:
@@ -86,7 +86,7 @@ def _repository(repo: Path) -> str:
 def differences(earlier: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """What an earlier result is of that this batch is not, in words; the task's own content left out."""
     if now and not earlier:
-        return ["it does not say of what"]
+        return ["it does not say what it is the result of"]
     both = [(name, earlier.get(name, ""), now.get(name, "")) for name in sorted({*earlier, *now} - {TASK})]
     return [_difference(name, before, is_now) for name, before, is_now in both if before != is_now]
 

@@ -77,7 +77,7 @@ def load_tasks(path: Path, env: Mapping[str, str] | None = None) -> list[BatchTa
         if not folders:
             raise wrong(
                 f"{path} holds no task: no folder with a task.toml.",
-                "Name a file of tasks, or a folder of tasks in Harbor's form.",
+                "Name a file of tasks, or a folder of tasks in Harbor's format.",
             )
         tasks = [harbor_task(folder, env=env) for folder in folders]
     else:
@@ -85,7 +85,7 @@ def load_tasks(path: Path, env: Mapping[str, str] | None = None) -> list[BatchTa
     seen: set[str] = set()
     for task in tasks:
         if task.id in seen:
-            raise wrong(f"Two tasks have the id {task.id!r}.", "Results are kept by id: give each its own.")
+            raise wrong(f"Two tasks have the id {task.id!r}.", "Results are stored by id: give each task its own.")
         seen.add(task.id)
     if not tasks:
         raise wrong(f"{path} holds no task.", _HINT)
@@ -97,7 +97,7 @@ def _of_lines(path: Path, env: Mapping[str, str] | None) -> Iterator[BatchTask]:
 
     try:
         if path.stat().st_size > MOST_FILE_BYTES:
-            raise wrong(f"{path} is larger than {MOST_FILE_BYTES >> 20} MiB.", "Make several batches of it.")
+            raise wrong(f"{path} is larger than {MOST_FILE_BYTES >> 20} MiB.", "Split it into several batches.")
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise wrong(f"The tasks {path} cannot be read: {error}.", _HINT) from error
@@ -124,12 +124,12 @@ _KINDS: dict[str, Any] = {
 
 def _task(data: Any, base: Path, where: str) -> BatchTask:
     if not isinstance(data, dict):
-        raise wrong(f"{where} is no object.", _HINT)
+        raise wrong(f"{where} is not an object.", _HINT)
     for name, value in data.items():
         if name not in _KINDS:
             near = difflib.get_close_matches(name, _KINDS, n=1)
             raise wrong(
-                f"{where} has a field {name!r}, which tasks have not.", f"Did you mean {near[0]!r}?" if near else _HINT
+                f"{where} has a field {name!r}, which tasks do not have.", f"Did you mean {near[0]!r}?" if near else _HINT
             )
         if not isinstance(value, _KINDS[name]) or isinstance(value, bool) != (_KINDS[name] is bool):
             raise wrong(f"{where}: {name} is {value!r:.80}.", _HINT)
@@ -150,7 +150,7 @@ def _task(data: Any, base: Path, where: str) -> BatchTask:
 def checked_id(ident: Any, where: str) -> str:
     """The id, which names a folder. Raises SandboxError ``invalid_configuration``."""
     if not is_task_id(ident):
-        raise wrong(f"{where} has the id {ident!r:.120}.", f"An id has {RULES['task']}.")
+        raise wrong(f"{where} has the id {ident!r:.120}.", f"An id consists of {RULES['task']}.")
     return ident
 
 

@@ -81,7 +81,7 @@ def _specs(loaded: Any) -> list[Found]:
         if not isinstance(spec, AgentSpec):
             raise TypeError(f"it gives {type(spec).__name__}, not an AgentSpec, a list of them, or what answers one")
         if not is_agent_name(spec.name):
-            raise ValueError(f"{spec.name!r:.100} cannot be the name of an agent: a name has {RULES['agent']}")
+            raise ValueError(f"{spec.name!r:.100} cannot be the name of an agent: a name consists of {RULES['agent']}")
     return found
 
 

@@ -35,12 +35,12 @@ def apply(snapshot: Snapshot, folder: Path, changes: Sequence[Change]) -> None:
                 raise SandboxError(
                     ErrorCode.apply_refused,
                     f"Nothing was written back: {shown}.",
-                    "Apply the diff by hand, or run the agent again on the present state of the repository.",
+                    "Apply the diff by hand, or run the agent again on the repository as it is now.",
                 )
             _write_all(repo, after, changes, Path(kept))
     except OSError as error:
         raise SandboxError(
-            ErrorCode.apply_refused, f"Nothing was written back: {error}.", "Correct that, or apply the diff by hand."
+            ErrorCode.apply_refused, f"Nothing was written back: {error}.", "Fix that, or apply the diff by hand."
         ) from error
 
 
@@ -71,7 +71,7 @@ class _Checks:
         if (why := self._obstacle(folders)) is not None:
             return why
         if change.after is not None and (taken := next((f for f in folders if self._is_git_folder(f)), None)) is not None:
-            return f"would be in {taken or '.'!r:.300}, which git takes for a repository: it has HEAD, objects and refs"
+            return f"would be in {taken or '.'!r:.300}, which git would treat as a repository: it has HEAD, objects and refs"
         if change.after is not None and change.after.link and (why := self._refused_link(change.path, change.after.digest)):
             return f"is a link to {change.after.digest!r:.300}, which {why}"
         return self._refused_state(change)
@@ -85,7 +85,7 @@ class _Checks:
             if status is None or folder in self._deleted:
                 return None
             if stat.S_ISLNK(status.st_mode):
-                return f"leads through the link {folder!r:.300} of the host"
+                return f"leads through {folder!r:.300}, a link on the host"
             if not stat.S_ISDIR(status.st_mode):
                 return f"needs the folder {folder!r:.300}, which is a file on the host"
             self._plain_folders.add(folder)
@@ -104,7 +104,7 @@ class _Checks:
         # Through the links that are on the host, too: the text of a link does not tell where it leads.
         real = os.path.realpath(os.path.join(self._real, os.path.dirname(path), target))  # noqa: PTH118, PTH120
         if real != self._real and not real.startswith(self._real.rstrip("/") + "/"):
-            return "leads out of the repository through a link of the host"
+            return "leads out of the repository through a link on the host"
         if leads_into_git(target) or leads_into_git(real[len(self._real) :].lstrip("/")):
             return "leads into .git"
         return None
@@ -112,13 +112,13 @@ class _Checks:
     def _refused_state(self, change: Change) -> str | None:
         there = self._repo.status(change.path)
         if change.before is not None and state_in(self._repo, change.path) != change.before:
-            return "was changed on the host since the copy"
+            return "has changed on the host since it was copied"
         if change.before is None and there is not None:
             if not stat.S_ISDIR(there.st_mode):
-                return "has appeared on the host since the copy"
+                return "has been created on the host since the copy"
             left = next((path for path in _files_in(self._repo, change.path) if path not in self._deleted), None)
             if left is not None:
-                return f"is to replace a folder of the host that still has files, {left!r:.300} for one"
+                return f"would replace a folder on the host that still contains files, such as {left!r:.300}"
         if change.after is not None and state_in(self._after, change.path) != change.after:
             return "could not be fetched from the sandbox"
         return None

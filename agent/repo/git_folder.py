@@ -80,7 +80,7 @@ def read_work_tree(root: Path) -> WorkTree:
         pointer = _pointer(held)
     own = None if pointer is None else _checked(root, pointer)
     if own is None:
-        return WorkTree(root, problem="its .git does not lead to a folder of git that belongs to it")
+        return WorkTree(root, problem="its .git does not lead to a git directory that belongs to it")
     git_folder, common = own
     try:
         with Folder(git_folder) as held:
@@ -88,7 +88,7 @@ def read_work_tree(root: Path) -> WorkTree:
         with Folder(common) as held:
             return WorkTree(root, index, held.read("info/exclude", MOST_PATTERN_BYTES) or b"", problem)
     except OSError as error:
-        return WorkTree(root, problem=f"its folder of git cannot be opened: {error.strerror}")
+        return WorkTree(root, problem=f"its git directory cannot be opened: {error.strerror}")
 
 
 def folders_of_git(root: Path) -> tuple[Path, Path] | None:
@@ -109,7 +109,7 @@ def _index(held: Folder, path: str) -> tuple[Index, str]:
         return Index(), ""
     data = held.read(path, MOST_INDEX_BYTES)
     if data is None:
-        return Index(), f"its index is not a file of at most {MOST_INDEX_BYTES >> 20} MiB that can be read"
+        return Index(), f"its index is not a readable file of at most {MOST_INDEX_BYTES >> 20} MiB"
     try:
         return parse_index(data), ""
     except IndexUnreadableError as error:

@@ -62,7 +62,7 @@ class Rules:
                 self._tree, self._prefix = self._located()
                 self._found = self._search(held)
             except TooMuchWorkError:
-                raise self._refused("The patterns of its .gitignore files take too long to compare") from None
+                raise self._refused("The patterns in its .gitignore files take too long to match") from None
 
     def found(self) -> list[Found]:
         """Files and links that are tracked or not ignored, sorted by path."""
@@ -80,7 +80,7 @@ class Rules:
         try:
             return {path for path in paths if is_leftover(path) or self._is_ignored(path)}
         except TooMuchWorkError:
-            raise self._refused("The patterns of its .gitignore files take too long to compare") from None
+            raise self._refused("The patterns in its .gitignore files take too long to match") from None
 
     def _is_ignored(self, path: str) -> bool:
         *folder, name = parts = path.split("/")
@@ -122,10 +122,10 @@ class Rules:
         tree = read_work_tree(root)
         parts = Path(self.repo).resolve().relative_to(root).parts
         if tree.problem:
-            self.problems.append(f"files that .gitignore names are left out even if git tracks them: {tree.problem}")
+            self.problems.append(f"files that .gitignore matches are left out even if git tracks them: {tree.problem}")
         if tree.index.refused:
             count = tree.index.refused
-            self.problems.append(f"not copied: {count} path{'s' if count > 1 else ''} of git's index that lead out or into .git")
+            self.problems.append(f"not copied: {count} path{'s' if count > 1 else ''} in git's index lead outside or into .git")
         self._set((), self._with(tree.exclude, users))
         with Folder(root) as held:
             for end in range(len(parts)):

@@ -36,10 +36,10 @@ class Index:
 def parse_index(data: bytes) -> Index:
     """Return what the index names. Raises IndexUnreadableError for a damaged or split one."""
     if data[:4] != b"DIRC" or len(data) < 12:
-        raise IndexUnreadableError("it does not begin as an index")
+        raise IndexUnreadableError("it does not begin like an index")
     version = int.from_bytes(data[4:8], "big")
     if version not in (2, 3, 4):
-        raise IndexUnreadableError(f"its version is {version}, and only 2, 3 and 4 are known")
+        raise IndexUnreadableError(f"its version is {version}, and only 2, 3 and 4 are supported")
     return _parse(data, version, _digest_bytes(data))
 
 
@@ -51,7 +51,7 @@ def _digest_bytes(data: bytes) -> int:
             return length
     if not any(data[-20:]):  # index.skipHash
         return 20 if any(data[-32:]) else 32
-    raise IndexUnreadableError("its digest is wrong")
+    raise IndexUnreadableError("its checksum is wrong")
 
 
 def _parse(data: bytes, version: int, digest_bytes: int) -> Index:
@@ -123,7 +123,7 @@ def _check_extensions(data: bytes, at: int, end: int) -> None:
         if at + 8 > end:
             raise IndexUnreadableError("it is damaged")
         if data[at : at + 4] == b"link":
-            raise IndexUnreadableError("it is split in two files")
+            raise IndexUnreadableError("it is split into two files")
         at += 8 + int.from_bytes(data[at + 4 : at + 8], "big")
     if at != end:
         raise IndexUnreadableError("it is damaged")

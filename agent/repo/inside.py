@@ -30,7 +30,7 @@ _HISTORY = "git rev-parse -q --verify 'HEAD^{commit}' >/dev/null && git reset -q
 def repository_in(environment: Environment, size_bytes: int, most_bytes: int | None, *, history: bool = False) -> str:
     """As ``make_repository``, unless files of ``size_bytes`` leave too little of the workspace's ``most_bytes`` for objects."""
     if most_bytes is not None and not history and size_bytes * 3 > most_bytes:
-        return "the workspace is not a git repository: its files take more than a third of the room"
+        return "the workspace is not a git repository: its files take more than a third of the space"
     return make_repository(environment, history=history)
 
 

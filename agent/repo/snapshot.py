@@ -62,7 +62,7 @@ def take(repo: Path, copy: Path, most_bytes: int | None = None, *, history: bool
     if not repo.is_dir():
         what = "is a file, not a folder" if repo.exists() else "does not exist"
         raise SandboxError(
-            ErrorCode.workspace_invalid, f"The repository {repo} {what}.", "Give the folder of the repository."
+            ErrorCode.workspace_invalid, f"The repository {repo} {what}.", "Name the folder of the repository."
         )
     try:
         rules = Rules(repo)
@@ -93,7 +93,7 @@ def _unreadable(repo: Path, error: OSError) -> SandboxError:
         return SandboxError(
             ErrorCode.host_disk_full,
             f"The repository {repo} cannot be copied: {error.strerror}.",
-            "Free some space in the folder for temporary files, or name another with TMPDIR.",
+            "Free some space in the temporary folder, or name another with TMPDIR.",
         )
     return SandboxError(
         ErrorCode.workspace_invalid,
@@ -113,14 +113,14 @@ def check_room(repo: Path, found: Iterable[Found], place: Path, most_bytes: int 
         code, where = ErrorCode.no_space, f"the workspace of the sandbox has {size(most_bytes)}"
         more = ""
     elif needed > free:
-        code, where = ErrorCode.host_disk_full, f"the disk of {place} has {size(free)} for it"
+        code, where = ErrorCode.host_disk_full, f"only {size(free)} are free on the disk of {place}"
         more = ", or name a folder on a larger disk with TMPDIR"
     else:
         return needed
     largest = ", ".join(f"{name} ({size(count)})" for name, count in folders.most_common(_SHOWN_FOLDERS))
     raise SandboxError(
         code,
-        f"The repository {repo} is too large: its files take {size(needed)}, and {where}. Largest in it: {largest}.",
+        f"The repository {repo} is too large: its files take {size(needed)}, and {where}. The largest: {largest}.",
         f"{SMALLER}{more}.",
     )
 

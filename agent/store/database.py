@@ -104,7 +104,7 @@ def translated(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _full(path) from error
-        raise _unusable(path, f"cannot be opened: {error.strerror or error}", f"Make it yours. {_ANOTHER}") from error
+        raise _unusable(path, f"cannot be opened: {error.strerror or error}", f"Check its permissions. {_ANOTHER}") from error
 
 
 def _make(path: Path) -> None:
@@ -145,7 +145,7 @@ def _check(database: sqlite3.Connection, path: Path, newest: int, *, allow_empty
     if version > newest:
         raise _unusable(
             path,
-            f"was written by a newer gamebox (version {version} of the log; this one knows {newest})",
+            f"was written by a newer gamebox (log version {version}; this one supports {newest})",
             f"Use that gamebox. {_ANOTHER}",
         )
 
@@ -182,13 +182,13 @@ def _worded(path: Path, error: sqlite3.Error) -> SandboxError:
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _has_no_room(path)):
         return _full(path)
     if code == sqlite3.SQLITE_NOTADB:
-        return _unusable(path, "is no event log", _ANOTHER)
+        return _unusable(path, "is not an event log", _ANOTHER)
     if code == sqlite3.SQLITE_CORRUPT:
         return _unusable(path, "is damaged", "Move it away, or name another file with --log.")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return _unusable(path, f"was in use by another process for {BUSY_SECONDS:g} s", f"Try again. {_ANOTHER}")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-        return _unusable(path, f"cannot be opened or written ({error})", f"Make it yours. {_ANOTHER}")
+        return _unusable(path, f"cannot be opened or written ({error})", f"Check its permissions. {_ANOTHER}")
     return _unusable(path, f"cannot be used: {error}", f"Check the disk it is on. {_ANOTHER}")
 
 

@@ -24,7 +24,7 @@ def checked_run(run: object, log: Path) -> str:
         return run
     raise SandboxError(
         ErrorCode.log_unusable,
-        f"{run!r:.120} in the event log {log} cannot be the id of a run: an id has {RULES['run']}.",
+        f"{run!r:.120} in the event log {log} cannot be the id of a run: an id consists of {RULES['run']}.",
         "Gamebox did not write this. Use the log only if you know where it comes from.",
     )
 
@@ -140,6 +140,6 @@ def _refuse_links(folder: int, path: Path, log: Path) -> None:
 def _foreign(path: Path, log: Path) -> SandboxError:
     return SandboxError(
         ErrorCode.log_unusable,
-        f"{path} of the event log {log} is a link, or no folder or file of Gamebox's kind.",
+        f"{path} of the event log {log} is a link, or a file or folder of the wrong kind.",
         "Gamebox did not make it. Remove it if you know where it comes from, or name another log with --log.",
     )

@@ -126,7 +126,7 @@ class EventLog:
             raise SandboxError(
                 ErrorCode.log_unusable,
                 f"An event {event.kind} cannot be kept in the event log: {error}.",
-                "Have the tool or the model answer with less, or run without a log.",
+                "Make the tool or the model return less, or run without a log.",
             ) from error
 
     def _add_blobs(self, run: str, blobs: Blobs) -> None:
@@ -235,7 +235,7 @@ class EventLog:
         """A text that stands beside the events. Raises KeyError."""
         rows = self._rows("SELECT content FROM blobs WHERE sha256 = ?", (digest,))
         if not rows:
-            raise KeyError(f"the text {digest[:12]} is not there")
+            raise KeyError(f"the text {digest[:12]} is missing")
         return bytes(rows[0][0]) if not isinstance(rows[0][0], str) else rows[0][0].encode()
 
     def removed(self, run: str) -> Mapping[str, Any] | None:
@@ -369,7 +369,7 @@ def _check_given(run: str, parent: str | None) -> None:
     wrong = next((each for each in (run, parent) if each is not None and not is_run_id(each)), None)
     if wrong is not None:
         raise SandboxError(
-            ErrorCode.invalid_configuration, f"{wrong!r:.120} cannot be the id of a run.", f"An id has {RULES['run']}."
+            ErrorCode.invalid_configuration, f"{wrong!r:.120} cannot be the id of a run.", f"An id consists of {RULES['run']}."
         )
 
 
@@ -380,7 +380,7 @@ def existing(path: Path | None, *, read_only: bool = False) -> EventLog:
         raise SandboxError(
             ErrorCode.log_unusable,
             f"There is no event log {path}.",
-            "gamebox agent makes it with the first run that it records. Name another with --log FILE.",
+            "gamebox agent creates it with the first run that it records. Name another with --log FILE.",
         )
     return EventLog(path, read_only=read_only)
 
@@ -404,10 +404,10 @@ def not_found(run: str, several: Sequence[str] = (), *, log: Path, empty: bool =
     """The error for a run that is not in the log, or may be any of ``several``."""
     there = "gamebox runs ls" if log == default_path() else f"gamebox runs ls --log {shlex.quote(str(log))}"
     if several:
-        message = f"The run {run[:80]!r} may be any of {', '.join(several)}{' ...' if len(several) > 2 else ''}."
-        return SandboxError(ErrorCode.run_not_found, message, f"Give more of its id. See those there are: {there}.")
+        message = f"The run {run[:80]!r} could be any of {', '.join(several)}{' ...' if len(several) > 2 else ''}."
+        return SandboxError(ErrorCode.run_not_found, message, f"Give more of its id. List the runs with: {there}.")
     if empty:
-        hint = "gamebox agent records its run there, unless it is told --no-log. Another log is named with --log FILE."
+        hint = "gamebox agent records its runs there, unless --no-log is given. Name another log with --log FILE."
         return SandboxError(ErrorCode.run_not_found, f"No run is recorded in the log {log}.", hint)
     message = f"There is no run {run[:80]!r} in the log {log}."
-    return SandboxError(ErrorCode.run_not_found, message, f"See those there are: {there}.")
+    return SandboxError(ErrorCode.run_not_found, message, f"List the runs with: {there}.")

@@ -88,7 +88,7 @@ class Disk:
         words = "The sizes of workspace and home are enforced: a full one refuses further writes."
         if not self.hard:
             what = "the whole file system" if "/" in self.watched else "workspace, home and /tmp"
-            words = f"The disk limit is soft: {what} is measured now and then, and commands that write past it are ended."
+            words = f"The disk limit is soft: {what} is measured from time to time, and commands that write past it are ended."
         if self.kind == "memory":
             because = f" because {self.why}" if self.why and self.hard else ""
             words += f" Their files are kept in memory{because} and count against it."
@@ -226,7 +226,7 @@ def _hard_or_refuse(limits: Limits, why: str) -> None:
         raise SandboxError(
             ErrorCode.limit_not_enforced,
             f"A disk of {size(limits.files_bytes)} cannot be enforced: {why}.",
-            'Take disk="auto" for a limit that is only measured, or disk="memory" in profile default.',
+            'Use disk="auto" for a limit that is only measured, or disk="memory" in profile default.',
         )
 
 
@@ -247,7 +247,7 @@ def _folder_for_blocks(client: docker.DockerClient) -> tuple[Path | None, str]:
     info = _engine_facts(client)
     # The guest's boot id is compared after the start; this keeps an engine in a virtual machine from ever trying.
     if info.get("KernelVersion") != platform.release() or info.get("Name") != platform.node():
-        return None, "the engine has another kernel than this process"
+        return None, "the engine runs on another kernel than this process"
     for option in info.get("SecurityOptions") or []:
         if option in ("name=rootless", "name=userns"):  # it may not mount devices, or shows their files as someone else's
             return None, f"the engine maps users ({option.removeprefix('name=')})"

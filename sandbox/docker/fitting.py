@@ -32,10 +32,10 @@ def check_workspace(folder: Path, room_bytes: int) -> None:
 
 def workspace_too_large(folder: Path, room_bytes: int, needed: int | None = None) -> SandboxError:
     """The error for a workspace that does not fit; ``needed`` are the bytes it takes, where they are known."""
-    takes = "does not fit" if needed is None else f"takes {size(needed)}, which do not fit"
+    takes = "does" if needed is None else f"takes {size(needed)} and does"
     return SandboxError(
         ErrorCode.no_space,
-        f"The workspace {str(folder)!r} {takes} into the sandbox's, which has {size(room_bytes)}.",
+        f"The workspace {str(folder)!r} {takes} not fit into the sandbox's workspace of {size(room_bytes)}.",
         phrased("Raise {disk} (the workspace has half of it), or copy less.", disk=limit("disk_bytes")),
     )
 

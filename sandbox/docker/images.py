@@ -112,7 +112,7 @@ def _usable(
     if found is None or (found[1] != wanted and rebuild_stale):
         return ""
     if found[1] != wanted:
-        report(f"{made_by.name} is older than its recipe; `gamebox setup` builds it anew")
+        report(f"{made_by.name} is older than its recipe; `gamebox setup` rebuilds it")
     return found[0]
 
 
@@ -143,9 +143,9 @@ def _build_on_foreign(client: docker.DockerClient, made_by: Recipe, wanted: str,
     if not debian.can_bootstrap():
         raise SandboxError(
             ErrorCode.image_build_failed,
-            f"{made_by.name} needs {made_by.parent}, and no registry gave it to this engine.",
+            f"{made_by.name} needs {made_by.parent}, and this engine could not get it from a registry.",
             f"Try `docker pull {made_by.parent}` on a working network, or `docker load` it; "
-            "as root on Debian or Ubuntu it can be made here.",
+            "as root on Debian or Ubuntu, Gamebox can build it here.",
         )
     packages = made_by.files["packages.txt"].decode().split()
     return _build_on(client, made_by, wanted, debian.bootstrap_image(client, packages, report), report)
@@ -165,7 +165,7 @@ def _pull(client: docker.DockerClient, name: str, report: Callable[[str], None])
         failed = str(error)
     if failed:
         _log.info("no registry gave %s: %s", name, failed)
-        report(f"no registry gave {name}")
+        report(f"could not get {name} from a registry")
     return failed
 
 
@@ -173,7 +173,7 @@ def _not_pulled(name: str, reason: str) -> SandboxError:
     return SandboxError(
         ErrorCode.image_not_found,
         f"The image {name!r} is not on this engine and could not be pulled: {reason}.",
-        "Check the name, and that the engine reaches the registry; a private one needs `docker login`.",
+        "Check the name, and that the engine can reach the registry; a private one needs `docker login`.",
     )
 
 
@@ -212,7 +212,7 @@ def _build_failed(name: str, reason: str, said: list[str]) -> SandboxError:
         return SandboxError(
             ErrorCode.host_disk_full,
             f"The engine ran out of disk space while building {name}.",
-            "Free some on the engine's disk, for example with `docker image prune`.",
+            "Free some space on the engine's disk, for example with `docker image prune`.",
         )
     return SandboxError(
         ErrorCode.image_build_failed,

@@ -18,19 +18,19 @@ def check_inputs(image: str, workspace: Path | None, bundle: Path | None, env: M
     """Raises ``invalid_configuration`` or ``workspace_invalid`` with the offending value."""
     if not image.strip() or "\0" in image or not is_writable(image):
         raise SandboxError(
-            ErrorCode.invalid_configuration, f"{value_text(image)} names no image.", "Name one, as in gamebox/base."
+            ErrorCode.invalid_configuration, f"{value_text(image)} is not the name of an image.", "Name one, as in gamebox/base."
         )
     if workspace is not None and not path_is(workspace, Path.is_dir):
         what = "is a file, not a folder" if path_is(workspace, Path.exists) else "does not exist"
         raise SandboxError(
             ErrorCode.workspace_invalid,
             f"The workspace {value_text(str(workspace), 300)} {what}.",
-            "Give the folder that is to be copied in.",
+            "Name the folder to copy in.",
         )
     if bundle is not None and not path_is(bundle, Path.is_file):
         raise SandboxError(
             ErrorCode.invalid_configuration,
-            f"The CA bundle {value_text(str(bundle), 300)} is no file.",
+            f"The CA bundle {value_text(str(bundle), 300)} is not a file.",
             "Give a file of PEM certificates.",
         )
     check_variables("DockerEnvironment", env)

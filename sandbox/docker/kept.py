@@ -102,7 +102,7 @@ def check(seconds: float, name: str | None) -> None:
         raise SandboxError(
             ErrorCode.invalid_configuration,
             f"{name[:80]!r} is no name for a sandbox.",
-            f"A name has {RULES['sandbox']}.",
+            f"A name consists of {RULES['sandbox']}.",
         )
 
 

@@ -62,7 +62,7 @@ def ensure_engine(report: Callable[[str], None]) -> docker.DockerClient:
             raise SandboxError(
                 ErrorCode.engine_unavailable,
                 error.message,
-                "Install Docker Engine and start it, or run this as root on Debian or Ubuntu, which does it.",
+                "Install Docker Engine and start it, or run this as root on Debian or Ubuntu, where it is installed for you.",
             ) from error
     with locks.exclusive("engine"):
         try:
@@ -125,7 +125,7 @@ def _wait_for_socket(daemon: subprocess.Popen[bytes] | None) -> docker.DockerCli
 
 def _last_log_line() -> str:
     lines = _DAEMON_LOG.read_text(errors="replace").splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"
 
 
 def _has_image(client: docker.DockerClient) -> bool:
@@ -144,5 +144,5 @@ def _check_disk(client: docker.DockerClient) -> None:
         raise SandboxError(
             ErrorCode.host_disk_full,
             f"Only {free >> 20} MiB are free in {folder}, and set-up needs {_DISK_BYTES >> 20}.",
-            "Free some, for example with `docker image prune`.",
+            "Free some space, for example with `docker image prune`.",
         )

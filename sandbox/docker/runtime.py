@@ -136,8 +136,8 @@ def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) ->
             return RuntimeVolume(name)
     raise SandboxError(
         ErrorCode.setup_failed,
-        "The image gamebox/base was built anew again and again while the guest's runtime was made from it.",
-        "Let the other `gamebox setup` end, then try again.",
+        "The image gamebox/base kept being rebuilt while the guest's runtime was made from it.",
+        "Wait until the other `gamebox setup` has finished, then try again.",
         retryable=True,
     )
 
@@ -235,11 +235,11 @@ def _finish(
     finally:
         client.api.remove_container(container, force=True, v=True)
     if status != 0 or said != "complete":
-        last = said.splitlines()[-1] if said else "it said nothing"
+        last = said.splitlines()[-1] if said else "no output"
         raise SandboxError(
             ErrorCode.setup_failed,
             f"The guest's runtime did not pass its check (exit {status}): {last}.",
-            "Build it anew: remove the images gamebox/runtime (`docker image rm`), then `gamebox setup`.",
+            "Rebuild it: remove the images gamebox/runtime (`docker image rm`), then run `gamebox setup`.",
             result={"log": said[-4000:]},
         )
 

@@ -163,7 +163,7 @@ def _begun(environment: ServiceEnvironment, service: SideService, start: Start) 
     elif not start.argv:
         raise SandboxError(
             ErrorCode.invalid_configuration,
-            f"The image {service.image!r} says neither ENTRYPOINT nor CMD.",
+            f"The image {service.image!r} has neither ENTRYPOINT nor CMD.",
             "Give the service a command.",
         )
     return environment.run(**command, cwd=start.folder, session=None, background=True).unwrap().id

@@ -59,6 +59,6 @@ def test_more_memory_than_the_host_has() -> None:
 
 @pytest.mark.parametrize("image", ["", "  "])
 def test_an_image_without_a_name(image: str) -> None:
-    with pytest.raises(SandboxError, match="names no image") as caught:
+    with pytest.raises(SandboxError, match="is not the name of an image") as caught:
         DockerEnvironment(image=image)
     assert caught.value.code is ErrorCode.invalid_configuration

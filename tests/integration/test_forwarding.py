@@ -142,4 +142,4 @@ def test_on_the_command_line(tmp_path: Path) -> None:
 def test_what_is_no_port_is_said(spec: str) -> None:
     ran = run_gamebox("run", "--forward", spec, "--", "true")
     assert ran.returncode == 125
-    assert f"--forward {spec!r} names no port" in ran.stderr
+    assert f"--forward {spec!r} does not name a port" in ran.stderr

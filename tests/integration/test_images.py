@@ -126,7 +126,7 @@ def test_built_where_missing_then_used_then_renewed_when_asked(client: docker.Do
     (probe / "mark").write_text("second")
     assert ensure_image(client, name, report=said.append) == first
     assert [line for line in said if name in line] == [
-        f"{name} is older than its recipe; `gamebox setup` builds it anew"
+        f"{name} is older than its recipe; `gamebox setup` rebuilds it"
     ]
 
     second = ensure_image(client, name, report=said.append, rebuild_stale=True)
@@ -185,7 +185,7 @@ def test_an_image_is_pulled_on_request_and_a_failure_says_why(client: docker.Doc
     assert "could not be pulled" in caught.value.message
     assert "refused" in caught.value.message
     assert "docker login" in caught.value.hint
-    assert said == [f"pulling {name}", f"no registry gave {name}"]
+    assert said == [f"pulling {name}", f"could not get {name} from a registry"]
 
 
 def test_an_image_that_is_there_is_not_pulled(client: docker.DockerClient, base: str) -> None:

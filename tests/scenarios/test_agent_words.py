@@ -51,14 +51,14 @@ def agent(repo: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProc
 def test_the_command_tells_the_words_of_the_repository(repo: Path, tmp_path: Path) -> None:
     done = agent(repo, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "the agent is told what the repository says: AGENTS.md, the skill release" in done.stderr
+    assert "given to the agent from the repository: AGENTS.md, the skill release" in done.stderr
     loaded = json.loads(done.stdout)["steps"][0]["envelope"]
     assert loaded["result"]["advice_of_the_repository"] == "Run make release."
 
 
 def test_the_words_can_be_left_out(repo: Path, tmp_path: Path) -> None:
     done = agent(repo, tmp_path, "--no-agents-md")
-    assert "what the repository says" not in done.stderr
+    assert "from the repository:" not in done.stderr
     assert json.loads(done.stdout)["steps"][0]["envelope"]["code"] == "unknown_tool"
 
 

@@ -498,7 +498,7 @@ def test_what_is_risky_is_refused_where_nobody_is_asked(tmp_path: Path) -> None:
     assert results(tmp_path / "out")["a"]["rewards"] == {"reward": 1.0}
     refused = batch(tasks, "--local", "-o", tmp_path / "o2", "--approve", "always")
     assert refused.returncode == 2
-    assert "nobody is asked" in refused.stderr
+    assert "nobody can be asked" in refused.stderr
 
 
 # --- verdicts that the agent cannot decide ------------------------------------------------------------------

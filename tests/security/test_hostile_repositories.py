@@ -105,7 +105,7 @@ def test_nothing_of_the_host_is_read_written_or_run(
         return
     bare = builder.__name__ == "embedded_bare" and "--apply" in args
     assert code == int(bare), words
-    assert not bare or "which git takes for a repository" in words
+    assert not bare or "which git would treat as a repository" in words
     copied = [path for path in seen.rglob("*") if path.is_file() and not path.is_symlink()]
     assert (seen / "a.txt").read_text() == "one\n"
     assert not [path for path in copied if SECRET.encode() in path.read_bytes()]
@@ -143,7 +143,7 @@ def test_the_repository_is_the_work_tree_that_one_is_in(
         monkeypatch.chdir(folder)
         code, words = carried_out(args, capfd)
         assert code == 2
-        assert "works on a repository, and none was named" in words
+        assert "needs a repository, and none was named" in words
 
 
 def test_a_replay_reads_a_repository_like_the_others(

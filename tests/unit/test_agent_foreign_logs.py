@@ -284,7 +284,7 @@ def test_c15_a_question_on_a_terminal(answer: str, tmp_path: Path) -> None:
         _, err = process.communicate(timeout=120)
     os.close(inside)
     os.close(outside)
-    assert "Go on with that? [y/N]" in err
+    assert "Continue? [y/N]" in err
     assert (process.returncode, (tmp_path / "ran").exists()) == ((0, True) if answer == "y" else (2, False)), err
 
 

@@ -227,10 +227,10 @@ def test_what_a_file_says_cannot_steer_a_terminal(config: Path) -> None:
     [
         (("do it",), "hint: Name its folder with --repo"),
         (("do it", "--agent", "codr"), "Did you mean 'coder'?"),
-        (("do it", "--agent", "math", "--apply"), "--apply means nothing without --repo"),
+        (("do it", "--agent", "math", "--apply"), "--apply has no effect without --repo"),
         (("do it", "--agent", "math", "--input", "task"), "is not KEY=VALUE"),
         (("do it", "--agent", "math", "--input", "tsk=1"), "has no input 'tsk'"),
-        (("do it", "--agent", "dummy", "--model", "a/b"), "--model means nothing with the agent dummy"),
+        (("do it", "--agent", "dummy", "--model", "a/b"), "--model has no effect with the agent dummy"),
         (("do it", "--agent", "math"), "No model was named"),
         (("do it", "--agent", "math", "--language", "latin"), "'latin' is not known"),
     ],

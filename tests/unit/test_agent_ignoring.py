@@ -176,7 +176,7 @@ def test_a_split_index_is_said_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.log\n")
     rules = Rules(tmp_path)
     assert rules.files() == [".gitignore", "a"]
-    assert any("split in two files" in problem for problem in rules.problems)
+    assert any("split into two files" in problem for problem in rules.problems)
 
 
 def test_no_pattern_takes_exponential_time() -> None:

@@ -68,8 +68,8 @@ COMMANDS = (
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (newer, "newer gamebox (version 99"), (foreign, "a database of another program"), (damaged, "is damaged"),
-        (cut, "is damaged"), (lambda path: path.write_text("no database " * 500), "is no event log"),
+        (newer, "newer gamebox (log version 99"), (foreign, "a database of another program"), (damaged, "is damaged"),
+        (cut, "is damaged"), (lambda path: path.write_text("no database " * 500), "is not an event log"),
         (Path.mkdir, "cannot be opened"),
     ],
     ids=["newer", "foreign", "damaged", "cut", "text", "folder"],
@@ -106,8 +106,8 @@ def test_ids_that_mean_none_or_several(call: Call, tmp_path: Path) -> None:
         several = [command[0], *(["20260101"] * command.count("last")), *command[1 + command.count("last") :]]
         code, _, err = call(*several, "--log", "it.db")
         assert code == 2
-        assert "'20260101' may be any of 20260101-a, 20260101-b, 20260101-c" in err, (command, err)
-        assert "hint: Give more of its id. See those there are: gamebox runs ls --log it.db." in err
+        assert "'20260101' could be any of 20260101-a, 20260101-b, 20260101-c" in err, (command, err)
+        assert "hint: Give more of its id. List the runs with: gamebox runs ls --log it.db." in err
     for named in ("%", "_", "other%", "", "x" * 5000):
         code, _, err = call("export", named, "--log", "it.db")
         assert (code, "There is no run" in err) == (2, True), err

@@ -192,7 +192,7 @@ def refused(repo: Path, snapshot: Snapshot, after: Path, found: list[Change]) ->
 def test_a_file_changed_on_the_host_refuses_everything(repo: Path, tmp_path: Path) -> None:
     snapshot, after, found = worked(repo, tmp_path, rework)
     (repo / "a.py").write_text("mine\n")
-    assert "'a.py' was changed on the host since the copy" in refused(repo, snapshot, after, found)
+    assert "'a.py' has changed on the host since it was copied" in refused(repo, snapshot, after, found)
 
 
 def test_a_file_that_appeared_or_went_on_the_host_refuses_everything(repo: Path, tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ def test_a_file_that_appeared_or_went_on_the_host_refuses_everything(repo: Path,
     (repo / "empty").write_text("mine")
     (repo / "pkg/c.txt").unlink()
     message = refused(repo, snapshot, after, found)
-    assert "'empty' has appeared" in message
-    assert "'pkg/c.txt' was changed" in message
+    assert "'empty' has been created" in message
+    assert "'pkg/c.txt' has changed" in message
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_folder_that_became_a_link_on_the_host_is_not_followed(repo: Path, tmp
     outside = tmp_path / "outside"
     (repo / "pkg").rename(outside)
     (repo / "pkg").symlink_to(outside)
-    assert "leads through the link 'pkg'" in refused(repo, snapshot, after, found)
+    assert "leads through 'pkg', a link" in refused(repo, snapshot, after, found)
     assert not (outside / "new.py").exists()
 
 
@@ -270,7 +270,7 @@ def test_a_link_of_the_host_is_no_way_into_git(tmp_path: Path) -> None:
 
     snapshot, after, found = worked(repo, tmp_path, work)
     assert snapshot.left_out == ("g",)
-    assert "'g/hooks/pre-commit' leads through the link 'g' of the host" in refused(repo, snapshot, after, found)
+    assert "'g/hooks/pre-commit' leads through 'g', a link on the host" in refused(repo, snapshot, after, found)
 
 
 @pytest.mark.parametrize(
@@ -306,23 +306,23 @@ def test_nothing_makes_or_changes_a_repository_of_git(repo: Path, tmp_path: Path
         write(folder, bare__HEAD="ref: refs/heads/x\n", bare__objects__x="", bare__refs__x="", bare__config="fsmonitor=x\n")
 
     snapshot, after, found = worked(repo, tmp_path, new)
-    assert "which git takes for a repository" in refused(repo, snapshot, after, found)
+    assert "which git would treat as a repository" in refused(repo, snapshot, after, found)
     shutil.rmtree(after)
     shutil.rmtree(snapshot.copy)
     new(repo)
     snapshot, after, found = worked(repo, tmp_path, lambda f: (f / "bare/config").write_text("fsmonitor=y\n"))
-    assert "'bare/config' would be in 'bare', which git takes" in refused(repo, snapshot, after, found)
+    assert "'bare/config' would be in 'bare', which git would treat" in refused(repo, snapshot, after, found)
     (repo / "bare/HEAD").unlink()
     (repo / "bare/objects/x").unlink()
     (repo / "bare/objects").rmdir()
     change = Change("bare/HEAD", None, FileState("0" * 64))
     more = [Change("bare/objects/x", None, FileState("0" * 64)), Change("bare/commondir", None, FileState("0" * 64))]
     for other in more:
-        assert "which git takes for a repository" in refused(repo, snapshot, after, [change, other])
+        assert "which git would treat as a repository" in refused(repo, snapshot, after, [change, other])
 
 
 def test_a_folder_that_the_agent_replaced_by_a_link_or_a_file_is_applied(repo: Path, tmp_path: Path) -> None:
-    """C12d: everything was refused, as 'dir' had appeared on the host since the copy."""
+    """C12d: everything was refused, as 'dir' had been created on the host since the copy."""
 
     def work(folder: Path) -> None:
         shutil.rmtree(folder / "pkg")
@@ -347,7 +347,7 @@ def test_a_folder_with_files_that_were_not_copied_is_not_replaced(repo: Path, tm
         (folder / "pkg").symlink_to("sub")
 
     snapshot, after, found = worked(repo, tmp_path, work)
-    assert "'pkg' is to replace a folder of the host that still has files, 'pkg/y.tmp' for one" in refused(
+    assert "'pkg' would replace a folder on the host that still contains files, such as 'pkg/y.tmp'" in refused(
         repo, snapshot, after, found
     )
 
@@ -356,7 +356,7 @@ def test_a_pipe_or_a_device_in_the_way_is_not_waited_for(repo: Path, tmp_path: P
     snapshot, after, found = worked(repo, tmp_path, lambda f: (f / "a.py").write_text("new"))
     (repo / "a.py").unlink()
     os.mkfifo(repo / "a.py")
-    with pytest.raises(SandboxError, match="was changed on the host"):
+    with pytest.raises(SandboxError, match="has changed on the host"):
         apply(snapshot, after, found)
 
 
@@ -367,7 +367,7 @@ def test_patterns_that_take_too_long_are_an_error_and_not_an_answer(
     snapshot, after, _ = worked(repo, tmp_path, lambda f: None)
     (after / "new").write_text("")
     monkeypatch.setattr(snapshot.rules, "_work", Work(0))
-    with pytest.raises(SandboxError, match="take too long to compare"):
+    with pytest.raises(SandboxError, match="take too long to match"):
         changes(snapshot, after)
 
 
@@ -380,7 +380,7 @@ def test_what_does_not_fit_is_refused_before_it_is_copied(repo: Path, tmp_path: 
     assert caught.value.code is ErrorCode.no_space
     assert f"The repository {repo} is too large: its files take 4.0 MiB" in caught.value.message
     assert "the workspace of the sandbox has 2.0 MiB" in caught.value.message
-    assert "Largest in it: pkg (3.0 MiB), sub (1.0 MiB)" in caught.value.message
+    assert "The largest: pkg (3.0 MiB), sub (1.0 MiB)" in caught.value.message
     assert "--repo" in caught.value.hint
     assert not (tmp_path / "copy").exists()
     with (repo / "sparse").open("wb") as file:

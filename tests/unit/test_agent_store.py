@@ -342,7 +342,7 @@ def test_what_is_no_log(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("no database at all, but long enough to be looked at\n" * 100)
     assert refusal(text).code is ErrorCode.log_unusable
-    assert "no event log" in str(refusal(text))
+    assert "not an event log" in str(refusal(text))
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as database:
         database.execute("CREATE TABLE mine (x)")

@@ -96,13 +96,13 @@ def test_services_of_the_command_line_have_their_secrets_from_the_environment() 
     })  # fmt: skip
     assert plain.headers == {}
     for services, headers, said in (
-        (["llm"], [], "names no upstream"),
+        (["llm"], [], "has no upstream"),
         (["a=http://x", "a=http://y"], [], "is given twice"),
-        (["a=http://x"], ["b:H=KEY"], "there is no 'b'"),
-        (["a=http://x"], ["a:H"], "is no NAME:HEADER=VARIABLE"),
+        (["a=http://x"], ["b:H=KEY"], "names 'b', which is not a --service"),
+        (["a=http://x"], ["a:H"], "is not of the form NAME:HEADER=VARIABLE"),
         (["a=http://x"], ["a:H=MISSING"], "not set here"),
         (["a=http://x"], ["a:H=EMPTY"], "not set here"),
-        (["a=http://x"], ["a:H=sk-the-secret-itself"], "is no NAME:HEADER=VARIABLE"),
+        (["a=http://x"], ["a:H=sk-the-secret-itself"], "is not of the form NAME:HEADER=VARIABLE"),
         (["a=http://x"], ["a:H=the_secret_itself"], "not set here"),
         (["a=nonsense"], [], "is no upstream"),
     ):
@@ -114,5 +114,5 @@ def test_services_of_the_command_line_have_their_secrets_from_the_environment() 
 
 def test_a_log_of_a_bridge_is_refused(tmp_path: Path) -> None:
     assert connection_file(None, "bridge") is None
-    with pytest.raises(SandboxError, match="means nothing with --network bridge"):
+    with pytest.raises(SandboxError, match="has no effect with --network bridge"):
         connection_file(tmp_path / "x", "bridge")
