@@ -147,7 +147,7 @@ def told_end(f: Mapping[str, Any]) -> tuple[str, str]:
     more = f" It left {count_of(left, 'process')} running." if left else ""
     longer = ", and give it a longer timeout_seconds" if f.get("reason") == "timeout" else ""
     return (
-        f"The command {f.get('id')} {how_it_ended(f)}.{more}",
+        f"The command {one_line(str(f.get('name') or f.get('id')))} {how_it_ended(f)}.{more}",
         f"See its output with logs(id={f.get('id')!r}){longer}.",
     )
 
@@ -217,6 +217,6 @@ FAULTS: dict[ErrorCode, Callable[[Mapping[str, Any]], Wording]] = {
     ErrorCode.not_a_terminal: lambda f: Wording(
         f"The command {f.get('id', '')!r} has no terminal.",
         "Look at its output with logs; a screen needs a command that was started with pty=true.",
-        "run",
+        "logs",
     ),
 }

@@ -311,7 +311,8 @@ class Command:
 def named(command: Command) -> str:
     """The id of a command with the beginning of its text: "c3 (make test)"."""
     text = str(command.about.get("text", ""))
-    return f"{command.id} ({text if len(text) <= NAMED_CHARS else text[:NAMED_CHARS] + '...'})"
+    begun = text if len(text) <= NAMED_CHARS else text[:NAMED_CHARS] + "..."
+    return f"{command.id} ({begun})" if begun else command.id
 
 
 def outcome(status: int | None) -> tuple[int | None, str | None]:

@@ -6,7 +6,7 @@ import os
 import signal
 from collections import deque
 
-from .commands import Command
+from .commands import Command, named
 from .proctree import descendants
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ class Endings:
     def note(self, command: Command, left: int) -> None:
         """``command`` ended after its caller was answered and left so many processes; one killed on request is no news."""
         if command.stop_reason != "killed":
-            self.tell({"code": "command_ended", **end_of(command), "left": left})
+            self.tell({"code": "command_ended", **end_of(command), "name": named(command), "left": left})
 
     def tell(self, notice: dict[str, Any]) -> None:
         """Say ``notice``, which has an ``id``, in whatever is answered next."""

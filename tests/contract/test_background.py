@@ -29,7 +29,7 @@ def test_ending_sessions_makes_room(env: GuestEnvironment) -> None:
 
 @pytest.mark.needs("shell")
 def test_the_end_of_a_command_is_told_once(env: GuestEnvironment, folder: str) -> None:
-    started = done(env.run(f"until [ -e {folder}/go ]; do sleep 0.01; done; exit 3", background=True))
+    started = done(env.run(f": worker; until [ -e {folder}/go ]; do sleep 0.01; done; exit 3", background=True))
     assert "command_ended" not in codes_of(env.read("/nonexistent"))
     envelope: Envelope[Any] = env.write(f"{folder}/go", "")
     for _ in range(500):
@@ -37,7 +37,8 @@ def test_the_end_of_a_command_is_told_once(env: GuestEnvironment, folder: str) -
             break
         envelope = env.list(folder)
     notice = next(n for n in envelope.notices if n.code == "command_ended")
-    assert notice.message == f"The command {started.id} ended with exit code 3."
+    assert notice.message.startswith(f"The command {started.id} (: worker; until [ -e ")
+    assert notice.message.endswith(") ended with exit code 3.")
     assert "command_ended" not in codes_of(env.list(folder))
 
 

@@ -205,7 +205,7 @@ def test_a_time_that_is_over_after_the_answer_is_told_as_that(env: GuestEnvironm
             break
         time.sleep(0.01)
     notice = next(n for n in envelope.notices if n.code == "command_ended")
-    assert notice.message.startswith(f"The command {other.id} was killed: it did not end within 0.4 seconds")
+    assert notice.message.startswith(f"The command {other.id} (sleep 600) was killed: it did not end within 0.4 seconds")
     assert "timeout_seconds" in notice.hint
     failure = refused(env.run("sleep 600", timeout_seconds=0.2), "timeout", effects="unknown")
     assert done(env.logs(so_far(failure).id)).stop_reason == "timeout"
@@ -220,7 +220,8 @@ def test_what_a_command_leaves_is_told_with_its_end(env: GuestEnvironment, folde
             break
         time.sleep(0.01)
     notice = next(n for n in envelope.notices if n.code == "command_ended")
-    assert notice.message == f"The command {ident} ended with exit code 0. It left 2 processes running."
+    shown = "(sleep 600 & sleep 601 & exit 0)"
+    assert notice.message == f"The command {ident} {shown} ended with exit code 0. It left 2 processes running."
     assert "2 processes left running" in done(env.logs(ident)).to_text()
     assert done(env.kill(ident)).killed == 2
 

@@ -64,7 +64,7 @@ def test_the_end_of_a_background_command_says_why(env: GuestEnvironment, folder:
     while "command_ended" not in codes_of(envelope := env.list(folder)) and time.monotonic() < deadline:
         time.sleep(0.02)
     notice = next(n for n in envelope.notices if n.code == "command_ended")
-    assert notice.message == f"The command {started} was killed by SIGKILL (its processor time was used up)."
+    assert notice.message == f"The command {started} (while :; do :; done) was killed by SIGKILL (its processor time was used up)."
 
 
 def test_a_negative_limit_is_none(env: GuestEnvironment) -> None:

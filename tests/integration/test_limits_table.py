@@ -184,7 +184,7 @@ def test_disk_and_memory_are_told_before_they_are_full(small: DockerEnvironment)
     assert small.run("true").notices == ()  # told once
     full = small.run("head -c 19M /dev/zero > more")
     assert "No space left" in full.unwrap().output
-    refused(small.write("more still", "x" * MIB), ErrorCode.no_space, "Delete files")
+    refused(small.write("more still", "x" * MIB), ErrorCode.no_space, "delete what you made")
     left = small.describe()["left"]
     assert "/workspace: " in left
     hog = small.run(
