@@ -208,8 +208,7 @@ FAULTS: dict[ErrorCode, Callable[[Mapping[str, Any]], Wording]] = {
     ErrorCode.stdin_closed: lambda f: Wording(
         f"The standard input of the command {f.get('id', '')!r} is not open.",
         Hint(
-            f"It still runs. End it with kill(id={f.get('id', '')!r}) and run it again with pty=true or wait_seconds; "
-            "send can then type into it.",
+            "It still runs. End it with kill and run it again with pty=true or wait_seconds; send can then type into it.",
             host="Run it with wait_seconds (and no stdin) or with pty=True: then send can type into it.",
         ),
         "run",

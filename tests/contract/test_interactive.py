@@ -88,7 +88,7 @@ def test_a_command_that_asks_is_answered(env: GuestEnvironment) -> None:
     assert (ran.running, ran.output, ran.exit_code) == (True, "name? ", None)
     assert ran.waiting_for is not None
     assert (ran.waiting_for.kind, ran.waiting_for.program in ("bash", "sh")) == ("stdin", True)
-    assert f"send(id='{ran.id}', text=...)" in envelope.notices[0].hint
+    assert f"send(id='{ran.id}', text='...\\n')" in envelope.notices[0].hint
     assert "waits for input on stdin" in envelope.notices[0].message
     assert f"[still running with id {ran.id}]" in ran.to_text()
     answer = done(env.send(ran.id, "Ann\n", wait_seconds=PATIENCE))
