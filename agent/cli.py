@@ -11,12 +11,15 @@ import typer
 
 from sandbox import cli as sandbox_cli
 from sandbox import cli_inside, cli_kept, cli_shell
+from sandbox.status_line import terminal
 
 from . import cli_agent, cli_batch, cli_hub
 from .cli_config import load_defaults
 from .cli_help import HelpfulGroup, keep_examples_whole
 from .cli_runs import app as runs
 
+# Commands that start a sandbox or look for one.
+_SLOW = ("run", "exec", "shell", "cp", "logs", "agent", "batch", "demo")
 # What writing to a stream can fail with, other than that nobody reads it.
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
@@ -165,11 +168,15 @@ def main(args: list[str] | None = None) -> Any:
     With --json an error is also the failure envelope on standard output.
     """
     _speak_utf8()
-    as_json = _asks_for_json(sys.argv[1:] if args is None else args)
+    given = sys.argv[1:] if args is None else args
+    as_json = _asks_for_json(given)
+    if _command_of(given) in _SLOW and not {"-h", "--help"} & set(given):
+        terminal().show("starting")  # before anything heavy is imported
     try:
         try:
             return app(args=args, standalone_mode=True)
         finally:
+            terminal().hide()
             sys.stdout.flush()
     except (KeyboardInterrupt, Interrupted):
         _end_interrupted(as_json)
@@ -185,7 +192,7 @@ def main(args: list[str] | None = None) -> Any:
             from sandbox.envelope import Failure
 
             sandbox_cli.print_json(envelope_for_cli(Failure[Any].of(error)).to_dict())
-        sandbox_cli.fail(error, _command_of(sys.argv[1:] if args is None else args))
+        sandbox_cli.fail(error, _command_of(given))
 
 
 def _end_interrupted(as_json: bool) -> NoReturn:

@@ -48,7 +48,8 @@ def ls(
     if as_json:
         _print_json({"agents": [summary(s) for s in specs], "problems": [_problem(p) for p in hub.problems]})
     else:
-        write_table(_COLUMNS, [tuple(_plain(" ".join(cell.split())) for cell in row(spec)) for spec in specs])
+        rows = [tuple(_plain(" ".join(cell.split())) for cell in row(spec)) for spec in specs]
+        write_table(_COLUMNS, rows, spare=("SOURCE", "ACTIONS"))
     _tell_problems(hub)
     raise typer.Exit(1 if hub.problems else 0)
 

@@ -44,7 +44,8 @@ def list_runs(log: Path | None, *, as_json: bool) -> int:
         )
         for each in found
     ]
-    write_table(_COLUMNS, [tuple(visible(cell, one_line=True) for cell in row) for row in rows])
+    clean = [tuple(visible(cell, one_line=True) for cell in row) for row in rows]
+    write_table(_COLUMNS, clean, spare=("BEGAN", "COST", "STEPS"))
     return 0
 
 

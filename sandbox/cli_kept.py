@@ -43,7 +43,7 @@ def ls(
     if as_json:
         print_json([dataclasses.asdict(each) for each in found])
         return
-    write_table(_COLUMNS, [_row(each) for each in found])
+    write_table(_COLUMNS, [_row(each) for each in found], spare=("AGE", "IMAGE"))
 
 
 def rm(

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, TextIO
 
-DELAY_SECONDS = 0.05
-"""Nothing is shown for a step that is over by then: a person would only see it flicker."""
 _TICK_SECONDS = 0.25
 _KEPT_SECONDS = 2.0
 """A step that took longer leaves a line with its time."""
@@ -51,8 +49,7 @@ class StatusLine:
             return
         with self._lock:
             self._text, self._since = " ".join(text.split()), time.monotonic()
-            if self._drawn:
-                self._draw()
+            self._draw()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._tick, name="status-line", daemon=True)
                 self._thread.start()
@@ -81,10 +78,8 @@ class StatusLine:
             while True:
                 while not self._text:
                     self._wake.wait()
-                age = time.monotonic() - self._since
-                if age >= DELAY_SECONDS:
-                    self._draw()
-                self._wake.wait(_TICK_SECONDS if age >= DELAY_SECONDS else DELAY_SECONDS - age)
+                self._draw()
+                self._wake.wait(_TICK_SECONDS)
 
     def _draw(self) -> None:
         seconds = f" · {time.monotonic() - self._since:.0f} s"

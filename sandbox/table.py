@@ -5,9 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from .status_line import terminal_columns
 
-def write_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write the rows below their headings. On a terminal, cells that are too wide are wrapped; elsewhere nothing is cut.
+_LEAST_LAST_CHARS = 24
+"""How much of the last column, which holds the longest text, a terminal must have room for."""
+
+
+def write_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()) -> None:
+    """Write the rows below their headings. On a terminal that is too narrow, the columns ``spare`` are left out, the first of them
+    first, then cells are wrapped, but never those of the first column, which are there to be pasted. Elsewhere nothing is cut.
 
     The cells must be free of control characters.
     """
@@ -16,13 +22,30 @@ def write_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(*head, box=None, pad_edge=False, header_style="")
+        console = Console(highlight=False, width=terminal_columns(sys.stdout))
+        shown = _columns_that_fit(head, rows, spare, console.width)
+        table = Table(box=None, pad_edge=False, header_style="")
+        for number in shown:
+            table.add_column(head[number], no_wrap=number == 0, overflow="fold")
         for row in rows:
-            table.add_row(*(Text(cell, overflow="fold") for cell in row))
-        Console(highlight=False).print(table)
+            table.add_row(*(Text(row[number], overflow="fold", no_wrap=number == 0) for number in shown))
+        console.print(table)
         return
     every = [head, *rows]
     widths = [max(len(row[n]) for row in every) for n in range(len(head))]
     for row in every:
         cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
+
+
+def _columns_that_fit(
+    head: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str], width: int
+) -> list[int]:
+    shown = list(range(len(head)))
+    widths = [max(len(row[n]) for row in (head, *rows)) for n in shown]
+    widths[-1] = min(widths[-1], _LEAST_LAST_CHARS)
+    for name in spare:
+        if sum(widths[n] + 2 for n in shown) - 2 <= width:
+            break
+        shown.remove(head.index(name))
+    return shown

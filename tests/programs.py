@@ -5,7 +5,6 @@ For tests of what the command does. Tests of how a process starts, or that send 
 
 from __future__ import annotations
 
-import atexit
 import functools
 import gc
 import json
@@ -62,13 +61,7 @@ def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
         ours.setsockopt(socket.SOL_SOCKET, option, MOST_REQUEST_BYTES)
     started = subprocess.Popen([sys.executable, "-m", "tests.programs", str(theirs.fileno())], pass_fds=[theirs.fileno()])
     theirs.close()
-    atexit.register(_end, ours, started)
     return ours, started
-
-
-def _end(requests: socket.socket, started: subprocess.Popen[bytes]) -> None:
-    requests.close()
-    started.wait(10)
 
 
 def _serve(requests: socket.socket) -> None:

@@ -67,7 +67,7 @@ def run(options: Options) -> int:
     if options.as_json:
         print_json({"complete": complete, "results": [result.to_dict() for result in results]})
     else:
-        write_table(_COLUMNS, rows_of(results, len(tasks)))
+        write_table(_COLUMNS, rows_of(results, len(tasks)), spare=("STEPS", "RUN", "SECONDS"))
     return exit_code(results, len(tasks), complete)
 
 

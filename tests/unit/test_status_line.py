@@ -95,3 +95,39 @@ def test_an_error_is_wrapped_at_words() -> None:
     lines = [line for line in screens(code, 10, status=125)[-1] if line]
     assert len(lines) > 2
     assert all(line.startswith(("error: ", "hint: ", "       ")) for line in lines)
+
+
+def test_a_narrow_table_keeps_ids_whole_and_leaves_out_what_matters_least() -> None:
+    code = """
+import sys
+sys.stdout = sys.stderr
+from sandbox.table import write_table
+row = ("20261122-134431-67e1", "2026-11-22 13:44:31", "finished", "some words of a long task that goes on")
+write_table(("RUN", "BEGAN", "STATUS", "TASK"), [row], spare=("BEGAN",))
+"""
+    lines = [line for line in screens(code, 10)[-1] if line]
+    assert lines[0].split() == ["RUN", "STATUS"] or lines[0].split() == ["RUN", "STATUS", "TASK"], lines
+    assert lines[1].startswith("20261122-134431-67e1 ")
+    assert all(len(line) <= 40 for line in lines)
+
+
+def test_the_status_line_is_there_before_anything_heavy_is_imported() -> None:
+    """So that it is seen within 200 ms, of which the start of the command line takes half."""
+    code = """
+import sys
+import agent.cli
+from sandbox.status_line import StatusLine
+
+def show(self, text):
+    heavy = {name.split(".")[0] for name in sys.modules} & {"docker", "pydantic", "rich", "requests", "litellm", "jsonschema"}
+    sys.stderr.write(f"{text}: {sorted(heavy)}\\n")
+    raise SystemExit(7)
+
+StatusLine.show = show
+agent.cli.main(COMMAND)
+"""
+    for command in (["run", "--", "true"], ["agent", "x", "--script", "y"], ["--debug", "exec", "work", "--", "true"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code.replace("COMMAND", repr(command))], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (7, "starting: []\n")
