@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sandbox import results as res
-from sandbox.call_errors import answered
+from sandbox.call_errors import answered, check_request
 from sandbox.envelope import Envelope, Failure, Success
 from sandbox.environment import ActionLike, Environment
 from sandbox.errors import ErrorCode, SandboxError
@@ -78,6 +78,7 @@ class ReadOnlyEnvironment(WrappedEnvironment):
 
     def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
         """See the base class."""
+        check_request(request, watch)
         args = request.model_dump(exclude_unset=True)
         return self._checked(request.operation, args, lambda: super(ReadOnlyEnvironment, self).perform(request, watch))
 

@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from sandbox.call_errors import check_request
 from sandbox.envelope import Envelope
 from sandbox.environment import ActionLike, Environment
-from sandbox.operations import Request
+from sandbox.operations import HostArguments, Request
 from sandbox.watching import Watch
 
 from .wrapped import WrappedEnvironment
@@ -40,6 +41,7 @@ class OwnSessions(WrappedEnvironment):
 
     def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
         """See the base class."""
+        check_request(request, watch)
         own = self._own(request.operation, {"session": getattr(request, "session", None)})
         if request.operation in _NAMING:
             request = request.model_copy(update=own)
@@ -72,4 +74,5 @@ class OwnSessions(WrappedEnvironment):
         if len(own) > _NAME_CHARS:
             own = f"{self.prefix}.{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
         self._used.add(own)
-        return {**args, "session": own}
+        replaced = {**args, "session": own}
+        return HostArguments(replaced) if isinstance(args, HostArguments) else replaced

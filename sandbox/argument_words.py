@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .wording import value_text
+
 Schema = Mapping[str, Any]
 VALUE_CHARS = 80
 _KINDS = {
@@ -63,9 +65,7 @@ def wrong(name: str, value: Any, schema: Schema) -> str:
     """The sentence for a value that does not fit; ``name`` is that of the argument."""
     own = _property(schema, name)
     about = "" if "enum" in own else str(own.get("description") or "")
-    shown = repr(value)
-    shown = shown if len(shown) <= VALUE_CHARS else f"{shown[:VALUE_CHARS]}…"
-    return f"{name} must be {kind_of(own)}, not {shown}" + (f" ({about.rstrip('.')})" if about else "")
+    return f"{name} must be {kind_of(own)}, not {value_text(value, VALUE_CHARS)}" + (f" ({about.rstrip('.')})" if about else "")
 
 
 def _property(schema: Schema, name: str) -> Schema:

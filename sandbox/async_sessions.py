@@ -20,6 +20,9 @@ class AsyncSession:
         self.user = user
         self._environment = environment
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}{'' if self.user is None else f' of {self.user!r}'}>"
+
     async def open(self) -> Envelope[res.OpenSessionResult]:
         """See ``Session.open``."""
         return await self._environment.open_session(self.name, user=self.user)

@@ -1,20 +1,21 @@
 """Mistakes of a calling program, as the exceptions that Python has for them: wrong types of arguments and unknown option names.
 
-The methods of an environment raise these. ``execute``, ``perform`` and ``execute_action`` carry out what a model asks for,
-and answer with the failure ``invalid_arguments`` instead.
+The methods of an environment raise these. ``execute`` and ``execute_action`` carry out what a model asks for, and answer with
+the failure ``invalid_arguments`` instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
 
+from .argument_types import check_types
 from .envelope import Envelope, Failure
 from .errors import ErrorCode, SandboxError
 from .operations import Request
-from .watching import CancelToken
+from .watching import CancelToken, Watch
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,11 +25,14 @@ def check_call(request: type[Request], args: Mapping[str, Any]) -> None:
     """Raise TypeError for an option that ``request`` does not have, one that is missing, or a value of a wrong type.
 
     A value of the right type that is out of range is not a wrong call: it is the failure ``invalid_arguments``.
+    Nothing is converted, as JSON of models is: "5" is not a number, and 1 is not True. Any collection may be given as a list,
+    any mapping as a dict, an int as a float.
     """
-    try:
-        request.model_validate(dict(args))
-    except ValidationError as error:
-        raise_if_wrong_call(request, error)
+    for given, strict in ((dict(args), False), ({name: _plain(value) for name, value in args.items()}, True)):
+        try:
+            request.model_validate(given, strict=strict)
+        except ValidationError as error:
+            raise_if_wrong_call(request, error)
 
 
 def raise_if_wrong_call(request: type[Request], error: ValidationError) -> None:
@@ -41,9 +45,17 @@ def raise_if_wrong_call(request: type[Request], error: ValidationError) -> None:
             raise TypeError(f"{name}() has no option {option!r}.{_meant(option, request.model_fields)}")
         if problem["type"] == "missing":
             raise TypeError(f"{name}() needs the argument {option!r}.")
-    wrong = [problem for problem in problems if _is_of_wrong_type(problem["type"])]
+    wrong = [problem for problem in problems if _is_of_wrong_type(problem)]
     if wrong:
         raise TypeError(_worded(name, wrong))
+
+
+def check_request(request: object, watch: object) -> None:
+    """Raise TypeError for what ``perform`` does not take."""
+    if not isinstance(request, Request):
+        given = type(request).__name__
+        raise TypeError(f"perform(): request must be a Request such as Run(command='ls'), not {given}; execute() takes a name.")
+    check_types("perform", watch=(watch, Watch | None))
 
 
 def check_cancel(call: str, cancel: object) -> None:
@@ -78,8 +90,21 @@ def _meant(option: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else f" It takes {', '.join(known)}."
 
 
-def _is_of_wrong_type(problem: str) -> bool:
-    return problem.endswith(("_type", "_parsing")) or problem == "int_from_float"
+def _plain(value: Any) -> Any:
+    """``value`` in the one type of its kind that is valid strictly."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    is_list = isinstance(value, Collection) and not isinstance(value, str | bytes | bytearray | memoryview)
+    return tuple(value) if is_list else value
+
+
+def _is_of_wrong_type(problem: Any) -> bool:
+    kind, given = problem["type"], problem["input"]
+    if kind == "float_type" and isinstance(given, int) and not isinstance(given, bool):
+        return False  # it has more digits than a float can hold
+    if kind == "literal_error":
+        return not isinstance(given, str)
+    return bool(kind.endswith(("_type", "_parsing")) or kind == "int_from_float")
 
 
 def _worded(call: str, wrong: list[Any]) -> str:

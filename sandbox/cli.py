@@ -173,12 +173,13 @@ def run(
 
 def carry_out(sandbox: GuestEnvironment, args: dict[str, Any], *, as_json: bool, stdin: bool, stays: bool) -> NoReturn:
     """Run the command of ``args``, show what comes of it, and exit as it did. ``stays``: the sandbox outlives this process."""
+    from .operations import HostArguments
     from .watching import Watch
 
     args = {**args, "stdin": sys.stdin.buffer.read() if stdin else None}
     args["keep_output_bytes"] = _kept(sandbox.limits) if as_json else 0
     watch = None if as_json else Watch(on_bytes=_pass_on)
-    answer: Envelope[RunResult] = envelope_for_cli(sandbox.execute("run", args, watch=watch))
+    answer: Envelope[RunResult] = envelope_for_cli(sandbox.execute("run", HostArguments(args), watch=watch))
     if as_json:
         print_json(_json_of(answer, sandbox, stays))
     else:

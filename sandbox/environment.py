@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from . import argument_words
 from . import results as res
+from .call_errors import check_request
 from .envelope import Envelope, Failure, Notice, Success, jsonable
 from .errors import ErrorCode, SandboxError
 from .hosted import (
@@ -30,7 +31,7 @@ from .hosted import (
     failure_of_unstopped,
 )
 from .methods import OperationMethods
-from .operations import OPERATIONS, Request, schema_of
+from .operations import OPERATIONS, HostArguments, Request, schema_of
 from .operations.commands import UNLIMITED
 from .readers import Hint
 from .secrecy import Secrets
@@ -186,6 +187,8 @@ class Environment(OperationMethods, StateMethods):
     def execute(self, operation: str, args: Mapping[str, Any], *, watch: Watch | None = None) -> Envelope[Any]:
         """Carry out a sandbox operation by name; see ``operations.OPERATIONS`` for names and arguments.
 
+        The arguments may be those of a model: host-only ones such as ``user`` are the failure ``invalid_arguments``. Programs give
+        these to the methods (``run(user=...)``), or as ``HostArguments``.
         ``watch`` is told the output of a command as it comes, and can stop it.
         """
         return self.hidden.envelope(self._executed(operation, args, watch))
@@ -204,6 +207,14 @@ class Environment(OperationMethods, StateMethods):
                 f"Call {operation} again with arguments that fit its schema.",
                 schema=schema_of(kind),
             )
+        if not isinstance(args, HostArguments) and (refused := _host_only(kind, args)):
+            return Failure[Any](
+                ErrorCode.invalid_arguments,
+                f"Only the host's program may give {operation} the argument {refused!r}.",
+                Hint(f"Call {operation} without it.", host=f"Call env.{operation}(...), or leave it out."),
+                next_tool=operation,
+                schema=schema_of(kind),
+            )
         try:
             request = kind.model_validate(dict(args))
         except ValidationError as error:
@@ -215,7 +226,12 @@ class Environment(OperationMethods, StateMethods):
             return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000, schema=schema)
 
     def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
-        """Carry out a validated request; may raise SandboxError, which ``execute`` turns into a failure."""
+        """Carry out a validated request, with host-only arguments, too: it is for the host's program, not for what a model sent.
+
+        Raises SandboxError for what ``execute`` answers as a failure, except what happened within the sandbox, and TypeError for
+        what is not a request.
+        """
+        check_request(request, watch)
         raise _unsupported(request.operation)
 
     def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[res.UploadResult]:
@@ -281,6 +297,12 @@ class Environment(OperationMethods, StateMethods):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _host_only(kind: type[Request], args: Mapping[str, Any]) -> str | None:
+    """The first host-only argument that is given and is not what it would be anyway."""
+    given = sorted(kind.host_only() & set(args))
+    return next((name for name in given if args[name] is not kind.model_fields[name].default), None)
 
 
 def _text_of(value: object) -> str:

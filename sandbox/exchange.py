@@ -43,7 +43,7 @@ class Exchange:
             message = wire.pack_message(fields, blob, exact=True)
         except ValueError as error:
             problem = "a number in them has more digits than can be sent" if "digits" in str(error) else str(error)
-            words = word_fault(ErrorCode.invalid_arguments, {"problem": problem}, "")
+            words = word_fault(ErrorCode.invalid_arguments, {"problem": problem}, str(fields.get("operation", "hello")))
             raise OperationError(ErrorCode.invalid_arguments, words.message, words.hint, effects="none") from error
         self._pending.sent_by = sender = (
             self._transport.sender

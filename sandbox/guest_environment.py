@@ -20,7 +20,7 @@ from . import descriptors, forks
 from . import operations as op
 from . import results as res
 from .argument_types import HOST_PATH, check_types
-from .call_errors import raise_if_wrong_call
+from .call_errors import check_request, raise_if_wrong_call
 from .envelope import Envelope, Failure, Notice, Success
 from .environment import Approver, invalid_arguments
 from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
@@ -174,6 +174,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
     # --- operations ------------------------------------------------------------------
     def perform(self, request: op.Request, watch: Watch | None = None) -> Envelope[Any]:
         """See ``Environment.perform``."""
+        check_request(request, watch)
         started = time.monotonic()
         if isinstance(request, op.Upload | op.Download):
             raise OperationError(

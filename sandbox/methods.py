@@ -13,7 +13,7 @@ from .call_errors import check_call, check_cancel, raise_if_closed
 from .envelope import Envelope, Failure
 from .errors import SandboxError
 from .following import Following
-from .operations import OPERATIONS
+from .operations import OPERATIONS, HostArguments
 from .output_stream import CommandOutput
 from .ports import check_port
 from .sessions import Session
@@ -59,7 +59,7 @@ class OperationMethods(ABC):
     def _carried_out(self, operation: str, args: Mapping[str, Any], watch: Watch | None = None) -> Envelope[Any]:
         """What ``execute`` answers. Raises TypeError for a wrong call, SandboxError ``sandbox_closed``."""
         check_call(OPERATIONS[operation], args)
-        answer = self.execute(operation, args, watch=watch)
+        answer = self.execute(operation, HostArguments(args), watch=watch)
         raise_if_closed(answer)
         return answer
 
@@ -167,6 +167,8 @@ class OperationMethods(ABC):
             if argv is not None:
                 raise TypeError("run() takes one of command and argv, not both.")
             command, argv = None, command
+        if isinstance(stdin, bytearray | memoryview):
+            stdin = bytes(stdin)
         source = stdin if is_source(stdin) else None
         args = {
             "command": command, "argv": argv, "cwd": cwd, "env": env, "secrets": secrets, "background": background,

@@ -11,6 +11,7 @@ from .limits import Limits
 from .replies import worded
 from .stdin import INLINE_BYTES
 from .transport import MAX_REPLY_BYTES
+from .wording import value_text
 
 # How long an operation without a deadline of its own may stay silent. Files move at hundreds of MiB a second here.
 FILE_SECONDS = 30.0
@@ -55,7 +56,7 @@ def _prepared_run(request: op.Run, limits: Limits) -> tuple[dict[str, Any], dict
     keep = limits.keep_output_bytes if request.keep_output_bytes is None else request.keep_output_bytes
     stdin = request.stdin.encode("utf-8", "surrogateescape") if isinstance(request.stdin, str) else request.stdin or b""
     if keep > limits.spill_bytes:
-        problem = f"keep_output_bytes is {keep}, at most {limits.spill_bytes}"
+        problem = f"keep_output_bytes is {value_text(keep)}, at most {limits.spill_bytes}"
         raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
     args = request.model_dump(mode="json", exclude={"stdin", "request_id", "secrets"})
     args.update(timeout_seconds=timeout, keep_output_bytes=keep, cpu_seconds=_cpu_seconds(request.cpu_seconds, limits))

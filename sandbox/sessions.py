@@ -24,6 +24,9 @@ class Session:
         self.user = user
         self._environment = environment
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}{'' if self.user is None else f' of {self.user!r}'}>"
+
     def open(self) -> Envelope[res.OpenSessionResult]:
         """Make the session; failure ``session_exists`` if there is one of that name."""
         return self._environment.open_session(self.name, user=self.user)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import Change, Request
+from .base import Change, HostArguments, Request
 from .commands import EndSession, Kill, Logs, OpenSession, Run, Sessions
 from .files import Delete, Download, Edit, List, MakeDir, Move, Read, Search, Stat, Upload, Write
 from .interaction import Resize, Screen, Send
@@ -17,8 +17,8 @@ from .usage import Usage
 from .waiting import Processes, WaitFor
 
 __all__ = [
-    "OPERATIONS", "REQUESTS", "Browse", "Change", "Delete", "Download", "Edit", "EndSession", "Kill", "List", "Logs", "MakeDir",
-    "Move", "OpenSession", "Processes", "Read", "Request", "Resize", "Run", "Screen", "Search", "Send",
+    "OPERATIONS", "REQUESTS", "Browse", "Change", "Delete", "Download", "Edit", "EndSession", "HostArguments", "Kill", "List",
+    "Logs", "MakeDir", "Move", "OpenSession", "Processes", "Read", "Request", "Resize", "Run", "Screen", "Search", "Send",
     "Sessions", "Stat", "Upload", "Usage", "WaitFor", "Write", "schema_of",
 ]  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -34,6 +34,10 @@ class Request(BaseModel):
         """Return the names of the arguments that only the host's program may give, never a model."""
         extras = {name: field.json_schema_extra for name, field in cls.model_fields.items()}
         return frozenset(n for n, extra in extras.items() if isinstance(extra, dict) and extra.get("host_only"))
+
+
+class HostArguments(dict[str, Any]):
+    """Arguments for ``execute`` that the host's own program gives, not a model: only these may have host-only ones."""
 
 
 class Change(Request):

@@ -11,6 +11,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from sandbox import operations as op
+from sandbox.call_errors import check_request
 from sandbox.envelope import Envelope
 from sandbox.environment import Approver
 from sandbox.errors import SandboxUnavailableError
@@ -58,6 +59,7 @@ class FakeEnvironment(GuestEnvironment):
     ) -> None:
         super().__init__(limits, network, approver)
         self.requests: list[op.Request] = []
+        self._was_started = False
         self._tree = Tree()
         bounds = asdict(self.limits)
         self._operations = FileOperations(self._tree, bounds)
@@ -71,7 +73,16 @@ class FakeEnvironment(GuestEnvironment):
             FakeState(self._tree),
             lambda: self.network,
         )
-        self.start()
+        super().start()
+
+    def start(self) -> Self:
+        """Do nothing but say so when it is printed: it is ready from the beginning."""
+        self._was_started = True
+        return super().start()
+
+    def _summary(self) -> tuple[str, ...]:
+        found = super()._summary()
+        return found if self._was_started or found != ("running",) else ("not started",)
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -86,11 +97,9 @@ class FakeEnvironment(GuestEnvironment):
 
     def perform(self, request: op.Request, watch: Watch | None = None) -> Envelope[Any]:
         """See ``Environment.perform``."""
+        check_request(request, watch)
         self.requests.append(request)
         return super().perform(request, watch)
-
-    def __enter__(self) -> Self:
-        return self
 
     def _connect(self) -> Transport:
         return self._memory

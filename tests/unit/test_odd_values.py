@@ -21,6 +21,7 @@ from sandbox import DockerEnvironment, Limits, LocalEnvironment, Network, Servic
 from sandbox.envelope import Failure, Success
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.side_services import Ready
+from sandbox.operations import OPERATIONS
 from sandbox.testing import FakeEnvironment
 
 HUGE = 10**5000  # more digits than Python turns into text
@@ -169,6 +170,41 @@ def test_a_fake_environment(fake: FakeEnvironment, call: tuple[str, list[Any], d
 @given(calls())
 def test_a_local_environment(local: LocalEnvironment, call: tuple[str, list[Any], dict[str, Any]]) -> None:
     _call(local, *call)
+
+
+# What each operation needs beside the argument that is tried.
+NEEDED: dict[str, dict[str, Any]] = {
+    "read": {"path": "x"}, "search": {"pattern": "x"}, "run": {"command": "true", "pty": True},
+    "logs": {"id": "c1", "follow": True}, "send": {"id": "c1"}, "resize": {"id": "c1", "rows": 1, "cols": 1}, "browse": {"url": "http://127.0.0.1:1/"},
+}  # fmt: skip
+WANTED = {"timeout_seconds": {"file": "x"}, "offset": {"id": "c1", "log": "x"}}  # by wait_for
+
+
+def _numbers() -> Iterator[tuple[str, str]]:
+    for name, kind in OPERATIONS.items():
+        for option, schema in kind.model_json_schema().get("properties", {}).items():
+            types = {each.get("type") for each in (schema, *schema.get("anyOf", ()))}
+            if types & {"integer", "number"} and name not in ("upload", "download"):
+                yield name, option
+
+
+@pytest.mark.parametrize("huge", [HUGE, -HUGE, 10**400], ids=["huge", "-huge", "beyond-floats"])
+@pytest.mark.parametrize(("name", "option"), list(_numbers()))
+def test_a_huge_number_is_a_failure_in_every_operation(fake: FakeEnvironment, name: str, option: str, huge: int) -> None:
+    """Python makes no text of ints with more than 4,300 digits, and no float of those with more than 308."""
+    needed = WANTED.get(option, {}) if name == "wait_for" else NEEDED.get(name, {})
+    answer = getattr(fake, name)(**{**needed, option: huge})
+    assert fake.execute(name, {**needed, option: huge}).to_dict().get("error") == answer.to_dict().get("error")
+    if isinstance(answer, Failure) and answer.code is ErrorCode.invalid_arguments:
+        assert option in answer.error
+        assert "The arguments of  " not in answer.error
+        assert len(answer.error) < 500
+
+
+def test_a_number_that_cannot_be_sent_is_worded_with_its_operation(local: LocalEnvironment) -> None:
+    answer = local.read("x", start_line=HUGE)
+    assert isinstance(answer, Failure)
+    assert answer.error == "The arguments of read are invalid: a number in them has more digits than can be sent."
 
 
 def test_a_local_environment_lives_on(local: LocalEnvironment) -> None:

@@ -7,17 +7,20 @@ import inspect
 import pickle
 import subprocess
 import threading
+from collections import ChainMap, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.read_only import ReadOnlyEnvironment
+from agent.sessions import OwnSessions
 from agent.tools import SandboxAction
 from agent.wrapped import WrappedEnvironment
 from sandbox import AsyncEnvironment, CommandError, DockerEnvironment, ErrorCode, LocalEnvironment, SandboxError
 from sandbox.methods import OperationMethods, RunOptions
-from sandbox.operations import Read
+from sandbox.operations import HostArguments, Read, Run
 from sandbox.testing import FakeEnvironment
 from tests.contract.checks import closed
 
@@ -32,6 +35,11 @@ def local() -> Iterator[LocalEnvironment]:
 def fake() -> Iterator[Any]:
     with FakeEnvironment({"a": "1\n2\n"}) as env:
         yield env
+
+
+def _any(env: Any) -> Any:
+    """``env`` for calls that a type checker would refuse."""
+    return env
 
 
 @pytest.mark.parametrize(
@@ -57,6 +65,25 @@ def fake() -> Iterator[Any]:
         (lambda env: env.forward(80, True), "forward(): host_port must be an int, not bool."),
         (lambda env: env.upload(b"", 5), "upload(): path must be a str, not int."),
         (lambda env: env.download(5), "download(): path must be a str, not int."),
+        (lambda env: env.run("true", timeout_seconds="5"), "run(): timeout_seconds must be a valid number, not str."),
+        (lambda env: env.run("true", timeout_seconds=True), "run(): timeout_seconds must be a valid number, not bool."),
+        (lambda env: env.run("true", background="yes"), "run(): background must be a valid boolean, not str."),
+        (lambda env: env.run("true", background=1), "run(): background must be a valid boolean, not int."),
+        (lambda env: env.run("true", rows="3"), "run(): rows must be a valid integer, not str."),
+        (lambda env: env.run([b"ls"]), "run(): argv[0] must be a valid string, not bytes."),
+        (lambda env: env.run("true", env={"A": b"x"}), "run(): env['A'] must be a valid string, not bytes."),
+        (lambda env: env.run("true", cwd=Path("/tmp")), "run(): cwd must be a valid string, not"),
+        (lambda env: env.write("a", b"x"), "write(): content must be a valid string, not bytes."),
+        (lambda env: env.read(b"x"), "read(): path must be a valid string, not bytes."),
+        (lambda env: env.read("a", start_line="3"), "read(): start_line must be a valid integer, not str."),
+        (lambda env: env.read("a", start_line=True), "read(): start_line must be a valid integer, not bool."),
+        (lambda env: env.read("a", start_line=0, numbered="yes"), "read(): numbered must be a valid boolean, not str."),
+        (lambda env: env.kill("c1", 2), "kill(): signal must be 'SIGINT'"),
+        (lambda env: env.perform("read", {}), "perform(): request must be a Request such as Run(command='ls'), not str"),
+        (lambda env: _any(WrappedEnvironment(env)).perform({"path": "a"}), "perform(): request must be a Request"),
+        (lambda env: _any(ReadOnlyEnvironment(env)).perform("read"), "perform(): request must be a Request"),
+        (lambda env: _any(OwnSessions(env, "a", "b")).perform("read"), "perform(): request must be a Request"),
+        (lambda env: env.perform(Read.model_validate({"path": "a"}), {}), "perform(): watch must be a Watch or None, not dict."),
     ],
 )
 def test_a_wrong_type_or_an_unknown_option_is_a_type_error(
@@ -71,6 +98,33 @@ def test_a_value_out_of_range_is_still_answered_with_an_envelope(fake: FakeEnvir
     for answer in (fake.read("a", start_line=0), fake.run("true", timeout_seconds=-1), fake.kill("c1", "SIGFOO"), fake.run()):
         assert not answer.ok
         assert answer.code is ErrorCode.invalid_arguments
+
+
+def test_harmless_types_are_taken(local: LocalEnvironment) -> None:
+    """What is strict for mistakes takes other collections, mappings, ints for floats and every kind of bytes as input."""
+    words = deque(["printenv", "A"])
+    assert local.run(words, env=ChainMap({"A": "b"}), timeout_seconds=5, wait_seconds=None).unwrap().stdout == "b\n"
+    given: tuple[Any, ...] = ("\xff", b"\xff", bytearray(b"\xff"), memoryview(b"\xff"), iter([b"\xff"]))
+    for stdin in given:
+        shown = local.run(["od", "-An", "-tx1"], stdin=stdin).unwrap().stdout.split()
+        assert shown == (["c3", "bf"] if isinstance(stdin, str) else ["ff"])
+    assert local.execute("run", {"command": "true", "timeout_seconds": "5", "background": 0}).ok  # of a model
+
+
+def test_only_the_hosts_program_gives_a_user(fake: FakeEnvironment) -> None:
+    """``execute`` takes the arguments of a model, so it refuses those that are host-only; methods pass them."""
+    for env in (fake, WrappedEnvironment(fake), OwnSessions(fake, "mine", "other")):
+        for name, value in {"user": "root", "needs_session": True}.items():
+            answer = env.execute("run", {"command": "id", name: value}).to_dict()
+            assert answer["code"] == "invalid_arguments"
+            assert answer["error"] == f"Only the host's program may give run the argument {name!r}."
+        for operation, needed in {"kill": {"id": "c1"}, "sessions": {}, "send": {"id": "c1"}}.items():
+            assert env.execute(operation, {**needed, "user": 0}).to_dict()["code"] == "invalid_arguments"
+        assert env.run("id", user="root").to_dict()["code"] == "user_not_allowed"
+        assert env.execute("run", HostArguments(command="id", user="root")).to_dict()["code"] == "user_not_allowed"
+        assert env.perform(Run.model_validate({"command": "id", "user": "root"})).to_dict()["code"] == "user_not_allowed"
+        assert env.execute("run", {"command": "id", "user": None}).to_dict()["code"] == "operation_not_supported"
+    assert [getattr(request, "user", "") for request in fake.requests] == ["root", "root", "root", None] * 3
 
 
 def test_what_a_model_asks_for_is_answered_with_envelopes(fake: FakeEnvironment) -> None:
@@ -160,6 +214,13 @@ def test_environments_say_what_and_how_they_are_when_they_are_printed(tmp_path: 
         assert repr(WrappedEnvironment(env)) == f"<WrappedEnvironment around {env!r}>"
         assert repr(AsyncEnvironment(env)) == f"<AsyncEnvironment of {env!r}>"
     assert repr(env) == f"<LocalEnvironment {tmp_path} closed>"
+    fake = FakeEnvironment()
+    assert repr(fake) == "<FakeEnvironment not started>"
+    with fake:
+        assert repr(fake) == "<FakeEnvironment running>"
+        assert repr(fake.session("build")) == "<Session 'build'>"
+        assert repr(AsyncEnvironment(fake).session("build", user=0)) == "<AsyncSession 'build' of 0>"
+    assert repr(fake) == "<FakeEnvironment closed>"
     assert repr(FakeEnvironment().start()) == "<FakeEnvironment running>"
 
 
