@@ -52,16 +52,23 @@ def leads_into_git(path: str) -> bool:
 
 
 class Folder:
-    """The folder ``root``, held open. ``root`` itself is named by the user and may be a link. Raises OSError.
+    """The folder ``root``, or ``below`` it, held open. ``root`` is named by the user and may be a link; no link is followed from
+    there on. Raises OSError, and UnsafePathError for a ``below`` that is not a path.
 
     Use it in one thread at a time. Methods raise OSError: ELOOP or ENOTDIR where a part of a path is a link.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._fd = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
+    def __init__(self, root: Path, below: str = "") -> None:
+        self.root = root / below
+        parts = split(below) if below else ()
         # The folder that was used last: neighbours in a sorted list of files share it.
         self._near: tuple[tuple[str, ...], int] | None = None
+        self._fd = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
+        try:
+            fd = os.dup(self._enter(parts))
+        finally:
+            self.close()
+        self._fd = fd
 
     def __enter__(self) -> Self:
         return self

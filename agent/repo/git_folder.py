@@ -15,6 +15,8 @@ from pathlib import Path
 from .beneath import Folder, read_file
 from .index import MOST_INDEX_BYTES, Index, IndexUnreadableError, parse_index
 
+# A folder whose links may be followed, and what is reached from there without following any.
+Place = tuple[Path, str]
 MOST_POINTER_BYTES = 4096
 MOST_PATTERN_BYTES = 256 << 10
 MOST_CONFIG_BYTES = 1 << 20
@@ -83,23 +85,23 @@ def read_work_tree(root: Path) -> WorkTree:
         return WorkTree(root, problem="its .git does not lead to a git directory that belongs to it")
     git_folder, common = own
     try:
-        with Folder(git_folder) as held:
+        with Folder(*git_folder) as held:
             index, problem = _index(held, "index")
-        with Folder(common) as held:
+        with Folder(*common) as held:
             return WorkTree(root, index, held.read("info/exclude", MOST_PATTERN_BYTES) or b"", problem)
     except OSError as error:
         return WorkTree(root, problem=f"its git directory cannot be opened: {error.strerror}")
 
 
-def folders_of_git(root: Path) -> tuple[Path, Path] | None:
+def folders_of_git(root: Path) -> tuple[Place, Place] | None:
     """Return the folder of git of the work tree ``root``, and the one it shares with other worktrees, which has objects and refs.
 
-    None if its .git cannot be used. Raises OSError.
+    Each is to be opened by ``Folder(*place)``. None if its .git cannot be used. Raises OSError.
     """
     with Folder(root) as held:
         found = held.status(".git")
         if found is not None and stat.S_ISDIR(found.st_mode):
-            return root / ".git", root / ".git"
+            return (root, ".git"), (root, ".git")
         pointer = _pointer(held)
     return None if pointer is None else _checked(root, pointer)
 
@@ -122,32 +124,53 @@ def _pointer(held: Folder) -> str | None:
     return text.removeprefix("gitdir:").strip() if text.startswith("gitdir:") and "\0" not in text else None
 
 
-def _checked(root: Path, pointer: str) -> tuple[Path, Path] | None:
+def _checked(root: Path, pointer: str) -> tuple[Place, Place] | None:
     """The folder of git that a .git file names, and the one it shares with other worktrees; None unless it belongs to ``root``.
 
-    A submodule's lies in the .git of a work tree around it. A worktree's names the .git file in turn.
+    A submodule's lies in the .git of a work tree around it. A worktree's names the .git file in turn. Both lie outside of ``root``:
+    what is inside was written by the one who wrote the pointer, and proves nothing.
     """
     named = Path(os.path.normpath(root / pointer))
     parts = named.parts
     if ".git" in parts and "modules" in parts[parts.index(".git") :]:
-        own = parts.index(".git") + 1
-        around = Path(*parts[: own - 1])
-        if parts[own : own + 1] == ("worktrees",):  # a submodule of a worktree
-            around = _work_tree_of(Path(*parts[: own + 2])) or root
-        if around != root and root.is_relative_to(around):
-            return named, named
-    if len(parts) > 2 and parts[-2] == "worktrees" and _work_tree_of(named) == root:
-        return named, named.parent.parent
+        at = parts.index(".git")
+        main = _outside(root, Path(*parts[:at]))
+        around = main
+        if main is not None and parts[at + 1 : at + 2] == ("worktrees",):  # a submodule of a worktree
+            around = _work_tree_of(main, "/".join(parts[at : at + 3]))
+        if main is not None and around is not None and around != root and root.is_relative_to(around):
+            place = (main, "/".join(parts[at:]))
+            return (place, place) if _is_folder(place) else None
+    if len(parts) > 2 and parts[-2] == "worktrees":
+        common = _outside(root, named.parent.parent)
+        below = "/".join(parts[-2:])
+        if common is not None and _work_tree_of(common, below) == root:
+            return (common, below), (common, "")
     return None
 
 
-def _work_tree_of(folder: Path) -> Path | None:
-    """The work tree that the folder of git of a worktree says it belongs to."""
+def _outside(root: Path, folder: Path) -> Path | None:
+    """The real path of ``folder``; None if it is reached through ``root`` or lies in it."""
+    real = Path(os.path.realpath(folder))
+    return None if folder.is_relative_to(root) or real.is_relative_to(root) else real
+
+
+def _is_folder(place: Place) -> bool:
     try:
-        back = os.fsdecode(read_file(folder / "gitdir", MOST_POINTER_BYTES)).strip()
+        Folder(*place).close()
+    except OSError:
+        return False
+    return True
+
+
+def _work_tree_of(base: Path, below: str) -> Path | None:
+    """The work tree that the folder of git of a worktree, at ``below`` in ``base``, says it belongs to."""
+    try:
+        with Folder(base, below) as held:
+            back = os.fsdecode(held.read("gitdir", MOST_POINTER_BYTES) or b"").strip()
+        return Path(os.path.realpath(base / below / back)).parent if Path(back).name == ".git" else None
     except (OSError, ValueError):
         return None
-    return Path(os.path.realpath(folder / back)).parent if Path(back).name == ".git" else None
 
 
 def user_excludes() -> bytes:

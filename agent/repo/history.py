@@ -45,7 +45,7 @@ class History:
                 "Name the root of the work tree with --repo, or leave out --history.",
             )
         self._own, self._common = found
-        with Folder(self._common) as held:
+        with Folder(*self._common) as held:
             self._files = dict(_found(held))
         if len(self._files) > MOST_FILES:
             raise SandboxError(
@@ -61,9 +61,9 @@ class History:
 
     def copy(self, target: Folder) -> None:
         """Copy it into the .git of ``target``. Raises OSError."""
-        with Folder(self._own) as own:
+        with Folder(*self._own) as own:
             _copy_text(own, "HEAD", target, MOST_REF_BYTES, _ID)
-        with Folder(self._common) as common:
+        with Folder(*self._common) as common:
             _copy_text(common, "shallow", target, MOST_LIST_BYTES, _SHALLOW)
             _copy_text(common, "packed-refs", target, MOST_LIST_BYTES, None)
             for path, size in self._files.items():

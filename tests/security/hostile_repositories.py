@@ -165,6 +165,40 @@ def foreign_pointer(folder: Path, home: Path) -> Path:
     return repo
 
 
+def pointer_that_proves_itself(folder: Path, home: Path) -> Path:
+    """A .git file that names a link to the user's repository, below a made-up worktree that says / is its work tree."""
+    repo = plain(folder)
+    theirs = repo / "z/.git/worktrees/w"
+    (theirs / "modules").mkdir(parents=True)
+    (theirs / "gitdir").write_text("/.git\n")
+    (theirs / "modules/s").symlink_to(users_repository(home, repo))
+    (repo / ".git").write_text("gitdir: z/.git/worktrees/w/modules/s\n")
+    return repo
+
+
+def linked_submodule(folder: Path, home: Path) -> Path:
+    """A submodule whose folder in the .git around it is a link to the user's own repository."""
+    outer = plain(folder)
+    (outer / "inner").mkdir()
+    repo = plain(outer / "inner")
+    (outer / ".git/modules").mkdir()
+    (outer / ".git/modules/s").symlink_to(users_repository(home, repo))
+    (repo / ".git").write_text("gitdir: ../../.git/modules/s\n")
+    return repo
+
+
+def users_repository(home: Path, repo: Path) -> Path:
+    """Make the .git of ``repo`` the user's, with a secret in its history and in the name of a packed ref."""
+    (home / "work").mkdir(parents=True)
+    shutil.move(repo / ".git", home / "work/.git")
+    (home / "work/secret.txt").write_text(SECRET)
+    git(home / "work", "add", "-A")
+    git(home / "work", "commit", "-qm", SECRET)
+    git(home / "work", "branch", SECRET)
+    git(home / "work", "pack-refs", "--all")
+    return home / "work/.git"
+
+
 def worktree_and_submodule(folder: Path, home: Path) -> Path:
     """A real worktree with a submodule, whose shared configuration is hostile."""
     repo = plain(folder)
@@ -269,7 +303,7 @@ def large(folder: Path, home: Path) -> Path:
 
 BUILDERS: tuple[Builder, ...] = (
     lazy_fetch, embedded_bare, absolute_paths, folder_links, paths_upwards, file_links, linked_git_folder, foreign_pointer,
-    worktree_and_submodule, alternates, pipes, long_patterns, large,
+    pointer_that_proves_itself, linked_submodule, worktree_and_submodule, alternates, pipes, long_patterns, large,
 )  # fmt: skip
 HEAVY: tuple[Builder, ...] = (many_files, deep)
 # What is refused in words, and the words.

@@ -53,6 +53,7 @@ def with_history(repo: Path, work: Path, script: str) -> list[str]:
     return [*agent_without_log(repo, work, script), "--history"]
 
 
+WITHOUT_HISTORY = ("embedded_bare", "linked_git_folder", "foreign_pointer", "pointer_that_proves_itself", "linked_submodule")
 COMMANDS: tuple[Command, ...] = (agent_command, agent_without_log, batch_command, with_history)
 
 
@@ -97,7 +98,7 @@ def test_nothing_of_the_host_is_read_written_or_run(
     if builder is deep:
         remove_levels(repo)
     if "--history" in args and "not the root of a git work tree" in words:
-        assert builder.__name__ in ("embedded_bare", "linked_git_folder", "foreign_pointer")
+        assert builder.__name__ in WITHOUT_HISTORY
         return
     if builder.__name__ in REFUSED:
         assert REFUSED[builder.__name__] in words
