@@ -6,8 +6,10 @@ import errno
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
@@ -21,34 +23,50 @@ APPLICATION_ID = 0x4742584C
 STEPS: tuple[str, ...] = ("schema.sql", "signatures.sql")
 # How long a writer waits for another process to be done with the file.
 BUSY_SECONDS = 30.0
+# How long the journal of a log that another process makes at this moment may be there; a log that is made has none.
+_JOURNAL_SECONDS = 1.0
+# After this many steps of SQLite's machine Python looks for signals: a query that does not end can be ended with Ctrl-C.
+_STEPS_PER_LOOK = 100_000
 _ANOTHER = "Name another file with --log."
 
 
 def opened(path: Path, steps: Sequence[str] = STEPS, *, read_only: bool = False) -> sqlite3.Connection:
     """Open the database at ``path``. It is made if it is missing, and brought to the version of ``steps``.
 
-    Nothing about a file is changed, its mode included, before it is known to be an event log. With ``read_only`` nothing is made
-    or changed at all, and a log of an older version is read as it is.
+    Nothing about a file is changed, its mode included, before it is known to be an event log. With ``read_only`` nothing is
+    written, and a log of an older version is read as it is; only what a process that was killed left in FILE-wal is moved into
+    the file by SQLite, as the next writer would do.
 
-    Raises SandboxError: ``log_unusable`` for what is no event log, one of a newer version, or one that cannot be read or written,
-    ``host_disk_full``.
+    Raises SandboxError: ``log_unusable`` for what is no event log, one of a newer version, one that cannot be read or written, one
+    that has more in it than Gamebox makes, or files beside it that Gamebox does not leave there; ``host_disk_full``.
     """
     with translated(path):
         if not read_only:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _make(path)
-        if not stat.S_ISREG(path.stat().st_mode):
+        at = path.resolve()  # SQLite follows links, too: its other files lie beside the target
+        alone = _is_own_folder(at.parent)
+        if not alone and not read_only:
+            raise _unusable(
+                path, f"lies in a folder that other users can write, {at.parent}", "Name one in a folder of your own with --log."
+            )
+        if not read_only:
+            _make(at)
+        if not stat.S_ISREG(at.stat().st_mode):
             raise _unusable(path, "cannot be opened: it is not a regular file", _ANOTHER)
-        database = _connected(path, read_only=read_only)
+        _check_beside(path, at)
+        database = _connected(at, read_only=read_only) if alone else _as_it_is(path, at)
         try:
             database.text_factory = _text
+            database.set_progress_handler(_look_for_signals, _STEPS_PER_LOOK)
+            database.execute("PRAGMA trusted_schema = OFF")
             database.execute("PRAGMA foreign_keys = ON")
             with _one_look(database):  # before anything is changed in what may be another program's
                 _check(database, path, len(steps), allow_empty=not read_only)
+                _check_schema(database, path, tuple(steps))
             if read_only:
                 database.execute("PRAGMA query_only = ON")
                 return database
-            _make_private(path)
+            _make_private(at)
             database.execute("PRAGMA journal_mode = WAL")
             _migrate(database, path, steps)
         except BaseException:
@@ -57,10 +75,70 @@ def opened(path: Path, steps: Sequence[str] = STEPS, *, read_only: bool = False)
         return database
 
 
+def _is_own_folder(folder: Path) -> bool:
+    """Whether no other user but root can put a file into the folder between a look and the opening."""
+    found = folder.stat()
+    return found.st_uid in (0, os.geteuid()) and not found.st_mode & stat.S_IWOTH
+
+
+def _check_beside(path: Path, at: Path) -> None:
+    """Look at the files beside a log before SQLite does.
+
+    SQLite plays back a journal unasked, and then deletes any file that the journal names. A log is in WAL mode and has none.
+    """
+    journal = at.with_name(f"{at.name}-journal")
+    until = time.monotonic() + _JOURNAL_SECONDS
+    while (found := _found(journal)) is not None and not (stat.S_ISREG(found.st_mode) and found.st_size == 0):
+        if not stat.S_ISREG(found.st_mode) or time.monotonic() > until:
+            raise _unusable(
+                path,
+                f"is not opened: {journal} is beside it, which an event log does not have, and which can delete other files",
+                f"If you do not know where the log comes from, do not use it. Otherwise move {journal.name} away and try again.",
+            )
+        time.sleep(0.02)
+    for beside in (at.with_name(f"{at.name}-wal"), at.with_name(f"{at.name}-shm")):
+        found = _found(beside)
+        if found is not None and not (stat.S_ISREG(found.st_mode) and found.st_nlink <= 1):  # 0: it was removed just now
+            raise _unusable(
+                path,
+                f"is not opened: {beside} is a link, or not a regular file",
+                f"Gamebox did not make {beside.name}. Remove it if you know where it comes from. {_ANOTHER}",
+            )
+
+
+def _found(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
+
+
+def _as_it_is(path: Path, at: Path) -> sqlite3.Connection:
+    """Connect to a log in a folder where others may put files at any moment: SQLite is to look at no file beside it."""
+    beside = _found(at.with_name(f"{at.name}-wal"))
+    if beside is not None and beside.st_size:
+        raise _unusable(
+            path,
+            f"is in use, or was not closed, and lies in a folder that other users can write, {at.parent}",
+            f"Copy it together with {at.name}-wal into a folder of your own, and name the copy with --log.",
+        )
+    return _immutable(at)
+
+
+def _immutable(path: Path) -> sqlite3.Connection:
+    place = f"file:{quote(os.fsencode(path))}?mode=ro&immutable=1"
+    return sqlite3.connect(place, isolation_level=None, check_same_thread=False, uri=True)
+
+
+def _look_for_signals() -> int:
+    """Have Python raise what a signal asks for: it does so at the beginning of a function."""
+    return 0
+
+
 def _connected(path: Path, *, read_only: bool) -> sqlite3.Connection:
     """Connect to a file that is there. SQLite makes two files beside it meanwhile; where it may not, it reads without them."""
-    place = f"file:{quote(os.fsencode(path.absolute()))}"
-    database = sqlite3.connect(f"{place}?mode=rw", timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
+    place = f"file:{quote(os.fsencode(path))}?mode=rw"
+    database = sqlite3.connect(place, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
     if not read_only:
         return database
     try:
@@ -70,7 +148,7 @@ def _connected(path: Path, *, read_only: bool) -> sqlite3.Connection:
         database.close()
         if not isinstance(error, sqlite3.OperationalError) or path.with_name(f"{path.name}-wal").exists():
             raise  # what another process wrote last is in the second file
-        return sqlite3.connect(f"{place}?mode=ro&immutable=1", isolation_level=None, check_same_thread=False, uri=True)
+        return _immutable(path)
 
 
 def version_of(database: sqlite3.Connection) -> int:
@@ -96,10 +174,12 @@ def writing(database: sqlite3.Connection, *, durable: bool) -> Iterator[None]:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Faults of the file and of SQLite as SandboxError."""
+    """Faults of the file and of SQLite as SandboxError; a query that Ctrl-C ended raises KeyboardInterrupt."""
     try:
         yield
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
+            raise KeyboardInterrupt from error  # raised in _look_for_signals, from which SQLite passes nothing on
         raise _worded(path, error) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -136,7 +216,7 @@ def _one_look(database: sqlite3.Connection) -> Iterator[None]:
 
 def _check(database: sqlite3.Connection, path: Path, newest: int, *, allow_empty: bool = True) -> None:
     application = int(database.execute("PRAGMA application_id").fetchone()[0])
-    tables = int(database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+    tables = database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
     if application != APPLICATION_ID and (application or tables):
         raise _unusable(path, "is a database of another program", _ANOTHER)
     if application != APPLICATION_ID and not allow_empty:
@@ -150,14 +230,35 @@ def _check(database: sqlite3.Connection, path: Path, newest: int, *, allow_empty
         )
 
 
+def _check_schema(database: sqlite3.Connection, path: Path, steps: tuple[str, ...]) -> None:
+    """Refuse what Gamebox did not make: a view in place of a table, a virtual table or another trigger is code of somebody else."""
+    expected = _schema_of(steps[: max(version_of(database), 0)])
+    for row in database.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"):
+        if row not in expected:
+            raise _unusable(
+                path, f"is not opened: Gamebox did not make the {row[0]!s:.20} {row[1]!r:.80} in it", f"Do not use it. {_ANOTHER}"
+            )
+
+
+@lru_cache
+def _schema_of(steps: tuple[str, ...]) -> frozenset[tuple[object, ...]]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        _take(database, steps)
+        return frozenset(database.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
+
+
+def _take(database: sqlite3.Connection, steps: Sequence[str]) -> None:
+    for step in steps:
+        for statement in _statements(files(__package__).joinpath(step).read_text(encoding="utf-8")):
+            database.execute(statement)
+
+
 def _migrate(database: sqlite3.Connection, path: Path, steps: Sequence[str]) -> None:
     if version_of(database) == len(steps):
         return
     with writing(database, durable=True):  # another process may be at it: whoever comes second finds it done
         _check(database, path, len(steps))
-        for number in range(version_of(database), len(steps)):
-            for statement in _statements(files(__package__).joinpath(steps[number]).read_text(encoding="utf-8")):
-                database.execute(statement)
+        _take(database, steps[version_of(database) :])
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {len(steps)}")
 

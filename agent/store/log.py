@@ -48,7 +48,7 @@ class Logged:
 
 class EventLog:
     """The events of many runs in the file ``path``. May be used by many threads. Every method raises SandboxError
-    ``log_unusable`` or ``host_disk_full`` where the file cannot be used. With ``read_only`` nothing is made or changed.
+    ``log_unusable`` or ``host_disk_full`` where the file cannot be used. With ``read_only`` nothing is added or removed.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:

@@ -39,7 +39,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A disk of 2 MiB."""
     folder = tmp_path / "small"
     folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=False)
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(folder)], check=False)
     if made.returncode:
         lacking("needs root, to mount a small disk")
     yield folder

@@ -107,7 +107,7 @@ def test_a_diff_for_which_there_is_no_room_leaves_the_sandbox(
     """The disk of temporary files is full when the run has ended: its sandbox is the only place of what it did."""
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", str(small)], check=True)
     try:
         monkeypatch.setenv("TMPDIR", str(small))
         (repo / "a.txt").write_text("one\n" * 50_000)

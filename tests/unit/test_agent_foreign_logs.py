@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import sqlite3
 import stat
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -412,3 +415,117 @@ def test_c15_commands_of_a_foreign_run_are_not_replayed_on_the_host(call: Call, 
     assert not (tmp_path / "ran").exists()
     assert call("replay", str(exported), "--local", "--yes")[0] in (0, 1)
     assert (tmp_path / "ran").read_text() == "yes\n"
+
+
+# --- files beside the log: attack 1 ------------------------------------------------------------------
+def with_hot_journal(path: Path, victim: Path) -> Path:
+    """A log whose journal SQLite plays back, and which then has SQLite delete the file that it names (a "super-journal")."""
+    made(path)
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA journal_mode = DELETE")
+    database.close()
+    data = path.read_bytes()
+    page, name, magic = int.from_bytes(data[16:18], "big"), str(victim).encode(), bytes.fromhex("d9d505f920a163d7")
+    header = (magic + struct.pack(">5I", 0, 1, len(data) // page, 512, page)).ljust(512, b"\0")
+    record = struct.pack(">I", (1 << 30) // page + 1) + name + struct.pack(">II", len(name), sum(name)) + magic
+    path.with_name(f"{path.name}-journal").write_bytes(header + record)
+    return path
+
+
+def test_attack_1_the_journal_beside_a_log_deletes_nothing(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite deletes the file that a journal names, whatever the command: no log with a journal is opened, also through a link."""
+    monkeypatch.setattr("agent.store.database._JOURNAL_SECONDS", 0.1)
+    victim = tmp_path / "victim.txt"
+    victim.write_text("mine")
+    path = with_hot_journal(tmp_path / "evil.db", victim)
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    for log in (path, link):
+        for command in (["ls"], ["verify"], *REACHING, ["rm", "last"]):
+            code, _, err = call(*command, "--log", str(log))
+            assert (code, "evil.db-journal is beside it" in err, "move evil.db-journal away" in err) == (2, True, True), command
+    assert victim.read_text() == "mine"
+
+
+def test_attack_1_without_the_look_the_journal_would_delete(tmp_path: Path) -> None:
+    """The journal of these tests is a true one."""
+    victim = tmp_path / "victim.txt"
+    victim.write_text("mine")
+    database = sqlite3.connect(with_hot_journal(tmp_path / "evil.db", victim))
+    database.execute("SELECT count(*) FROM sqlite_master")
+    database.close()
+    assert not victim.exists()
+
+
+@pytest.mark.parametrize("ending", ["journal", "wal", "shm"])
+def test_attack_1_links_beside_a_log_are_not_followed(ending: str, call: Call, tmp_path: Path) -> None:
+    victim = tmp_path / "victim.txt"
+    victim.write_text("mine")
+    path = made(tmp_path / "evil.db")
+    beside = tmp_path / f"evil.db-{ending}"
+    for make in (Path.symlink_to, Path.hardlink_to, lambda pipe, _: os.mkfifo(pipe)):
+        make(beside, victim)
+        code, _, err = call("ls", "--log", str(path))
+        assert (code, f"evil.db-{ending}" in err) == (2, True)
+        beside.unlink()
+    assert victim.read_text() == "mine"
+
+
+def test_attack_1_an_empty_journal_does_no_harm(call: Call, tmp_path: Path) -> None:
+    path = made(tmp_path / "mine.db")
+    (tmp_path / "mine.db-journal").touch()
+    assert call("ls", "--log", str(path))[0] == 0
+
+
+def test_attack_1_a_log_where_others_can_put_files_is_read_alone(call: Call, tmp_path: Path) -> None:
+    """Others could put a journal there after the look: the file is read without those beside it, and not written."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    path = made(folder / "sent.db")
+    folder.chmod(0o1777)
+    code, out, _ = call("ls", "--log", str(path))
+    assert (code, "harmless" in out) == (0, True)
+    assert [each.name for each in folder.iterdir()] == ["sent.db"]
+    code, _, err = call("rm", "last", "--log", str(path))
+    assert (code, "other users can write" in err, "folder of your own" in err) == (2, True, True)
+    (folder / "sent.db-wal").write_bytes(b"x")
+    code, _, err = call("ls", "--log", str(path))
+    assert (code, "Copy it together with sent.db-wal" in err) == (2, True)
+
+
+# --- what is in the file: attack 11 ------------------------------------------------------------------
+ENDLESS = (
+    "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) "
+    "SELECT 'r' AS run, 1 AS id, NULL AS parent FROM c WHERE n < 0"
+)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        f"DROP TABLE events; CREATE VIEW events AS {ENDLESS}",
+        "CREATE TRIGGER more AFTER INSERT ON events BEGIN DELETE FROM removed; END",
+        "CREATE VIRTUAL TABLE more USING fts5(x)",
+        "CREATE TABLE more (x)",
+    ],
+)
+def test_attack_11_a_log_with_more_than_gamebox_makes_is_not_opened(more: str, call: Call, tmp_path: Path) -> None:
+    path = made(tmp_path / "evil.db")
+    with sqlite3.connect(path) as database:
+        database.executescript(more)
+    database.close()
+    for command in (["ls"], ["verify"], ["rm", "last"]):
+        code, _, err = call(*command, "--log", str(path))
+        assert (code, "Gamebox did not make the" in err) == (2, True), command
+
+
+def test_attack_11_ctrl_c_ends_a_query_that_does_not_end(tmp_path: Path) -> None:
+    with EventLog(made(tmp_path / "mine.db")) as log:
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            log._rows(ENDLESS, ())
+        timer.join()
+        assert log.runs() == ["harmless"]
