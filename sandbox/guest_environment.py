@@ -72,6 +72,8 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         self._starting = threading.RLock()
         self._start_error: SandboxError | None = None
         self._owed: deque[Notice] = deque(maxlen=MOST_OWED)
+        # Ids of commands that the host's program runs for itself, such as a kernel: notices of them reach no model.
+        self.internal_commands: set[str] = set()
         self._closed = False
         self._detaches = False  # whether ``close`` leaves the sandbox running
 
@@ -242,7 +244,10 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         return Failure.of(error, result=result, duration_ms=duration_ms, notices=notices, schema=schema)
 
     def _notices_in(self, fields: Mapping[str, Any]) -> list[Notice]:
-        return notices_of(self.hidden.fields(fields.get("notices")))
+        notices = self.hidden.fields(fields.get("notices"))
+        if self.internal_commands and isinstance(notices, list):
+            notices = [n for n in notices if not (isinstance(n, dict) and n.get("id") in self.internal_commands)]
+        return notices_of(notices)
 
     def _call(self, *call: Any) -> dict[str, Any] | Failure[Any]:
         """See the base class. What the function's own requests were told is owed, unless the function passes it on."""

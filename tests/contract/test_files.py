@@ -289,7 +289,7 @@ def test_delete(env: GuestEnvironment, folder: str) -> None:
 @pytest.mark.parametrize(
     ("operation", "args", "named"),
     [
-        ("read", {}, "path: Field required"),
+        ("read", {}, "read needs path ("),
         ("read", {"path": "a", "start_line": 0}, "start_line"),
         ("read", {"path": ["a"]}, "path"),
         ("write", {"path": "a"}, "content"),

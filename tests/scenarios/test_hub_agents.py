@@ -61,7 +61,7 @@ def mender(pen: Callable[[Seen, str, Any, str], Any]) -> Brain:
     def brain(prompt: Prompt) -> Any:
         seen = Seen(prompt)
         assert "mend the ledger" in str(prompt)
-        if not seen.result or "Result of write" in seen.result or re.search(r'"created"', seen.result):
+        if not seen.result or "Result of write" in seen.result or seen.result.startswith("[replaced ledger.py"):
             return pen(seen, RUN, {"command": "python3 check.py"}, "See what the check says.")
         if re.search(r"AssertionError: balance\(\[3, 4\]\) is 4", seen.result):
             assert "[exit code 1]" in seen.result

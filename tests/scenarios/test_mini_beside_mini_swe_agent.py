@@ -170,7 +170,11 @@ def test_each_shows_its_model_every_answer_whole_but_a_long_one(theirs: Any, tmp
     for (code, output), ours_of, theirs_of in zip(told.answers, our, their, strict=True):
         line_end = "" if not output or output.endswith("\n") else "\n"
         ended = "[killed by SIGKILL]" if code < 0 else f"[exit code {code}]"
-        assert f"{ours_of}\n".startswith(f"Result of run:\n{output}{line_end}{ended}\n")
+        if len(output) < 10_000:
+            assert f"{ours_of}\n".startswith(f"Result of run:\n{output}{line_end}{ended}\n")
+        else:
+            assert len(ours_of) < 12_000
+            assert f"\n{ended}" in ours_of
         assert theirs_of.startswith(f"<returncode>{code}</returncode>\n")
         assert output in theirs_of or (len(output) == 30_000 and "20000 characters elided" in theirs_of)
     roles = [message["content"] for message in theirs.messages if message["role"] == "assistant"]

@@ -126,7 +126,7 @@ def test_the_templates_registry() -> None:
     )
     ok, message = registry.validate_args(needy, {})
     assert not ok
-    assert "missing required" in message.lower()
+    assert "needy needs key" in message
     assert "key" in message
 
 

@@ -121,6 +121,9 @@ class Channel:
         if not ran.ok and (missing := self._missing()):
             raise missing
         self.line = line = Line(ran.unwrap().id, nonce)
+        internal = getattr(self._environment, "internal_commands", None)
+        if internal is not None:  # the kernel listens on a port of its own, which no model needs to know
+            internal.add(line.command)
         self._send(
             line, json.dumps({"nonce": nonce, "driver": _source("driver"), "worker": _source("worker")})
         )

@@ -8,7 +8,7 @@ import pytest
 from sandbox import DockerEnvironment, Ready, SideService
 from sandbox.docker.side import RunningService
 
-IMAGE = os.environ["LEDGER_IMAGE"]  # with PostgreSQL, and Python with psycopg2
+IMAGE = os.environ["LEDGER_IMAGE"]  # with PostgreSQL, started by its CMD, and with Python and psycopg2
 
 
 @pytest.fixture(scope="session")
