@@ -14,7 +14,7 @@ from sandbox.guest.leftovers import is_leftover
 from .beneath import Folder, is_git_name
 from .git_folder import MOST_PATTERN_BYTES, WorkTree, find_root, read_work_tree, user_excludes
 from .index import Index
-from .patterns import Patterns, TooMuchWorkError, Work
+from .patterns import MOST_LINE_BYTES, Patterns, TooMuchWorkError, Work
 
 IGNORE_FILE = ".gitignore"
 MOST_LEVELS = 256
@@ -23,6 +23,7 @@ MOST_PATH_BYTES = 3500
 MOST_FILES = 200_000
 MOST_ENTRIES = 2_000_000
 MOST_PATTERNS = 20_000
+_TOO_MUCH_WORK = "The patterns in its .gitignore files take too long to read and to match"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Rules:
                 self._tree, self._prefix = self._located()
                 self._found = self._search(held)
             except TooMuchWorkError:
-                raise self._refused("The patterns in its .gitignore files take too long to match") from None
+                raise self._refused(_TOO_MUCH_WORK) from None
 
     def found(self) -> list[Found]:
         """Files and links that are tracked or not ignored, sorted by path."""
@@ -80,7 +81,7 @@ class Rules:
         try:
             return {path for path in paths if is_leftover(path) or self._is_ignored(path)}
         except TooMuchWorkError:
-            raise self._refused("The patterns in its .gitignore files take too long to match") from None
+            raise self._refused(_TOO_MUCH_WORK) from None
 
     def _is_ignored(self, path: str) -> bool:
         *folder, name = parts = path.split("/")
@@ -99,6 +100,7 @@ class Rules:
         it decides.
         """
         full = (*self._prefix, *parts)
+        self._work.take((1 + len(self._depths)) * len(full))  # each depth is looked up by the parts above it
         for depth in self._depths:
             for patterns in self._patterns.get(full[:depth], ()) if depth < len(full) else ():
                 verdict = patterns.verdict(full[depth:], is_folder, self._work)
@@ -115,7 +117,7 @@ class Rules:
     def _located(self) -> tuple[WorkTree | None, tuple[str, ...]]:
         """The work tree that the repository is in, and its parts from there. A folder that the work tree ignores stands alone."""
         root = find_root(self.repo)
-        users = self._with(user_excludes(), ())
+        users = self._with(user_excludes(), (), "the user's file of patterns")
         self._set((), users)
         if root is None:
             return None, ()
@@ -126,7 +128,7 @@ class Rules:
         if tree.index.refused:
             count = tree.index.refused
             self.problems.append(f"not copied: {count} path{'s' if count > 1 else ''} in git's index lead outside or into .git")
-        self._set((), self._with(tree.exclude, users))
+        self._set((), self._with(tree.exclude, users, "info/exclude"))
         with Folder(root) as held:
             for end in range(len(parts)):
                 self._load(held, "/".join(parts[:end]), parts[:end])
@@ -136,9 +138,12 @@ class Rules:
                     return None, ()
         return tree, parts
 
-    def _with(self, data: bytes, others: tuple[Patterns, ...]) -> tuple[Patterns, ...]:
-        """The patterns in ``data`` before ``others``, which count only where these say nothing."""
-        patterns = Patterns.of_bytes(data)
+    def _with(self, data: bytes, others: tuple[Patterns, ...], path: str) -> tuple[Patterns, ...]:
+        """The patterns in ``data``, which is at ``path``, before ``others``, which count only where these say nothing."""
+        patterns = Patterns.of_bytes(data, self._work)
+        if patterns.too_long:
+            lines = f"{patterns.too_long} line{'s' if patterns.too_long > 1 else ''}"
+            self.problems.append(f"not used: {lines} of more than {MOST_LINE_BYTES} bytes in {path}")
         self._count += len(patterns.patterns)
         if self._count > MOST_PATTERNS:
             raise self._refused(f"Its .gitignore files have more than {MOST_PATTERNS} patterns")
@@ -154,7 +159,7 @@ class Rules:
         if data is None:
             self.problems.append(f"{path} is not used: it is larger than {MOST_PATTERN_BYTES >> 10} KiB or cannot be read")
             return
-        self._set(parts, self._with(data, self._patterns.get(parts, ())))
+        self._set(parts, self._with(data, self._patterns.get(parts, ()), path))
 
     def _search(self, held: Folder) -> dict[str, Found]:
         tree, above = self._tree, "".join(f"{part}/" for part in self._prefix)

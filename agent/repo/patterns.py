@@ -17,10 +17,15 @@ _CLASSES = {
     "lower": "a-z", "print": " -~", "punct": "!-/:-@\\[-`{-~", "space": " \\t-\\r", "upper": "A-Z", "xdigit": "0-9A-Fa-f",
 }  # fmt: skip
 _ANY = "**"
-# In characters of patterns, times the length of the name in units of _SHORT. 200 patterns and 100,000 files take a third of it;
-# what takes all of it has worked for half a minute.
+# In units of about 60 ns: a character of a pattern that is compared with a name of at most _SHORT characters. 200 patterns and
+# 100,000 files take a third of it; what takes all of it has worked for about half a minute.
 MOST_WORK = 500_000_000
 _SHORT = 32
+_CALL = 16  # of each comparison, whatever it compares
+_READING = 4  # for a byte of a file of patterns
+_COMPILING = 500  # for a character of a pattern, which takes up to 11 µs, and half a KiB for as long as the rules are kept
+# No path that counts is as long, so a longer line could only be one that wastes time.
+MOST_LINE_BYTES = 4096
 
 
 class TooMuchWorkError(Exception):
@@ -28,14 +33,18 @@ class TooMuchWorkError(Exception):
 
 
 class Work:
-    """How much may still be compared, by several lists of patterns together."""
+    """How much may still be read, compiled and compared, by several lists of patterns together."""
 
     def __init__(self, left: int = MOST_WORK) -> None:
         self.left = left
 
     def spend(self, characters: int, name: str) -> None:
         """Count a comparison of ``name`` with patterns of ``characters`` in all. Raises TooMuchWorkError once it is too much."""
-        self.left -= characters * (1 + len(name) // _SHORT)
+        self.take(_CALL + characters * (1 + len(name) // _SHORT))
+
+    def take(self, units: int) -> None:
+        """Count ``units``, such as the parts of a path that are passed over. Raises TooMuchWorkError once it is too much."""
+        self.left -= units
         if self.left < 0:
             raise TooMuchWorkError
 
@@ -85,17 +94,22 @@ class Pattern:
 
 
 class Patterns:
-    """The patterns of one file, in order."""
+    """The patterns of one file, in order. ``too_long`` is how many lines are longer than MOST_LINE_BYTES, and not used."""
 
-    def __init__(self, lines: Iterable[str]) -> None:
+    def __init__(self, lines: Iterable[str], too_long: int = 0) -> None:
+        self.too_long = too_long
         self.patterns = tuple(pattern for line in lines if (pattern := parse(_byte_wise(line))) is not None)
         self._characters = sum(len(pattern.segments[0]) + 1 for pattern in self.patterns)
         self._paths = any(not pattern.by_name for pattern in self.patterns)
 
     @classmethod
-    def of_bytes(cls, data: bytes) -> Patterns:
-        """The patterns of a file's bytes."""
-        return cls(data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape").split("\n"))
+    def of_bytes(cls, data: bytes, work: Work) -> Patterns:
+        """The patterns of a file's bytes. What compiling them takes is counted here. Raises TooMuchWorkError."""
+        work.take(_CALL + _READING * len(data))
+        lines = [line for line in data.removeprefix(b"\xef\xbb\xbf").split(b"\n") if not line.startswith(b"#")]
+        used = [line for line in lines if len(line) <= MOST_LINE_BYTES]
+        work.take(_COMPILING * sum(map(len, used)))
+        return cls((line.decode("utf-8", "surrogateescape") for line in used), len(lines) - len(used))
 
     @cached_property
     def _any_name(self) -> re.Pattern[str]:
@@ -104,11 +118,13 @@ class Patterns:
 
     def verdict(self, parts: Sequence[str], is_folder: bool, work: Work) -> bool | None:
         """Whether the path is ignored; None if no pattern says anything about it. The last one that matches decides."""
-        parts = [_byte_wise(part) for part in parts]
-        work.spend(self._characters, parts[-1])
-        by_name = self._any_name.fullmatch(parts[-1]) is not None  # most names match none, which is fast to tell
+        work.take(len(parts))
+        name = _byte_wise(parts[-1])
+        work.spend(self._characters, name)
+        by_name = self._any_name.fullmatch(name) is not None  # most names match none, which is fast to tell
         if not by_name and not self._paths:
             return None
+        parts = [_byte_wise(part) for part in parts]
         for pattern in reversed(self.patterns):
             if (pattern.folders_only and not is_folder) or (pattern.by_name and not by_name):
                 continue

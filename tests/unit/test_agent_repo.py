@@ -367,7 +367,7 @@ def test_patterns_that_take_too_long_are_an_error_and_not_an_answer(
     snapshot, after, _ = worked(repo, tmp_path, lambda f: None)
     (after / "new").write_text("")
     monkeypatch.setattr(snapshot.rules, "_work", Work(0))
-    with pytest.raises(SandboxError, match="take too long to match"):
+    with pytest.raises(SandboxError, match="take too long to read and to match"):
         changes(snapshot, after)
 
 
