@@ -22,7 +22,8 @@ KEEP_HELP = "Leave the sandbox running, without its --network and --allow; print
 IN_HELP = "Run in the kept sandbox with this id or name; it does not keep --network and --allow, so give them again."
 ALLOW_HELP = "Host that the sandbox may reach, as in example.com or '*.example.org:443'; may be repeated."
 CACHE_HELP = (
-    "Let pip, uv and npm install without a network: the host fetches each package once and keeps it in this folder."
+    "Let pip, uv and npm install without a network: the host fetches each package once and keeps it in this folder. Hosts with "
+    "private addresses that packages may come from are named in the variable GAMEBOX_PACKAGE_HOSTS."
 )
 
 

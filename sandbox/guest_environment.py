@@ -53,6 +53,7 @@ _heard: ContextVar[list[Notice] | None] = ContextVar("heard", default=None)
 LOOK_SECONDS = 1.0
 # What a start takes at its most, and the way back from half of one.
 START_DESCRIPTORS = 24
+PACKAGE_MANAGERS = ("pip (in a venv)", "npm (if the image has it)")
 
 
 class GuestEnvironment(ForwardingEnvironment, KeepsState):
@@ -247,7 +248,12 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         notices = self.hidden.fields(fields.get("notices"))
         if self.internal_commands and isinstance(notices, list):
             notices = [n for n in notices if not (isinstance(n, dict) and n.get("id") in self.internal_commands)]
-        return notices_of(notices)
+        return notices_of(notices, self._known_of_packages())
+
+    def _known_of_packages(self) -> dict[str, Any]:
+        """What notices say of packages: who can install some ("" for nobody that this host knows of), and if / is read-only."""
+        installers = " or ".join(PACKAGE_MANAGERS) if self.network.mode in ("open", "bridge") else ""
+        return {"installers": installers, "read_only_root": False}
 
     def _call(self, *call: Any) -> dict[str, Any] | Failure[Any]:
         """See the base class. What the function's own requests were told is owed, unless the function passes it on."""

@@ -206,11 +206,17 @@ def _user_not_allowed(f: Fields) -> Wording:
     if f.get("isolated") is False:
         return Wording(
             f"Commands run as {own} here, the user of this process, and not as {user}.",
-            "Leave user out, or use DockerEnvironment(profile='root-on-request').",
+            Hint(
+                "Leave user out, or use DockerEnvironment(profile='root-on-request').",
+                cli="Leave --user out, or --local (then with --profile root-on-request).",
+            ),
         )
     return Wording(
         f"This sandbox runs commands only as {own}, not as {user}.",
-        "Leave user out, or make the sandbox with profile='root-on-request' (or 'root').",
+        Hint(
+            "Leave user out, or make the sandbox with profile='root-on-request' (or 'root').",
+            cli="Leave --user out, or make the sandbox with --profile root-on-request (or root).",
+        ),
     )
 
 

@@ -110,10 +110,6 @@ def _port_in_use(f: Fields) -> tuple[str, str]:
 
 _NOT_POSSIBLE = {
     "root": ("nobody becomes root in this sandbox", "Run the command without it; write to the workspace, the home or /tmp."),
-    "packages": (
-        "system packages cannot be installed here: you are not root, and / is read-only",
-        "Use what the image has, or what pip (in a venv) or npm can install; say in your answer what is missing.",
-    ),
     "services": ("no service manager runs in this sandbox", "Start the program itself, with background=true."),
     "containers": ("no container engine can be reached from this sandbox", "Run the program itself, without a container."),
     "mounts": (
@@ -124,8 +120,21 @@ _NOT_POSSIBLE = {
 }
 
 
+def _no_packages(f: Fields) -> tuple[str, str]:
+    """``read_only_root`` and ``installers`` are the host's knowledge, see ``GuestEnvironment``."""
+    also = f", or what {f['installers']} can install" if f.get("installers") else ""
+    return (
+        f"system packages cannot be installed here: you are not root{', and / is read-only' if f.get('read_only_root') else ''}",
+        f"Use what the image has{also}; say in your answer what is missing.",
+    )
+
+
 def _not_possible(f: Fields) -> tuple[str, str]:
-    why, hint = _NOT_POSSIBLE.get(str(f.get("kind")), ("it cannot work in this sandbox", "Do it another way."))
+    why, hint = (
+        _no_packages(f)
+        if f.get("kind") == "packages"
+        else _NOT_POSSIBLE.get(str(f.get("kind")), ("it cannot work in this sandbox", "Do it another way."))
+    )
     return f"{one_line(str(f.get('program') or 'The program'))}: {why}.", hint
 
 

@@ -82,12 +82,12 @@ def syntax_error_line(result: res.RunResult) -> int | None:
     return None if found is None else int(found[1] or found[2])
 
 
-def notices_of(listed: Any) -> list[Notice]:
-    """The notices in a reply, worded; unknown ones are left out, and so is what is beyond 20."""
+def notices_of(listed: Any, known: Mapping[str, Any] | None = None) -> list[Notice]:
+    """The notices in a reply, worded with what the host has ``known``; unknown ones are left out, and so is what is beyond 20."""
     notices = []
     for item in listed if isinstance(listed, list) else []:
         if isinstance(item, dict) and isinstance(item.get("code"), str):
-            notice = word_notice(item["code"], item)
+            notice = word_notice(item["code"], {**item, **(known or {})})
             if notice is not None:
                 notices.append(notice)
     return notices[:20]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.guest_environment import PACKAGE_MANAGERS
 from sandbox.network.names import Name, Way, named
 from sandbox.packages.cache import HOST, PORT, PackageCache, Upstreams, describe, variables
 from sandbox.packages.serving import CacheEnd
@@ -42,6 +44,13 @@ class CachingEnvironment(ServedEnvironment):
     def _cache_variables(self) -> dict[str, str]:
         """By which package managers find the cache."""
         return {} if self._upstreams is None else variables(self._upstreams)
+
+    def _known_of_packages(self) -> dict[str, Any]:
+        known = super()._known_of_packages()
+        if self._upstreams is not None:
+            served = zip(PACKAGE_MANAGERS, (self._upstreams.pypi, self._upstreams.npm), strict=True)
+            known["installers"] = " or ".join(manager for manager, url in served if url is not None)
+        return known
 
     def _names(self) -> tuple[Name, ...]:
         names = super()._names()

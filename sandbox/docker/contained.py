@@ -180,6 +180,9 @@ class ContainedEnvironment(GuestEnvironment):
             sections["limits"] += f" {self._disk.describe()}"
         return sections
 
+    def _known_of_packages(self) -> dict[str, Any]:
+        return {**super()._known_of_packages(), "read_only_root": self.profile.read_only_root}
+
     def _kind(self) -> str:
         runtime = "" if self._oci_runtime is None else f", OCI runtime {self._oci_runtime}"
         return f"An isolated container (image {self.image}{runtime}). {self.profile.gives}"

@@ -85,14 +85,21 @@ class Disk:
 
     def describe(self) -> str:
         """One or two sentences for the model."""
-        words = "The sizes of workspace and home are enforced: a full one refuses further writes."
-        if not self.hard:
-            what = "the whole file system" if "/" in self.watched else "workspace, home and /tmp"
-            words = f"The disk limit is soft: {what} is measured from time to time, and commands that write past it are ended."
+        memory = ""
         if self.kind == "memory":
             because = f" because {self.why}" if self.why and self.hard else ""
-            words += f" Their files are kept in memory{because} and count against it."
-        return words
+            memory = f" Their files are kept in memory{because} and count against it."
+        if self.hard:
+            return f"The sizes of workspace and home are enforced: a full one refuses further writes.{memory}"
+        soft = "is measured from time to time, and commands that write past it are ended."
+        if self.kind == "volume":
+            what = "the whole file system" if "/" in self.watched else "workspace, home and /tmp"
+            return f"The disk limit is soft: {what} {soft}"
+        *first, last = (path for path, _ in self.places)
+        return (
+            f"The sizes of {', '.join(first)} and {last} are enforced: a full one refuses further writes.{memory} "
+            f"The disk limit of everything else is soft: it {soft}"
+        )
 
 
 def prepare(client: docker.DockerClient, limits: Limits, profile: Profile, workspace: str, name: str) -> Disk:

@@ -52,6 +52,6 @@ def check_memory(client: docker.DockerClient, limits: Limits) -> None:
     if limits.memory_bytes > max(there, Limits().memory_bytes):
         raise SandboxError(
             ErrorCode.invalid_limits,
-            f"Limits(memory_bytes={limits.memory_bytes}) is more memory than the engine's host has ({there}, {size(there)}).",
+            f"A memory limit of {size(limits.memory_bytes)} is more than the engine's host has ({size(there)}).",
             phrased("Lower {memory}.", memory=limit("memory_bytes")),
         )

@@ -213,7 +213,8 @@ class Fetcher:
             log.warning("the package cache did not ask %s: it is %s, and its owner has not named it", host, kind)
             raise UpstreamError(
                 403,
-                f"the index leads to {host}, which is {kind}: the user can allow that with PackageCache(private_hosts=({host!r},))",
+                f"the index leads to {host}, which is {kind}: the user can allow that with GAMEBOX_PACKAGE_HOSTS={host} in the "
+                f"environment of the command gamebox, or PackageCache(private_hosts=({host!r},))",
             )
 
 

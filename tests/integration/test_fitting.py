@@ -12,6 +12,7 @@ from sandbox.docker.engine import connect
 from sandbox.docker.events import SANDBOX_LABEL
 from sandbox.errors import ErrorCode
 from sandbox.readers import hint_for
+from sandbox.wording import size
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., DockerEnvironment]
@@ -52,8 +53,8 @@ def test_more_memory_than_the_host_has() -> None:
         env.start()
     assert caught.value.code is ErrorCode.invalid_limits
     there = connect().info()["MemTotal"]
-    assert str(9999 << 40) in caught.value.message
-    assert str(there) in caught.value.message
+    assert caught.value.message == f"A memory limit of {size(9999 << 40)} is more than the engine's host has ({size(there)})."
+    assert hint_for("cli", caught.value.hint) == "Lower --memory."
     left = connect().api.containers(all=True, filters={"label": f"{SANDBOX_LABEL}={env._name}"})
     assert left == []
 

@@ -92,7 +92,7 @@ def test_root_on_request_installs_packages_for_uid_1000(docker_env: Make) -> Non
 def test_what_the_profile_gives_is_described(docker_env: Make) -> None:
     root = docker_env(profile="root", limits=SMALL).describe()
     assert "You are root" in root["sandbox"]
-    assert "disk limit is soft" in root["limits"]
+    assert "disk limit of everything else is soft" in root["limits"]
     default = docker_env(limits=SMALL).describe()
     assert "uid 1000" in default["sandbox"]
     assert "enforced" in default["limits"]

@@ -458,6 +458,7 @@ def test_b14_a_page_cannot_lead_to_addresses_of_the_host(upstream: Upstream, els
         assert page.status_code == 200
         assert file.status_code == 403, host
         assert "private_hosts=" in file.text
+        assert "GAMEBOX_PACKAGE_HOSTS=" in file.text  # for who started it on the command line
     assert elsewhere.asked == []
 
 

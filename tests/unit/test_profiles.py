@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from sandbox import DockerEnvironment, Limits
+from sandbox import DockerEnvironment, Limits, Network, PackageCache
 from sandbox.docker import enforcement
 from sandbox.docker.disk import Disk
 from sandbox.docker.profiles import CONFORMANCE, DEFAULT, ROOT, profile_named
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.guest import pressure
+from sandbox.hints import word_fault
 from sandbox.limits import MIB
+from sandbox.readers import hint_for
 
 
 def test_an_unknown_profile_names_those_there_are() -> None:
@@ -22,7 +24,7 @@ def test_an_unknown_profile_names_those_there_are() -> None:
         DockerEnvironment(profile="privileged")
     assert caught.value.code is ErrorCode.invalid_configuration
     assert "'privileged'" in caught.value.message
-    assert caught.value.hint == "Use one of: default, root, conformance."
+    assert caught.value.hint == "Use one of: default, root-on-request, root, conformance."
 
 
 def test_the_model_is_told_the_runtime_and_how_far_the_file_tools_reach() -> None:
@@ -145,3 +147,50 @@ def test_what_is_not_set_is_not_claimed(tmp_path: Path, monkeypatch: pytest.Monk
         (tmp_path / name).unlink()
     cgroup(tmp_path, UNSET_V2)
     assert not {"memory_bytes", "pids", "cpus"} & set(pressure.enforced([]))
+
+
+NO_PACKAGES = {"notices": [{"code": "not_possible", "kind": "packages", "program": "apt-get", "installers": "forged"}]}
+
+
+def packages_notice(env: DockerEnvironment) -> str:
+    (notice,) = env._notices_in(NO_PACKAGES)
+    return f"{notice.message} {notice.hint}"
+
+
+def test_the_notice_on_packages_says_what_this_sandbox_has(tmp_path: Path) -> None:
+    """Review: it named pip and npm where neither can install, and a read-only / in a profile that has none."""
+    assert packages_notice(DockerEnvironment()) == (
+        "apt-get: system packages cannot be installed here: you are not root, and / is read-only. "
+        "Use what the image has; say in your answer what is missing."
+    )
+    assert "read-only" not in packages_notice(DockerEnvironment(profile="root-on-request"))
+    assert "or what pip (in a venv) or npm (if the image has it) can install" in packages_notice(
+        DockerEnvironment(network=Network.open())
+    )
+    cached = DockerEnvironment(cache=PackageCache(tmp_path, pypi="http://127.0.0.1:9/simple/", npm=""))
+    cached._upstreams = cached._cache.upstreams() if cached._cache is not None else None
+    assert "Use what the image has, or what pip (in a venv) can install;" in packages_notice(cached)
+
+
+def test_the_words_on_a_disk_that_is_hard_in_part_say_both() -> None:
+    """Review: root-on-request called the whole file system soft, though workspace, home and /tmp are bounded there."""
+    places = (("/workspace", 192 * MIB), ("/home/agent", 64 * MIB), ("/tmp", 64 * MIB))
+    on_devices = Disk("ext4", places, watched=("/",), why="the root is writable")
+    assert on_devices.describe() == (
+        "The sizes of /workspace, /home/agent and /tmp are enforced: a full one refuses further writes. The disk limit of "
+        "everything else is soft: it is measured from time to time, and commands that write past it are ended."
+    )
+    assert "soft" not in Disk("ext4", places).describe()
+    measured = Disk("volume", places, watched=tuple(path for path, _ in places))
+    assert measured.describe().startswith("The disk limit is soft: workspace, home and /tmp")
+    in_memory = Disk("memory", places, watched=("/",), in_memory=frozenset(path for path, _ in places)).describe()
+    assert "further writes. Their files are kept in memory and count against it. The disk limit of everything else" in in_memory
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_refused_user_names_options_on_the_command_line(isolated: bool) -> None:
+    """Review: `gamebox run --user root` advised Python."""
+    hint = word_fault(ErrorCode.user_not_allowed, {"user": "root", "own": "agent", "isolated": isolated}, "run").hint
+    assert "--profile root-on-request" in hint_for("cli", hint)
+    assert ("or --local" in hint_for("cli", hint)) is not isolated
+    assert "profile='root-on-request'" in hint_for("host", hint)
