@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sandbox.cli import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, bad_input, print_json
+from sandbox.cli_network import PULL_HELP
 from sandbox.invisible import visible
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def replay(
     run: str = typer.Argument(..., help=RUN_HELP),
     repo: Path | None = typer.Option(None, help="Folder to copy into the sandbox first."),
     image: str | None = typer.Option(None, help="Image of the sandbox, instead of the agent's own."),
+    pull: bool = typer.Option(False, "--pull", help=PULL_HELP),
     memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit of the sandbox, as in 512m or 2g."),
     cpus: float = typer.Option(DEFAULT_CPUS, help="Number of processors the sandbox may use."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
@@ -93,7 +95,7 @@ def replay(
         name = visible(recorded.agent, one_line=True)
         sys.stderr.write(f"there is no agent {name!r}: only actions that other agents have are carried out\n")
     image = image or (spec.image if spec is not None else None) or DEFAULT_IMAGE
-    with scratch_folder() as scratch, _sandbox(repo, scratch, image, memory, cpus, local) as environment:
+    with scratch_folder() as scratch, _sandbox(repo, scratch, image, memory, cpus, local, pull) as environment:
         if repo is not None and (problem := make_repository(environment)):
             sys.stderr.write(f"{problem}\n")
         for step, difference in again(recorded, environment, equip_from(hub)):
@@ -112,7 +114,7 @@ def _confirm_local(run: RecordedRun) -> None:
     confirm(run.run or "of this file", [f"the commands of {steps}, on this host, without isolation"], Screen())
 
 
-def _sandbox(repo: Path | None, scratch: Path, image: str, memory: str, cpus: float, local: bool) -> Any:
+def _sandbox(repo: Path | None, scratch: Path, image: str, memory: str, cpus: float, local: bool, pull: bool) -> Any:
     from .commands import opener
     from .options import workspace_bytes
     from .repo.snapshot import take
@@ -122,7 +124,7 @@ def _sandbox(repo: Path | None, scratch: Path, image: str, memory: str, cpus: fl
         folder.mkdir()
     else:
         folder = take(repo.absolute(), scratch / "before", None if local else workspace_bytes(memory)).copy
-    return opener(image, memory=memory, cpus=cpus, local=local)(folder)
+    return opener(image, memory=memory, cpus=cpus, local=local, pull=pull)(folder)
 
 
 def diff(

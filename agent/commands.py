@@ -80,11 +80,12 @@ def opener(
     allow: Sequence[str] = (),
     cache: Path | None = None,
     network_log: Path | None = None,
+    pull: bool = False,
 ) -> Callable[[Path], Environment]:
     """What makes the sandbox around a folder; see ``AgentOptions.opener``."""
     options = AgentOptions(
         task="", image=image, memory=memory, cpus=cpus, local=local, network=network, allow=tuple(allow),
-        cache=cache, network_log=network_log,
+        cache=cache, network_log=network_log, pull=pull,
     )  # fmt: skip
     return options.opener(Kept())
 

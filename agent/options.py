@@ -269,7 +269,8 @@ def brain_of(model: str | None, script: Path | None, budget: Budget, replies: in
     if (model is None) == (script is None):
         raise bad_input(
             "Give either --model or --script." if model else "No model was named.",
-            "Use --model provider/name, for example --model anthropic/claude-sonnet-4-5, or --script FILE.json.",
+            "Use --model provider/name, for example --model anthropic/claude-sonnet-4-5, or --script FILE.json. A model for all "
+            "runs can be named in the variable GAMEBOX_MODEL or the file gamebox/config.toml in $XDG_CONFIG_HOME (~/.config).",
         )
     if script is not None:
         from .model.scripted import ScriptedModel

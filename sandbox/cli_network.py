@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from .packages.cache import PackageCache
 
 PULL_HELP = "Pull the image from its registry if it is not on the engine."
+PROFILE_HELP = "default, root-on-request, root (may install packages), or conformance."
+USER_HELP = "User of the image to run as, if the profile allows it: a name or a number."
+DISK_HELP = "Disk size of workspace and home together, as in 20g (16g)."
 NETWORK_HELP = "none (the default), open (all public hosts), or bridge (no rules; UDP, too)."
 KEEP_HELP = "Leave the sandbox running, without its --network and --allow; print its id on standard error."
 IN_HELP = "Run in the kept sandbox with this id or name; it does not keep --network and --allow, so give them again."

@@ -30,7 +30,7 @@ from .cli import (
     status_of,
     variable_of,
 )
-from .cli_network import ALLOW_HELP, CACHE_HELP, NETWORK_HELP
+from .cli_network import ALLOW_HELP, CACHE_HELP, DISK_HELP, NETWORK_HELP, PROFILE_HELP, PULL_HELP, USER_HELP
 from .status_line import progress
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ _SHELL = "if command -v bash >/dev/null; then exec bash -i; else exec sh -i; fi"
 def shell(
     sandbox: str | None = typer.Argument(None, metavar="[SANDBOX]", help="Id or name of a kept sandbox; a fresh one if left out."),
     image: str = typer.Option(DEFAULT_IMAGE, metavar="NAME", help="Image of the fresh sandbox."),
+    pull: bool = typer.Option(False, "--pull", help=PULL_HELP),
     workspace: Path | None = typer.Option(
         None, metavar="FOLDER", help="Folder to copy in; nothing is written back to it."
     ),
@@ -63,9 +64,9 @@ def shell(
     cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
     memory: str = typer.Option(DEFAULT_MEMORY, metavar="SIZE", help="Memory limit, as in 512m or 2g."),
     cpus: float = typer.Option(DEFAULT_CPUS, metavar="N", help="Maximum number of processors."),
-    profile: str = typer.Option(
-        DEFAULT_PROFILE, metavar="NAME", help="default, root (may install packages), or conformance."
-    ),
+    disk: str | None = typer.Option(None, metavar="SIZE", help=DISK_HELP),
+    profile: str = typer.Option(DEFAULT_PROFILE, metavar="NAME", help=PROFILE_HELP),
+    user: str | None = typer.Option(None, metavar="USER", help=USER_HELP),
     env: list[str] = typer.Option([], "--env", "-e", metavar="K=V", help="Environment variable; may be repeated."),
     take_over: bool = typer.Option(False, "--take-over", help="Take the sandbox from a process that is using it."),
 ) -> None:
@@ -86,25 +87,28 @@ def shell(
             False,
             allow=allow,
             cache=cache,
+            disk=disk,
             profile=profile,
             kept=Kept(inside=sandbox, take_over=take_over),
             report=report,
+            pull=pull,
         )
         with opened(asked) as environment:
             report.done()
-            last = attach_terminal(environment, ["sh", "-c", _SHELL], variables)
+            last = attach_terminal(environment, ["sh", "-c", _SHELL], variables, user)
     raise typer.Exit(status_of(last.exit_code, last.signal))
 
 
-def attach_terminal(env: GuestEnvironment, argv: list[str], variables: dict[str, str]) -> LogsResult:
+def attach_terminal(env: GuestEnvironment, argv: list[str], variables: dict[str, str], user: str | None = None) -> LogsResult:
     """Run ``argv`` with a terminal joined to this process's own, until it ends; returns its last state.
 
-    What is typed goes in byte for byte (Ctrl-C too), and the window's size follows. Raises SandboxError.
+    What is typed goes in byte for byte (Ctrl-C too), and the window's size follows. ``user`` is the user of the image that
+    it runs as. Raises SandboxError.
     """
     rows, columns = _window()
     options: dict[str, Any] = {"background": True, "pty": True, "rows": rows, "cols": columns, "session": None}
-    started = env.run(argv=argv, env=variables, **options).unwrap()
-    typing = _Typing(env, started.id)
+    started = env.run(argv=argv, env=variables, user=user, **options).unwrap()
+    typing = _Typing(env, started.id, user)
     with _raw(sys.stdin.fileno()), typing:
         offset = 0
         while True:
@@ -119,8 +123,8 @@ def attach_terminal(env: GuestEnvironment, argv: list[str], variables: dict[str,
 class _Typing:
     """Carries what is typed, and the size of the window, to the command; ends with the block."""
 
-    def __init__(self, env: GuestEnvironment, command: str) -> None:
-        self._env, self._command = env, command
+    def __init__(self, env: GuestEnvironment, command: str, user: str | None) -> None:
+        self._env, self._command, self._user = env, command, user
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._awake, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._run, name="typing", daemon=True)
@@ -142,16 +146,16 @@ class _Typing:
             if self._awake in ready:
                 if b"q" in os.read(self._awake, 64):
                     return
-                self._env.resize(self._command, *_window())
+                self._env.resize(self._command, *_window(), user=self._user)
             if sys.stdin.fileno() in ready and not self._type(os.read(sys.stdin.fileno(), _READ_BYTES)):
                 return
 
     def _type(self, data: bytes) -> bool:
         if not data:  # the terminal is gone
-            self._env.kill(self._command)
+            self._env.kill(self._command, user=self._user)
             return False
         text = self._decoder.decode(data)
-        return not text or self._env.send(self._command, text, wait_seconds=0).ok
+        return not text or self._env.send(self._command, text, wait_seconds=0, user=self._user).ok
 
 
 @contextmanager

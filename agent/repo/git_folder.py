@@ -25,13 +25,14 @@ MOST_CONFIG_BYTES = 1 << 20
 @dataclass(frozen=True, slots=True)
 class WorkTree:
     """A git work tree: its root, and what is tracked in it. ``exclude`` is the text of info/exclude; ``problem`` says why the
-    index is not used.
+    index is not used, ``exclude_problem`` why info/exclude is not.
     """
 
     root: Path
     index: Index = field(default_factory=Index)
     exclude: bytes = b""
     problem: str = ""
+    exclude_problem: str = ""
 
 
 def find_root(folder: Path) -> Path | None:
@@ -78,7 +79,8 @@ def read_work_tree(root: Path) -> WorkTree:
         found = held.status(".git")
         if found is not None and stat.S_ISDIR(found.st_mode):
             index, problem = _index(held, ".git/index")
-            return WorkTree(root, index, held.read(".git/info/exclude", MOST_PATTERN_BYTES) or b"", problem)
+            exclude, unread = _exclude(held, ".git/info/exclude")
+            return WorkTree(root, index, exclude, problem, unread)
         pointer = _pointer(held)
     own = None if pointer is None else _checked(root, pointer)
     if own is None:
@@ -88,7 +90,8 @@ def read_work_tree(root: Path) -> WorkTree:
         with Folder(*git_folder) as held:
             index, problem = _index(held, "index")
         with Folder(*common) as held:
-            return WorkTree(root, index, held.read("info/exclude", MOST_PATTERN_BYTES) or b"", problem)
+            exclude, unread = _exclude(held, "info/exclude")
+            return WorkTree(root, index, exclude, problem, unread)
     except OSError as error:
         return WorkTree(root, problem=f"its git directory cannot be opened: {error.strerror}")
 
@@ -116,6 +119,13 @@ def _index(held: Folder, path: str) -> tuple[Index, str]:
         return parse_index(data), ""
     except IndexUnreadableError as error:
         return Index(), f"its index cannot be used: {error}"
+
+
+def _exclude(held: Folder, path: str) -> tuple[bytes, str]:
+    data = held.read(path, MOST_PATTERN_BYTES)
+    if data is None and held.status(path) is not None:
+        return b"", f".git/info/exclude is not used: it is not a readable file of at most {MOST_PATTERN_BYTES >> 10} KiB"
+    return data or b"", ""
 
 
 def _pointer(held: Folder) -> str | None:

@@ -41,6 +41,12 @@ class _Asked:
     below: dict[str, _Asked] = field(default_factory=dict)
 
 
+def special_kind(status: os.stat_result) -> str:
+    """What a pipe, a socket or a device is called; "" for everything else."""
+    kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+    return kinds.get(stat.S_IFMT(status.st_mode), "")
+
+
 class Rules:
     """The files of the folder ``repo``, and which new ones would be ignored. Paths are relative, with forward slashes.
 
@@ -125,6 +131,8 @@ class Rules:
         parts = Path(self.repo).resolve().relative_to(root).parts
         if tree.problem:
             self.problems.append(f"files that .gitignore matches are left out even if git tracks them: {tree.problem}")
+        if tree.exclude_problem:
+            self.problems.append(tree.exclude_problem)
         if tree.index.refused:
             count = tree.index.refused
             self.problems.append(f"not copied: {count} path{'s' if count > 1 else ''} in git's index lead outside or into .git")
@@ -154,6 +162,8 @@ class Rules:
         path = f"{folder}/{IGNORE_FILE}" if folder else IGNORE_FILE
         status = held.status(path)
         if status is None or not stat.S_ISREG(status.st_mode):
+            if status is not None and (kind := special_kind(status)):
+                self.problems.append(f"{path} is not used: it is {kind}")
             return
         data = held.read(path, MOST_PATTERN_BYTES)
         if data is None:
@@ -167,13 +177,14 @@ class Rules:
         tracked = {path.removeprefix(above) for path in index.files if path.startswith(above)}
         submodules = {path.removeprefix(above) for path in index.submodules if path.startswith(above)}
         found: dict[str, Found] = {}
+        special: dict[str, str] = {}
         waiting: list[tuple[str, ...]] = [()]
         while waiting:
             below: list[tuple[str, ...]] = []
             for path, status in self._entries(held, waiting.pop()):
                 if not stat.S_ISDIR(status.st_mode):
                     if path in tracked or not self._is_left_out(path, False):
-                        self._take(found, path, status)
+                        self._take(found, special, path, status)
                 elif path in submodules:
                     self.problems.append(f"not copied: {path} is a submodule")
                 elif not self._is_left_out(path, True):
@@ -182,7 +193,8 @@ class Rules:
         for path in sorted(tracked - found.keys()):  # they are in a folder that is ignored, or are not there
             there = held.status(path) if path.count("/") <= MOST_LEVELS else None
             if there is not None:
-                self._take(found, path, there)
+                self._take(found, special, path, there)
+        self.problems += [f"not copied: {path} is {kind}" for path, kind in sorted(special.items())]
         return {path: found[path] for path in sorted(found)}
 
     def _entries(self, held: Folder, parts: tuple[str, ...]) -> list[tuple[str, os.stat_result]]:
@@ -211,8 +223,10 @@ class Rules:
     def _is_left_out(self, path: str, is_folder: bool) -> bool:
         return (self._tree is None and is_leftover(path)) or self._verdict(path.split("/"), is_folder)
 
-    def _take(self, found: dict[str, Found], path: str, status: os.stat_result) -> None:
-        if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+    def _take(self, found: dict[str, Found], special: dict[str, str], path: str, status: os.stat_result) -> None:
+        if kind := special_kind(status):
+            special[path] = kind
+        elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
             if len(os.fsencode(path)) > MOST_PATH_BYTES:
                 raise self._refused(f"It has paths of more than {MOST_PATH_BYTES} bytes ({path[:60]}…)")
             found[path] = Found(path, status.st_size, stat.S_ISLNK(status.st_mode))

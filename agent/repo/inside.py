@@ -8,6 +8,7 @@ from sandbox.environment import Environment
 GIT = ".git"
 SECONDS = 300.0
 _NO_GIT = 97
+_NO_COMMITS = 98
 # Neither the configuration of a user nor templates count, and the commit is the same each time, so that replays agree.
 _ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C",
@@ -24,7 +25,12 @@ _COMMIT = (
     "git commit -q --no-verify --allow-empty -m 'The files that were copied into the sandbox'"
 )
 # The objects are a stranger's: without those of HEAD there is no history to work with.
-_HISTORY = "git rev-parse -q --verify 'HEAD^{commit}' >/dev/null && git reset -q && git status >/dev/null"
+_HISTORY = (
+    "{ { git rev-parse -q --verify 'HEAD^{commit}' >/dev/null && git reset -q && git status >/dev/null; } || { "
+    "git rev-parse -q --verify HEAD >/dev/null && exit 1; "
+    "git cat-file --batch-all-objects --batch-check='%(objecttype)' | grep -q commit && exit 1; "
+    f"exit {_NO_COMMITS}; }}; }}"
+)
 
 
 def repository_in(environment: Environment, size_bytes: int, most_bytes: int | None, *, history: bool = False) -> str:
@@ -62,4 +68,6 @@ def _tried(environment: Environment, script: str) -> str:
         return answer.error
     if answer.result.exit_code == _NO_GIT:
         return "the image has no git"
+    if answer.result.exit_code == _NO_COMMITS:
+        return "the repository has no commits yet"
     return answer.result.output.strip()[-300:] or f"git ended with {answer.result.exit_code}"

@@ -232,6 +232,7 @@ def test_what_a_file_says_cannot_steer_a_terminal(config: Path) -> None:
         (("do it", "--agent", "math", "--input", "tsk=1"), "has no input 'tsk'"),
         (("do it", "--agent", "dummy", "--model", "a/b"), "--model has no effect with the agent dummy"),
         (("do it", "--agent", "math"), "No model was named"),
+        (("do it", "--agent", "math"), "GAMEBOX_MODEL or the file gamebox/config.toml"),
         (("do it", "--agent", "math", "--language", "latin"), "'latin' is not known"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -407,3 +408,26 @@ def test_a_repository_that_the_sandbox_finds_too_large_is_named(
         start(job, environment, snapshot)
     assert caught.value.message.startswith(f"The repository {repo} takes 2.0 MiB")
     assert "--repo" in caught.value.hint
+
+
+def test_pipes_sockets_and_devices_are_named_among_what_was_left_out(repo: Path, tmp_path: Path) -> None:
+    """Review: links that are left out were named, these were not."""
+    os.mkfifo(repo / "AGENTS.md")
+    (repo / "below").mkdir()
+    os.mkfifo(repo / "below/.gitignore")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(repo / "below/s"))
+    (repo / "a.py").unlink()
+    os.mkfifo(repo / "a.py")  # tracked in one of the two
+    wanted = {
+        "not copied: AGENTS.md is a pipe", "not copied: a.py is a pipe", "not copied: below/s is a socket",
+        "below/.gitignore is not used: it is a pipe",
+    }  # fmt: skip
+    if (repo / ".git").is_dir():
+        (repo / ".git/info").mkdir(exist_ok=True)
+        (repo / ".git/info/exclude").unlink(missing_ok=True)
+        os.mkfifo(repo / ".git/info/exclude")
+        wanted.add(".git/info/exclude is not used: it is not a readable file of at most 256 KiB")
+    problems = take(repo, tmp_path / "copy").problems
+    assert wanted <= set(problems)
+    assert len(problems) == len(set(problems))

@@ -111,7 +111,24 @@ def test_a_history_of_no_use_leaves_one_commit_and_is_said(repo: Path, tmp_path:
     snapshot = take(shared, tmp_path / "copy", history=True)
     assert not (snapshot.copy / ".git/objects/info").exists()
     with started(snapshot.copy) as environment:
-        assert make_repository(environment, history=True).startswith("the history cannot be used in the sandbox: ")
+        said = make_repository(environment, history=True)
+        assert said.startswith("the history cannot be used in the sandbox: ")
+        assert "no commits" not in said
+        assert len(run(environment, "git log --format=%s").splitlines()) == 1
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_repository_without_commits_is_named_as_that(tmp_path: Path, home: Path, staged: bool) -> None:
+    """Review: it said that git ended with 1."""
+    folder = tmp_path / "repo"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / "a.txt").write_text("1")
+    if staged:
+        git(folder, "add", "-A")
+    with started(take(folder, tmp_path / "copy", history=True).copy) as environment:
+        said = make_repository(environment, history=True)
+        assert said == "the history cannot be used in the sandbox: the repository has no commits yet"
         assert len(run(environment, "git log --format=%s").splitlines()) == 1
 
 
