@@ -72,29 +72,43 @@ def test_logs_of_a_background_command(kept: str) -> None:
     assert gamebox("logs", kept, ident, "--follow").stdout == "line 1\nline 2\nline 3\n"
 
 
-def test_a_shell_has_a_terminal_keys_and_a_size(kept: str) -> None:
+def shell(*args: str) -> tuple[int, subprocess.Popen[bytes]]:
+    """Our end of the terminal of a shell, and its process."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*COMMAND, "shell", kept], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        [*COMMAND, "shell", *args], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
     )
     os.close(theirs)
-    seen = b""
+    return ours, process
 
-    def until(words: bytes) -> None:
-        nonlocal seen
-        end = time.monotonic() + PATIENCE_SECONDS
-        while words not in seen:
-            assert time.monotonic() < end, seen
-            if select.select([ours], [], [], 0.2)[0]:
-                seen += os.read(ours, 65536)
 
-    until(b"$ ")
+def until(ours: int, words: bytes) -> None:
+    """Read what the terminal shows until it has shown ``words``."""
+    seen, end = b"", time.monotonic() + PATIENCE_SECONDS
+    while words not in seen:
+        assert time.monotonic() < end, seen
+        if select.select([ours], [], [], 0.2)[0]:
+            seen += os.read(ours, 65536)
+
+
+def test_a_shell_can_be_that_of_another_user() -> None:
+    """Review: `gamebox shell` had no --user; what is typed needs the same user as the command."""
+    ours, process = shell("--profile", "root-on-request", "--user", "root", "--disk", "512m", "--memory", "256m")
+    until(ours, b"# ")
+    os.write(ours, b"exit $((7 + $(id -u)))\r")
+    assert process.wait(PATIENCE_SECONDS) == 7
+    os.close(ours)
+
+
+def test_a_shell_has_a_terminal_keys_and_a_size(kept: str) -> None:
+    ours, process = shell(kept)
+    until(ours, b"$ ")
     os.write(ours, b"tty; sleep 1000\r")
-    until(b"/dev/pts/")
+    until(ours, b"/dev/pts/")
     time.sleep(0.3)
     os.write(ours, b"\x03echo in''terrupted $?\r")
-    until(b"interrupted 130")
+    until(ours, b"interrupted 130")
     os.write(ours, "echo ün'-'ï; exit 7\r".encode())
-    until("ün-ï".encode())
+    until(ours, "ün-ï".encode())
     assert process.wait(PATIENCE_SECONDS) == 7
     os.close(ours)

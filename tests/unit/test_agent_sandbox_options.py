@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from agent.commands import opener
 from agent.options import AgentOptions
 from sandbox.cli import Kept
 from sandbox.guest_environment import GuestEnvironment
+from tests.programs import run_gamebox
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -24,3 +27,18 @@ def test_a_command_of_an_agent_has_time_for_a_build(local: bool, tmp_path: Path)
 def test_the_image_of_an_agent_is_pulled_on_request_alone(tmp_path: Path) -> None:
     plain, pulling = (AgentOptions(task="t", pull=pull).opener(Kept())(tmp_path) for pull in (False, True))
     assert (plain._pull, pulling._pull) == (False, True)  # type: ignore[attr-defined]
+
+
+def test_replay_pulls_the_image_on_request_alone(tmp_path: Path) -> None:
+    """Review: its error advised --pull, an option that it did not have."""
+    plain, pulling = (opener("nosuch:1", local=False, pull=pull)(tmp_path) for pull in (False, True))
+    assert (plain._pull, pulling._pull) == (False, True)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("command", [("run",), ("shell",), ("agent",), ("batch",), ("runs", "replay")])
+def test_all_commands_that_make_a_sandbox_of_an_image_can_pull_it(command: tuple[str, ...]) -> None:
+    shown = run_gamebox(*command, "--help", env={**os.environ, "COLUMNS": "200"}).stdout
+    assert "--pull" in shown
+    if command in (("run",), ("shell",)):
+        for words in ("--disk", "--user", "root-on-request", "--profile"):
+            assert words in shown

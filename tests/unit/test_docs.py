@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from sandbox import DockerEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = re.compile(r"^```(?:python|py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -25,3 +28,12 @@ def test_an_example_names_only_what_its_page_makes(page: Path) -> None:
     check = [sys.executable, "-m", "ruff", "check", *options, "--stdin-filename", "examples.py", "-"]
     done = subprocess.run(check, input="\n".join(PAGES[page]), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_page_has_all_parameters_of_a_sandbox() -> None:
+    """Review: cache= and pull= were missing."""
+    page = (ROOT / "docs/sandbox.md").read_text(encoding="utf-8")
+    shown = re.search(r"`DockerEnvironment\(([^)]*)\)` is a context manager", page)
+    assert shown is not None
+    parameters = inspect.signature(DockerEnvironment).parameters.values()
+    assert shown[1].split(", ") == [each.name + ("=" if each.kind is each.KEYWORD_ONLY else "") for each in parameters]
