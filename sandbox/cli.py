@@ -374,8 +374,8 @@ def variable_of(text: str) -> tuple[str, str]:
 
 
 def print_json(data: Any) -> None:
-    """``data`` as one line on standard output; text that is no Unicode (the bytes of a name, say) is escaped."""
-    text = json.dumps(data, ensure_ascii=False)
+    """Print ``data`` as one line on standard output; what is not Unicode, and on a terminal all but ASCII, is escaped."""
+    text = json.dumps(data, ensure_ascii=sys.stdout.isatty())
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -14,6 +14,7 @@ import typer
 
 from .cli import bad_input, carry_out, opened, print_json, variable_of
 from .cli_network import ALLOW_HELP, NETWORK_HELP, kept_one
+from .invisible import visible
 from .status_line import progress
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _copy_out(source: _InSandbox, target: str, force: bool) -> None:
             return
         result = _downloaded(env, source.path, to)
     for path in result.skipped:
-        sys.stderr.write(f"skipped: {path}\n")
+        sys.stderr.write(f"skipped: {visible(path, one_line=True)}\n")
     sys.stderr.write(f"copied {result.files} {'file' if result.files == 1 else 'files'} to {to}\n")
 
 
@@ -197,7 +198,7 @@ def _only_command(env: GuestEnvironment, sandbox: str) -> str:
     if not found:
         raise bad_input(f"No background command has run in {sandbox}.", "List the sandboxes with: gamebox ls.")
     for each in found:
-        sys.stderr.write(f"{each.id}  {'running' if each.running else 'ended'}  {each.command}\n")
+        sys.stderr.write(f"{each.id}  {'running' if each.running else 'ended'}  {visible(each.command, one_line=True)}\n")
     raise bad_input(f"{sandbox} has {len(found)} commands.", f"Name one, as in: gamebox logs {sandbox} {found[0].id}.")
 
 

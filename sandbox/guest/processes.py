@@ -123,7 +123,7 @@ class Processes:
     def _fresh(self, user: User | None) -> Session:
         environ = dict(self.place.environ)
         if user is not None:
-            environ.update(HOME=user.home, USER=user.name, LOGNAME=user.name)
+            environ = users.environment(environ, user)
         return Session(os.fsdecode(self.place.workspace), environ, user)
 
     def _session(self, name: str, user: User | None) -> Session:

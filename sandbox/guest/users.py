@@ -13,6 +13,8 @@ PASSWD, GROUP = "/etc/passwd", "/etc/group"
 MOST_BYTES = 1 << 20
 MOST_ROWS = 20_000
 MOST_GROUPS = 64
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_CODE_PATHS = frozenset({"PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "PERL5LIB", "RUBYLIB", "NODE_PATH", "BASH_ENV", "ENV"})
 # setresuid takes the highest number for "leave it as it is".
 HIGHEST_ID = (1 << 31) - 1
 
@@ -48,6 +50,33 @@ def find(text: str) -> User | None:
         found.home = "/root"
     found.groups = _groups(found)
     return found
+
+
+def environment(environ: dict[str, str], user: User) -> dict[str, str]:
+    """Return the variables that a command of ``user`` starts with: those of the sandbox without ways to its own user's programs.
+
+    A folder that somebody else than root or ``user`` could put a program into does not stay in PATH.
+    """
+    kept = {name: value for name, value in environ.items() if name not in _CODE_PATHS and not name.startswith("LD_")}
+    folders = [folder for folder in environ.get("PATH", "").split(":") if _is_closed(folder, user.uid)]
+    return {**kept, "PATH": ":".join(folders) or DEFAULT_PATH, "HOME": user.home, "USER": user.name, "LOGNAME": user.name}
+
+
+def _is_closed(folder: str, uid: int) -> bool:
+    """Whether only root and ``uid`` can write to the folder and to those it is in."""
+    if not folder.startswith("/"):
+        return False
+    path = os.path.realpath(folder)
+    while True:
+        try:
+            found = os.stat(path)
+        except OSError:
+            return False
+        if found.st_uid not in (0, uid) or found.st_mode & 0o022:
+            return False
+        if path == "/":
+            return True
+        path = os.path.dirname(path)
 
 
 def name_of(uid: int) -> str | None:

@@ -54,6 +54,16 @@ def test_file_tools_act_as_uid_1000_beside_root(mixed: DockerEnvironment) -> Non
     assert not mixed.write("/etc/made", "x").ok
 
 
+def test_root_finds_no_program_that_uid_1000_has_made(mixed: DockerEnvironment) -> None:
+    """Threat: uid 1000 puts a program first into root's PATH, and waits."""
+    trap = "mkdir -p ~/.local/bin && cd ~/.local/bin && printf '#!/bin/sh\\nid -u > /tmp/trapped' > uname && chmod 755 uname"
+    said(mixed, trap, session=None)
+    assert "Linux" in said(mixed, "uname -a", user="root")
+    assert mixed.run(argv=["uname"], user="root").unwrap().output == "Linux\n"
+    assert not mixed.run("cat /tmp/trapped").unwrap().output.startswith("0")
+    assert "/home/agent" not in said(mixed, "echo $PATH", user="root")
+
+
 def test_the_default_user_gains_nothing(mixed: DockerEnvironment) -> None:
     """Threat: uid 1000 uses what root on request needs: capabilities, set-user-id programs, sudo."""
     said(mixed, "cp /bin/bash /usr/local/bin/raise && chmod 4755 /usr/local/bin/raise", user="root")
