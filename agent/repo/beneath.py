@@ -83,6 +83,11 @@ class Folder:
             os.close(self._fd)
             self._fd = -1
 
+    @property
+    def owner(self) -> int:
+        """The number of the user who owns it."""
+        return os.fstat(self._fd).st_uid
+
     def _forget(self) -> None:
         if self._near is not None:
             os.close(self._near[1])

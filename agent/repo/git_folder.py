@@ -35,10 +35,11 @@ class WorkTree:
     exclude_problem: str = ""
 
 
-def find_root(folder: Path) -> Path | None:
+def find_root(folder: Path, *, owned: bool = False) -> Path | None:
     """Return the root of the git work tree that ``folder`` is in, by its real path; None if it is in none.
 
-    A folder above counts if it belongs to the same user, or to this one, and is on the same file system, as for git.
+    A folder above counts if it and its .git belong to the same user, or to this one, and it is on the same file system. With
+    ``owned`` the .git must belong to this user wherever it is, as git has it: for a repository that nobody named.
     """
     here = Path(os.path.realpath(folder))
     first = here.stat()
@@ -47,15 +48,40 @@ def find_root(folder: Path) -> Path | None:
         if status.st_dev != first.st_dev or status.st_uid not in (first.st_uid, os.geteuid()):
             return None
         if _has_git(here):
-            return here
+            users = _this_user(status) | (set() if owned else {first.st_uid})
+            named = not owned and os.path.samestat(status, first)
+            return here if named or _owners_of_git(here) <= users else None
         if here.parent == here:
             return None
         here = here.parent
 
 
+def _this_user(work_tree: os.stat_result) -> set[int]:
+    """Who may own a .git that is used unasked: this user; for root also the owner of the work tree, and who called sudo."""
+    if os.geteuid() != 0:
+        return {os.geteuid()}
+    caller = os.environ.get("SUDO_UID", "")
+    return {0, work_tree.st_uid} | ({int(caller)} if caller.isdecimal() else set())
+
+
+def _owners_of_git(root: Path) -> set[int]:
+    """The owners of the .git of ``root``, and of the folders that it names; -1 for what cannot be opened."""
+    try:
+        owners = {(root / ".git").lstat().st_uid}
+        for place in folders_of_git(root) or ():
+            with Folder(*place) as held:
+                owners.add(held.owner)
+    except OSError:
+        return {-1}
+    return owners
+
+
 def repository_around(folder: Path) -> Path | None:
-    """Return the root of the git work tree that ``folder`` is in, unless it is the user's home, a folder above that, or ``/``."""
-    root = find_root(folder)
+    """Return the root of the git work tree that ``folder`` is in, unless it is the user's home, a folder above that, or ``/``.
+
+    A .git that another user owns is not used.
+    """
+    root = find_root(folder, owned=True)
     home = Path(os.path.realpath(os.environ.get("HOME") or Path.home()))
     return None if root is None or home.is_relative_to(root) else root
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,6 +147,53 @@ def test_the_repository_is_the_work_tree_that_one_is_in(
         code, words = carried_out(args, capfd)
         assert code == 2
         assert "needs a repository, and none was named" in words
+
+
+AROUND = """
+import os, pathlib, sys
+from agent.repo import git_folder
+user = int(sys.argv[1])
+if user: os.seteuid(user)
+for name in sys.argv[2:]: print(git_folder.repository_around(pathlib.Path(name)), git_folder.find_root(pathlib.Path(name)))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of other users")
+def test_a_git_folder_of_another_user_makes_no_default_repository() -> None:
+    """In a folder that all may write to, whoever makes .git first chose what the others copy; git calls it dubious ownership."""
+    with tempfile.TemporaryDirectory() as name:
+        shared = Path(name).resolve()
+        shared.chmod(0o1777)
+        git(shared, "init", "-q")
+        for place in ("mine", "theirs", "pointer/sub"):
+            (shared / place).mkdir(parents=True)
+        git(shared / "theirs", "init", "-q")
+        (shared / "pointer/sub/.git").write_text("gitdir: ../.git/modules/s\n")
+        (shared / "pointer/.git/modules/s").mkdir(parents=True)
+        (shared / "pointer/.git/modules/s/HEAD").write_text("ref: refs/heads/main\n")
+        places = [shared / place for place in ("mine", "theirs", "pointer/sub")]
+
+        def owned(owner: int, *paths: Path) -> None:
+            for path in paths:
+                for each in (path, *path.rglob("*")):
+                    os.lchown(each, owner, owner)
+
+        def around(user: int, **variables: str) -> list[list[str]]:
+            command = [sys.executable, "-c", AROUND, str(user), *map(str, places)]
+            environment = {**os.environ, **variables}
+            done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+            return [line.split() for line in done.stdout.splitlines()]
+
+        _, theirs, sub = map(str, places)
+        owned(1234, shared / ".git", places[1] / ".git", shared / "pointer/.git")
+        assert around(0) == [["None", "None"], ["None", theirs], ["None", sub]]
+        assert around(0, SUDO_UID="1234") == [[name, name], [theirs, theirs], [sub, sub]]
+        owned(1234, shared / "theirs")
+        assert around(0)[1] == [theirs, theirs]
+        owned(4321, places[0], shared / "pointer/sub")
+        assert around(4321) == [["None", "None"], ["None", theirs], ["None", sub]]
+        owned(4321, places[1], shared / "pointer/.git")
+        assert around(4321)[1:] == [[theirs, theirs], [sub, sub]]
 
 
 def test_a_replay_reads_a_repository_like_the_others(
