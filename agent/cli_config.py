@@ -15,6 +15,7 @@ The command line wins over an environment variable of the option, and that over 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +31,44 @@ def config_file() -> Path:
 def load_defaults(group: Any) -> dict[str, Any]:
     """Read the file as click's ``default_map`` of ``group``; an empty one without a file.
 
-    Raises SandboxError ``invalid_configuration`` for a file that cannot be read, or that names an unknown command or option.
+    Raises SandboxError ``invalid_configuration`` for a file that cannot be read, that another user could have written, that has
+    more than 1 MiB, or that names an unknown command or option.
     """
     path = config_file()
-    if not path.is_file():
+    content = _read(path)
+    if content is None:
         return {}
     import tomllib
 
     try:
-        with path.open("rb") as file:
-            tables = tomllib.loads(file.read(_MOST_BYTES).decode())
-    except (OSError, ValueError) as error:
+        tables = tomllib.loads(content.decode())
+    except ValueError as error:
         raise _invalid(f"{path} cannot be read: {error}.", "Correct the file, or move it away.") from error
     return _defaults_of(group, tables, path, "")
+
+
+def _read(path: Path) -> bytes | None:
+    """Return what is in the file; None without one. The file is checked as it was opened, and opening it does not wait."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _invalid(f"{path} cannot be read: {error.strerror}.", "Correct its permissions, or move it away.") from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise _invalid(f"{path} is not a regular file.", "Put a file there, or move it away.")
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise _invalid(
+                f"{path} is not read: other users can write it, or it belongs to another user.",
+                "Look at what is in it, then take it over: chown it to yourself, and chmod go-w.",
+            )
+        if found.st_size > _MOST_BYTES:
+            raise _invalid(f"{path} has more than {_MOST_BYTES >> 20} MiB.", "Shorten the file, or move it away.")
+        return os.read(descriptor, _MOST_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def _defaults_of(group: Any, tables: dict[str, Any], path: Path, prefix: str) -> dict[str, Any]:

@@ -138,11 +138,17 @@ def say(
 
 
 @app.command("rm")
-def rm(runs: list[str] = _RUNS, log: Path | None = _LOG) -> None:
+def rm(
+    runs: list[str] = _RUNS,
+    yes: bool = typer.Option(
+        False, "--yes", help="Do not ask before the sandbox of a run is removed that this user's Gamebox did not write."
+    ),
+    log: Path | None = _LOG,
+) -> None:
     """Remove runs from the log, with the sandboxes that wait for them. Prints their ids."""
     from .runs_commands import remove_runs
 
-    raise typer.Exit(remove_runs(runs, log))
+    raise typer.Exit(remove_runs(runs, log, yes=yes))
 
 
 cli_trajectory.add_to(app)

@@ -72,8 +72,9 @@ class View:
             show(logged, event)
 
     def _began(self, logged: Logged, event: ev.RunBegan) -> None:
-        self._names[logged.run] = "" if logged.run == self._run else event.agent
-        self._screen.line(f"{logged.run}  {event.agent}  {shortened(event.task, 6)}", "bold")
+        name = visible(event.agent, one_line=True)
+        self._names[logged.run] = "" if logged.run == self._run else name
+        self._screen.line(f"{logged.run}  {name}  {shortened(event.task, 6)}", "bold")
 
     def _resumed(self, logged: Logged, event: ev.RunResumed) -> None:
         where = "in a new sandbox" if event.fresh else "where it was"
@@ -91,10 +92,11 @@ class View:
             self._screen.line(f"  → {name} {call}".rstrip(), "cyan")
 
     def _requested(self, logged: Logged, event: ev.ApprovalRequested) -> None:  # noqa: ARG002
-        self._screen.line(f"    {event.tool} waits for an approval: risk {event.risk}", "yellow")
+        words = f"{event.tool} waits for an approval: risk {event.risk}"
+        self._screen.line(f"    {visible(words, one_line=True)}", "yellow")
 
     def _answered(self, logged: Logged, event: ev.ApprovalAnswered) -> None:  # noqa: ARG002
-        self._screen.line(f"    approval: {event.verdict} {event.reason}".rstrip(), "yellow")
+        self._screen.line(f"    approval: {visible(f'{event.verdict} {event.reason}'.rstrip(), one_line=True)}", "yellow")
 
     def _executed(self, logged: Logged, event: ev.ActionExecuted) -> None:
         text = with_mark(answer_of(self._tools.get(logged.run), event.envelope, event.shown), event.envelope)

@@ -34,6 +34,8 @@ KEEP_SECONDS = 3600.0
 # What is taken from any log: nothing in these reads the host, opens a network, changes a file of the user or brings code.
 _LIMITS = {"max_iterations", "max_cost", "max_seconds", "max_tokens", "memory", "cpus"}
 HARMLESS = frozenset(_LIMITS | {"task", "agent", "language", "approve", "agents_md", "record_changes"})
+_GRAVEST = ("repo", "allow", "network", "apply", "local")  # the gravest last
+_MOST_LISTED = 8
 _PATHS = ("repo", "script", "cache", "network_log", "result_schema")
 _LISTS = ("allow", "given", "mcp", "mcp_header", "check")
 
@@ -117,17 +119,19 @@ class AgentOptions:
         """The options that somebody else's log must not decide, as a command line would have them, but for those in ``changes``.
 
         That is everything but the task, the agent's name and the limits: what reads the host, opens the network, writes back,
-        runs on the host or brings code.
+        runs on the host or brings code. The gravest come last, where nothing pushes them off a screen; of an option with many
+        values the first are listed, and how many more there are.
         """
         defaults = AgentOptions(task="")
         data = self.to_data()
-        return [
-            words
+        names = [
+            each.name
             for each in fields(self)
             if each.name not in HARMLESS and changes.get(each.name) is None
             if getattr(self, each.name) != getattr(defaults, each.name)
-            for words in _as_words(each.name, data[each.name])
         ]
+        names.sort(key=lambda name: _GRAVEST.index(name) if name in _GRAVEST else -1)
+        return [words for name in names for words in _as_words(name, data[name])]
 
     def changed(self, changes: Mapping[str, Any]) -> AgentOptions:
         """The same with those that are not None."""
@@ -229,7 +233,9 @@ def _as_words(name: str, value: Any) -> list[str]:
     flag = "--input" if name == "given" else f"--{name.replace('_', '-')}"
     if isinstance(value, bool):
         return [f"{flag} (commands run on this host, without isolation)" if name == "local" else flag]
-    return [f"{flag} {shlex.quote(str(each))}" for each in (value if isinstance(value, list) else [value])]
+    values = value if isinstance(value, list) else [value]
+    more = [f"{flag} ... ({len(values) - _MOST_LISTED:,} more)"] if len(values) > _MOST_LISTED else []
+    return [*(f"{flag} {shlex.quote(str(each))}" for each in values[:_MOST_LISTED]), *more]
 
 
 def workspace_bytes(memory: str) -> int:

@@ -22,6 +22,7 @@ from .run import AgentRun
 from .status import RunStatus, StopRun
 from .store.log import EventLog, RunWriter
 from .store.reading import RunRecord, record_of, spoken
+from .store.verify import verify
 from .wrapped import WrappedEnvironment
 
 # After these a run goes on in its sandbox, in the middle of the step that it was in.
@@ -100,6 +101,7 @@ def _part(
         finally:
             recorder.detach()
     known = record_of(writer.log, writer.run)
+    _check_is_part(known, writer.log, above)
     if known.status in (None, *GOES_ON) and known.ended_steps >= agent.budget.max_iterations:
         steps = known.ended_steps  # it was cut off when it had only to be told that
         ended = ev.RunEnded(
@@ -113,6 +115,20 @@ def _part(
     above.takes_up(writer.run)
     recorder, run = _resumed(agent, writer, same=True, options={}, say=above.said, above=above)
     return replace(run, steps=_steps_of(record_of(writer.log, writer.run))), recorder.unrecorded
+
+
+def _check_is_part(known: RunRecord, log: EventLog, above: Recorder) -> None:
+    """Refuse a record that somebody else put where a part of the run above would be: anybody can work out the ids of parts.
+
+    Raises SandboxError ``log_unusable``.
+    """
+    if known.parent == above.run and (verify(log, known.run).signed or not log.is_signed(above.run)):
+        return
+    raise SandboxError(
+        ErrorCode.log_unusable,
+        f"The log has a run {known.run} where a part of the run {above.run} belongs, but Gamebox did not record it as that part.",
+        f"Do not continue this run: start its task again. See what was changed: gamebox runs verify {known.run}.",
+    )
 
 
 def _as_it_ended(agent: Agent, record: RunRecord) -> AgentRun:

@@ -124,25 +124,29 @@ def follow_run(run: str, log: Path | None, *, as_json: bool) -> int:
     return 0
 
 
-def remove_runs(runs: Sequence[str], log: Path | None) -> int:
+def remove_runs(runs: Sequence[str], log: Path | None, *, yes: bool = False) -> int:
     """The command ``gamebox runs rm``; 2 where one could not be removed."""
     refused = False
     with existing(log) as events:
         for run in runs:
             try:
-                sys.stdout.write(f"{_removed(events, events.found(run))}\n")
+                sys.stdout.write(f"{_removed(events, events.found(run), yes)}\n")
             except SandboxError as error:
                 say_error(error)
                 refused = True
     return 2 if refused else 0
 
 
-def _removed(events: EventLog, run: str) -> str:
-    from .recorded_job import remove_sandbox_of_run
+def _removed(events: EventLog, run: str, yes: bool) -> str:
+    from .recorded_job import remove_sandbox_of_run, sandbox_name, sandbox_of_run
 
     with events.begin(run) as writer:  # nobody is at it
         if _may_have_sandbox(events, run):
             try:
+                if not yes and not is_trusted(events, run) and sandbox_of_run(run) is not None:
+                    # somebody else's log can have the id of any run
+                    sandbox = f"the sandbox {sandbox_name(run)} of this machine, with everything in it"
+                    confirm(run, [sandbox], Screen(), what="To remove it from the log also ends")
                 remove_sandbox_of_run(run)
             except SandboxError as error:
                 if error.code is not ErrorCode.engine_unavailable:  # without an engine there is no sandbox either

@@ -19,8 +19,12 @@ KEY_BYTES = 32
 
 
 def state_folder() -> Path:
-    """Return ``$XDG_STATE_HOME/gamebox``, below ~/.local/state where that is not set."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "gamebox")
+    """Return ``$XDG_STATE_HOME/gamebox``, below ~/.local/state where that is not set to an absolute path.
+
+    A relative one would be looked up in the current folder: a repository could bring a key with it.
+    """
+    base = os.environ.get("XDG_STATE_HOME", "")
+    return Path(base if Path(base).is_absolute() else Path.home() / ".local" / "state", "gamebox")
 
 
 def own_key(*, make: bool = False) -> bytes | None:

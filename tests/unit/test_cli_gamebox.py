@@ -388,6 +388,21 @@ def test_a_config_that_is_wrong_is_one_clear_error(config: Path, tmp_path: Path,
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
 
 
+@pytest.mark.parametrize("kind", ["group", "others", "large", "pipe", "folder", "user"])
+def test_attack_13_a_config_that_others_can_write_is_not_read(config: Path, tmp_path: Path, kind: str) -> None:
+    """Nor one that is no file, which could be waited for, nor one without a bound."""
+    if kind in ("pipe", "folder"):
+        os.mkfifo(config, 0o600) if kind == "pipe" else config.mkdir()
+    else:
+        config.write_text("[hub.ls]\njson = true\n" + ("#" * (1 << 20) if kind == "large" else ""))
+        config.chmod({"group": 0o664, "others": 0o646}.get(kind, 0o600))
+    if kind == "user":
+        os.chown(config, 1234, -1)
+    done = gamebox("hub", "ls", XDG_CONFIG_HOME=str(tmp_path / "config"))
+    said = {"large": "more than 1 MiB", "pipe": "not a regular file", "folder": "not a regular file"}.get(kind, "is not read")
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
 def test_a_model_of_the_environment_is_a_default(repo: Path, tmp_path: Path) -> None:
     model = {"GAMEBOX_MODEL": "openai/no-such-model", "OPENAI_API_KEY": "sk-test"}
     given = ("agent", "t", "--agent", "coding", "--repo", str(repo))
