@@ -17,6 +17,7 @@ from .changes import Change
 from .snapshot import Snapshot, state_in, stays_inside
 
 log = logging.getLogger(__name__)
+_MOST_LINKS = 40  # that Linux follows for one path
 
 
 def apply(snapshot: Snapshot, folder: Path, changes: Sequence[Change]) -> None:
@@ -24,12 +25,13 @@ def apply(snapshot: Snapshot, folder: Path, changes: Sequence[Change]) -> None:
 
     Raises SandboxError ``apply_refused``, with nothing changed, for what leads out of the repository, through a link or into .git,
     for what git would take for a repository, and for files that changed on the host since the copy; also when writing fails, after
-    putting back what was there.
+    putting back what was there. What cannot be put back is named, with the folder that keeps it.
     """
     try:
-        with Folder(snapshot.repo) as repo, Folder(folder) as after, tempfile.TemporaryDirectory(prefix="gamebox-undo-") as kept:
+        with Folder(snapshot.repo) as repo, Folder(folder) as after:
             checks = _Checks(snapshot, repo, after, changes)
             problems = [f"{c.path!r:.300} {why}" for c in changes if (why := checks.refusal(c))]
+            problems += checks.redirected()
             if problems:
                 shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
                 raise SandboxError(
@@ -37,7 +39,7 @@ def apply(snapshot: Snapshot, folder: Path, changes: Sequence[Change]) -> None:
                     f"Nothing was written back: {shown}.",
                     "Apply the diff by hand, or run the agent again on the repository as it is now.",
                 )
-            _write_all(repo, after, changes, Path(kept))
+            _write_all(repo, after, changes)
     except OSError as error:
         raise SandboxError(
             ErrorCode.apply_refused, f"Nothing was written back: {error}.", "Fix that, or apply the diff by hand."
@@ -50,6 +52,8 @@ class _Checks:
     def __init__(self, snapshot: Snapshot, repo: Folder, after: Folder, changes: Sequence[Change]) -> None:
         self._snapshot, self._repo, self._after = snapshot, repo, after
         self._real = os.path.realpath(snapshot.repo)
+        self._links = {change.path: change.after.digest for change in changes if change.after is not None and change.after.link}
+        self._changes = {change.path: change for change in changes}
         self._deleted = {change.path for change in changes if change.after is None}
         self._added: dict[str, set[str]] = {}
         for change in changes:
@@ -101,13 +105,61 @@ class _Checks:
     def _refused_link(self, path: str, target: str) -> str | None:
         if not stays_inside(path, target):
             return "leads out of the repository"
-        # Through the links that are on the host, too: the text of a link does not tell where it leads.
-        real = os.path.realpath(os.path.join(self._real, os.path.dirname(path), target))  # noqa: PTH118, PTH120
-        if real != self._real and not real.startswith(self._real.rstrip("/") + "/"):
-            return "leads out of the repository through a link on the host"
-        if leads_into_git(target) or leads_into_git(real[len(self._real) :].lstrip("/")):
+        leads = self._resolved(path, target)
+        if leads is None:
+            return "leads out of the repository through another link, or in a circle"
+        if leads_into_git(target) or leads_into_git(leads):
             return "leads into .git"
         return None
+
+    def redirected(self) -> list[str]:
+        """What is wrong with the links that stay as they are: those that other links would make lead out, or into .git."""
+        if not any((c.before and c.before.link) or (c.after and c.after.link) for c in self._changes.values()):
+            return []
+        found = []
+        for path, state in self._snapshot.files.items():
+            if state.link and path not in self._changes and (why := self._refused_link(path, state.digest)) is not None:
+                real = os.path.relpath(os.path.realpath(os.path.join(self._real, path)), self._real)  # noqa: PTH118
+                if not real.startswith("..") and not leads_into_git(real):  # it did not before
+                    found.append(f"{path!r:.300} is a link that would change where it leads: to {state.digest!r:.300}, which {why}")
+        return found
+
+    def _resolved(self, path: str, target: str) -> str | None:
+        """Where a link at ``path`` leads once everything is written, as a path in the repository; None if that is outside, or
+        takes more links than Linux follows. The text of a link does not tell, for it may lead through others.
+        """
+        here = path.split("/")[:-1]
+        waiting = target.split("/")[::-1]
+        left = _MOST_LINKS
+        while waiting:
+            part = waiting.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                if not here:
+                    return None
+                here.pop()
+                continue
+            link = self._link_at("/".join((*here, part)))
+            if link is None:
+                here.append(part)
+                continue
+            left -= 1
+            if link.startswith("/"):  # on the host already
+                if not f"{link}/".startswith(f"{self._real.rstrip('/')}/"):
+                    return None
+                here, link = [], link[len(self._real) :]
+            if not left:
+                return None
+            waiting += link.split("/")[::-1]
+        return "/".join(here)
+
+    def _link_at(self, path: str) -> str | None:
+        """The target of the link that will be at ``path``; None if it will be none."""
+        if path in self._changes or path in self._added:
+            return self._links.get(path)
+        status = self._repo.status(path)
+        return self._repo.link(path) if status is not None and stat.S_ISLNK(status.st_mode) else None
 
     def _refused_state(self, change: Change) -> str | None:
         there = self._repo.status(change.path)
@@ -135,17 +187,27 @@ def _files_in(repo: Folder, folder: str) -> list[str]:
     return found
 
 
-def _write_all(repo: Folder, after: Folder, changes: Sequence[Change], kept: Path) -> None:
+def _write_all(repo: Folder, after: Folder, changes: Sequence[Change]) -> None:
     done: list[Change] = []
+    kept, left = Path(tempfile.mkdtemp(prefix="gamebox-undo-")), []
     try:
         # What is deleted first, so that a file may take the place of a folder and the other way round.
         for change in sorted(changes, key=lambda c: (c.after is not None, c.path)):
             _keep(repo, change.path, kept / str(len(done)))
             done.append(change)
             _write(repo, change, after)
-    except BaseException:
-        _undo(repo, done, kept)
-        raise
+    except BaseException as error:
+        left = _undo(repo, done, kept)
+        if not left:
+            raise
+        raise SandboxError(
+            ErrorCode.apply_refused,
+            f"Writing back failed ({error}), and {len(left)} file(s) could not be put back: {'; '.join(left[:5])}.",
+            f"Copy what was there from {kept}, then remove that folder.",
+        ) from error
+    finally:
+        if not left:
+            shutil.rmtree(kept, ignore_errors=True)
 
 
 def _write(repo: Folder, change: Change, after: Folder) -> None:
@@ -179,7 +241,9 @@ def _keep(repo: Folder, path: str, kept: Path) -> None:
     os.utime(kept, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _undo(repo: Folder, done: Sequence[Change], kept: Path) -> None:
+def _undo(repo: Folder, done: Sequence[Change], kept: Path) -> list[str]:
+    """Put back what was there. Return what could not be, each with the file that keeps it."""
+    left = []
     for number, change in reversed(list(enumerate(done))):
         saved = kept / str(number)
         try:
@@ -194,4 +258,7 @@ def _undo(repo: Folder, done: Sequence[Change], kept: Path) -> None:
                 repo.unlink(change.path)
                 repo.remove_empty(change.path.rpartition("/")[0])
         except OSError:
-            log.exception("could not put back %s; what was there is in %s", change.path, saved)
+            log.exception("could not put back %s", change.path)
+            was = str(saved) if saved.is_symlink() or saved.exists() else "nothing"
+            left.append(f"{change.path!r:.300} (what was there: {was})")
+    return left

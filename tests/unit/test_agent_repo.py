@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 from agent.hub import default
 from agent.job import Job, start
 from agent.repo.applying import apply
+from agent.repo.beneath import Folder
 from agent.repo.changes import Change, changes, diff_text
 from agent.repo.ignoring import Rules
 from agent.repo.patterns import Work
@@ -219,6 +223,66 @@ def test_links_that_lead_out_are_refused(repo: Path, tmp_path: Path, target: str
     snapshot, after, _ = worked(repo, tmp_path, lambda f: None)
     change = Change("evil", None, FileState(target, link=True))
     assert "leads out" in refused(repo, snapshot, after, [change])
+
+
+def test_links_that_lead_out_only_together_are_refused(repo: Path, tmp_path: Path) -> None:
+    """Each of them stays inside by its text; the second goes through the first."""
+    snapshot, after, _ = worked(repo, tmp_path, lambda f: None)
+    (repo / "a/b").mkdir(parents=True)
+    links = {"a/b/d": "../..", "e": "a/b/d/../outside.txt"}
+    found = [Change(path, None, FileState(target, link=True)) for path, target in links.items()]
+    for path, target in links.items():
+        (after / path).parent.mkdir(parents=True, exist_ok=True)
+        (after / path).symlink_to(target)
+    assert "leads out of the repository through another link" in refused(repo, snapshot, after, found)
+    loop = [Change("x", None, FileState("y", link=True)), Change("y", None, FileState("x", link=True))]
+    assert "leads out of the repository through another link" in refused(repo, snapshot, after, loop)
+    apply(snapshot, after, found[:1])
+    assert (repo / "a/b/d").is_symlink()
+
+
+def test_a_new_link_does_not_make_one_that_was_there_lead_out(repo: Path, tmp_path: Path) -> None:
+    (repo / "a/b").mkdir(parents=True)
+    (repo / "e").symlink_to("a/b/d/../outside.txt")
+    (repo / "far").symlink_to(tmp_path / "a")
+    (repo / "whole").symlink_to("a/./b")
+    snapshot, after, found = worked(repo, tmp_path, lambda f: make_link(f / "a/b/d", "../.."))
+    assert "'e' is a link that would change where it leads" in refused(repo, snapshot, after, found)
+    (after / "e").unlink()
+    apply(snapshot, after, changes(snapshot, after))
+    assert (repo / "a/b/d").is_symlink()
+
+
+def make_link(path: Path, target: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target)
+
+
+def test_what_cannot_be_put_back_is_kept(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder that the message named was removed at once, and with it the only copy."""
+
+    def work(folder: Path) -> None:
+        (folder / "a.py").write_text("a = 2\n")
+        (folder / "pkg/b.py").write_text("b = 2\n")
+
+    snapshot, after, found = worked(repo, tmp_path, work)
+    replace = Folder.replace
+    written: list[str] = []
+
+    def failing(self: Folder, path: str, *rest: Any) -> None:
+        if written:
+            raise OSError(errno.EIO, "Input/output error")
+        written.append(path)
+        replace(self, path, *rest)
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(Folder, "replace", failing)
+    with pytest.raises(SandboxError, match=r"could not be put back: .*a\.py") as raised:
+        apply(snapshot, after, found)
+    (kept,) = tmp_path.glob("gamebox-undo-*")
+    assert str(kept / "0") in str(raised.value)
+    assert (kept / "0").read_text() == "a = 1\n"
 
 
 def test_a_folder_that_became_a_link_on_the_host_is_not_followed(repo: Path, tmp_path: Path) -> None:
