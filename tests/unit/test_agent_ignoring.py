@@ -179,6 +179,20 @@ def test_a_split_index_is_said_and_not_followed(tmp_path: Path) -> None:
     assert any("split into two files" in problem for problem in rules.problems)
 
 
+def test_an_index_of_too_many_entries_is_said_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 MiB have room for 4 million, which took 24 seconds and more than a GiB."""
+    fill(tmp_path, "a", "b.log")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    monkeypatch.setattr("agent.repo.index.MOST_ENTRIES", 2)
+    assert Rules(tmp_path).files() == [".gitignore", "a", "b.log"]
+    monkeypatch.setattr("agent.repo.index.MOST_ENTRIES", 1)
+    rules = Rules(tmp_path)
+    assert rules.files() == [".gitignore", "a"]
+    assert "its index cannot be used: it has 2 entries, and at most 1 are read" in rules.problems[0]
+
+
 def test_no_pattern_takes_exponential_time() -> None:
     """C10n and beyond: pathspec takes minutes for the first one, and git for the second."""
     for pattern in ("*a" * 100 + "*b", "/".join(["**", "a"] * 60 + ["b"])):
