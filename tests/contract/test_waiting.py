@@ -242,7 +242,7 @@ def test_a_fake_says_what_is_so() -> None:
     env = FakeEnvironment({"a": "text"}, {"ls": "1\n2\n", "serve": Ran(stdout="up\n", seconds=9)})
     server = done(env.run("serve", background=True)).id
     assert done(env.wait_for(id=server, log="u.")).line == "up"
-    failure = refused(env.wait_for(id=server, port=80), "not_ready", "After 30.0 s", "port 80 is still not open")
+    failure = refused(env.wait_for(id=server, port=80), "not_ready", "After 30 seconds", "port 80 is still not open")
     assert so_far(failure).last_output == "up\n"
     refused(env.wait_for(id=server, exit=True, timeout_seconds=2), "not_ready", f"{server} is still running")
     done(env.kill(server))

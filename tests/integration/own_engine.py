@@ -294,10 +294,13 @@ def collect_sockets() -> None:
         gc.collect()
 
 
+_ENGINE_SOCKET = (socket.AF_UNIX, socket.SOCK_STREAM)
+
+
 def _close_lost_sockets() -> None:
     """Close the sockets to such engines, and to their proxies, which clients still hold that the session keeps alive to its end."""
     for held in gc.get_objects():
-        if isinstance(held, socket.socket) and held.family == socket.AF_UNIX and held.fileno() >= 0:
+        if isinstance(held, socket.socket) and (held.family, held.type) == _ENGINE_SOCKET and held.fileno() >= 0:
             try:
                 peer = str(held.getpeername())
             except OSError:  # nobody there any more

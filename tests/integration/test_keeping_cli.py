@@ -31,7 +31,7 @@ def test_keep_use_list_remove() -> None:
         assert (made.returncode, made.stdout) == (0, "made\n"), made.stderr
         ident = made.stderr.split("kept: ")[1].split()[0]
         again = gamebox("run", "--keep", "--name", name, "--", "true")
-        assert again.returncode == 2
+        assert again.returncode == 125
         assert "already" in again.stderr
         assert f"`gamebox run --in {name} -- COMMAND`" in again.stderr
         told = json.loads(gamebox("run", "--in", name, "--json", "--", "true").stdout)
@@ -51,7 +51,7 @@ def test_keep_use_list_remove() -> None:
     assert missing.returncode == 2
     assert "sandbox_not_found" in missing.stderr
     gone = gamebox("run", "--in", name, "--", "true")
-    assert gone.returncode == 2
+    assert gone.returncode == 125
     assert "gamebox ls" in gone.stderr
 
 
@@ -80,7 +80,7 @@ def test_one_in_use_is_refused_without_force() -> None:
         assert refused.returncode == 2
         assert f"process {owner.pid}" in refused.stderr
         taken = gamebox("run", "--in", ident[:12], "--", "true")
-        assert taken.returncode == 2
+        assert taken.returncode == 125
         assert "sandbox_owned" in taken.stderr
         assert f"`gamebox run --in {ident[:12]} --take-over -- COMMAND`" in taken.stderr
         mine = gamebox("run", "--in", ident[:12], "--take-over", "--", "echo", "mine")
@@ -104,5 +104,5 @@ def test_detached_ones_are_removed_together_and_wrong_use_is_told() -> None:
         (["run", "--keep", "--name", "a b", "--", "true"], "'a b'"),
     ):
         done = gamebox(*args)
-        assert done.returncode == 2, args
+        assert done.returncode == (125 if args[0] == "run" else 2), args
         assert word in done.stderr

@@ -133,7 +133,7 @@ def test_a_question_on_the_terminal() -> None:
     ask = ask_user_on(Screen(shown), lambda: lines.pop(0))
     assert ask is not None
     assert (ask("Which \x1b[2Jcolour?"), ask("And?")) == ("blue", None)
-    assert "Which colour?" in shown.getvalue()
+    assert "Which \\x1b[2Jcolour?" in shown.getvalue()
 
 
 # --- finish checks ------------------------------------------------------------------
