@@ -1,7 +1,7 @@
 """What the .git of a work tree says of its files, read without git: which are tracked, and info/exclude.
 
-No configuration of the repository is read, and no program is started. A .git that is a file, as in a worktree or a submodule of
-the user, is followed only where the folder that it names belongs to this work tree by its place or by what it says itself.
+No configuration of the repository is obeyed, and no program is started. A .git that is a file, as in a worktree or a submodule of
+the user, is followed only where the folder that it names says itself that it belongs to this work tree.
 """
 
 from __future__ import annotations
@@ -163,20 +163,16 @@ def _pointer(held: Folder) -> str | None:
 def _checked(root: Path, pointer: str) -> tuple[Place, Place] | None:
     """The folder of git that a .git file names, and the one it shares with other worktrees; None unless it belongs to ``root``.
 
-    A submodule's lies in the .git of a work tree around it. A worktree's names the .git file in turn. Both lie outside of ``root``:
-    what is inside was written by the one who wrote the pointer, and proves nothing.
+    A submodule's lies in .git/modules of another work tree, and its core.worktree names ``root`` in turn. A worktree's names the
+    .git file. Both lie outside of ``root``: what is inside was written by the one who wrote the pointer, and proves nothing.
     """
     named = Path(os.path.normpath(root / pointer))
     parts = named.parts
     if ".git" in parts and "modules" in parts[parts.index(".git") :]:
         at = parts.index(".git")
-        main = _outside(root, Path(*parts[:at]))
-        around = main
-        if main is not None and parts[at + 1 : at + 2] == ("worktrees",):  # a submodule of a worktree
-            around = _work_tree_of(main, "/".join(parts[at : at + 3]))
-        if main is not None and around is not None and around != root and root.is_relative_to(around):
-            place = (main, "/".join(parts[at:]))
-            return (place, place) if _is_folder(place) else None
+        main, below = _outside(root, Path(*parts[:at])), "/".join(parts[at:])
+        if main is not None and _submodule_of(main, below) == root:
+            return (main, below), (main, below)
     if len(parts) > 2 and parts[-2] == "worktrees":
         common = _outside(root, named.parent.parent)
         below = "/".join(parts[-2:])
@@ -191,12 +187,15 @@ def _outside(root: Path, folder: Path) -> Path | None:
     return None if folder.is_relative_to(root) or real.is_relative_to(root) else real
 
 
-def _is_folder(place: Place) -> bool:
+def _submodule_of(base: Path, below: str) -> Path | None:
+    """The work tree that the folder of git of a submodule, at ``below`` in ``base``, says it belongs to."""
     try:
-        Folder(*place).close()
-    except OSError:
-        return False
-    return True
+        with Folder(base, below) as held:
+            configs = [held.read(name, MOST_CONFIG_BYTES) or b"" for name in ("config", "config.worktree")]
+        values = [value for config in configs for value in _values_of_core(config, "worktree")]
+        return Path(os.path.realpath(base / below / values[-1])) if values else None
+    except (OSError, ValueError):
+        return None
 
 
 def _work_tree_of(base: Path, below: str) -> Path | None:
@@ -220,7 +219,7 @@ def user_excludes() -> bytes:
     configs = [Path(named)] if named is not None else [settings / "config", home / ".gitconfig"]
     chosen: Path | None = settings / "ignore"
     for config in [Path("/etc/gitconfig"), *configs]:
-        for value in _excludes_files(_read(config, MOST_CONFIG_BYTES)):
+        for value in _values_of_core(_read(config, MOST_CONFIG_BYTES), "excludesfile"):
             chosen = home / value[2:] if value.startswith("~/") else Path(value) if value.startswith("/") else None
     return b"" if chosen is None else _read(chosen, MOST_PATTERN_BYTES)
 
@@ -232,8 +231,8 @@ def _read(path: Path, most_bytes: int) -> bytes:
         return b""
 
 
-def _excludes_files(config: bytes) -> Iterator[str]:
-    """The values of core.excludesFile in a configuration file, in order."""
+def _values_of_core(config: bytes, wanted: str) -> Iterator[str]:
+    """The values of ``wanted``, in lower case, of the section core of a configuration file, in order."""
     section = ""
     for line in os.fsdecode(config).splitlines():
         text = line.strip()
@@ -241,5 +240,5 @@ def _excludes_files(config: bytes) -> Iterator[str]:
             section, _, text = text[1:].partition("]")
             text = text.strip()
         name, equals, value = text.partition("=")
-        if section.strip().casefold() == "core" and name.strip().casefold() == "excludesfile" and equals:
+        if section.strip().casefold() == "core" and name.strip().casefold() == wanted and equals:
             yield value.strip().strip('"').replace("\\\\", "\\")

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli import main
+from agent.repo.git_folder import folders_of_git
 
 from .hostile_repositories import (
     BUILDERS,
@@ -149,6 +150,19 @@ def test_the_repository_is_the_work_tree_that_one_is_in(
         assert "needs a repository, and none was named" in words
 
 
+def test_a_folder_in_a_work_tree_does_not_get_the_history_of_its_submodules(tmp_path: Path, home: Path) -> None:
+    """A .git file in a folder of strangers may name .git/modules/s of the work tree around it, which belongs to another folder."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "other").mkdir()
+    work = plain(tmp_path / "work")
+    git(work, "submodule", "--quiet", "add", str(plain(tmp_path / "other")), "s")
+    theirs = work / "vendor/theirs"
+    theirs.mkdir(parents=True)
+    (theirs / ".git").write_text("gitdir: ../../.git/modules/s\n")
+    assert folders_of_git(theirs) is None
+    assert folders_of_git(work / "s") == ((work, ".git/modules/s"),) * 2
+
+
 AROUND = """
 import os, pathlib, sys
 from agent.repo import git_folder
@@ -170,7 +184,7 @@ def test_a_git_folder_of_another_user_makes_no_default_repository() -> None:
         git(shared / "theirs", "init", "-q")
         (shared / "pointer/sub/.git").write_text("gitdir: ../.git/modules/s\n")
         (shared / "pointer/.git/modules/s").mkdir(parents=True)
-        (shared / "pointer/.git/modules/s/HEAD").write_text("ref: refs/heads/main\n")
+        (shared / "pointer/.git/modules/s/config").write_text("[core]\n\tworktree = ../../../sub\n")
         places = [shared / place for place in ("mine", "theirs", "pointer/sub")]
 
         def owned(owner: int, *paths: Path) -> None:
