@@ -213,7 +213,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "no_direct_network": lambda f: (
         "The output of the command says that it found no network"
         + (
-            ", and this sandbox has none: no program in it can reach a host outside."
+            ", and this sandbox has none: no command and no page can reach a host outside."
             if f.get("network") == "none"
             else ": nothing leads out of this sandbox directly."
         ),

@@ -166,7 +166,7 @@ def test_the_command_whose_request_is_refused_is_told_what_and_what_is_open(dock
         assert [(n.code, n.message, n.hint) for n in refused.notices] == [
             ("service_refused",
              "llm.internal refused POST /v1/x, 2 times: POST is not among the methods that are open: GET.",
-             "Use one of GET; trying the same again does not help."),
+             "Do with GET, or say at the end that the task needs more; trying the same again does not help."),
             ("service_refused",
              "llm.internal refused GET /admin: /admin is not among the paths that are open: /v1/*.",
              "Ask for /v1/*; trying the same again does not help."),
