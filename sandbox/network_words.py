@@ -46,7 +46,11 @@ def service_refused(f: Fields) -> tuple[str, str]:
     host, _, whose, times = _whose(f)
     listed = _one(f, "about")
     hints = {
-        "method": f"Do with {listed}, or say at the end that the task needs more" if listed else "Use GET, POST or another method that asks for something",
+        "method": (
+            f"Do with {listed}, or say at the end that the task needs more"
+            if listed
+            else "Use GET, POST or another method that asks for something"
+        ),
         "path": f"Ask for {listed}",
     }
     hint = hints.get(
