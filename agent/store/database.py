@@ -43,7 +43,7 @@ def opened(path: Path, steps: Sequence[str] = STEPS, *, read_only: bool = False)
     with translated(path):
         if not read_only:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        at = path.resolve()  # SQLite follows links, too: its other files lie beside the target
+        at = Path(os.path.realpath(path))  # SQLite follows links, too: its other files lie beside the target
         alone = _is_own_folder(at.parent)
         if not alone and not read_only:
             raise _unusable(

@@ -325,7 +325,7 @@ def test_what_is_shown(recorded: str, log: Path) -> None:
     listed = gamebox("runs", "ls").stdout
     assert listed.splitlines()[0].split() == ["RUN", "BEGAN", "STATUS", "STEPS", "COST", "TASK"]
     assert recorded in listed
-    assert "count things" in listed
+    assert "count \\x1b[2Jthings" in listed
     shown = gamebox("runs", "show", recorded[:18]).stdout
     for expected in ("look", "→ run echo two", "one\n    two", "finished: finish ended the run."):
         assert expected in shown

@@ -479,6 +479,15 @@ def test_attack_1_links_beside_a_log_are_not_followed(ending: str, call: Call, t
     assert victim.read_text() == "mine"
 
 
+def test_attack_1_a_log_that_is_a_link_to_itself_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "loop.db"
+    path.symlink_to(path)
+    for read_only in (True, False):
+        with pytest.raises(SandboxError) as caught:
+            EventLog(path, read_only=read_only)
+        assert caught.value.code is ErrorCode.log_unusable
+
+
 def test_attack_1_an_empty_journal_does_no_harm(call: Call, tmp_path: Path) -> None:
     path = made(tmp_path / "mine.db")
     (tmp_path / "mine.db-journal").touch()
