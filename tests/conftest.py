@@ -18,11 +18,12 @@ REQUIRED = "GAMEBOX_REQUIRE_ENGINE"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell starts background jobs (`make test &`) with these ignored, and children inherit that: Ctrl-C in a test's
+    # A shell starts background jobs (`nohup make test &`) with these ignored, and children inherit that: Ctrl-C in a test's
     # program would do nothing. A handler is not inherited, so whatever a test starts has the default action.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
-        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     config.addinivalue_line("markers", "needs(*capabilities): only environments that have these take part")
 
 

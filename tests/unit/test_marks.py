@@ -42,6 +42,9 @@ class Engine:
     def containers(self, **_: object) -> list[dict[str, Any]]:
         return [self.container]
 
+    def volumes(self, **_: object) -> dict[str, list[Any]]:
+        return {"Volumes": []}
+
     def remove_container(self, container_id: str, **_: object) -> None:
         self.done.append(f"remove {container_id}")
 

@@ -89,7 +89,7 @@ def test_what_is_no_service(value: Any) -> None:
     assert "services={'db': SideService(" in caught.value.hint
 
 
-@pytest.mark.parametrize("port", ["8000", 0, 65536, True, None])
+@pytest.mark.parametrize("port", [0, 65536, -1])
 def test_waiting_for_what_is_no_port_is_refused_at_once(port: Any) -> None:
     answer = FakeEnvironment().wait_for_port(port)
     assert not answer.ok
