@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from sandbox import DockerEnvironment
 
 REQUIRED = "GAMEBOX_REQUIRE_ENGINE"
+# Other work on the machine can make any example slow; speed is measured in benchmarks/.
+settings.register_profile("gamebox", deadline=None)
+settings.load_profile("gamebox")
 
 
 def pytest_configure(config: pytest.Config) -> None:
