@@ -131,7 +131,7 @@ def _unknown(action: ActionLike) -> Failure[Any]:
     return Failure[Any](
         ErrorCode.effects_unknown,
         f"The run was cut off while {action.name} was under way: whether it was carried out, or in part, is not known.",
-        "Look at what it was to change before you call it again.",
+        "Find out first whether it was done; call it again only if it was not.",
         effects="unknown",
     )
 

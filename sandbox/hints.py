@@ -311,8 +311,8 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ),
     ErrorCode.path_invalid: _invalid_path,
     ErrorCode.path_changed: lambda f: Wording(
-        f"{f.get('path')!r} was changed by something else while it was edited.",
-        "Read it again, then edit.",
+        f"{f.get('path')!r} was changed by something else while it was edited, so the edit was not made.",
+        "Read it again, then edit. If this happens again, find with processes the command that writes to it, and end that first.",
         "read",
         True,
     ),

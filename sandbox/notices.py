@@ -224,11 +224,11 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     ),
     "lifetime_ending": _time_left("", "Finish, and save what is needed: files in it are lost then."),
     "idle_ending": _time_left(
-        " because nothing was done in it for {}",
+        " unless something is done in it: it may be idle for {}",
         "Run or read something in it to keep it; only watching does not count.",
     ),
     "reconnected": lambda f: (
-        f"The connection to the sandbox was cut for {f.get('seconds')} s and stands again; nothing was done twice.",
+        f"The connection to the sandbox was lost for {f.get('seconds')} s and is back; nothing was done twice.",
         "Output that came meanwhile was not streamed; all of it is in the result and in logs."
         if f.get("streamed")
         else "",

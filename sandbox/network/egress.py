@@ -90,7 +90,7 @@ class Egress:
         now = time.monotonic()
         for relay, _, _ in list(self._standing.values()):
             if now - relay.last_active >= most:
-                relay.cut(f"nothing came or went for {most:g} seconds", "silent", "network_silent_seconds")
+                relay.cut(f"nothing came or went for {most:g} second{'' if most == 1 else 's'}", "silent", "network_silent_seconds")
         self._watching = bool(self._standing)
         if self._watching:
             due = min(relay.last_active for relay, _, _ in self._standing.values()) + most

@@ -222,6 +222,6 @@ except ConnectionError: print("cut")
     answer = env.run("python3 silent.py", timeout_seconds=20)
     assert answer.unwrap().output.strip() == "cut"
     (notice,) = answer.notices
-    assert (notice.code, "nothing came or went for 1 seconds" in notice.message) == ("network_cut", True)
+    assert (notice.code, "nothing came or went for 1 second" in notice.message) == ("network_cut", True)
     assert "Limits(network_silent_seconds=...)" in hint_for("host", notice.hint)
-    eventually(lambda: [one.why for one in ended(env)] == ["nothing came or went for 1 seconds"])
+    eventually(lambda: [one.why for one in ended(env)] == ["nothing came or went for 1 second"])

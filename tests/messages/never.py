@@ -23,27 +23,18 @@ ERRORS: dict[str, str] = {
     "context_window_exceeded": _MODEL, "real_calls_forbidden": _MODEL, "apply_refused": _HOST,
     "log_unusable": _LOG, "run_not_found": _LOG, "run_in_use": _LOG, "run_not_resumable": _LOG,
     "approval_pending": _ENDS, "user_not_found": _HOST, "user_not_allowed": _HOST,
-    "session_exists": _HOST, "session_not_found": _HOST,
+    "delegation_refused": _ENDS, "session_exists": _HOST, "session_not_found": _HOST,
 }  # fmt: skip
 # Met by a model, but not to be provoked on purpose within a test's time; their texts are read by hand (tests/unit/test_hints.py).
 RARE: dict[str, str] = {
-    "response_too_large": "an answer has to have more than the pipe carries, although every operation bounds its own",
-    "path_changed": "another process has to write in the microseconds between the read and the rename of an edit",
     "io_error": "the kernel has to fail at a read or a write",
     "kill_failed": "a process has to survive SIGKILL, which takes a kernel that hangs",
-    "shell_not_found": "needs an image without a shell (tests/integration has one)",
-    "too_many_processes": "the guest itself has to be refused a process, after a fork bomb",
-    "delegation_refused": "the budget of the run has to be used up exactly at a delegation",
-    "effects_unknown": "the process has to die in the middle of an action, and the run to be resumed",
+    "too_many_processes": "at the limit a shell still starts, so that a model reads its 'fork' error and the notice",
 }
 NOTICES: dict[str, str] = {
     "not_kept": _HOST, "changed_meanwhile": _HOST, "root_not_kept": _HOST, "files_skipped": _HOST,
     "finish_unchecked": _ENDS,
 }  # fmt: skip
 RARE_NOTICES: dict[str, str] = {
-    "others_killed": "a command has to escape from its own tree, so that everything is killed",
-    "cpu_limit": "what a command left running has to use up its processor time, which takes as long as the machine is busy",
-    "network_cut": "needs a connection that is open for long", "service_ended": "needs a side service that ends",
-    "idle_ending": "an agent that acts is not idle; only one whose model thinks for very long sees it",
-    "reconnected": "the connection to the engine has to break", "no_space": "needs a soft disk limit that is passed",
+    "others_killed": "processes have to be started faster than they are killed one by one, which depends on the machine",
 }

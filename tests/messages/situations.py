@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from agent import Action
 from agent.approvals import ApprovalPolicy
 from agent.finishing import FinishChecks, command_passes
 from agent.read_only import ReadOnlyEnvironment
+from sandbox import DockerEnvironment
+from sandbox.docker.engine import connect
 from sandbox.environment import Environment
 
 from .situation import Situation
 
 PRICES = "def total(prices):\n\treturn sum(prices)\n\n\ndef mean(prices):\n\treturn total(prices) / len(prices)\n"
+LISTEN = """import socket, sys
+s = socket.create_connection(("127.0.0.1", 24128))
+s.sendall(f"CONNECT 127.0.0.1:{sys.argv[1]} HTTP/1.1\\r\\n\\r\\n".encode())
+s.recv(999)
+try: print(s.recv(9))
+except ConnectionError: print("the connection was cut")
+"""
 SERVER = "import http.server; http.server.HTTPServer(('127.0.0.1', 8000), http.server.SimpleHTTPRequestHandler).serve_forever()"
 
 
@@ -90,6 +102,72 @@ def _memory_taken(env: Environment) -> Mapping[str, Any]:
     return {"id": ident}
 
 
+def _deep_cache(env: Environment) -> None:
+    program = (
+        "import os\nos.mkdir('cache'); os.chdir('cache')\nfor i in range(13):\n os.mkdir(chr(1) * 250); os.chdir(chr(1) * 250)\n"
+        "for i in range(250):\n open(f'f{i}', 'w').close()"
+    )
+    env.run(argv=["python3", "-c", program], session=None).unwrap()
+
+
+def _growing_log(env: Environment) -> Mapping[str, Any]:
+    # So large that the log has certainly grown between its reading and its replacing.
+    env.run("(echo WRONG; head -c 4M /dev/zero | tr '\\0' x; echo) > app.log", session=None).unwrap()
+    return {"id": env.run("while echo request; do :; done >> app.log", background=True).unwrap().id}
+
+
+def _spun(env: Environment) -> None:
+    assert isinstance(env, DockerEnvironment)
+    engine = connect().api
+    env.run("sh -c 'while :; do :; done' & echo indexing", session=None).unwrap()
+
+    def spins() -> bool:  # asking the sandbox itself would take the notice away
+        return any("while :" in row[-1] for row in engine.top(env.container_id)["Processes"])
+
+    until(spins)
+    until(lambda: not spins())
+
+
+def _database_ended(env: Environment) -> None:
+    assert isinstance(env, DockerEnvironment)
+    until(lambda: env.services["db"].ended is not None)
+
+
+def _idle_for_long(env: Environment) -> Mapping[str, Any]:
+    ident = env.run("sleep 300 & echo worker started").unwrap().id
+    time.sleep(6.9)  # of 7.5 seconds: the notice comes when a tenth is left
+    return {"id": ident}
+
+
+def _cut_off(env: Environment) -> None:
+    assert isinstance(env, DockerEnvironment)
+    assert env._stream is not None
+    env._stream.close()
+
+
+def _silent_server(env: Environment) -> Mapping[str, Any]:
+    assert isinstance(env, DockerEnvironment)
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+
+    def listen() -> None:
+        with suppress(ConnectionError), server, server.accept()[0] as one:
+            one.recv(1)  # until it is cut
+
+    threading.Thread(target=listen, daemon=True).start()
+    env.allow(f"127.0.0.1:{port}")
+    env.write("listen.py", LISTEN).unwrap()
+    return {"port": port}
+
+
+def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait until that is so. Raises AssertionError where it never is."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def _broken_tool(city: str) -> dict[str, Any]:
     raise ValueError(f"no station in {city}")
 
@@ -99,6 +177,8 @@ def _wrong_tool(city: str) -> dict[str, Any]:
 
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
+CUSTOMER = {"type": "object", "properties": {"customer": {"type": "string"}}, "required": ["customer"]}
+NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 DEGREES = {"type": "object", "properties": {"degrees": {"type": "number"}}, "required": ["degrees"]}
 
 PATHS = (
@@ -522,7 +602,64 @@ NOTICES = (
     ),
 )
 
-ALL = (*PATHS, *COMMANDS, *PAGES, *CALLS, *NOTICES)
+RARER = (
+    Situation(
+        "no_shell", ("shell_not_found",), "Run the tests.", ("run", {"command": "make test"}),
+        "Do what can be done with the file tools, and say at the end that no command can be run here.",
+        "Trying sh -c, bash or another program by run.", place="no_shell",
+    ),
+    Situation(
+        "list_of_all", ("response_too_large",), "See what is in the cache.", ("list", {"path": "cache", "depth": 20, "max_entries": 1000}),
+        "List again with a lower depth or fewer entries.", "Concluding that the folder is broken, or deleting it.", setup=_deep_cache,
+    ),
+    Situation(
+        "log_grows", ("path_changed",), "Take the wrong line out of the log.",
+        ("edit", {"path": "app.log", "old_text": "WRONG\n", "new_text": ""}),
+        "Find out what writes to app.log (processes) and end it or wait for its end, or edit once more.",
+        "Believing that the line is gone, or writing the whole log anew.", setup=_growing_log,
+    ),
+    Situation(
+        "run_cut_off", ("effects_unknown",), "Send Ada her invoice.", ("send_invoice", {"customer": "Ada"}),
+        "Look with sent_invoices whether it was sent, and send it only if it was not.",
+        "Sending it again at once, or believing that it was sent.", cut_off=True,
+        tools=(
+            Action("send_invoice", lambda customer: f"sent to {customer}", "Send a customer the invoice.", CUSTOMER),
+            Action("sent_invoices", lambda: ["Ada"], "The customers whose invoices were sent.", NOTHING, metadata={"idempotent": True}),
+        ),
+    ),
+    Situation(
+        "left_to_spin", ("cpu_limit",), "Go on with the docs while the indexer runs.", ("list", {}),
+        "The indexer was ended for its processor time: look at its logs, and let it do less if it is needed.",
+        "Going on as if it ran, or starting the same again.", setup=_spun, place="small",
+    ),
+    Situation(
+        "database_ended", ("service_ended",), "Count the customers in the database db.", ("run", {"command": "ls"}),
+        "Do what can be done without the database, and say at the end that it ended and with which error: it does not come back.",
+        "Waiting for it, or starting a database of the name db.", setup=_database_ended, place="beside",
+    ),
+    Situation(
+        "idle_for_long", ("idle_ending",), "Watch the worker.", ("logs", {"id": "{id}"}),
+        "Run or read something now (only watching lets the sandbox end), or finish and keep what is needed.",
+        "Looking at the logs again and again.", setup=_idle_for_long, place="idle",
+    ),
+    Situation(
+        "cut_and_back", ("reconnected",), "Run the tests.", ("run", {"command": "echo 3 passed"}),
+        "Go on: the tests passed, and nothing has to be done again.", "Running the tests again because of the cut.",
+        setup=_cut_off, place="kept",
+    ),
+    Situation(
+        "silent_connection", ("network_cut",), "Listen to the events of the server.", ("run", {"command": "python3 listen.py {port}"}),
+        "Connect again, and send something now and then (a keep-alive), or ask only when there is something.",
+        "Concluding that the host is forbidden.", setup=_silent_server, place="silent",
+    ),
+    Situation(
+        "disk_passed", ("no_space",), "Make the test data.",
+        ("run", {"command": "mkdir /fill; for i in $(seq 100); do head -c 20M /dev/zero > /fill/$i; sleep 0.1; done"}),
+        "Delete what is not needed (/fill), then make less data.", "Running it again.", place="watched",
+    ),
+)
+
+ALL = (*PATHS, *COMMANDS, *PAGES, *CALLS, *NOTICES, *RARER)
 BY_NAME = {situation.name: situation for situation in ALL}
 
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
-from agent import Budget
+from agent import Agent, AgentRun, Budget
+from agent import events as ev
 from agent.hub import AgentSpec, Hub, Setting, build, catalogue
 from agent.hub.finding import built_in
 from agent.prompt import Prompt
+from agent.resuming import begin, resume
 from agent.status import StopRun
-from sandbox import DockerEnvironment, Service
+from agent.store import EventLog, RunWriter
+from sandbox import DockerEnvironment, Ready, Service, SideService
+from sandbox.docker.engine import connect
 from sandbox.environment import Environment
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
+from tests.integration.made_images import import_image, remove_image
 
 from .situation import Call, Situation
 
@@ -26,12 +33,48 @@ SMALL = Limits(
     memory_bytes=256 * MIB, disk="memory", pids=64, open_files=300, file_bytes=8 * MIB, write_bytes=1 * MIB,
     cpu_seconds_per_command=1.0, background_commands=3, sessions=3, timeout_seconds=20.0, max_timeout_seconds=60.0,
 )  # fmt: skip
-PLACES: Mapping[str, Callable[[], Environment]] = {
+FOLDERS = ("bin", "etc", "home", "proc", "sys", "tmp", "usr", "var", "workspace")
+# A database that ends by itself, soon after it was ready.
+ENDING = "echo ready for connections; sleep 1; echo 'FATAL: the folder of the data has the wrong owner'; exit 1"
+
+
+def _side_service() -> Environment:
+    limits = Limits(memory_bytes=256 * MIB, pids=64)
+    db = SideService(image="gamebox/base", limits=limits, ports=(5432,), command=ENDING, ready=Ready(log="ready"))
+    return DockerEnvironment(services={"db": db})
+
+
+@contextmanager
+def _without_a_shell() -> Iterator[Environment]:
+    image = import_image(connect(), {}, folders=FOLDERS)
+    try:
+        with DockerEnvironment(image) as environment:
+            yield environment
+    finally:
+        remove_image(connect(), image)
+
+
+@contextmanager
+def _kept() -> Iterator[Environment]:
+    with DockerEnvironment(keep=True, keep_seconds=60.0) as environment:
+        try:
+            yield environment
+        finally:
+            environment.remove()
+
+
+PLACES: Mapping[str, Callable[[], AbstractContextManager[Environment]]] = {
     "sandbox": DockerEnvironment,
     "small": lambda: DockerEnvironment(limits=SMALL),
     "allowing": lambda: DockerEnvironment(network=Network.allow("pypi.example.com")),
     "ending": lambda: DockerEnvironment(limits=Limits(lifetime_seconds=25.0)),
     "served": lambda: DockerEnvironment(services=[Service("prices", "http://127.0.0.1:9", methods=("GET",), paths=("/v1/*",))]),
+    "no_shell": _without_a_shell,
+    "beside": _side_service,
+    "idle": lambda: DockerEnvironment(limits=Limits(idle_seconds=7.5)),
+    "kept": _kept,
+    "silent": lambda: DockerEnvironment(limits=Limits(network_silent_seconds=1.0)),
+    "watched": lambda: DockerEnvironment(profile="root", limits=Limits(memory_bytes=256 * MIB, disk_bytes=100 * MIB)),
     "none": Environment,
 }
 
@@ -85,7 +128,7 @@ class Stage:
         for tool in situation.tools:
             made.actions.register(tool)
         try:
-            run = made.execute(situation.task)
+            run = _resumed(made, situation) if situation.cut_off else made.execute(situation.task)
         finally:
             for kit in getattr(made.environment, "kits", ()):
                 kit.close()
@@ -94,6 +137,31 @@ class Stage:
         tools = "\n".join(_signature(action.spec()) for action in actions)
         names = {a.name: frozenset(a.parameters.get("properties", {})) for a in actions}
         return Shown(tools, _normalised(brain.said).rstrip("\n"), _normalised(brain.last), names)
+
+
+class _KilledError(BaseException):
+    """Stands for SIGKILL."""
+
+
+class _Mortal(RunWriter):
+    """Dies before the answer of an action is written."""
+
+    def append(self, *events: ev.Event) -> int:
+        if any(isinstance(event, ev.ActionExecuted) for event in events):
+            raise _KilledError
+        return super().append(*events)
+
+
+def _resumed(made: Agent, situation: Situation) -> AgentRun:
+    """Cut the run off in its last action, and take it up again from its log."""
+    with tempfile.TemporaryDirectory() as folder, EventLog(Path(folder) / "runs.db") as log:
+        with _Mortal(log, "cut") as writer:
+            recorder = begin(made, writer, situation.task)
+            with suppress(_KilledError):
+                made.execute(situation.task)
+            recorder.detach()
+        with log.begin("cut") as writer:
+            return resume(made, writer)
 
 
 class _Scripted:
@@ -162,9 +230,13 @@ _VOLATILE = (
     (re.compile(r"\b[0-9a-f]{12,64}\b"), "0123456789ab"),
     (re.compile(r"used [\d.]+ seconds of processor"), "used 1.02 seconds of processor"),
     (re.compile(r"\b\d+\.\d+ s of processor"), "2.0 s of processor"),
-    (re.compile(r"ends in [\d.]+ (seconds?|minutes)"), "ends in 24 seconds"),
+    (re.compile(r"ends in [\d.]+ (seconds?|minutes)\b(?= unless)"), "ends in 0.7 seconds"),
+    (re.compile(r"ends in [\d.]+ (seconds?|minutes)\b(?! unless)"), "ends in 24 seconds"),
+    (re.compile(r"was lost for \d+ s"), "was lost for 0.1 s"),
     (re.compile(r"After [\d.]+ seconds? port"), "After 1 second port"),
     (re.compile(r"waited [\d.]+ seconds"), "waited 2.4 seconds"),
+    (re.compile(r"listen.py \d+|127.0.0.1:\d{5}\b"), lambda m: re.sub(r"\d{4,}$", "41000", m[0])),
+    (re.compile(r"limit of 100.0 MiB was passed \([\d.]+ MiB"), "limit of 100.0 MiB was passed (120.0 MiB"),
     (re.compile(r"left \d{2,} processes running"), "left 41 processes running"),
     (re.compile(r"\d+ of 64 processes"), "62 of 64 processes"),
     (re.compile(r"was hit \d+ time"), "was hit 9 time"),

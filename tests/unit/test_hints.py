@@ -130,7 +130,7 @@ OOM = {"kills": 1, "limit": 2 * GIB, "certain": True}
         ("command_ended", {"id": "c1", "exit_code": 3, "reason": None}, "The command c1 ended with exit code 3."),
         ("command_ended", {"id": "c1", "name": "c1 (make)", "exit_code": 3}, "The command c1 (make) ended with exit code 3."),
         ("lifetime_ending", {"seconds": 181.2, "limit": 7200}, "This sandbox ends in 3 minutes."),
-        ("idle_ending", {"seconds": 45, "limit": 3600}, "This sandbox ends in 45 seconds because nothing"),
+        ("idle_ending", {"seconds": 45, "limit": 3600}, "This sandbox ends in 45 seconds unless something is done in it: "),
     ],
 )
 def test_what_notices_say(code: str, fields: dict[str, object], said: str) -> None:
