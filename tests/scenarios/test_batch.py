@@ -271,7 +271,7 @@ def test_a_batch_that_is_ended_leaves_whole_results_and_goes_on(number: signal.S
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "line 2 is no JSON"), ("[]", "line 2 is no object"), ('{"id": "a/../b", "task": "x"}', "'a/../b'"),
+        ("{", "line 2 is no JSON"), ("[]", "line 2 is not an object"), ('{"id": "a/../b", "task": "x"}', "'a/../b'"),
         ('{"id": "..", "task": "x"}', "'..'"), ('{"id": "a", "task": " "}', "has no task"),
         ('{"id": "a", "task": 3}', "task is 3"),
         ('{"id": "a", "task": "x", "imgae": "y"}', "'imgae'"), ('{"id": "ok", "task": "x"}', "Two tasks have the id 'ok'"),
