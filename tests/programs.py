@@ -107,6 +107,7 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
         os.close(fd)
     os.environ.clear()
     os.environ.update(request["env"])
+    tempfile.tempdir = None  # it may have another TMPDIR
     os.chdir(request["cwd"])
     sys.argv = ["-c", *request["args"]]
     sys.modules["__main__"].__dict__.update(__package__=None, __spec__=None)  # typer looks there for the program's name
