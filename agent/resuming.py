@@ -43,7 +43,7 @@ def execute_recorded(
     options: Mapping[str, Any] | None = None,
     run: str | None = None,
 ) -> AgentRun:
-    """``agent.execute(task)`` with a record in ``log``; ``options`` are kept for whoever resumes it. The agent is as it was
+    """``agent.execute(task)`` with a record in ``log``; ``options`` are kept to resume it. The agent is as it was
     afterwards: its next run is not recorded unless it is asked for again.
 
     Raises SandboxError where the run cannot be begun in the log.
@@ -262,7 +262,7 @@ def _laid_around(
     stop_listening = _listen(around, recorder)
 
     def detach() -> None:
-        """Leave what others have laid around the agent meanwhile."""
+        """Keep the layers that others have added to the agent meanwhile."""
         agent.hooks = [hook for hook in agent.hooks if hook not in (recorder.first, recorder.last)]
         if agent.generate_response is brain:
             agent.generate_response = brain.brain

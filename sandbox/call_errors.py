@@ -67,7 +67,7 @@ def check_cancel(call: str, cancel: object) -> None:
 def answered(method: Callable[P, Envelope[T]], *args: P.args, **options: P.kwargs) -> Envelope[T]:
     """Return what a method of an environment answers, as a failure also where the sandbox is closed.
 
-    For work on a sandbox that another thread, or whoever lent it, may close at any time.
+    For work on a sandbox that another thread or its owner may close at any time.
     """
     try:
         return method(*args, **options)

@@ -43,8 +43,8 @@ def repository_in(environment: Environment, size_bytes: int, most_bytes: int | N
 def make_repository(environment: Environment, *, history: bool = False) -> str:
     """Make the workspace a git repository with one commit of its files; with ``history``, of the objects and refs in its .git.
 
-    Returns what has to be said about it: why there is none, and the workspace is as it was; or that the history is of no use. "" if
-    all is well. Raises nothing.
+    Returns "" if that worked; else a sentence for the user: why there is no git repository, with the workspace as it was, or why
+    the history could not be used. Raises nothing.
     """
     if history:
         wide = "$(grep -rqE '^[0-9a-f]{64}( |$)' .git/HEAD .git/refs .git/packed-refs 2>/dev/null && echo --object-format=sha256)"
