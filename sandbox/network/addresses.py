@@ -86,8 +86,11 @@ PRIVATE = "a private address"
 
 
 def closed_kind(address: Address) -> str | None:
-    """What ``address`` is where only a rule that names it opens it, as in "a private address"; None for a public one."""
-    kinds = (_kind(one) for one in carried(address))
+    """What ``address`` is where only a rule that names it opens it, as in "a private address"; None for a public one.
+
+    An IPv4 address within it decides before the range around it: some versions of Python count all of 6to4 as private.
+    """
+    kinds = (_kind(one) for one in reversed(carried(address)))
     return next((kind for kind in kinds if kind is not None), None)
 
 

@@ -118,8 +118,8 @@ class Forward:
 
     def ask(self, relay: Relay) -> None:
         """Someone connected: have the guest dial."""
-        if len(self._relays) >= MOST_CONNECTIONS:
-            relay.abort("too many connections")
+        if self.closed or len(self._relays) >= MOST_CONNECTIONS:
+            relay.abort("the forwarded port was closed" if self.closed else "too many connections")
             return
         self._relays.add(relay)
         self._streams.waiting.add(relay)

@@ -282,17 +282,21 @@ class Streams:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
-            for server in self.servers:
-                server.close()
-            for relay in [*self.waiting, *self._relays.values()]:
-                relay.abort("the sandbox was closed")
-            for task in list(self._tasks):
-                task.cancel()
-            ends = [end() for end in self.at_end]
-            loop.run_until_complete(asyncio.gather(*self._tasks, *ends, return_exceptions=True))
-            loop.run_until_complete(asyncio.sleep(0))  # transports close in the next round
+            loop.run_until_complete(self._end())
         finally:
             loop.close()
+
+    async def _end(self) -> None:
+        for server in self.servers:
+            server.close()
+        for _ in range(2):  # a connection that was just accepted has its relay two rounds later
+            await asyncio.sleep(0)
+        for relay in [*self.waiting, *self._relays.values()]:
+            relay.abort("the sandbox was closed")
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *(end() for end in self.at_end), return_exceptions=True)
+        await asyncio.sleep(0)  # transports close in the next round
 
     def close(self) -> None:
         """Cut every connection and end the thread; may be called more than once."""

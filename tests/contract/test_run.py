@@ -131,9 +131,10 @@ def test_logs_of_a_foreground_command(env: GuestEnvironment) -> None:
 
 
 def test_unknown_ids(env: GuestEnvironment) -> None:
-    ran = done(env.run("true"))
-    refused(env.logs("c999999"), "unknown_command", "'c999999'", ran.id)
-    refused(env.kill("nope"), "unknown_command", "'nope'", ran.id)
+    runs = done(env.run("exec sleep 1000", background=True))
+    refused(env.logs("c999999"), "unknown_command", "'c999999'", runs.id)
+    refused(env.kill("nope"), "unknown_command", "'nope'", runs.id)
+    done(env.kill(runs.id))
 
 
 @pytest.mark.parametrize(

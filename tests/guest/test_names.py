@@ -97,9 +97,10 @@ def test_many_at_a_time(echo: int) -> None:
 
 def test_where_nobody_listens_the_connection_is_reset() -> None:
     port = free_port()
-    with beside(port, free_port()) as (near, _, _), connected(port) as sock:
-        with pytest.raises(ConnectionResetError):
+    with beside(port, free_port()) as (near, _, _):
+        with pytest.raises(ConnectionResetError), connected(port) as sock:
             sock.recv(1)
+        until(lambda: bool(near.log))
         assert [(one.outcome, one.why) for one in near.log] == [("failed", "nothing listens there")]
 
 
@@ -149,7 +150,7 @@ def test_a_service_whose_sandbox_is_gone_is_told(echo: int) -> None:
             far.egress.streams.close()
             with pytest.raises(ConnectionResetError):  # what stood is cut
                 standing.recv(1)
-        with connected(port) as sock, pytest.raises(ConnectionResetError):
+        with pytest.raises(ConnectionResetError), connected(port) as sock:  # it may come before connect() has returned
             sock.recv(1)
         until(lambda: len(near.log) == 2)
         assert near.log[-1].why == "its sandbox is gone"

@@ -515,14 +515,42 @@ def test_a_forwarded_port_reaches_a_server_inside(echo: int) -> None:
         assert not is_open(port)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["the sandbox", "the port"])
+def test_a_connection_that_comes_while_all_is_closed_is_cut(echo: int, whole: bool) -> None:
+    """It was accepted, belonged to nothing, and its client waited for ever."""
+    with ends(Network.none()) as pair, contextlib.ExitStack() as stack:
+        streams = pair.egress.streams
+        forward = Forward(streams, lambda: next(pair.channels), echo)
+        forward.open()
+        held, go_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            held.set()
+            go_on.wait(10)
+
+        streams.in_loop(hold)
+        assert held.wait(10)
+        socks = [stack.enter_context(socket.create_connection((forward.host, forward.port), timeout=10)) for _ in range(3)]
+        closing = threading.Thread(target=streams.close if whole else forward.close)
+        closing.start()
+        while not forward.closed:
+            time.sleep(0.001)
+        time.sleep(0.05)  # the end is asked for, and waits behind what is held
+        go_on.set()
+        closing.join()
+        for sock in socks:
+            with contextlib.suppress(ConnectionResetError):
+                assert sock.recv(1) == b""
+
+
 def test_a_forwarded_port_where_nothing_listens_is_cut() -> None:
     with ends(Network.none()) as pair, socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         forward = Forward(pair.egress.streams, lambda: next(pair.channels), unused.getsockname()[1])
         forward.open()
-        with (
-            socket.create_connection((forward.host, forward.port), timeout=10) as sock,
+        with (  # it may come before connect() has returned
             pytest.raises(ConnectionResetError),
+            socket.create_connection((forward.host, forward.port), timeout=10) as sock,
         ):
             sock.recv(1)
 
