@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from sandbox.guest.faults import Fault
 from sandbox.guest.listing import list_folder
+from tests.leaks import descriptors, left_open
 
 from .calls import RealCall, place_at
 
@@ -89,13 +89,12 @@ def test_refusals(tmp_path: Path, workspace: Path, path: str, code: str) -> None
 
 def test_no_descriptor_is_left_open(tmp_path: Path, workspace: Path) -> None:
     listed(tmp_path)
-    gc.collect()  # of the roots that other tests have opened
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for _ in range(20):
         listed(tmp_path, depth=20, max_entries=1)
         with pytest.raises(Fault):
             listed(tmp_path, "a")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert left_open(before) == []
 
 
 def test_sockets_are_other(tmp_path: Path, workspace: Path) -> None:

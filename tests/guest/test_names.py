@@ -207,7 +207,7 @@ def test_names_are_reached_by_the_proxy_too(echo: int) -> None:
         assert everything(sock).endswith(b"\r\n\r\nhellobye")
 
 
-def until(done: Callable[[], bool], seconds: float = 5.0) -> None:
+def until(done: Callable[[], bool], seconds: float = 30.0) -> None:
     waiting = threading.Event()
     for _ in range(int(seconds / 0.01)):
         if done():

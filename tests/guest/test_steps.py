@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sandbox.guest.steps import open_up
 from sandbox.guest.tree import remove_tree
+from tests.leaks import descriptors, left_open
 
 DEPTH = 1500  # more than the interpreter recurses, and than there may be descriptors
 
@@ -24,10 +25,10 @@ def test_closed_folders_are_opened_up_however_deep_they_are(tmp_path: Path) -> N
         here = inner
     os.fchmod(here, 0)
     os.close(here)
-    descriptors = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     open_up(top, b"a")
     open_up(top, b"b")
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert left_open(before) == []
     assert (tmp_path / "a/a/b").stat().st_mode & 0o777 == 0o700
     assert remove_tree(top, b"a") == 2 * DEPTH - 1
     os.close(top)

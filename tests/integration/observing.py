@@ -99,7 +99,7 @@ def within(seconds: float, case: Callable[[], Any]) -> tuple[Any, float]:
     return result, took
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     """The first true value of ``condition`` within ``seconds``, else its last value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < deadline:

@@ -22,6 +22,7 @@ from sandbox.docker.engine import connect
 from sandbox.docker.runtime import ARGV
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.testing import EngineProxy, Faults
+from tests.leaks import descriptors, left_open
 
 from .observing import eventually, within
 from .own_engine import IMAGE, IN_A_PROCESS, ROOT, OwnEngine
@@ -471,16 +472,15 @@ def test_fifty_hosts_leave_no_descriptor_and_no_thread(kept: Callable[..., Docke
         with DockerEnvironment.attach(env.container_id) as later:
             assert later.read("x").ok
 
-    def held() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), threading.active_count()
-
     guest = Path(f"/proc/{docker_here().api.inspect_container(env.container_id)['State']['Pid']}")
     for _ in range(3):
         cycle()
-    before, inside = held(), (len(os.listdir(guest / "fd")), len(os.listdir(guest / "task")))
+    before, threads = descriptors(), set(threading.enumerate())
+    inside = (len(os.listdir(guest / "fd")), len(os.listdir(guest / "task")))
     for _ in range(50):
         cycle()
-    assert held() == before
+    assert left_open(before, 5) == []
+    assert eventually(lambda: set(threading.enumerate()) <= threads)
     assert (len(os.listdir(guest / "fd")), len(os.listdir(guest / "task"))) == inside
 
 

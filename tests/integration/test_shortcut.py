@@ -15,6 +15,7 @@ from sandbox import DockerEnvironment, Limits
 from sandbox.docker import shortcut
 from sandbox.docker.engine import connect
 from sandbox.testing import EngineProxy
+from tests.leaks import descriptors, left_open
 
 from .observing import eventually, guest_pid
 
@@ -73,10 +74,10 @@ def test_nothing_else_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
             with subprocess.Popen(["true"]) as gone:
                 gone.wait()
             assert shortcut.opened(gone.pid, ident, pipes) is None
-            descriptors = len(os.listdir("/proc/self/fd"))
+            before = descriptors()
             for _ in range(20):
                 shortcut.opened(pid, ident, [pipes[0], 1])
-            assert len(os.listdir("/proc/self/fd")) == descriptors
+            assert left_open(before, 5) == []
             assert env.run("echo hi").unwrap().stdout == "hi\n"
 
 

@@ -47,7 +47,7 @@ def test_a_hog_and_its_neighbour(name: str, neighbour: DockerEnvironment) -> Non
         else:
             assert after.code is ErrorCode.sandbox_unavailable
             assert after.error
-        assert len(os.listdir("/proc/self/fd")) <= descriptors
-        assert threading.active_count() <= threads
+        assert eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
+        assert eventually(lambda: threading.active_count() <= threads)
         if after.ok and not answer.ok and answer.code is ErrorCode.timeout:
             assert eventually(lambda: not of_commands(env)), of_commands(env)  # nothing of it is left running

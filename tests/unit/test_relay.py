@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable
 
@@ -11,6 +10,7 @@ import pytest
 
 from sandbox.guest.wire import MAX_PAYLOAD, TUNNEL_WINDOW, Kind
 from sandbox.network.relay import Relay, joined
+from tests.leaks import descriptors, left_open
 
 
 class Told:
@@ -53,12 +53,12 @@ def test_a_relay_that_cannot_be_made_leaves_no_socket() -> None:
 
     async def go() -> None:
         await asyncio.sleep(0)
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptors()
         for _ in range(5):
             with pytest.raises(OSError, match="no more of it"):
                 await joined(fails)
         await asyncio.sleep(0.01)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert left_open(before) == []
 
     asyncio.run(go())
 

@@ -10,7 +10,6 @@ import gzip
 import http.server
 import json
 import logging
-import os
 import socket
 import threading
 import time
@@ -31,6 +30,7 @@ from sandbox.network.policy import Network
 from sandbox.network.relay import Relay
 from sandbox.network.service_end import ServiceEnd
 from sandbox.network.services import Service
+from tests.leaks import descriptors, left_open
 
 SECRET = "s3cr3t-token-0123456789"
 
@@ -537,13 +537,10 @@ def test_requests_beyond_the_bound_are_told_so(upstream: str, monkeypatch: pytes
 
 
 def test_a_dial_that_is_cancelled_leaves_no_socket(upstream: str) -> None:
-    def count() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
     async def main() -> None:
         end = ServiceEnd(service(upstream))
         gc.disable()
-        before = count()
+        before = descriptors()
         for steps in range(8):
             dial = asyncio.create_task(end.dial(lambda: Relay(1, lambda *_: None)))
             for _ in range(steps):
@@ -555,7 +552,7 @@ def test_a_dial_that_is_cancelled_leaves_no_socket(upstream: str) -> None:
                 dial.result()[0].abort("cut")
         await asyncio.sleep(0.1)
         assert not end._serving
-        assert count() == before
+        assert left_open(before) == []
 
     try:
         asyncio.run(main())
