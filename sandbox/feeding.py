@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
 from .guest.wire import Kind
+from .interrupts import Shield
 from .stdin import CHUNK, pieces
 
 if TYPE_CHECKING:
@@ -37,7 +38,12 @@ class Feeder:
     def __enter__(self) -> Self:
         if self._source is not None:
             self._pending.on_room = self._wake
-            threading.Thread(target=self._work, args=(self._source,), name="gamebox-stdin", daemon=True).start()
+            try:
+                with Shield():  # the start of a thread waits for an Event, whose lock a signal can leave taken
+                    threading.Thread(target=self._work, args=(self._source,), name="gamebox-stdin", daemon=True).start()
+            except BaseException:  # a Ctrl-C: what was not entered is not left either
+                self.__exit__()
+                raise
         return self
 
     def __exit__(self, *exc: object) -> None:

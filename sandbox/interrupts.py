@@ -89,7 +89,7 @@ class Shield:
     """Put off signals until the end of a ``with`` block, so that none of them can raise in the middle of it.
 
     Their handlers are called when the block ends, and may raise there. ``struck`` says that one is waiting: a block that
-    waits for something should then end soon. Costs nothing outside the main thread, where no handler is ever called.
+    waits for something should then call ``let_in`` soon. Costs nothing outside the main thread, where no handler is ever called.
     """
 
     __slots__ = ("_handlers", "_noted", "struck")
@@ -115,14 +115,22 @@ class Shield:
         if not self._handlers:
             return
         self._put_back()
+        handlers, self._handlers = self._handlers, {}
+        noted, self._noted = self._noted, {}
         error: BaseException | None = None
-        for number, frame in self._noted.items():
+        for number, frame in noted.items():
             try:
-                self._handlers[number](number, frame)
+                handlers[number](number, frame)
             except BaseException as raised:  # noqa: BLE001 - raised below, when every handler was called
                 error = raised
         if error is not None:
             raise error
+
+    def let_in(self) -> None:
+        """Call the handlers of the signals that wait, now; what they raise is raised. If none raises, the block goes on."""
+        self.__exit__()
+        self.struck = False
+        self.__enter__()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._noted[number] = frame

@@ -78,8 +78,10 @@ class FrameSender:
                     return True
             # With the lock released: another frame, or its rest, may be what is waited for.
             left = deadline - time.monotonic()
-            if left <= 0 or shield.struck:
+            if left <= 0:
                 return False
+            if shield.struck:
+                shield.let_in()
             self._sink.has_room(min(left, TURN_SECONDS))
 
     def reroute(self, change: Callable[[], object]) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 from sandbox import descriptors
 from sandbox.guest.egress import GUEST_CHANNELS
 from sandbox.guest.wire import MOST_TUNNEL_WINDOW, TUNNEL_WINDOW, Kind, WireError, pack_message, unpack_message
+from sandbox.interrupts import Shield
 
 from .relay import CREDIT_STEP, Frames, Relay
 
@@ -218,11 +219,13 @@ class Streams:
 
     def rest(self) -> None:
         """Send nothing until ``go_on``: the sandbox is to be paused, and its pipe not full then."""
-        self._flowing.clear()
+        with Shield():  # an Event's own lock can be left taken by a signal, and every connection waits for this one
+            self._flowing.clear()
 
     def go_on(self) -> None:
         """Send again."""
-        self._flowing.set()
+        with Shield():
+            self._flowing.set()
 
     # --- threads ------------------------------------------------------------------
     def in_loop(self, call: Callable[[], None]) -> None:
@@ -300,7 +303,7 @@ class Streams:
 
     def close(self) -> None:
         """Cut every connection and end the thread; may be called more than once."""
-        self._flowing.set()
+        self.go_on()
         with self._lock:
             self._closed = True
             loop, self._loop = self._loop, None
