@@ -14,6 +14,7 @@ from sandbox.interrupts import terminated_like_interrupted, uninterrupted
 from sandbox.invisible import visible
 from sandbox.network.connections import Connection
 from sandbox.status_line import progress, terminal
+from sandbox.watching import onlooker
 
 from . import lineage
 from .budget import Budget
@@ -231,10 +232,14 @@ def agent_of(job: Job, environment: Environment, screen: Screen) -> Agent:
 
 
 def until_interrupted(agent: Agent, run: Callable[[], AgentRun]) -> AgentRun:
-    """The run; one that Ctrl-C ended as far as it got. Raises KeyboardInterrupt where none was begun."""
+    """The run; one that Ctrl-C ended as far as it got. Raises KeyboardInterrupt where none was begun. On a terminal the status line
+    is given the output of its commands.
+    """
     before = agent.last_run
+    status = terminal()
     try:
-        return run()
+        with onlooker(status.add_output if status.live else None):
+            return run()
     except KeyboardInterrupt:
         if agent.last_run is None or agent.last_run is before:
             raise

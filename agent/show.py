@@ -1,5 +1,5 @@
 """The live view of a run: each step as it happens, on standard error, with colours on a terminal and plain lines
-elsewhere.
+elsewhere. On a terminal the last lines of a command's output are seen while it runs (see ``status_line``).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class LiveView(Hooks):
             shown = main_argument(step.args, None if action is None else action.parameters)
             name = visible(step.tool, one_line=True)
             self.screen.line(f"  → {name} {shown}".rstrip(), "cyan")
-            terminal().show(f"{name} · step {self._behind + step.number} · Ctrl-C pauses")
+            terminal().show(f"{name} · step {self._behind + step.number} · Ctrl-C pauses", with_output=True)
 
     def on_result(self, step: Step, memory: Memory) -> None:  # noqa: ARG002
         """Show the answer, cut to a few lines."""

@@ -43,7 +43,12 @@ def ask_on(screen: Screen, read: Callable[[], str] | None = None) -> Ask | None:
         if not sys.stdin.isatty():
             return None
         read = _line
-    return lambda request: _ask(screen, read, request)
+
+    def asked(request: ApprovalRequest) -> Answer:
+        with terminal().hidden():  # the answer is typed where the status line is
+            return _ask(screen, read, request)
+
+    return asked
 
 
 def ask_user_on(screen: Screen, read: Callable[[], str] | None = None) -> Callable[[str], str | None] | None:
@@ -54,15 +59,14 @@ def ask_user_on(screen: Screen, read: Callable[[], str] | None = None) -> Callab
         read = _line
 
     def asked(question: str) -> str | None:
-        terminal().hide()
-        screen.line(f"\nthe agent asks: {question}", "bold yellow")
-        return read().strip() or None
+        with terminal().hidden():
+            screen.line(f"\nthe agent asks: {question}", "bold yellow")
+            return read().strip() or None
 
     return asked
 
 
 def _ask(screen: Screen, read: Callable[[], str], request: ApprovalRequest) -> Answer:
-    terminal().hide()  # the answer is typed where the status line is
     here = lineage.current()
     whose = f" (of the agent {here.agent})" if here is not None and here.depth else ""
     call = main_argument(request.args, declared(request.tool))

@@ -33,7 +33,7 @@ from .state.history import History
 from .state.keeping import KeepsState
 from .transfers import Incoming, outgoing
 from .transport import Transport
-from .watching import Watch
+from .watching import Watch, with_onlooker
 from .wording import duration, size
 
 if TYPE_CHECKING:
@@ -191,8 +191,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
             args["application_keys"] = self._screens.application_keys(request.id, self._ask_screen)
         if isinstance(request, op.Change):
             call["request_id"] = request.request_id
-        if watch is not None:
-            _check_watch(request, watch)
+        if (watch := _watch_of(request, watch)) is not None:
             call["watch"] = watch = watch.masked(self.hidden.mask) if self.hidden else watch
             feed_from(watch.stdin, request, args, call)
         try:
@@ -420,10 +419,16 @@ def end_words(limits: Limits) -> str:
     return f" The sandbox ends by itself {' and '.join(ends)}." if ends else ""
 
 
-def _check_watch(request: op.Request, watch: Watch) -> None:
-    """Raises OperationError where there is nothing to watch, or it was cancelled before it began."""
-    if watch.cancel is not None and watch.cancel.cancelled:
+def _watch_of(request: op.Request, watch: Watch | None) -> Watch | None:
+    """Return the watch, with the onlooker of a command that is waited for.
+
+    Raises OperationError where there is nothing to watch, or it was cancelled before it began.
+    """
+    if watch is not None and watch.cancel is not None and watch.cancel.cancelled:
         raise worded(ErrorCode.cancelled, {}, request.operation)
-    if isinstance(request, op.Run) and request.background and watch.listens:
+    if not isinstance(request, op.Run):
+        return watch
+    if request.background and watch is not None and watch.listens:
         problem = "on_output is for commands that are waited for; see the output of one in the background with logs"
         raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
+    return watch if request.background else with_onlooker(watch)

@@ -1,9 +1,13 @@
-"""One line at the bottom of a terminal that says what is being waited for, with its seconds; plain lines elsewhere."""
+"""One line at the bottom of a terminal that says what is being waited for, with its seconds; plain lines elsewhere.
+
+Above it a step can show the last lines that its command has printed. All of it is drawn over in place, and gone when the step ends.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import threading
 import time
@@ -11,9 +15,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, TextIO
 
+from .invisible import visible_output
+
 _TICK_SECONDS = 0.25
 _KEPT_SECONDS = 2.0
 """A step that took longer leaves a line with its time."""
+OUTPUT_LINES = 5
+"""Lines of a command's output that are shown while it runs; fewer where the terminal is low."""
+_OUTPUT_CHARS, _LINE_CHARS = 4096, 512
+_ROWS_LEFT = 4
+"""Rows that output leaves to the step, to what is typed, and to what was there before."""
+# A character may be wider than one column: the line is cut at the edge of the terminal then, and does not go on in the next.
+_UNWRAPPED, _WRAPPED = "\x1b[?7l", "\x1b[?7h"
 
 
 class StatusLine:
@@ -30,7 +43,9 @@ class StatusLine:
         self._wake = threading.Condition(self._lock)
         self._text = ""
         self._since = 0.0
+        self._output: list[str] | None = None  # the last lines, and the one that is not ended
         self._drawn: Literal["", "here", "above"] = ""
+        self._height = 0
         self._thread: threading.Thread | None = None
 
     @property
@@ -43,25 +58,51 @@ class StatusLine:
         """Whether that is a terminal that can rewrite a line."""
         return self.stream.isatty() and os.environ.get("TERM") != "dumb"
 
-    def show(self, text: str) -> None:
-        """Say that ``text`` begins now; it replaces the step before."""
+    def show(self, text: str, *, with_output: bool = False) -> None:
+        """Say that ``text`` begins now; it replaces the step before. ``with_output`` shows what ``add_output`` is given, too."""
         if not self.live:
             return
         with self._lock:
             self._text, self._since = " ".join(text.split()), time.monotonic()
+            self._output = [""] if with_output else None
+            if self._height > 1:
+                self._clear()
             self._draw()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._tick, name="status-line", daemon=True)
                 self._thread.start()
             self._wake.notify()
 
+    def add_output(self, stream: str, text: str) -> None:  # noqa: ARG002
+        """Take what a command has printed to ``stream``. Its last lines are shown with the next tick, if the step shows output.
+
+        A carriage return ends a line, too: what it would write over is not hidden.
+        """
+        with self._lock:
+            if self._output is not None:
+                *lines, begun = self._output
+                begun += text if len(text) <= _OUTPUT_CHARS else f"\n{text[-_OUTPUT_CHARS:]}"
+                *ended, begun = (line[:_LINE_CHARS] for line in re.split("[\r\n]+", begun))
+                self._output = [*[line for line in (*lines, *ended) if line.strip()][-OUTPUT_LINES:], begun]
+
     def hide(self) -> float:
         """End the step, take its line away and return how many seconds it took (0 if there was no step)."""
         with self._lock:
             seconds = time.monotonic() - self._since if self._text else 0.0
-            self._text = ""
+            self._text, self._output = "", None
             self._clear()
         return seconds
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Take the line away for as long as a person is asked something. The step comes back afterwards, counted anew."""
+        text, with_output = self._text, self._output is not None
+        self.hide()
+        try:
+            yield
+        finally:
+            if text:
+                self.show(text, with_output=with_output)
 
     def clear(self) -> None:
         """Take the line away so that other text can be printed; the step goes on."""
@@ -70,8 +111,9 @@ class StatusLine:
 
     def _clear(self) -> None:
         if self._drawn:
-            self._write("\r\x1b[K" if self._drawn == "here" else "\x1b[1A\r\x1b[J")
-            self._drawn = ""
+            up = self._height if self._drawn == "above" else self._height - 1
+            self._write(f"{_up(up)}\r\x1b[J" if up else "\r\x1b[K")
+            self._drawn, self._height = "", 0
 
     def _tick(self) -> None:
         with self._lock:
@@ -82,17 +124,28 @@ class StatusLine:
                 self._wake.wait(_TICK_SECONDS)
 
     def _draw(self) -> None:
+        columns, rows = _terminal_size(self.stream)
         seconds = f" · {time.monotonic() - self._since:.0f} s"
-        room = terminal_columns(self.stream) - len(seconds) - 1
-        text = (self._text if len(self._text) <= room else f"{self._text[: max(room - 1, 0)]}…") + seconds
+        step = _cut(self._text, columns - len(seconds) - 1) + seconds
+        lines = [*(f"\x1b[2m{_cut(line, columns - 1)}\x1b[22m" for line in self._output_lines(rows)), step]
+        if len(lines) < self._height:  # the terminal has become lower
+            self._clear()
+        block, grown = "\r\n".join(f"\x1b[K{line}" for line in lines), len(lines) - self._height
         if self._drawn == "above":
-            self._write(f"\x1b7\x1b[1A\r{text}\x1b[K\x1b8")
+            # What is typed below moves down with the cursor.
+            room, insert = ("\x1bD" * grown, f"\x1b[{grown}L") if grown else ("", "")
+            self._write(f"{room}\x1b7{_up(len(lines))}\r{insert}{_UNWRAPPED}{block}{_WRAPPED}\x1b8")
         elif self.above_input:
-            self._write(f"\r\x1b[K{text}\n")
+            self._write(f"\r{_UNWRAPPED}{block}{_WRAPPED}\r\n")
             self._drawn = "above"
         else:
-            self._write(f"\r\x1b[K{text}")
+            self._write(f"{_up(self._height - 1)}\r{_UNWRAPPED}{block}{_WRAPPED}")
             self._drawn = "here"
+        self._height = len(lines)
+
+    def _output_lines(self, rows: int) -> list[str]:
+        lines = [line for line in self._output or () if line.strip()][-OUTPUT_LINES:]
+        return [f"    {visible_output(line)}".expandtabs() for line in lines[max(len(lines) + _ROWS_LEFT - rows, 0) :]]
 
     def _write(self, text: str) -> None:
         try:
@@ -149,7 +202,20 @@ def progress(text: str = "starting the sandbox") -> Iterator[Progress]:
 
 def terminal_columns(stream: TextIO) -> int:
     """Return how wide the terminal behind ``stream`` is; 80 if it does not say."""
+    return _terminal_size(stream)[0]
+
+
+def _terminal_size(stream: TextIO) -> tuple[int, int]:
     try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
+        found = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
-        return 80
+        return 80, 24
+    return found.columns or 80, found.lines or 24
+
+
+def _up(rows: int) -> str:
+    return f"\x1b[{rows}A" if rows > 0 else ""
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: max(room - 1, 0)]}…"

@@ -6,6 +6,7 @@ import codecs
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO, Literal
 
@@ -16,6 +17,7 @@ from .masking import Mask, MaskedStream
 StreamName = Literal["stdout", "stderr"]
 OnOutput = Callable[[StreamName, str], None]
 _NAMES: dict[int, StreamName] = {1: "stdout", 2: "stderr"}
+_onlooker: ContextVar[OnOutput | None] = ContextVar("gamebox_onlooker", default=None)
 
 
 class CancelToken:
@@ -112,3 +114,24 @@ class Watch:
     def _tell(self, stream: int, text: str) -> None:
         if text and self.on_output is not None:
             self.on_output(_NAMES[stream], text)
+
+
+@contextmanager
+def onlooker(on_output: OnOutput | None) -> Iterator[None]:
+    """Within, call ``on_output`` with the output of every command that its caller waits for and does not watch itself.
+
+    It lets a person look on while others, such as an agent's tools, run the commands. With None nobody looks on.
+    """
+    token = _onlooker.set(on_output)
+    try:
+        yield
+    finally:
+        _onlooker.reset(token)
+
+
+def with_onlooker(watch: Watch | None) -> Watch | None:
+    """Return ``watch`` with the ``on_output`` of ``onlooker``, unless it has a listener of its own."""
+    on_output = _onlooker.get()
+    if on_output is None or (watch is not None and watch.listens):
+        return watch
+    return replace(watch or Watch(), on_output=on_output)

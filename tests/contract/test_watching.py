@@ -14,7 +14,7 @@ from sandbox import AsyncEnvironment, CancelToken
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.following import OutputChunk
 from sandbox.guest_environment import GuestEnvironment
-from sandbox.watching import Watch
+from sandbox.watching import Watch, onlooker
 
 from .checks import done, refused, so_far
 
@@ -44,6 +44,23 @@ def test_a_token_that_was_used_starts_nothing(env: GuestEnvironment) -> None:
 
 def test_output_of_the_background_is_not_watched(env: GuestEnvironment) -> None:
     refused(env.run("printf hello", background=True, on_output=print), "invalid_arguments", "logs")
+
+
+def test_an_onlooker_sees_the_output_that_nobody_else_watches(env: GuestEnvironment) -> None:
+    """UX 5: the live view sees what the commands of tools print, of which these know nothing."""
+    seen: list[str] = []
+    own: list[str] = []
+    command = "printf out; printf err >&2"
+    with onlooker(lambda _, text: seen.append(text)):
+        done(env.run(command))
+        done(env.run(command, cancel=CancelToken()))
+        done(env.run(command, on_output=lambda _, text: own.append(text)))
+        done(env.run(command, background=True))
+        with onlooker(None):
+            done(env.run(command))
+    done(env.run(command))
+    assert sorted(seen) == ["err", "err", "out", "out"]
+    assert sorted(own) == ["err", "out"]
 
 
 @pytest.mark.needs("shell")

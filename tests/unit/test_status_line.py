@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import pty
 import select
@@ -9,8 +11,12 @@ import subprocess
 import sys
 import termios
 import time
+from pathlib import Path
 
 import pyte
+import pytest
+
+from sandbox.status_line import OUTPUT_LINES, StatusLine
 
 PROGRAM = """
 import sys, time
@@ -131,3 +137,73 @@ agent.cli.main(COMMAND)
             [sys.executable, "-c", code.replace("COMMAND", repr(command))], capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stderr) == (7, "starting: []\n")
+
+
+class Terminal(io.StringIO):
+    """A terminal of 80 columns and 24 rows on which everything is kept that was written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def rows(self) -> list[str]:
+        """What it shows, without empty rows."""
+        screen = pyte.Screen(80, 24)
+        pyte.Stream(screen).feed(self.getvalue())
+        return [line.rstrip() for line in screen.display if line.strip()]
+
+    def wait_for(self, text: str) -> list[str]:
+        end = time.monotonic() + 30
+        while text not in "\n".join(self.rows()):
+            assert time.monotonic() < end, self.rows()
+            time.sleep(0.02)
+        return self.rows()
+
+
+@pytest.mark.parametrize("above", [False, True])
+def test_the_last_lines_of_output_are_drawn_in_place(above: bool) -> None:
+    """UX 5: bounded, without a flicker, and with every character shown that steers a terminal (C20)."""
+    stream = Terminal()
+    status = StatusLine(stream)
+    status.above_input = above
+    status.add_output("stdout", "before any step\n")
+    status.show("run", with_output=True)
+    if above:
+        stream.write("typed")
+    for number in range(1, 9):
+        status.add_output("stdout", f"line {number}\n\n")
+        rows = stream.wait_for(f"line {number}")
+        first = max(1, number - OUTPUT_LINES + 1)
+        assert rows[: number - first + 1] == [f"    line {each}" for each in range(first, number + 1)]
+        assert [row.partition(" · ")[0] for row in rows[number - first + 1 :]] == ["run", *(["typed"] if above else [])]
+    status.add_output("stderr", "10%\r20%\r\x1b[31mred\x1b[0m \x1b]0;hidden\x07\r")
+    status.add_output("stderr", "\n日" + "語" * 100)
+    status.add_output("stderr", "x" * 5000)
+    rows = stream.wait_for("日")
+    assert rows[:3] == ["    10%", "    20%", "    red \\x1b]0;hidden\\x07"], rows
+    assert "\x1b[J" not in stream.getvalue()
+    status.show("thinking")
+    status.add_output("stdout", "of no step\n")
+    rows = stream.wait_for("thinking")
+    status.hide()
+    assert len(rows) == 1
+    assert stream.rows() == []
+
+
+def test_the_agents_live_view_shows_what_a_command_prints_while_it_runs(tmp_path: Path) -> None:
+    """UX 5: and nothing of it twice when the result is there. Off a terminal there is the result alone, as before."""
+    steps = [{"tool": "run", "args": {"command": "sh go.sh"}}, {"tool": "finish", "args": {"summary": "done"}}]
+    (tmp_path / "steps.json").write_text(json.dumps(steps))
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "repo" / "go.sh").write_text("echo one; sleep 0.7; printf '\\033[2Jtwo\\n'; sleep 0.7; echo three")
+    command = ["agent", "x", "--agent", "coder", "--local", "--no-log"]
+    command += ["--repo", f"{tmp_path}/repo", "--script", f"{tmp_path}/steps.json"]
+    code = f"import sys; from agent.cli import main; sys.exit(main({command!r}))"
+    seen = screens(code, 60)
+    assert any(lines[lines.index("    one") + 1].startswith("run · step 1") for lines in seen if "    one" in lines)
+    assert any("    \\x1b[2Jtwo" in lines and "    three" not in lines for lines in seen)
+    ended = next(lines for lines in seen if "    [exit code 0]" in lines)
+    assert [line for line in ended if line.startswith("    ")] == ["    one", "    two", "    three", "    [exit code 0]"]
+    assert not any(line.startswith("run · ") for line in ended)
+    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+    assert plain.count("    one\n") == plain.count("    three\n") == 1
+    assert "\x1b" not in plain
