@@ -74,6 +74,7 @@ class Transport:
         self._channel = 0
         self._state_lock = threading.Lock()
         self._pending: dict[int, Pending] = {}
+        self._given_up: set[int] = set()  # channels whose request is still to be cancelled
         self._lost: SandboxUnavailableError | None = None
         self._closing = False
         self._violations = 0  # since the last reply
@@ -160,6 +161,7 @@ class Transport:
         exchange = Exchange(self, pending, channel)
         feeder = Feeder(self, pending, channel, feed)
         try:
+            self._cancel_given_up()
             with contextlib.suppress(Cut):  # then it is asked again
                 exchange.send(Kind.REQUEST, fields, blob)
                 if on_sent is not None:
@@ -171,7 +173,8 @@ class Transport:
             if feeder.error is not None:
                 raise feeder.error
         except BaseException:
-            self.offer(Kind.CANCEL, channel)
+            self._given_up.add(channel)  # first of all: a second Ctrl-C can strike as soon as this is done
+            self._cancel_given_up()
             raise
         finally:
             self._pending.pop(channel, None)
@@ -222,10 +225,22 @@ class Transport:
             stream.close()  # the reader notices, and words it
             raise self._wait_for_loss(error) from error
 
-    def offer(self, kind: int, channel: int, payload: bytes = b"") -> None:
-        """Send a frame that may be lost where the pipe is full or broken."""
-        with contextlib.suppress(OSError):
-            self.sender.send(kind, channel, payload, time.monotonic() + OFFER_SECONDS)
+    def offer(self, kind: int, channel: int, payload: bytes = b"") -> bool:
+        """Send a frame that may be lost where the pipe is full or broken; whether it was sent."""
+        try:
+            return self.sender.send(kind, channel, payload, time.monotonic() + OFFER_SECONDS)
+        except OSError:
+            return False
+
+    def _cancel_given_up(self) -> None:
+        """Cancel the requests that nobody waits for; a command that waits for input would hold up its session.
+
+        What cannot be sent now, because the pipe is full or Ctrl-C came again, is sent with the next request or ping.
+        """
+        for channel in tuple(self._given_up):
+            if not self.offer(Kind.CANCEL, channel):
+                return
+            self._given_up.discard(channel)
 
     def flow(self, kind: int, channel: int, payload: bytes | memoryview = b"", /) -> None:
         """Send a frame of a connection: requests go first, and it waits for as long as the pipe is full. Raises OSError."""
@@ -266,6 +281,7 @@ class Transport:
                 data = self._stream.receive(self._ping_seconds)
                 if data is None:
                     self.offer(Kind.PING, 0)
+                    self._cancel_given_up()
                 elif not data:
                     return "pipe_broken", ""
         except wire.ForeignNonceError as error:

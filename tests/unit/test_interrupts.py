@@ -12,13 +12,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from sandbox.docker.stream import AttachStream
+from sandbox.errors import SandboxUnavailableError
 from sandbox.feeding import Feeder
 from sandbox.guest import wire
 from sandbox.guest.wire import Kind
@@ -26,6 +27,7 @@ from sandbox.interrupts import Shield, terminated_like_interrupted, unswallowed
 from sandbox.network.streams import Streams
 from sandbox.pending import Pending
 from sandbox.sender import FrameSender
+from sandbox.testing.scripted_guest import GuestRequest, ScriptedGuest
 from sandbox.transport import Transport
 
 
@@ -185,6 +187,47 @@ def test_ctrl_c_while_a_source_begins_to_be_read_ends_its_reading(monkeypatch: p
         if thread.name == "gamebox-stdin":
             thread.join(60)
             assert not thread.is_alive()
+
+
+def _first_cancel(transport: Transport, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], bool]) -> None:
+    """``happens`` instead of the first CANCEL that ``transport`` sends."""
+    send, cancels = transport.sender.send, itertools.count()
+
+    def instead(kind: int, *frame: Any) -> bool:
+        return happens() if kind == Kind.CANCEL and next(cancels) == 0 else send(kind, *frame)
+
+    monkeypatch.setattr(transport.sender, "send", instead)
+
+
+def _strike() -> bool:
+    signal.raise_signal(signal.SIGINT)
+    return True
+
+
+@pytest.mark.parametrize("happens", [_strike, lambda: False], ids=["Ctrl-C again", "the pipe is full"])
+def test_a_request_that_was_given_up_is_cancelled_before_the_next(
+    happens: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D18: a command that waited for input went on after a second Ctrl-C, and the next one of its session waited for ever."""
+    heard: list[list[tuple[int, int, bytes]]] = []
+
+    def answer(guest: ScriptedGuest, request: GuestRequest) -> None:
+        if request.operation == "second":
+            heard.append(list(guest.heard))
+            guest.reply(request)
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with ScriptedGuest(answer) as guest:
+        transport = Transport(guest.stream, SandboxUnavailableError)
+        transport.open({}, 60)
+        _first_cancel(transport, monkeypatch, happens)
+        with pytest.raises(KeyboardInterrupt):
+            transport.request("first", {}, timeout_seconds=60)
+        for _ in range(2):
+            transport.request("second", {}, timeout_seconds=60)
+        transport.close()
+    assert heard == [[(Kind.CANCEL, 1, b"")]] * 2
 
 
 _SWEEP = """
