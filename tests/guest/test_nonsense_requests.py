@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -44,6 +45,9 @@ NONSENSE: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
+_channels = itertools.count(1 << 30)  # a channel whose request is not answered yet may not be used again
+
+
 @pytest.fixture(scope="module")
 def local() -> Iterator[LocalEnvironment]:
     with LocalEnvironment() as env:
@@ -72,7 +76,7 @@ def test_arguments_that_no_host_gives(local: LocalEnvironment, operation: str, a
 )
 def test_fields_that_no_host_sends(local: LocalEnvironment, extra: dict[str, Any]) -> None:
     message = wire.pack_message({"operation": "list", "args": {}, **extra})
-    local._live().sender.send(wire.Kind.REQUEST, 1 << 30, message, time.monotonic() + 5)
+    local._live().sender.send(wire.Kind.REQUEST, next(_channels), message, time.monotonic() + 5)
     assert local.run("echo on").unwrap().output == "on\n"
 
 
