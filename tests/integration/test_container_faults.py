@@ -68,7 +68,7 @@ def test_a_container_that_ends(engine: OwnEngine, fault: str, limits: Limits, tm
     died: list[float] = []
 
     def watch() -> None:
-        eventually(lambda: not os.path.exists(f"/proc/{guest}"), 30)
+        assert eventually(lambda: not os.path.exists(f"/proc/{guest}"), 30)
         died.append(time.monotonic())
         pid_gone.set()
 

@@ -179,7 +179,7 @@ def test_a_killed_orchestrator_leaves_no_container(orchestrator: subprocess.Pope
     orchestrator.kill()
     orchestrator.wait()
     before = time.monotonic()
-    eventually(lambda: not exists(container), 3.0)
+    assert eventually(lambda: not exists(container), 3.0)
     assert not exists(container), f"still there after {time.monotonic() - before:.1f} s"
 
 

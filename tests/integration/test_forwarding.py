@@ -102,7 +102,7 @@ def test_it_goes_on_after_the_connection_to_a_kept_sandbox_was_cut(docker_env: M
             with contextlib.suppress(ConnectionResetError):
                 assert standing.recv(1) == b""
         assert env.run("true").ok
-        eventually(lambda: env.forwards() == (forward,))
+        assert eventually(lambda: env.forwards() == (forward,))
         assert page(forward) == "hello"
     finally:
         env.remove()
@@ -133,7 +133,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
             except OSError:
                 return False
 
-        eventually(reached, 30)
+        assert eventually(reached, 30)
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=60)
     assert running.returncode == 130

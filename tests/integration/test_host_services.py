@@ -130,7 +130,7 @@ def test_a_client_inside_needs_an_address_and_no_key(docker_env: Make, model: Up
     assert said == f"3000000 characters; your key is {'*' * len(KEY)}\n"
     assert model.keys == [f"Bearer {KEY}"]
     assert "http://llm.internal/" in env.describe()["network"]
-    eventually(lambda: any(c.sent_bytes > 3_000_000 for c in env.connections))
+    assert eventually(lambda: any(c.sent_bytes > 3_000_000 for c in env.connections))
     assert [(c.host, c.port, c.rule, c.outcome) for c in env.connections] == [
         ("llm.internal", 80, "service", "allowed")
     ]
@@ -271,7 +271,7 @@ def test_no_thread_or_task_is_left(docker_env: Make, model: Upstream) -> None:
     others = set(threading.enumerate())
     env = docker_env(limits=SMALL, services=[llm(model)])
     env.run("curl -sS http://llm.internal/v1/large | sleep 60", background=True).unwrap()
-    eventually(lambda: bool(env._egress is not None and env._egress.streams.busy))
+    assert eventually(lambda: bool(env._egress is not None and env._egress.streams.busy))
     env.close()
     assert not [t for t in set(threading.enumerate()) - others if t.name == "gamebox-streams"]
 

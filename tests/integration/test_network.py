@@ -42,7 +42,7 @@ def ended(env: DockerEnvironment) -> list[Connection]:
 def test_what_a_rule_names_is_reached_and_counted(docker_env: Make, server: Server) -> None:
     env = docker_env(limits=SMALL, network=Network.allow(server.rule))
     assert env.run(curl(server.url(3_000_000)) + " | wc -c").unwrap().output.strip() == "3000000"
-    eventually(lambda: len(ended(env)) == 1)
+    assert eventually(lambda: len(ended(env)) == 1)
     [one] = ended(env)
     assert (one.host, one.port, one.address, one.rule) == ("127.0.0.1", server.port, "127.0.0.1", server.rule)
     assert one.received_bytes > 3_000_000
@@ -66,11 +66,11 @@ def test_rules_change_while_it_runs(docker_env: Make, server: Server) -> None:
     assert env.allow(server.rule) == env.network
     assert env.run(curl(server.url(5))).unwrap().output == "xxxxx"
     slow = env.run(curl(server.url(1 << 33), "--limit-rate 1M -o /dev/null"), background=True, session=None).unwrap().id
-    eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{1 << 33}")
+    assert eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{1 << 33}")
     env.deny(server.rule)
     assert within(5, lambda: env.wait_for(id=slow, exit=True, timeout_seconds=5))[0].ok
     assert env.logs(slow).unwrap().exit_code in (18, 56)
-    eventually(lambda: any("the rules were changed" in one.why for one in ended(env)))
+    assert eventually(lambda: any("the rules were changed" in one.why for one in ended(env)))
     assert " 403 " in env.run(curl(server.url(), "-i")).unwrap().output
     env.network = Network.open(server.rule)
     assert env.run(curl(server.url(5))).unwrap().output == "xxxxx"
@@ -79,7 +79,7 @@ def test_rules_change_while_it_runs(docker_env: Make, server: Server) -> None:
 def test_a_change_of_other_rules_cuts_nothing(docker_env: Make, server: Server) -> None:
     env = docker_env(limits=SMALL, network=Network.allow(server.rule))
     going = env.run(curl(server.url(3 << 20), "--limit-rate 2M") + " | wc -c", background=True).unwrap().id
-    eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{3 << 20}")
+    assert eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{3 << 20}")
     env.deny("example.com")
     env.allow("example.org")
     assert env.wait_for(id=going, exit=True, timeout_seconds=20).ok
@@ -90,7 +90,7 @@ def test_many_at_once_and_one_that_takes_nothing(docker_env: Make, server: Serve
     env = docker_env(limits=SMALL, network=Network.allow(server.rule))
     stalled = f"curl -sS --proxy {PROXY} --noproxy '' {server.url(1 << 30)} | sleep 60"
     env.run(stalled, background=True, session=None).unwrap()
-    eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{1 << 30}")
+    assert eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{1 << 30}")
     many = f"for i in $(seq 50); do {curl(server.url(200_000))} | wc -c & done; wait"
     assert env.run(many, session=None).unwrap().output.split() == ["200000"] * 50
 
@@ -121,7 +121,7 @@ def test_a_bridge_has_no_rules(docker_env: Make) -> None:
 def test_a_pause_holds_a_download_up_and_no_more(docker_env: Make, server: Server) -> None:
     env = docker_env(limits=SMALL, network=Network.allow(server.rule))
     going = env.run(curl(server.url(300 << 20)) + " | wc -c", background=True, session=None).unwrap().id
-    eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{300 << 20}")
+    assert eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{300 << 20}")
     env.pause()
     time.sleep(0.5)
     within(3, env.resume)
@@ -195,17 +195,17 @@ def test_what_connections_may_carry_in_all_is_bounded_and_counted(docker_env: Ma
     refused = env.run(curl(server.url(5), "-i"))
     assert "the 1.0 MiB that this sandbox may send and receive are used up" in refused.unwrap().output
     assert [notice.code for notice in refused.notices] == ["network_denied"]
-    eventually(lambda: [one.outcome for one in heard] == ["allowed", "allowed", "denied"])
+    assert eventually(lambda: [one.outcome for one in heard] == ["allowed", "allowed", "denied"])
     assert env.usage().unwrap().connections == 3
 
 
 def test_how_many_connections_there_may_be_at_once_is_bounded(docker_env: Make, server: Server) -> None:
     env = docker_env(limits=limited(network_connections=1), network=Network.allow(server.rule))
     slow = env.run(curl(server.url(1 << 30), "--limit-rate 1M -o /dev/null"), background=True, session=None).unwrap().id
-    eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{1 << 30}")
+    assert eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{1 << 30}")
     assert "there are 1 connections already" in env.run(curl(server.url(5), "-i")).unwrap().output
     env.kill(slow).unwrap()
-    eventually(lambda: env.run(curl(server.url(5))).unwrap().output == "xxxxx")
+    assert eventually(lambda: env.run(curl(server.url(5))).unwrap().output == "xxxxx")
 
 
 def test_a_silent_connection_is_cut(docker_env: Make, server: Server) -> None:
@@ -224,4 +224,4 @@ except ConnectionError: print("cut")
     (notice,) = answer.notices
     assert (notice.code, "nothing came or went for 1 second" in notice.message) == ("network_cut", True)
     assert "Limits(network_silent_seconds=...)" in hint_for("host", notice.hint)
-    eventually(lambda: [one.why for one in ended(env)] == ["nothing came or went for 1 second"])
+    assert eventually(lambda: [one.why for one in ended(env)] == ["nothing came or went for 1 second"])

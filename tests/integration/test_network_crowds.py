@@ -147,7 +147,7 @@ for t in threads: t.join()
 print(good.count(True))
 """
         assert env.run(python(source, server.port)).unwrap().output == f"{AT_ONCE}\n"
-        eventually(lambda: len(env.connections) == AT_ONCE)
+        assert eventually(lambda: len(env.connections) == AT_ONCE)
         assert {(one.outcome, one.received_bytes, one.sent_bytes) for one in env.connections} == {
             ("allowed", 120_000, 6)
         }
@@ -182,7 +182,7 @@ print(size, digest.hexdigest())
 
 def _settled(server: Wire) -> int:
     """How much the one connection moved until it stood still."""
-    eventually(lambda: len(server.moved) == 1 and server.moved[0] > 0)
+    assert eventually(lambda: len(server.moved) == 1 and server.moved[0] > 0)
     last, same = -1, 0
     while same < 3:
         same = same + 1 if server.moved[0] == last else 0
@@ -201,7 +201,7 @@ s.shutdown(socket.SHUT_WR)
 print(s.recv(100).decode())
 """
         ident = env.run(python(source, server.port), background=True, session=None).unwrap().id
-        eventually(lambda: len(server.moved) == 1)
+        assert eventually(lambda: len(server.moved) == 1)
         beside = f"curl -sS {PROXY} {pages.url(30 << 20)} | wc -c"
         assert env.run(beside, session=None).unwrap().output.strip() == str(30 << 20)
         assert env.logs(ident).unwrap().running
@@ -214,7 +214,7 @@ def test_commands_are_answered_beside_downloads_without_end(docker_env: Make, pa
     env = docker_env(limits=SMALL, network=Network.allow(pages.rule))
     endless = f"for i in 1 2 3 4; do curl -sS {PROXY} -o /dev/null {pages.url(1 << 40)} & done; wait"
     ident = env.run(endless, background=True, session=None).unwrap().id
-    eventually(lambda: len(pages.asked) >= 4)
+    assert eventually(lambda: len(pages.asked) >= 4)
     assert [env.run(f"echo {n}", session=None).unwrap().output for n in range(30)] == [f"{n}\n" for n in range(30)]
     text = "x" * (2 << 20)
     env.write("large", text).unwrap()

@@ -34,7 +34,7 @@ def test_a_cut_ends_what_is_under_way_and_nothing_else(proxy: EngineProxy) -> No
         try:
             slow = curl(server.url(1 << 30), "--limit-rate 5M -o /dev/null")
             ident = env.run(slow, background=True, session=None).unwrap().id
-            eventually(lambda: len(server.asked) == 1)
+            assert eventually(lambda: len(server.asked) == 1)
             proxy.cut("attach")
             assert env.wait_for(id=ident, exit=True, timeout_seconds=20).ok
             assert env.logs(ident).unwrap().exit_code in (18, 56)
