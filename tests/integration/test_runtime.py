@@ -259,7 +259,7 @@ print(runtime.ensure_runtime(connect(), report=lambda line: print(line, file=sys
 def test_several_processes_make_it_once(client: docker.DockerClient, volume: RuntimeVolume) -> None:
     command = [sys.executable, "-c", MAKE, f"mark = {uuid.uuid4().hex!r}"]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    ended = [process.communicate(timeout=120) for process in running]
+    ended = [process.communicate(timeout=280) for process in running]
     names = {out.strip() for out, _ in ended}
     assert len(names) == 1, ended
     assert sum(err.count("making the guest's runtime volume") for _, err in ended) == 1
@@ -339,7 +339,7 @@ def test_processes_with_other_homes_make_it_together(client: docker.DockerClient
         )
         for home in (tmp_path / name for name in "abc")
     ]
-    ended = [process.communicate(timeout=120) for process in running]
+    ended = [process.communicate(timeout=280) for process in running]
     names = {out.strip() for out, _ in ended}
     assert len(names) == 1, ended
     remove_volumes(client, names.pop())
