@@ -145,7 +145,7 @@ class ApprovingEnvironment(WrappedEnvironment):
     def _decided(self, action: ActionLike, args: Mapping[str, Any], rating: Rating, *, asked: bool) -> dict[str, Any]:
         step = 0 if self._recorder is None else self._recorder.step
         if self.ask is None:
-            return _rejected(action, "Nobody is there who could approve it.", rating)
+            return _rejected(action, "nobody is there to approve it.", rating)
         try:
             if not asked:
                 self._note(
@@ -208,8 +208,8 @@ class ApprovingEnvironment(WrappedEnvironment):
         said = str(self.hidden.data(jsonable(args)))[:2000]  # masked before it is cut: no mask finds a part of a secret
         notice = {
             "code": "arguments_edited",
-            "message": f"The user changed the arguments before the call was carried out: {said}",
-            "hint": "",
+            "message": f"The user changed the arguments, and the call was carried out with these: {said}.",
+            "hint": "Leave it at that: do not do what the user took out.",
         }
         return {**envelope, "notices": [*envelope.get("notices", ()), notice]}
 

@@ -31,10 +31,10 @@ def not_ready(f: Fields) -> Wording:
     ident = f.get("id")
     if ident is None:
         hint = (
-            "Give the id of the command that should do it, and its output is shown here. See what runs with processes."
+            "See with processes what runs. Give wait_for the id of the command that should do it, and its output is shown here."
         )
     elif f.get("running"):
-        hint = f"{ident} still runs. Wait on with wait_for, or end it with kill(id={ident!r})."
+        hint = f"{ident} is still running. Call wait_for again, or end it with kill(id={ident!r})."
     else:
         hint = "The command has ended. What it left running may still do it: wait again, or look with processes."
     return Wording(f"{after} {unmet(f, 'still ')}.", hint, "processes" if ident is None else None, True)

@@ -73,10 +73,14 @@ def _invalid_path(f: Fields) -> Wording:
             "Nothing was moved. Move it within its file system, or use run with mv or tar.",
             "run",
         )
-    return Wording(
-        f"{f.get('path')!r} is not a usable path: {f.get('problem') or f.get('errno') or 'invalid'}.",
-        "Give a relative path without NUL characters, with names of at most 255 bytes.",
-    )
+    problem = str(f.get("problem") or f.get("errno") or "invalid")
+    if "is a root" in problem or "does not end in" in problem:
+        hint = "Name a file or folder in it."
+    elif "the limit is" in problem:
+        hint = "Choose a shorter name." if "a name" in problem else "Choose a shorter path."
+    else:
+        hint = "Give a relative path without NUL characters, with names of at most 255 bytes."
+    return Wording(f"{f.get('path')!r} is not a usable path: {problem}.", hint)
 
 
 def _too_large(f: Fields) -> Wording:
@@ -249,6 +253,64 @@ def _no_folder(f: Fields) -> Wording:
     return Wording(f"The command could not start: {words.message}", words.hint, words.next_tool)
 
 
+def _io_error(f: Fields) -> Wording:
+    if f.get("leased"):
+        program = f" ({one_line(str(f['program']))})" if f.get("program") else ""
+        holder = f"process {f['holder']}{program}" if f.get("holder") else "another process"
+        return Wording(
+            f"{f.get('path')!r} cannot be opened now: {holder} holds a lease on it.",
+            "Wait until that process is done with the file, or end it if it is not needed (processes shows its command). "
+            "The kernel takes the lease away after about a minute.",
+            "processes",
+            True,
+        )
+    problem = f.get("problem") or f.get("errno") or "the kernel reported an error"
+    where = f" on {f['path']!r}" if "path" in f else ""
+    return Wording(
+        f"{f['operation']}{where} failed: {problem}.",
+        "Look at the state of the files with list, then choose another way.",
+    )
+
+
+def _no_process(f: Fields) -> Wording:
+    running = ", ".join(one_line(str(each)) for each in f.get("live", []))
+    limit = f"all {f['limit']} processes and threads" if f.get("limit") else "all processes"
+    return Wording(
+        f"The command could not start: {limit} that this sandbox may have are in use.",
+        f"Kill what is not needed, then run it again. Running: {running}."
+        if running
+        else "See with processes what runs, and kill what is not needed; then run it again.",
+        "kill",
+        True,
+    )
+
+
+def _kill_failed(f: Fields) -> Wording:
+    count = f.get("survivors")
+    message = f"{count_of(count, 'process')} of {f.get('id')} could not be killed"
+    if not f.get("pid"):
+        return Wording(f"{message}.", "Call kill again.", "kill", True)
+    one = f"process {f['pid']} ({one_line(str(f.get('program') or 'unknown'))})"
+    if f.get("tracer_id"):
+        return Wording(
+            f"{message}: {one} is traced by process {f.get('tracer')} of {f['tracer_id']}.",
+            f"End {f['tracer_id']} first, with kill(id={f['tracer_id']!r}): then that process ends, too.",
+            "kill",
+        )
+    if f.get("tracer"):
+        return Wording(
+            f"{message}: {one} is traced by process {f['tracer']}.",
+            "End its tracer first: then that process ends, too.",
+            "run",
+        )
+    return Wording(
+        f"{message}: {one} is {one_line(str(f.get('state')))}.",
+        "It ends as soon as the kernel lets it. Go on meanwhile, and look with processes later.",
+        "processes",
+        True,
+    )
+
+
 def _no_space(f: Fields) -> Wording:
     where = f" for {f['path']!r}" if "path" in f else ""
     return Wording(
@@ -287,16 +349,18 @@ def _too_large_answer(f: Fields) -> Wording:
         return Wording(
             f"The answer of {f['url']!r} is too large.", "Download it with a command by run, then read the file."
         )
-    measured = f"would have {size(f['size_bytes'])}" if "size_bytes" in f else "is too long"
+    measured = f"would be {size(f['size_bytes'])}" if "size_bytes" in f else "is too long"
     return Wording(
-        f"The answer {measured}, and {size(f.get('limit'))} are the most.",
+        f"The answer {measured}; the limit is {size(f.get('limit'))}.",
         Hint(
             "The command was carried out; all of its output can be read with logs.",
             host="Keep less of the output, with a lower keep_output_bytes: all of it can be read with logs. "
             "The command was carried out.",
         )
         if f.get("operation") == "run"
-        else "Ask for less: fewer entries, a lower depth, or one folder of it."
+        else "Ask for less: a smaller max_entries or depth, or one of the folders in it."
+        if f.get("operation") == "list"
+        else "Ask for less: a part of it, or fewer entries."
         + ("" if f.get("operation") in _ONLY_LOOK else " It may have been carried out."),
     )
 
@@ -390,26 +454,20 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ),
     ErrorCode.working_directory_invalid: _no_folder,
     ErrorCode.arguments_too_long: lambda _: Wording(
-        "The command line is longer than the system takes.",
+        "The command line is longer than the system allows.",
         Hint(
             "Put the data into a file with write, and have a short command read that file.",
             "Put the data into a file, or pass it on standard input.",
             "Put the data into a file with write, or pass it as stdin.",
         ),
     ),
-    ErrorCode.too_many_processes: lambda f: Wording(
-        f"No further process can be started (limit {f.get('limit', 'reached')}).",
-        "Kill commands that are not needed any more, then try again.",
-        "kill",
-        True,
-    ),
+    ErrorCode.too_many_processes: _no_process,
+    ErrorCode.io_error: _io_error,
     ErrorCode.too_many_commands: _too_many,
     ErrorCode.unknown_command: _unknown_command,
     **waits.FAULTS,
     **conditions.FAULTS,
-    ErrorCode.kill_failed: lambda f: Wording(
-        f"{f.get('survivors')} processes of {f.get('id')!r} could not be killed.", "Call kill again.", "kill", True
-    ),
+    ErrorCode.kill_failed: _kill_failed,
     ErrorCode.commands_running: lambda f: Wording(
         f"The sandbox is still running {count_of(f.get('count'), 'command')}: {', '.join(map(str, f.get('ids', [])))}.",
         "Wait for them, kill them, or pass kill=True.",

@@ -133,7 +133,7 @@ def checked_result(
         if problem is None:
             return envelope
         where = ".".join(str(p) for p in problem.absolute_path) or "the result"
-        why = f"{name} answered with what its return_schema does not allow: {where}: {masked(problem.message)[:300]}"
+        why = f"The result of {name} is not what the tool promises: {where}: {masked(problem.message)[:300]}"
     return Failure[Any](
         ErrorCode.invalid_result,
         why,

@@ -47,7 +47,7 @@ def service_refused(f: Fields) -> tuple[str, str]:
     listed = _one(f, "about")
     hints = {
         "method": (
-            f"Do with {listed}, or say at the end that the task needs more"
+            f"Use only {listed}, or say at the end that the task needs more"
             if listed
             else "Use GET, POST or another method that asks for something"
         ),

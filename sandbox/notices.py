@@ -19,8 +19,11 @@ def _oom(f: Fields) -> tuple[str, str]:
     who = one_line(str(f["program"])) if f.get("program") else ""
     if f.get("pid"):
         who = f"{who or 'a process'} (pid {f['pid']})"
-    had = f"{who or 'the largest process'} had {size(f['rss_bytes'])} of it" if f.get("rss_bytes") else who
-    more = f"; {had}" if had else ""
+    more = ""
+    if f.get("rss_bytes"):
+        more = f"; {who or 'the largest process'} had {size(f['rss_bytes'])} of it"
+    elif who:
+        more = f"; {'it' if count == 1 else 'one of them'} was {who}"
     return (
         f"The memory limit of {limit} was hit: the kernel killed {count_of(count, 'process')} {whose.rstrip(',')}{more}.",
         "Work on less data at once; files in /dev/shm and /var/tmp count as memory too.",
@@ -70,8 +73,12 @@ def _torn(f: Fields) -> tuple[str, str]:
 def _service_ended(f: Fields) -> tuple[str, str]:
     lines = " | ".join(one_line(line)[:200] for line in str(f.get("lines") or "").splitlines()[-8:])
     return (
-        f"The service {f.get('name')} has ended ({one_line(str(f.get('how')))}): it cannot be reached any more.",
-        f"Its last lines: {lines}" if lines else "It printed nothing.",
+        f"The service {f.get('name')} has ended ({one_line(str(f.get('how')))}) and does not come back. "
+        + (f'Its last lines: "{lines}".' if lines else "It printed nothing."),
+        Hint(
+            "Do what can be done without it; if the task needs it, finish and say so, with the reason.",
+            host="Correct what made it end, then start another sandbox.",
+        ),
     )
 
 
@@ -179,19 +186,19 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "cpu_limit": lambda f: (
         f"What {f.get('id')} left running used up its processor time of {duration(f.get('limit'))} and was ended.",
         Hint(
-            f"See its output with logs(id={f.get('id')!r}).",
+            f"See its output with logs(id={f.get('id')!r}); if it is needed, start it again with less to do.",
             host=f"See its output with logs({f.get('id')!r}); start it anew with more cpu_seconds if it is needed.",
         ),
     ),
     "memory_nearly_full": lambda f: (
         f"{size(f.get('used'))} of {size(f.get('limit'))} of memory are used"
         + (f", {size(f.get('files'))} of them by files." if f.get("files") else "."),
-        ("Delete files that are not needed and kill" if f.get("files") else "Kill")
-        + " commands that are done: a command that needs more is killed.",
+        ("Delete files that are not needed. " if f.get("files") else "")
+        + "See with processes what uses the memory, and kill what is not needed: a command that needs more than is left is killed.",
     ),
     "processes_nearly_full": lambda f: (
         f"{f.get('used')} of {f.get('limit')} processes and threads are in use.",
-        "Kill commands that are not needed any more.",
+        "See with processes what runs, and kill what is not needed.",
     ),
     "too_many_processes": lambda f: (
         f"The limit of {f.get('limit')} processes and threads was hit {count_of(f.get('hits'), 'time')} while this command ran.",
@@ -199,7 +206,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         + "Run fewer at once (as with make -j4, or fewer workers), or kill commands that are not needed.",
     ),
     "file_too_large": lambda f: (
-        f"A file may have at most {size(f.get('limit'))} here. The command wanted to write a larger one, which was cut off.",
+        f"A file may be at most {size(f.get('limit'))} here. The command tried to write a larger one, which was cut off there.",
         "Write several smaller files, or compress it on the way.",
     ),
     "too_many_open_files": lambda f: (
@@ -222,10 +229,10 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         else "Use a program that takes the proxy in http_proxy and https_proxy, or give this one its address; "
         "DNS, UDP and ping do not work.",
     ),
-    "lifetime_ending": _time_left("", "Finish, and save what is needed: files in it are lost then."),
+    "lifetime_ending": _time_left("", "Finish before then: what is still in the sandbox when it ends is lost."),
     "idle_ending": _time_left(
         " unless something is done in it: it may be idle for {}",
-        "Run or read something in it to keep it; only watching does not count.",
+        "To keep it, run a command or read a file; only watching, as with logs, processes or wait_for, does not count.",
     ),
     "reconnected": lambda f: (
         f"The connection to the sandbox was lost for {f.get('seconds')} s and is back; nothing was done twice.",
@@ -240,8 +247,8 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         "Delete what is not needed before writing more.",
     ),
     "no_space": lambda f: (
-        f"The disk limit of {size(f.get('limit'))} was passed ({size(f.get('used'))} are used), so the command was ended.",
-        "Delete what is not needed; a command that writes more is ended again.",
+        f"The disk limit of {size(f.get('limit'))} was exceeded ({size(f.get('used'))} are used), so the command was killed.",
+        "Delete what is not needed; a command that writes more is killed again.",
     ),
     "files_changed": _changed,
     "not_kept": lambda f: (

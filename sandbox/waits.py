@@ -135,7 +135,7 @@ def _cause(f: Mapping[str, Any], wait: WaitingFor | None, ports: list[Any], long
         )
     if wait.kind == "sleep":
         return (
-            f": it slept{who}",
+            f": it was sleeping{who}",
             f"Give {longer}, or run it with background=true; if it waits for an event, use wait_for.",
         )
     return f": {wait.to_text()}", f"Give {longer}, or run it with background=true and look at logs."
@@ -208,7 +208,7 @@ FAULTS: dict[ErrorCode, Callable[[Mapping[str, Any]], Wording]] = {
     ErrorCode.stdin_closed: lambda f: Wording(
         f"The standard input of the command {f.get('id', '')!r} is not open.",
         Hint(
-            "It still runs. End it with kill and run it again with pty=true or wait_seconds; send can then type into it.",
+            "It is still running. End it with kill, then run it again with pty=true or wait_seconds: send can then type into it.",
             host="Run it with wait_seconds (and no stdin) or with pty=True: then send can type into it.",
         ),
         "run",

@@ -38,7 +38,7 @@ class FunctionCallingLanguage(AgentLanguage):
             return found.to_dict()
         if not reply.text.strip():
             raise LanguageError("The reply is empty.", CALL_HINT)
-        raise LanguageError("The reply is text without a call of a tool.", CALL_HINT)
+        raise LanguageError("The reply is text without a tool call.", CALL_HINT)
 
     def action_span(self, text: str) -> tuple[int, int] | None:
         """See the base class."""

@@ -29,7 +29,7 @@ NAMES: Mapping[str, str] = {
 TAG_IN_FENCE = Notice(
     "tag_in_fence",
     "A tag in a fenced block is text and was not carried out.",
-    "Write a tag that is meant outside of a block.",
+    "To have a tag carried out, write it outside of any fenced block.",
 )
 TAG_NAME = re.compile(r"[A-Za-z_][\w-]*")
 

@@ -54,10 +54,10 @@ def encoded(path: str) -> bytes:
         raise Fault("path_invalid", path=path.replace("\0", "\\0"), problem="it contains a NUL character")
     longest = max(raw.split(b"/"), key=len)
     if len(longest) > NAME_MAX:
-        problem = f"a name in it has {len(longest)} bytes, and {NAME_MAX} are the most"
+        problem = f"a name in it has {len(longest)} bytes, and the limit is {NAME_MAX}"
         raise Fault("path_invalid", path=shown(raw[:60]) + "...", problem=problem)
     if len(raw) >= PATH_MAX:
-        problem = f"it has {len(raw)} bytes, and {PATH_MAX - 1} are the most"
+        problem = f"it has {len(raw)} bytes, and the limit is {PATH_MAX - 1}"
         raise Fault("path_invalid", path=shown(raw[:60]) + "...", problem=problem)
     return raw
 
@@ -178,7 +178,11 @@ class Roots:
         from .obstacles import explain  # only where something was refused
 
         outside = {"roots": [shown(root) for root in self.names]} if error.errno == errno.EXDEV else {}
-        fault = fault_of(error, self.display(path), **outside, **explain(self, error.errno or 0, path, entry=entry))
+        fields = {**outside, **explain(self, error.errno or 0, path, entry=entry)}
+        if error.errno == errno.EAGAIN:  # of an open that does not wait; where processes run out it means something else
+            fault = Fault("io_error", path=self.display(path), errno="EAGAIN", **fields)
+        else:
+            fault = fault_of(error, self.display(path), **fields)
         fault.effects = effects
         return fault
 
@@ -330,7 +334,7 @@ def _open_last(dir_fd: int, name: bytes, flags: int) -> int:
     fd = os.open(name, flags | os.O_NOFOLLOW, dir_fd=dir_fd)
     if flags & os.O_PATH and stat.S_ISLNK(os.fstat(fd).st_mode):  # became a link after we looked
         os.close(fd)
-        raise OSError(errno.EAGAIN, "changed while it was opened")
+        raise OSError(errno.ESTALE, "changed while it was opened")
     return fd
 
 

@@ -52,6 +52,8 @@ def explain(roots: Roots, number: int, path: str, *, entry: bool = False) -> dic
             return trail.refusal(number, entry)
         if number == errno.ELOOP:
             return trail.link_fields()
+        if number == errno.EAGAIN:
+            return trail.lease()
     except (OSError, ValueError):  # it changed meanwhile
         pass
     finally:
@@ -185,6 +187,16 @@ class _Trail:
         """The part that is a file, where a folder would have to be."""
         return {"part": self._shown(self.rest[0]), "parts_left": len(self.rest) - 1} if self.rest else {}
 
+    def lease(self) -> dict[str, Any]:
+        """The process that holds a lease (fcntl F_SETLEASE) on the file, as far as the kernel names it."""
+        found: dict[str, Any] = {"leased": True}
+        inode = os.stat(self.rest[0], dir_fd=self.folder, follow_symlinks=False).st_ino if self.rest else 0
+        with open("/proc/locks", encoding="ascii", errors="replace") as lines:
+            for words in map(str.split, lines):
+                if len(words) > 5 and words[1] == "LEASE" and words[5].endswith(f":{inode}") and words[4].isdigit():
+                    found |= {"holder": int(words[4]), "program": _program(words[4])}
+        return found
+
     def refusal(self, number: int, entry: bool) -> dict[str, Any]:
         """Whose mode forbids it."""
         if number == errno.EROFS:
@@ -225,6 +237,14 @@ class _Trail:
         finally:
             items.close()
         return {}
+
+
+def _program(pid: str) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read(64).strip()
+    except OSError:  # it has ended meanwhile
+        return ""
 
 
 _BITS = {"read": 4, "write": 2, "enter": 1}

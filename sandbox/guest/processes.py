@@ -197,11 +197,29 @@ class Processes:
                 "collateral": command.collateral,
             }
             if command.survivors:
-                reply({"fault": Fault("kill_failed", id=command.id, survivors=command.survivors, result=fields)}, b"")
+                stuck = self._survivor(command)
+                reply({"fault": Fault("kill_failed", **stuck, id=command.id, survivors=command.survivors, result=fields)}, b"")
             else:
                 reply({"result": fields}, b"")
 
         self.stop(command, "killed", report)
+
+    def _survivor(self, command: Command) -> dict[str, Any]:
+        """What keeps a process of a command that was killed from ending: its state, or the process that traces it."""
+        from .procstat import Stat
+
+        left = descendants(command.runner.pid) if command.runner is not None else []
+        if not left:
+            return {}
+        try:
+            with open(f"/proc/{left[0]}/stat", "rb") as file:
+                stat = Stat(file.read(4096))
+            with open(f"/proc/{left[0]}/status", "rb") as file:
+                tracer = next((line.split()[1].decode() for line in file if line.startswith(b"TracerPid:")), "0")
+        except (OSError, ValueError, IndexError):  # it has ended after all
+            return {}
+        found: dict[str, Any] = {"pid": left[0], "program": stat.name, "state": stat.state}
+        return found if tracer == "0" else {**found, "tracer": int(tracer), "tracer_id": self._owner_of(tracer)}
 
     def stop(self, command: Command, reason: str, report: Callable[[int], None]) -> None:
         """Leave nothing of ``command`` running, end it with ``reason``, then call ``report(killed)``."""
@@ -211,7 +229,8 @@ class Processes:
         if command.runner is None:  # no process was to be had for it
             command.give_up()
             if self.spawner.starved and reason != "cancelled":
-                command.fault = Fault("too_many_processes", limit=self.place.limits["pids"])
+                live = [named(c) for c in self.commands.values() if c.runner is not None and not c.tree_empty]
+                command.fault = Fault("too_many_processes", limit=self.place.limits["pids"], live=live[-SHOWN:])
             command.tree_empty = True
             command.end()
             report(0)

@@ -102,12 +102,12 @@ class Service:
             return Problem(f"{method} is never open", "method", ", ".join(self.methods))
         if self.methods and method.upper() not in {one.upper() for one in self.methods}:
             listed = ", ".join(self.methods)
-            return Problem(f"{method} is not among the methods that are open: {listed}", "method", listed)
+            return Problem(f"{method} is not one of the methods that are open: {listed}", "method", listed)
         if self.paths and "%2f" in target.partition("?")[0].lower():  # it fits as a slash and is sent as it is
             return Problem(f"{target!r} has an encoded slash, and only some paths are open")
         if self.paths and not any(fnmatch.fnmatchcase(path, pattern) for pattern in self.paths):
             listed = ", ".join(self.paths)
-            return Problem(f"{path} is not among the paths that are open: {listed}", "path", listed)
+            return Problem(f"{path} is not one of the paths that are open: {listed}", "path", listed)
         return None
 
     def secrets(self) -> tuple[str, ...]:

@@ -117,6 +117,26 @@ def test_no_file_can_be_called_that(env: GuestEnvironment, path: str) -> None:
     refused(env.write(path, "x"), "path_invalid", "is not a usable path")
 
 
+LEASE = """import fcntl, os, signal, sys, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fcntl.fcntl(os.open(sys.argv[1], os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("kept", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.needs(SHELL)
+def test_a_file_under_a_lease_names_its_holder(env: GuestEnvironment, folder: str) -> None:
+    """It was answered with too_many_processes: "No further process can be started"."""
+    done(env.write(f"{folder}/a", "x"))
+    holder = done(env.run(argv=["python3", "-c", LEASE, f"{folder_of(env)}/{folder}/a"], background=True)).id
+    done(env.wait_for(id=holder, log="kept"))
+    for answer in (env.read(f"{folder}/a"), env.edit(f"{folder}/a", "x", "y"), env.write(f"{folder}/a", "y")):
+        refused(answer, "io_error", "(python3) holds a lease on it", "about a minute")
+    done(env.kill(holder))
+    assert done(env.read(f"{folder}/a")).content == "x"
+
+
 def test_text_has_to_be_unicode(env: GuestEnvironment, folder: str) -> None:
     refused(env.read("\ud800"), "invalid_arguments", "path")
     refused(env.write(f"{folder}/a", "\ud800"), "invalid_arguments", "content")
@@ -323,7 +343,7 @@ def test_an_answer_beyond_all_measure_is_the_failure_of_its_request_alone(env: G
         "for i in range(250):\n open(f'f{i}', 'w').close()"
     )
     done(env.run(argv=["python3", "-c", program], cwd=folder))
-    refused(env.list(folder, depth=20, max_entries=1000), "response_too_large", "are the most", "Ask for less", effects="none")
+    refused(env.list(folder, depth=20, max_entries=1000), "response_too_large", "the limit is", "Ask for less", effects="none")
     assert done(env.run("echo still here")).output == "still here\n"
     assert len(done(env.list(folder, depth=20, max_entries=3)).entries) == 3
 

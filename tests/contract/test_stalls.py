@@ -25,7 +25,7 @@ server[0].recv(1)'"""
         (SERVER, {}, "it was serving port ", "background=true, then use wait_for(port="),
         (CLIENT, {}, "it waited on a socket (python3", "bound on the wait"),
         (f"{SERVER} & sleep 0.3; {CLIENT}", {}, "it waited on a socket (python3", "bound on the wait"),
-        ("sleep 60", {}, "it slept (sleep", "use wait_for"),
+        ("sleep 60", {}, "it was sleeping (sleep", "use wait_for"),
         (
             "exec 9>lock; flock 9; sleep 60 & flock lock true",
             {},
@@ -48,4 +48,4 @@ def test_the_notice_of_a_background_command_says_it_too(env: GuestEnvironment) -
     ident = env.run("sleep 60", background=True, timeout_seconds=0.3).unwrap().id
     notices = env.run("sleep 0.8", session=None).notices
     notice = next(n for n in notices if n.code == "command_ended" and ident in n.message)
-    assert "did not end within 0.3 seconds; it slept (sleep" in notice.message
+    assert "did not end within 0.3 seconds; it was sleeping (sleep" in notice.message

@@ -165,10 +165,10 @@ def test_the_command_whose_request_is_refused_is_told_what_and_what_is_open(dock
         refused = env.run("for i in 1 2; do curl -sS -X POST http://llm.internal/v1/x; done; curl -sS http://llm.internal/admin")
         assert [(n.code, n.message, n.hint) for n in refused.notices] == [
             ("service_refused",
-             "llm.internal refused POST /v1/x, 2 times: POST is not among the methods that are open: GET.",
-             "Do with GET, or say at the end that the task needs more; trying the same again does not help."),
+             "llm.internal refused POST /v1/x, 2 times: POST is not one of the methods that are open: GET.",
+             "Use only GET, or say at the end that the task needs more; trying the same again does not help."),
             ("service_refused",
-             "llm.internal refused GET /admin: /admin is not among the paths that are open: /v1/*.",
+             "llm.internal refused GET /admin: /admin is not one of the paths that are open: /v1/*.",
              "Ask for /v1/*; trying the same again does not help."),
         ]  # fmt: skip
         failed = env.run("curl -sS http://down.internal/x; python3 -c 'print(1)'")
@@ -197,7 +197,7 @@ def test_what_is_narrowed_is_refused_with_words_and_a_secret_is_masked_whoever_p
         .unwrap()
         .output
     )
-    assert "POST is not among the methods that are open: GET" in said
+    assert "POST is not one of the methods that are open: GET" in said
     assert "no plain path" in said
     assert env.run(f"echo {KEY}; echo {KEY} | base64").unwrap().output == "***llm***\n" * 2
     assert not model.keys

@@ -213,8 +213,8 @@ def test_the_end_of_a_service_is_told_once_with_its_last_lines(docker_env: Make)
     answer = env.run(ask("db", 5432))
     assert answer.unwrap().exit_code == 1
     [notice] = [one for one in answer.notices if one.code == "service_ended"]
-    assert notice.message == "The service db has ended (killed by SIGKILL): it cannot be reached any more."
-    assert notice.hint == "Its last lines: up | asked hello"
+    ended = "The service db has ended (killed by SIGKILL) and does not come back."
+    assert notice.message == f'{ended} Its last lines: "up | asked hello".'
     assert not [one for one in env.run("true").notices if one.code == "service_ended"]
     assert db.logs().unwrap().content == "up\nasked hello\n"
     assert env.connections[-1].why == "the service db has ended: killed by SIGKILL"

@@ -21,6 +21,7 @@ class Situation:
     ``key`` says which next step is right and ``wrong`` which is not: both were written from the situation, before the text
     was read. ``below`` are the replies of an agent that ``call`` starts, ``tools`` are further tools of the agent. ``place`` names
     the environment (see ``stage``), ``agent`` who acts, ``around`` wraps the environment.
+    ``linux`` is the oldest kernel on which it happens.
     ``cut_off`` ends the process of the run, as it were, before the answer of ``call`` is recorded; the run is resumed then.
     """
 
@@ -39,3 +40,4 @@ class Situation:
     place: str = "sandbox"
     agent: str = "coding"
     language: str | None = None
+    linux: tuple[int, int] = (0, 0)

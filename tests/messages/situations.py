@@ -27,6 +27,31 @@ s.recv(999)
 try: print(s.recv(9))
 except ConnectionError: print("the connection was cut")
 """
+# Holds its file as a server of files does: whoever opens it waits until the lease is given up.
+KEEPER = """import fcntl, os, signal, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fcntl.fcntl(os.open("stock.db", os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("kept", flush=True)
+time.sleep(300)
+"""
+# PR_SET_PTRACER: with Yama only a parent may trace, else.
+TRACEABLE = """import ctypes, os, time
+ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)
+open("server.pid", "w").write(str(os.getpid()))
+print("ready", flush=True)
+time.sleep(300)
+"""
+# PTRACE_SEIZE with PTRACE_O_TRACEEXIT: the traced process stops once more before it ends, until its tracer goes on.
+TRACER = """import ctypes, sys, time
+assert ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), None, ctypes.c_void_p(0x40)) == 0
+print("tracing", flush=True)
+time.sleep(300)
+"""
+WORKERS = """import subprocess, time
+while True:
+    try: subprocess.Popen(["sleep", "300"])
+    except OSError: time.sleep(0.005)
+"""
 SERVER = "import http.server; http.server.HTTPServer(('127.0.0.1', 8000), http.server.SimpleHTTPRequestHandler).serve_forever()"
 
 
@@ -93,7 +118,9 @@ def _filled(env: Environment) -> None:
 
 
 def _nearly_at_its_end(env: Environment) -> None:
-    time.sleep(22.8)  # a lifetime of 25 seconds: the notice comes when a tenth of it is left
+    left = env.usage().unwrap().lifetime_left_seconds
+    assert left is not None
+    time.sleep(left - 2.3)  # of 25 seconds: the notice comes when a tenth of it is left
 
 
 def _memory_taken(env: Environment) -> Mapping[str, Any]:
@@ -135,7 +162,9 @@ def _database_ended(env: Environment) -> None:
 
 def _idle_for_long(env: Environment) -> Mapping[str, Any]:
     ident = env.run("sleep 300 & echo worker started").unwrap().id
-    time.sleep(6.9)  # of 7.5 seconds: the notice comes when a tenth is left
+    left = env.usage().unwrap().idle_left_seconds
+    assert left is not None
+    time.sleep(left - 1.4)  # of 15 seconds: the notice comes when a tenth is left
     return {"id": ident}
 
 
@@ -158,6 +187,36 @@ def _silent_server(env: Environment) -> Mapping[str, Any]:
     env.allow(f"127.0.0.1:{port}")
     env.write("listen.py", LISTEN).unwrap()
     return {"port": port}
+
+
+def _leased(env: Environment) -> Mapping[str, Any]:
+    env.write("stock.db", "42\n").unwrap()
+    env.write("keeper.py", KEEPER).unwrap()
+    ident = env.run("exec python3 keeper.py", background=True).unwrap().id
+    env.wait_for(id=ident, log="kept", timeout_seconds=15).unwrap()
+    return {"id": ident}
+
+
+def _traced(env: Environment) -> Mapping[str, Any]:
+    env.write("server.py", TRACEABLE).unwrap()
+    env.write("trace.py", TRACER).unwrap()
+    server = env.run("exec python3 server.py", background=True).unwrap().id
+    env.wait_for(id=server, log="ready", timeout_seconds=15).unwrap()
+    tracer = env.run("exec python3 trace.py $(cat server.pid)", background=True).unwrap().id
+    env.wait_for(id=tracer, log="tracing", timeout_seconds=15).unwrap()
+    return {"id": server}
+
+
+def _crowded(env: Environment) -> None:
+    env.write("workers.py", WORKERS).unwrap()
+    env.run("exec python3 workers.py", background=True).unwrap()
+    until(lambda: env.processes().unwrap().pids == 64)
+    # What the guest keeps ready is used up, too: a command that needs no process of its own is enough.
+    until(lambda: _no_start(env.run("exec true", session=None, timeout_seconds=1)) or not env.run("exec sleep 300", background=True))
+
+
+def _no_start(answer: Any) -> bool:
+    return not answer.ok and answer.code == "too_many_processes"
 
 
 def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -659,7 +718,25 @@ RARER = (
     ),
 )
 
-ALL = (*PATHS, *COMMANDS, *PAGES, *CALLS, *NOTICES, *RARER)
+RAREST = (
+    Situation(
+        "leased_file", ("io_error",), "Look up the stock.", ("read", {"path": "stock.db"}),
+        "Find with processes what holds stock.db, and wait for it or end it if it is not needed; or read again in about a minute.",
+        "Concluding that the file is damaged or missing, or replacing it.", setup=_leased,
+    ),
+    Situation(
+        "traced_server", ("kill_failed",), "Stop the server.", ("kill", {"id": "{id}"}),
+        "End the command that traces it (by the id that is shown) with kill; the server ends with that, which processes shows.",
+        "Calling kill for the same command again and again, or believing that it has ended.", setup=_traced, linux=(6, 2),
+    ),
+    Situation(
+        "no_process_left", ("too_many_processes",), "Run the tests.", ("run", {"command": "pytest -q", "timeout_seconds": 2}),
+        "Kill the command that holds the processes (the workers), if it is not needed, then run the tests again.",
+        "Running the tests again at once, or believing that they failed.", setup=_crowded, place="crowded",
+    ),
+)
+
+ALL = (*PATHS, *COMMANDS, *PAGES, *CALLS, *NOTICES, *RARER, *RAREST)
 BY_NAME = {situation.name: situation for situation in ALL}
 
 

@@ -71,9 +71,10 @@ PLACES: Mapping[str, Callable[[], AbstractContextManager[Environment]]] = {
     "served": lambda: DockerEnvironment(services=[Service("prices", "http://127.0.0.1:9", methods=("GET",), paths=("/v1/*",))]),
     "no_shell": _without_a_shell,
     "beside": _side_service,
-    "idle": lambda: DockerEnvironment(limits=Limits(idle_seconds=7.5)),
+    "idle": lambda: DockerEnvironment(limits=Limits(idle_seconds=15.0)),
     "kept": _kept,
     "silent": lambda: DockerEnvironment(limits=Limits(network_silent_seconds=1.0)),
+    "crowded": lambda: DockerEnvironment(limits=Limits(memory_bytes=256 * MIB, pids=64, background_commands=20)),
     "watched": lambda: DockerEnvironment(profile="root", limits=Limits(memory_bytes=256 * MIB, disk_bytes=100 * MIB)),
     "none": Environment,
 }
@@ -136,7 +137,8 @@ class Stage:
         actions = sorted(made.actions.get_actions(), key=lambda action: action.name)
         tools = "\n".join(_signature(action.spec()) for action in actions)
         names = {a.name: frozenset(a.parameters.get("properties", {})) for a in actions}
-        return Shown(tools, _normalised(brain.said).rstrip("\n"), _normalised(brain.last), names)
+        action, text = normalised(brain.said, brain.last)
+        return Shown(tools, action.rstrip("\n"), text, names)
 
 
 class _KilledError(BaseException):
@@ -215,39 +217,54 @@ def _signature(spec: Mapping[str, Any]) -> str:
     return f"{spec['name']}({', '.join(names)})"
 
 
+def _had(match: re.Match[str]) -> str:
+    """How much memory a process had is not always known."""
+    return f"; {match[1]} had 240.0 MiB of it" if match[1] else f"{match[2]} had 240.0 MiB of it"
+
+
 # The next command's id, ports and processes are what they happen to be.
 _VOLATILE = (
-    (re.compile(r"\b(process|pid|PID) \d+"), r"\1 4242"),
-    (re.compile(r"\(pid \d+\)"), "(pid 4242)"),
     (re.compile(r"(?<=line )\d+(?=: +\d+ )"), "1"),
     (re.compile(r"(?<=line 1: )( *)\d+ "), "4242 "),
-    (re.compile(r"\b\d+\.\d+ s\b(?! of)"), "2.0 s"),
-    (re.compile(r" had [\d.]+ MiB of it"), ""),  # not always known
+    (re.compile(r"was lost for [\d.]+ s"), "was lost for 0.1 s"),
+    (re.compile(r"(?<!lost for )\b\d+\.\d+ s\b(?! of)"), "2.0 s"),
+    (re.compile(r"; it was (python3 \(pid \d+\))|(?<=; )(python3 \(pid \d+\)) had [\d.]+ MiB of it"), _had),
     (re.compile(r"\b\d+(\.\d+)? (MiB|KiB)(?= (of memory are used|are used|of them|of it|are left|left))"), r"240.0 \2"),
     (re.compile(r"[\d.]+ MiB of [\d.]+ MiB of memory are"), "240.0 MiB of 256.0 MiB of memory are"),
-    (re.compile(r"/run/gamebox/[\w/]*c\d+\.log"), "/run/gamebox/output/c7.log"),
-    (re.compile(r"\b[Cc]\d+\b(?=\W)"), lambda m: f"{m[0][0]}7"),
     (re.compile(r"\b[0-9a-f]{12,64}\b"), "0123456789ab"),
     (re.compile(r"used [\d.]+ seconds of processor"), "used 1.02 seconds of processor"),
     (re.compile(r"\b\d+\.\d+ s of processor"), "2.0 s of processor"),
-    (re.compile(r"ends in [\d.]+ (seconds?|minutes)\b(?= unless)"), "ends in 0.7 seconds"),
-    (re.compile(r"ends in [\d.]+ (seconds?|minutes)\b(?! unless)"), "ends in 24 seconds"),
-    (re.compile(r"was lost for \d+ s"), "was lost for 0.1 s"),
+    (re.compile(r"ends in [\d.]+ (seconds?|minutes)\b(?= unless)"), "ends in 1.2 seconds"),
+    (re.compile(r"ends in [\d.]+ (seconds?|minutes)\b(?! unless)"), "ends in 2.2 seconds"),
     (re.compile(r"After [\d.]+ seconds? port"), "After 1 second port"),
     (re.compile(r"waited [\d.]+ seconds"), "waited 2.4 seconds"),
     (re.compile(r"listen.py \d+|127.0.0.1:\d{5}\b"), lambda m: re.sub(r"\d{4,}$", "41000", m[0])),
-    (re.compile(r"limit of 100.0 MiB was passed \([\d.]+ MiB"), "limit of 100.0 MiB was passed (120.0 MiB"),
-    (re.compile(r"left \d{2,} processes running"), "left 41 processes running"),
+    (re.compile(r"limit of 100.0 MiB was exceeded \([\d.]+ MiB"), "limit of 100.0 MiB was exceeded (120.0 MiB"),
+    (re.compile(r"(?<=workers.py\))(, c\d+ \(exec sleep 300\))+"), ""),
+    (re.compile(r"left \d{2,} processes running"), "left 51 processes running"),
     (re.compile(r"\d+ of 64 processes"), "62 of 64 processes"),
     (re.compile(r"was hit \d+ time"), "was hit 9 time"),
     (re.compile(r'"seconds": [\d.]+'), '"seconds": 1.0'),
 )
 
 
-def _normalised(text: str) -> str:
-    for pattern, by in _VOLATILE:
-        text = pattern.sub(by, text)
-    return text.rstrip() + "\n"
+# Numbered anew in the order in which they are first shown, so that those that differ still do.
+_IDS = re.compile(r"(?<![\w/])[Cc](\d+)\b(?=\W)|(?<=/run/gamebox/c)(\d+)(?=\.log)")
+_PIDS = re.compile(r"(?<=\bprocess )\d+|(?<=\bpid )\d+")
+
+
+def normalised(*texts: str) -> tuple[str, ...]:
+    """The texts of one situation with what differs from run to run made the same; ids and pids that differ stay different."""
+    ids: dict[str, int] = {}
+    pids: dict[str, int] = {}
+    made = []
+    for text in texts:
+        for pattern, by in _VOLATILE:
+            text = pattern.sub(by, text)
+        text = _IDS.sub(lambda m: m[0].replace(m[1] or m[2], str(ids.setdefault(m[1] or m[2], len(ids) + 1))), text)
+        text = _PIDS.sub(lambda m: str(pids.setdefault(m[0], 4242 + len(pids))), text)
+        made.append(text.rstrip() + "\n")
+    return tuple(made)
 
 
 def _tidied(environment: Environment) -> None:

@@ -65,11 +65,32 @@ def test_wording(code: str, fields: dict[str, object]) -> None:
         ("is_a_directory", "read", "List it"),
         ("range_outside_file", "read", "10 lines"),
         ("invalid_pattern", "search", "missing )"),
+        ("io_error", "read", "failed: missing )"),
     ],
 )
 def test_values_stand_in_the_sentences(code: str, operation: str, said: str) -> None:
     wording = hints.word_fault(ErrorCode(code), FIELDS, operation)
     assert said in f"{wording.message} {wording.hint}"
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "said"),
+    [
+        ("kill_failed", {"survivors": 2}, "2 processes of c1 could not be killed. | Call kill again."),
+        ("kill_failed", {"survivors": 1, "pid": 9, "program": "cp", "state": "waiting for the disk"},
+         "process 9 (cp) is waiting for the disk. | It ends as soon as the kernel lets it."),
+        ("kill_failed", {"survivors": 1, "pid": 9, "program": "cp", "tracer": 12, "tracer_id": None},
+         "is traced by process 12. | End its tracer first"),
+        ("too_many_processes", {"limit": 64, "live": []}, "all 64 processes and threads that this sandbox may have"),
+        ("too_many_processes", {"live": ["c3 (make -j64)"]}, "Running: c3 (make -j64)."),
+        ("io_error", {"path": "a", "leased": True}, "another process holds a lease on it. | Wait"),
+        ("path_invalid", {"path": "/tmp", "problem": "it is a root of the sandbox's files"}, "| Name a file or folder in it."),
+        ("path_invalid", {"path": "n", "problem": "it has 9000 bytes, and the limit is 4095"}, "| Choose a shorter path."),
+    ],
+)  # fmt: skip
+def test_a_failure_says_what_stands_in_the_way(code: str, fields: dict[str, object], said: str) -> None:
+    wording = hints.word_fault(ErrorCode(code), {"id": "c1", **fields}, "run")
+    assert said in f"{wording.message} | {wording.hint}"
 
 
 def test_survivors_are_not_kept_quiet() -> None:
@@ -120,7 +141,7 @@ OOM = {"kills": 1, "limit": 2 * GIB, "certain": True}
     [
         ("out_of_memory", {**OOM, "pid": 12, "program": "python3", "rss_bytes": GIB}, "; python3 (pid 12) had 1.0 GiB of it."),
         ("out_of_memory", {**OOM, "pid": None, "program": "", "rss_bytes": GIB}, "; the largest process had 1.0 GiB of it."),
-        ("out_of_memory", {**OOM, "program": "a\nb\x1b[1m", "pid": 3}, "; a?b?[1m (pid 3)."),
+        ("out_of_memory", {**OOM, "program": "a\nb\x1b[1m", "pid": 3}, "; it was a?b?[1m (pid 3)."),
         ("out_of_memory", OOM, "the kernel killed 1 process of this command."),
         ("out_of_memory", {**OOM, "kills": 2, "certain": False}, "killed 2 processes in this sandbox, while this command ran."),
         ("too_many_processes", {"hits": 2, "limit": 64, "exit_code": 0}, "was hit 2 times while this command ran."),

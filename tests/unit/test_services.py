@@ -177,9 +177,9 @@ def test_several_requests_on_one_connection(upstream: str) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b"DELETE /v1/x", b"DELETE is not among the methods"), (b"GET /admin", b"not among the paths"),
+        (b"DELETE /v1/x", b"DELETE is not one of the methods"), (b"GET /admin", b"not one of the paths"),
         (b"GET /v1/../admin", b"no plain path"), (b"GET /v1/%2e%2e/admin", b"no plain path"), (b"GET /v1//admin", b"no plain path"),
-        (b"GET /v1/..\\admin", b"no plain path"), (b"GET http://llm.internal/admin", b"not among the paths"),
+        (b"GET /v1/..\\admin", b"no plain path"), (b"GET http://llm.internal/admin", b"not one of the paths"),
         (b"GET //v1/x", b"no plain path"), (b"GET //evil.example.com/v1/x", b"no plain path"),
         (b"GET /v1/..;/admin", b"no plain path"),
         (b"GET /v1/..%2fadmin", b"no plain path"), (b"GET /v1/%2e%2e%2fadmin", b"no plain path"),
@@ -192,7 +192,7 @@ def test_several_requests_on_one_connection(upstream: str) -> None:
         (b"GET /v1/..%c0%afadmin", b"not UTF-8"), (b"GET /v1/%ff", b"not UTF-8"), (b"GET /v1/%u002e%u002e/admin", b"no plain path"),
         (b"GET /v1/%ef%bc%8e%ef%bc%8e/admin", b"no plain path"), (b"GET /v1/%e2%80%a5/admin", b"no plain path"),
         (b"GET /v1/x%ef%bc%8f..", b"no plain path"), (b"GET /v1/%ef%bc%852e", b"no plain path"),
-        (b"get /admin", b"not among the paths"), (b"CONNECT evil.example.com:443", b"no plain path"),
+        (b"get /admin", b"not one of the paths"), (b"CONNECT evil.example.com:443", b"no plain path"),
     ],
 )  # fmt: skip
 def test_what_is_not_open_is_refused_and_never_asked(upstream: str, line: bytes, said: bytes) -> None:
@@ -371,8 +371,8 @@ def test_a_bundle_that_is_not_there_is_refused() -> None:
     ("lines", "outcome", "said"),
     [
         (["GET /v1/x"], "allowed", ""),
-        (["GET /admin"], "denied", "/admin is not among the paths"),
-        (["GET /v1/x", "DELETE /v1/x"], "allowed", "DELETE is not among the methods"),
+        (["GET /admin"], "denied", "/admin is not one of the paths"),
+        (["GET /v1/x", "DELETE /v1/x"], "allowed", "DELETE is not one of the methods"),
     ],
 )
 def test_what_a_service_refuses_is_in_the_log_of_connections(
@@ -407,8 +407,8 @@ def test_what_a_service_refuses_is_in_the_log_of_connections(
 @pytest.mark.parametrize(
     ("sent", "code", "what", "why", "kind"),
     [
-        ("DELETE /v1/x", "service_refused", "DELETE /v1/x", "DELETE is not among the methods that are open: GET", "method"),
-        ("GET /admin?a", "service_refused", "GET /admin?a", "/admin is not among the paths that are open: /v1/*", "path"),
+        ("DELETE /v1/x", "service_refused", "DELETE /v1/x", "DELETE is not one of the methods that are open: GET", "method"),
+        ("GET /admin?a", "service_refused", "GET /admin?a", "/admin is not one of the paths that are open: /v1/*", "path"),
         ("GET /v1/../x", "service_refused", "GET /v1/../x", "'/v1/../x' is no plain path", "form"),
         ("GET nonsense\x01", "service_refused", "a request", "it is malformed: ", "form"),
         ("GET /v1/x", "service_failed", "GET /v1/x", "ConnectError: ", "upstream"),

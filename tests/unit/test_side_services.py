@@ -136,8 +136,9 @@ def test_who_attaches_with_side_services_is_told_what_can_be_given() -> None:
 
 def test_the_end_of_a_service_is_told_by_the_host_alone() -> None:
     notice = host_notice("service_ended", {"name": "db", "how": "exit code 3", "lines": "one\n\x1b[31mtwo\n"})
-    assert notice.message == "The service db has ended (exit code 3): it cannot be reached any more."
-    assert notice.hint == "Its last lines: one | ?[31mtwo"
+    ended = "The service db has ended (exit code 3) and does not come back."
+    assert notice.message == f'{ended} Its last lines: "one | ?[31mtwo".'
+    assert notice.hint.startswith("Do what can be done without it")
     assert word_notice("service_ended", {"name": "db", "how": "never"}) is None
 
 

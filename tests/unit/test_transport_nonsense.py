@@ -144,7 +144,7 @@ def test_a_reply_without_end_is_the_end_of_its_request_alone() -> None:
 
     with talk(script) as (host, _):
         for _ in range(2):
-            with pytest.raises(OperationError, match=r"4\.0 MiB are the most") as caught:
+            with pytest.raises(OperationError, match=r"the limit is 4\.0 MiB") as caught:
                 host.request("list", {}, timeout_seconds=10)
             assert (caught.value.code, caught.value.effects) == ("response_too_large", "unknown")
         assert host.request("read", {}, timeout_seconds=10)[0]["result"] == {}

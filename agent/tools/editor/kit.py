@@ -158,7 +158,7 @@ class EditorKit(Kit):
     def _opened(self) -> Opened:
         if self._open is None:
             raise SandboxError(
-                ErrorCode.no_open_file, "No file is open.", "Open one first: open PATH.", next_tool="open"
+                ErrorCode.no_open_file, "No file is open.", "Open one first, with open.", next_tool="open"
             )
         return self._open
 
