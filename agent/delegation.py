@@ -156,10 +156,10 @@ class Delegation:
         lost = run.status is RunStatus.environment_lost
         return Failure[Any](
             ErrorCode.sandbox_unavailable if lost else ErrorCode.delegate_not_finished,
-            f"The agent {spec.name} did not finish, it ended as {run.status.value}: {reason}"[:2000],
+            f"The agent {spec.name} did not finish ({run.status.value}): {reason}"[:2000],
             getattr(run.error, "hint", "") or _HINTS.get(run.status, _HINT),
             effects="unknown" if run.iterations else "none",
-            result=result,
+            result=result if own_words(run) else {**result, "summary": ""},  # the message says how it ended
         )
 
     def _fits(self, spec: AgentSpec) -> bool:
@@ -190,8 +190,13 @@ def task_of(spec: AgentSpec, inputs: Mapping[str, Any]) -> str:
 
 def summary_of(name: str, run: AgentRun, reason: str) -> str:
     """What the agent says it did; where it says nothing, how it ended, for that ``reason``."""
+    return own_words(run) or f"{name} ended as {run.status.value}: {reason}"[:2000]
+
+
+def own_words(run: AgentRun) -> str:
+    """The summary that the agent handed in; "" where it handed in none."""
     said = run.result.get("summary") if isinstance(run.result, dict) else None
-    return said if isinstance(said, str) and said.strip() else f"{name} ended as {run.status.value}: {reason}"[:2000]
+    return said if isinstance(said, str) and said.strip() else ""
 
 
 def _remainder(budget: Budget) -> Budget:
