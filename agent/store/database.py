@@ -33,9 +33,9 @@ _ANOTHER = "Name another file with --log."
 def opened(path: Path, steps: Sequence[str] = STEPS, *, read_only: bool = False) -> sqlite3.Connection:
     """Open the database at ``path``. It is made if it is missing, and brought to the version of ``steps``.
 
-    Nothing about a file is changed, its mode included, before it is known to be an event log. With ``read_only`` nothing is
-    written, and a log of an older version is read as it is; only what a process that was killed left in FILE-wal is moved into
-    the file by SQLite, as the next writer would do.
+    Nothing about a file is changed, its mode included, before it is known to be an event log. With ``read_only`` neither the log
+    nor what a process that was killed left in FILE-wal is changed, and a log of an older version is read as it is. SQLite may leave
+    FILE-shm there, an index of FILE-wal.
 
     Raises SandboxError: ``log_unusable`` for what is no event log, one of a newer version, one that cannot be read or written, one
     that has more in it than Gamebox makes, or files beside it that Gamebox does not leave there; ``host_disk_full``.
@@ -136,8 +136,13 @@ def _look_for_signals() -> int:
 
 
 def _connected(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    """Connect to a file that is there. SQLite makes two files beside it meanwhile; where it may not, it reads without them."""
-    place = f"file:{quote(os.fsencode(path))}?mode=rw"
+    """Connect to a file that is there. SQLite makes two files beside it meanwhile; where it may not, it reads without them.
+
+    With ``mode=rw`` the last connection to be closed moves FILE-wal into the file, which a reader must not do. With ``mode=ro`` it
+    removes neither of the two, so a reader uses that only where there is a FILE-wal already.
+    """
+    beside = _found(path.with_name(f"{path.name}-wal")) if read_only else None
+    place = f"file:{quote(os.fsencode(path))}?mode={'ro' if beside is not None and beside.st_size else 'rw'}"
     database = sqlite3.connect(place, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
     if not read_only:
         return database

@@ -510,6 +510,27 @@ def test_attack_1_a_log_where_others_can_put_files_is_read_alone(call: Call, tmp
     assert (code, "Copy it together with sent.db-wal" in err) == (2, True)
 
 
+@pytest.mark.parametrize("names", [("", "-wal"), ("", "-wal", "-shm")])
+def test_reading_a_log_that_was_not_closed_leaves_it_as_it_is(names: tuple[str, ...], call: Call, tmp_path: Path) -> None:
+    """What a killed writer left beside somebody else's log stays there: SQLite would move it into the file when it is closed."""
+    (tmp_path / "sent").mkdir()
+    path = tmp_path / "sent" / "runs.db"
+    with EventLog(tmp_path / "runs.db") as log:
+        log.append("harmless", [ev.RunBegan(task="do it" * 5000, agent="coding", options={})])
+        for name in names:  # as they are while it is written
+            path.with_name(f"runs.db{name}").write_bytes((tmp_path / f"runs.db{name}").read_bytes())
+    before = [path.read_bytes(), path.with_name("runs.db-wal").read_bytes()]
+    assert len(before[0]) < len(before[1])
+    for command in (["ls"], ["show", "harmless"], ["show", "harmless", "--follow"], ["verify"]):
+        code, out, _ = call(*command, "--log", str(path))
+        assert (code, "harmless" in out or command[0] == "show") == (0, True), command
+        assert [path.read_bytes(), path.with_name("runs.db-wal").read_bytes()] == before, command
+    with EventLog(path) as log:
+        log.append("harmless", [ev.RunEnded(status="finished", reason="")])
+    assert path.stat().st_size > len(before[0])
+    assert not path.with_name("runs.db-wal").exists()
+
+
 # --- what is in the file: attack 11 ------------------------------------------------------------------
 ENDLESS = (
     "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) "
