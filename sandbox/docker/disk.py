@@ -93,7 +93,8 @@ class Disk:
             return f"The sizes of workspace and home are enforced: a full one refuses further writes.{memory}"
         soft = "is measured from time to time, and commands that write past it are ended."
         if self.kind == "volume":
-            what = "the whole file system" if "/" in self.watched else "workspace, home and /tmp"
+            places = "workspace, home and /tmp" if TMP in self.watched else "workspace and home"
+            what = "the whole file system" if "/" in self.watched else places
             return f"The disk limit is soft: {what} {soft}"
         *first, last = (path for path, _ in self.places)
         return (
@@ -201,7 +202,8 @@ def _measured(
     places, in_memory = _places(limits, profile, workspace), _tmp_in_memory(limits)
     on_disk = tuple(path for path, _ in places if path not in in_memory)
     mounts = tuple(Mount(path, None, type="volume", no_copy=True, labels=labels) for path in on_disk)
-    return Disk("volume", places, mounts, watched or on_disk, problem, in_memory=in_memory)
+    # Measuring the root does not enter them: each is a file system of its own.
+    return Disk("volume", places, mounts, (*watched, *on_disk), problem, in_memory=in_memory)
 
 
 def _tmp_in_memory(limits: Limits) -> frozenset[str]:

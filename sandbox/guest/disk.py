@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 # How much further usage may grow before commands are ended once more: room to delete and to look around in a full sandbox.
 SLACK_BYTES = 16 << 20
 RESTART_SECONDS = 0.5
+_PACKET_BYTES = 256
 
 
 class DiskWatch:
     """Lives in the reactor's thread. ``disk`` is {"watched": folders, "limit": bytes}.
 
-    Where the root is watched, what is in it at the start does not count.
+    Where the root is watched, what is in it at the start does not count; the other folders begin empty.
     """
 
     def __init__(self, reactor: Reactor, processes: Processes, place: Place, disk: dict[str, Any]) -> None:
@@ -34,7 +35,7 @@ class DiskWatch:
         self._processes = processes
         self._folders = [str(folder) for folder in disk["watched"]]
         self._interpreter = place.interpreter
-        self._before: int | None = None if "/" in self._folders else 0
+        self._before: list[int] | None = None
         self._tolerated = self.limit
         self._socket: socket.socket | None = None
         self._start()
@@ -63,21 +64,22 @@ class DiskWatch:
         if self._socket is None:
             return
         try:
-            said = self._socket.recv(64)
+            said = self._socket.recv(_PACKET_BYTES)
         except OSError:
             said = b""
-        if said.isdigit():
-            self._measured(int(said))
+        sizes = said.split()
+        if len(sizes) == len(self._folders) and all(size.isdigit() for size in sizes):
+            self._measured([int(size) for size in sizes])
             return
         self._reactor.unwatch(self._socket.fileno())  # it was killed
         self._socket.close()
         self._socket = None
         self._reactor.after(RESTART_SECONDS, self._start)
 
-    def _measured(self, total: int) -> None:
+    def _measured(self, sizes: list[int]) -> None:
         if self._before is None:
-            self._before = total
-        self.used = max(0, total - self._before)
+            self._before = [size if folder == "/" else 0 for folder, size in zip(self._folders, sizes, strict=True)]
+        self.used = sum(max(0, size - before) for size, before in zip(sizes, self._before, strict=True))
         if self.used <= self.limit:
             self._tolerated = self.limit
         elif self.used > self._tolerated:

@@ -2,8 +2,8 @@
 
     python3 -m gamebox_guest.usage DESCRIPTOR FOLDER...
 
-Each packet is the bytes that the folders take on their disk, together, as decimal digits. What is deleted but still open, and
-what lies in other file systems below them, is not seen.
+Each packet is the bytes that each folder takes on its disk, as decimal numbers in the same order. What is deleted but still open,
+and what lies in other file systems below them, is not seen. A folder below another of them counts for itself alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 # A measurement takes 2 µs a file; at most this share of a processor goes into it.
 SHARE = 0.1
@@ -24,39 +24,52 @@ NICE = 10
 BLOCK = 512
 
 
-def size_on_disk(folders: Iterable[bytes]) -> int:
-    """Bytes that the files below ``folders`` take; a file with several names counts once."""
-    total = 0
+def sizes_on_disk(folders: Sequence[bytes]) -> list[int]:
+    """Bytes that the files below each of ``folders`` take; a file with several names counts once."""
+    found = [_status(folder) for folder in folders]
+    tops = {(status.st_dev, status.st_ino) for status in found if status is not None}
     linked: set[tuple[int, int]] = set()
-    for folder in folders:
+    return [
+        0 if status is None else _size_below(folder, status.st_dev, tops, linked)
+        for folder, status in zip(folders, found, strict=True)
+    ]
+
+
+def _size_below(folder: bytes, device: int, tops: set[tuple[int, int]], linked: set[tuple[int, int]]) -> int:
+    total = 0
+    waiting = [folder]
+    while waiting:
         try:
-            device = os.lstat(folder).st_dev
-        except OSError:
+            entries = os.scandir(waiting.pop())
+        except OSError:  # gone meanwhile, or not to be read
             continue
-        waiting = [folder]
-        while waiting:
-            try:
-                entries = os.scandir(waiting.pop())
-            except OSError:  # gone meanwhile, or not to be read
-                continue
-            with entries:
-                for entry in entries:
-                    total += _blocks(entry, device, waiting, linked)
+        with entries:
+            for entry in entries:
+                total += _blocks(entry, device, waiting, tops, linked)
     return total * BLOCK
 
 
-def _blocks(entry: os.DirEntry[bytes], device: int, waiting: list[bytes], linked: set[tuple[int, int]]) -> int:
+def _status(folder: bytes) -> os.stat_result | None:
+    try:
+        return os.lstat(folder)
+    except OSError:
+        return None
+
+
+def _blocks(
+    entry: os.DirEntry[bytes], device: int, waiting: list[bytes], tops: set[tuple[int, int]], linked: set[tuple[int, int]]
+) -> int:
     try:
         status = entry.stat(follow_symlinks=False)
     except OSError:
         return 0
+    key = (status.st_dev, status.st_ino)
     if entry.is_dir(follow_symlinks=False):
         # Of folders alone: files of an overlay may show the device of their layer.
-        if status.st_dev != device:
+        if status.st_dev != device or key in tops:
             return 0
         waiting.append(entry.path)
     elif status.st_nlink > 1:
-        key = (status.st_dev, status.st_ino)
         if key in linked:
             return 0
         linked.add(key)
@@ -70,10 +83,10 @@ def main() -> None:
     os.nice(NICE)
     while True:
         before = time.monotonic()
-        total = size_on_disk(folders)
+        sizes = sizes_on_disk(folders)
         took = time.monotonic() - before
         try:
-            listener.send(b"%d" % total)
+            listener.send(b" ".join(b"%d" % size for size in sizes))
         except OSError:
             return
         time.sleep(max(LEAST_SECONDS, took / SHARE))

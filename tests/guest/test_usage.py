@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from sandbox.guest import proctree
-from sandbox.guest.usage import size_on_disk
+from sandbox.guest.usage import sizes_on_disk
 
 
 def measured(*folders: Path) -> int:
-    return size_on_disk([os.fsencode(folder) for folder in folders])
+    return sum(sizes_on_disk([os.fsencode(folder) for folder in folders]))
 
 
 def test_blocks_count_and_not_sizes(tmp_path: Path) -> None:
@@ -29,6 +29,16 @@ def test_a_file_with_two_names_counts_once(tmp_path: Path) -> None:
     once = measured(tmp_path)
     os.link(tmp_path / "one", tmp_path / "sub" / "two")
     assert measured(tmp_path) - once < 100_000
+
+
+def test_a_folder_below_another_counts_once_and_for_itself(tmp_path: Path) -> None:
+    """On engines without overlays the workspace has the device of the root, so that measuring the root would count it, too."""
+    (tmp_path / "sub" / "deep").mkdir(parents=True)
+    (tmp_path / "sub" / "deep" / "one").write_bytes(b"x" * 1_000_000)
+    (tmp_path / "two").write_bytes(b"x" * 2_000_000)
+    outer, inner = sizes_on_disk([os.fsencode(tmp_path), os.fsencode(tmp_path / "sub")])
+    assert 1_000_000 <= inner < 1_100_000
+    assert 2_000_000 <= outer < 2_100_000
 
 
 def test_links_are_not_followed_and_what_is_gone_is_nothing(tmp_path: Path) -> None:

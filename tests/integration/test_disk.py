@@ -227,3 +227,15 @@ def test_the_root_of_profile_root_is_watched(docker_env: Make) -> None:
     assert eventually(lambda: env.run("echo up").unwrap().output == "up\n")
     again = env.run(f"sleep 2.5; mkdir /fill; cd /fill; {FILLER}", timeout_seconds=60)
     assert "no_space" in {notice.code for notice in again.notices}
+
+
+@pytest.mark.usefixtures("no_ext4")
+def test_with_measured_volumes_and_a_writable_root_the_workspace_is_watched_too(docker_env: Make) -> None:
+    """It was not: only / was measured, and volumes are file systems of their own."""
+    env = docker_env(profile="root", limits=Limits(memory_bytes=256 * MIB, disk_bytes=100 * MIB))
+    assert "soft: the whole file system is measured" in env.describe()["limits"]
+    for place in ("/workspace", "/tmp"):
+        filled = env.run(f"cd {place}; {FILLER}", timeout_seconds=60)
+        assert filled.unwrap().signal == "SIGKILL", place
+        assert "no_space" in {notice.code for notice in filled.notices}
+        assert env.run(f"rm {place}/part*; echo clean").unwrap().output == "clean\n"
