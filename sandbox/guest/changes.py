@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 ENTRIES = 20_000
 LEVELS = 200  # what is deeper is not looked into: of the folder there its own times are told
 # A look may cost a tenth of the command's own time, within these bounds, as CPU time: on a busy machine the same look takes longer
-# by the clock. By the clock it is given up after MOST_SECONDS all the same.
+# by the clock. By the clock it is given up after CLOCK_SECONDS all the same.
 LEAST_SECONDS, MOST_SECONDS = 0.003, 0.05
+CLOCK_SECONDS = 0.05
 BASE_SECONDS = 1.0  # for the first look, in a worker
 NAMES, NAME_CHARS = 10, 100
 LAST = 500
@@ -38,6 +39,10 @@ _UNTOLD = b".git"
 
 class TooMuchError(Exception):
     """The tree is too large to be looked at within the budget."""
+
+
+class TooLateError(TooMuchError):
+    """The look took too long by the clock alone: the machine is busy, and a next look may well be in time."""
 
 
 class Tracker:
@@ -73,6 +78,8 @@ class Tracker:
             return
         try:
             self._states = self._seen(b"", seconds)
+        except TooLateError:
+            pass
         except TooMuchError:
             self._cost = BASE_SECONDS
         finally:
@@ -180,7 +187,7 @@ class Tracker:
     def _seen(self, below: bytes, seconds: float) -> States:
         """The states of all that is below a folder of the workspace. Raises TooMuchError."""
         began, spent = time.monotonic(), time.thread_time()
-        latest = began + max(seconds, MOST_SECONDS)
+        latest = began + max(seconds, CLOCK_SECONDS)
         states: States = {}
         levels: list[tuple[int, bytes, list[bytes]]] = []
         try:
@@ -199,8 +206,10 @@ class Tracker:
                     levels.append(_entered(name, fd, prefix + name + b"/", states))
                 except OSError:  # not ours to read, or exchanged
                     continue
-                if time.monotonic() > latest or time.thread_time() - spent > seconds:
+                if time.thread_time() - spent > seconds:
                     raise TooMuchError
+                if time.monotonic() > latest:
+                    raise TooLateError
         except OSError:
             pass
         finally:

@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -181,10 +181,8 @@ class Fetcher:
                 max_redirects=MOST_REDIRECTS,
                 event_hooks={"request": [self._refuse_closed]},
             )
-        user = self._credentials.get(_origin(url))
-        auth = httpx.BasicAuth(*user) if user is not None else None
         try:
-            async with self._room, self._client.stream("GET", url, headers=headers, auth=auth) as answer:
+            async with self._room, aclosing(await self._sent(self._client, url, headers)) as answer:
                 conditional = "if-none-match" in headers or "if-modified-since" in headers
                 if answer.status_code != 200 and not (answer.status_code == 304 and conditional):
                     status = answer.status_code if answer.status_code in (404, 410) else 502
@@ -199,6 +197,17 @@ class Fetcher:
         except OSError as error:  # of the directory
             raise UpstreamError(507, f"the package cache cannot write: {error.strerror or error}") from error
 
+    async def _sent(self, client: httpx.AsyncClient, url: str, headers: dict[str, str]) -> httpx.Response:
+        """The beginning of an answer. An upstream may close a connection just when it is used again: then it is asked once more."""
+        import httpx
+
+        user = self._credentials.get(_origin(url))
+        auth = httpx.BasicAuth(*user) if user is not None else None
+        request = client.build_request("GET", url, headers=headers)
+        try:
+            return await client.send(request, auth=auth, stream=True)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            return await client.send(request, auth=auth, stream=True)
 
     async def _refuse_closed(self, request: httpx.Request) -> None:
         """Refuse to ask a host at an address that is not public, redirects included, unless the cache's owner named the host: a

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,12 @@ from sandbox.guest import changes
 from sandbox.guest.changes import Tracker
 
 from .calls import place_at
+
+
+@pytest.fixture(autouse=True)
+def _no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other work on the machine puts off no look here."""
+    monkeypatch.setattr(changes, "CLOCK_SECONDS", 60)
 
 
 @pytest.fixture
@@ -181,6 +189,21 @@ def test_a_tree_that_became_smaller_is_looked_at_again(
     (top / "b").write_text("")
     tracker.begin()
     assert "+ b" in told(tracker)["names"]
+
+
+def test_a_first_look_on_a_busy_machine_is_taken_again_with_the_next_command(
+    tracker: Tracker, top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some thirty commands then told nothing of the files they changed, as if the tree were too large."""
+    (top / "d").mkdir()
+    with monkeypatch.context() as patched:
+        passing = itertools.count(step=100)
+        patched.setattr(changes, "time", SimpleNamespace(monotonic=lambda: next(passing), thread_time=lambda: 0.0))
+        tracker.begin()
+        assert told(tracker) == {}
+    tracker.begin()
+    (top / "d/new").write_text("")
+    assert told(tracker, "c2")["names"] == ["+ d/new"]
 
 
 def test_the_folder_of_git_is_no_change(tracker: Tracker, top: Path) -> None:

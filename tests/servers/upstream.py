@@ -72,22 +72,23 @@ class _Handler(BaseHTTPRequestHandler):
         upstream.headers.append(dict(self.headers))
         time.sleep(upstream.delay_seconds)
         if self.path in upstream.redirects:
-            self.close_connection = True
             self.send_response(302)
+            self.send_header("Connection", "close")
             self.send_header("Location", upstream.redirects[self.path])
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
         content = upstream.files.get(self.path)
         etag = f'"{hashlib.sha256(content or b"").hexdigest()[:16]}"'
-        self.close_connection = True
         if content is not None and upstream.etags and self.headers.get("If-None-Match") == etag:
             upstream.unchanged.append(self.path)
             self.send_response(304)
+            self.send_header("Connection", "close")
             self.end_headers()
             return
         body = b"not here\n" if content is None else content
         self.send_response(404 if content is None else 200)
+        self.send_header("Connection", "close")  # said, for a client would use it again until it sees it closed
         kind = "text/html" if self.path.endswith("/") else "application/octet-stream"
         self.send_header("Content-Type", upstream.types.get(self.path, kind))
         self.send_header("Content-Length", str(len(body)))

@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import socket
 import threading
 import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator
@@ -93,6 +94,29 @@ def test_a_second_sandbox_asks_nobody(upstream: Upstream, tmp_path: Path) -> Non
     assert "warning" not in again[0].headers
     assert len(upstream.asked) == 2
     assert kept(tmp_path) == [f"sha256-{SHA256}"]
+
+
+def test_an_upstream_that_closes_the_connection_just_then_is_asked_again(tmp_path: Path) -> None:
+    """A busy index that had not closed a used connection yet was sent the next request there: the sandbox got a 502."""
+    page = f'<a href="/f/{NAME}#sha256={SHA256}">{NAME}</a>'.encode()
+    asked: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        for answers in ([page, None], [WHEEL]):
+            with listener.accept()[0] as sock:
+                for body in answers:
+                    asked.append(sock.recv(65536).partition(b" HTTP/")[0])
+                    if body is not None:
+                        sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        _, file = get(PackageCache(tmp_path / "cache", f"{url}/simple", url), "/pypi/simple/small/", FILE)
+        assert (file.status_code, file.content) == (200, WHEEL)
+        thread.join()
+    assert asked == [b"GET /simple/small/", f"GET /f/{NAME}".encode(), f"GET /f/{NAME}".encode()]
 
 
 def test_pages_as_json_and_as_html(upstream: Upstream, tmp_path: Path) -> None:
