@@ -26,7 +26,7 @@ def test_a_server_of_the_sandbox(env: GuestEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/next.txt", "plain text " * 10))
     started = done(env.run(argv=["python3", "-c", SERVER], cwd=folder, background=True))
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not (port := done(env.logs(started.id)).content.partition("\n")[0]) and time.monotonic() < deadline:
             time.sleep(0.02)
         page = done(env.browse(f"http://127.0.0.1:{port}/"))

@@ -90,7 +90,7 @@ def test_a_host_that_is_gone_is_noticed_and_nothing_piles_up(pipe: Pipe) -> None
 def test_a_host_that_goes_while_something_waits(pipe: Pipe) -> None:
     pipe.link.message(Kind.REPLY, 1, {}, bytes(20 * wire.MAX_PAYLOAD))
     os.close(pipe.read_end)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not pipe.link.lost and time.monotonic() < deadline:
         time.sleep(0.01)
     assert pipe.link.lost

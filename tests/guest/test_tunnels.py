@@ -184,7 +184,7 @@ def test_a_tunnel_carries_both_ways_and_its_halves_end_apart(echo: int) -> None:
         writer.start()
         assert everything(sock) == sent + b"bye"
         writer.join()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 120
         while not pair.log and time.monotonic() < deadline:
             time.sleep(0.01)
         ended = pair.log[0]
@@ -212,7 +212,7 @@ def test_a_window_grows_for_who_reads_and_is_given_back(echo: int) -> None:
         most = wire.MOST_TUNNEL_WINDOW - wire.TUNNEL_WINDOW
         assert wire.GROWTH_BYTES - most <= least < wire.GROWTH_BYTES
         sock.close()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 120
         while growth._left < wire.GROWTH_BYTES and time.monotonic() < deadline:
             time.sleep(0.01)
         assert growth._left == wire.GROWTH_BYTES
@@ -289,7 +289,7 @@ def test_a_denial_cuts_what_was_granted_once_by_the_same_words(echo: int) -> Non
         sock.settimeout(10)
         with pytest.raises(ConnectionResetError):
             sock.recv(1)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 120
         while not pair.log and time.monotonic() < deadline:
             time.sleep(0.01)
         assert "the rules were changed" in pair.log[0].why
@@ -377,14 +377,14 @@ def test_what_was_sent_before_an_orderly_end_is_not_lost_on_a_slow_reader(echo: 
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
         sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
         head(sock)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while not pair.tunnels._open and time.monotonic() < deadline:
             time.sleep(0.01)
         (tunnel,) = pair.tunnels._open.values()
         tunnel.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)  # so that most of it waits in the guest
         sock.sendall(sent)
         sock.shutdown(socket.SHUT_WR)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while not pair.log and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.3)
@@ -424,7 +424,7 @@ def test_a_stalled_reader_stalls_only_itself(echo: int) -> None:
             head(sock)
         stalled.setblocking(False)
         sent = 0
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         quiet = time.monotonic()
         while time.monotonic() < deadline and time.monotonic() - quiet < 0.5:  # until nothing more goes in
             try:
@@ -449,7 +449,7 @@ def test_a_client_that_goes_away_while_the_host_looks_leaves_nothing(echo: int) 
             time.sleep(0.1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         held.set()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 120
         while pair.proxy.clients and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not pair.proxy.clients
@@ -509,7 +509,7 @@ def test_a_forwarded_port_reaches_a_server_inside(echo: int) -> None:
             with sock:
                 assert everything(sock) == b"%d" % number * 1000 + b"bye"
         forward.close()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 120
         while is_open(port) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not is_open(port)
@@ -656,7 +656,7 @@ def test_single_bytes_that_wait_in_the_host_cost_their_bytes() -> None:
         assert tracemalloc.get_traced_memory()[0] < 2 * 200_000
         tracemalloc.stop()
         held.set()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while sum(map(len, sent)) < 200_000 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert b"".join(sent) == bytes(number % 251 for number in range(200_000))

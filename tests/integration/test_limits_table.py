@@ -92,7 +92,7 @@ def test_cpu_time_has_a_limit_for_all(small: DockerEnvironment) -> None:
 def test_cpu_time_of_what_was_left_behind(small: DockerEnvironment) -> None:
     ran = small.run(f"sh -c '{SPIN}' & echo left", cpu_seconds=0.6).unwrap()
     assert ran.left_running == 1
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while of_commands(small) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert of_commands(small) == []
@@ -147,7 +147,7 @@ def test_processes(small: DockerEnvironment) -> None:
     answer = small.run("for i in $(seq 150); do sleep 100 & done; echo over", timeout_seconds=5)
     notice = said(answer, "too_many_processes")
     assert "96 processes" in notice.message
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while of_commands(small) and time.monotonic() < deadline:
         time.sleep(0.05)
         if answer.result is not None:
@@ -305,7 +305,7 @@ def test_an_idle_sandbox_ends() -> None:
         env.run("sleep 3").unwrap()  # work, though nobody asks for anything meanwhile
         left = env.run("sleep 1000 & echo $!").unwrap().id  # sleeps: no work
         told: list[str] = []
-        deadline = time.monotonic() + 8
+        deadline = time.monotonic() + 120
         while (answer := env.logs(left)).ok and time.monotonic() < deadline:  # only watched
             told += [notice.code for notice in answer.notices]
             time.sleep(0.01)

@@ -44,7 +44,7 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network", "Security"):
             self.call(f"{domain}.enable")
         self.call("Page.navigate", url=page.as_uri())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while self.value("document.readyState") != "complete" or not self.value("location.href").startswith("file"):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -71,7 +71,7 @@ def browser(profile: Path) -> Iterator[Browser]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         found = profile / "DevToolsActivePort"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not found.exists() or len(found.read_text().split()) < 2:
             assert process.poll() is None, "the browser ended"
             assert time.monotonic() < deadline, "the browser does not answer"

@@ -160,7 +160,7 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
     with subprocess.Popen(
         [sys.executable, str(OFFICIAL), str(port), *request.param.split()], stderr=subprocess.DEVNULL
     ) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not listens(port) and time.monotonic() < deadline:
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}/mcp"

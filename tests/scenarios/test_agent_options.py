@@ -243,7 +243,7 @@ def under_way(repo: Path, tmp_path: Path, *steps: Any, **options: Any) -> Iterat
 
 def wait_for(tmp_path: Path, until: Any) -> RunRecord:
     log = tmp_path / "state/gamebox/runs.db"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         assert time.monotonic() < deadline
         if log.exists():

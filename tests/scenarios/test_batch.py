@@ -245,7 +245,7 @@ def test_a_batch_that_is_ended_leaves_whole_results_and_goes_on(number: signal.S
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not (out / ".b.part").exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -53,7 +53,7 @@ def run(command: str) -> dict[str, Any]:
 def started(log: Path, command: list[str], until: Callable[[RunRecord], bool]) -> subprocess.Popen[str]:
     """The command in a process of its own, once its run has come so far."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not far_enough(log, until):
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()

@@ -38,7 +38,7 @@ class Terminal:
         return [message["content"] for message in memory.items]
 
     def wait_for(self, text: str, times: int = 1) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while self.shown.getvalue().count(text) < times:
             assert time.monotonic() < deadline, self.shown.getvalue()
             time.sleep(0.01)

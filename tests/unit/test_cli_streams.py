@@ -152,7 +152,7 @@ def test_an_agent_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: int
 
 
 def _number_in(file: Path) -> int:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         if file.exists() and file.read_text().strip():
             return int(file.read_text())

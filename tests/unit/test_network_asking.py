@@ -172,7 +172,7 @@ def test_the_guest_has_the_words_and_an_end_waits_for_no_answer() -> None:
     try:
         for number, host in enumerate(("a.test", "b.test")):
             egress.streams.take(Kind.OPEN, 1 << 31 | number, pack_message({"host": host, "port": 443}))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while len(frames) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         told = sorted(unpack_message(data)[0]["denied"] for _, data in frames)
@@ -197,7 +197,7 @@ def test_what_is_no_host_is_not_asked_about_and_rules_have_no_control_characters
     try:
         for number, host in enumerate(hosts):
             egress.streams.take(Kind.OPEN, 1 << 31 | number, pack_message({"host": host, "port": 443}))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while len(frames) < len(hosts) and time.monotonic() < deadline:
             time.sleep(0.01)
     finally:
