@@ -199,8 +199,8 @@ _EFFECTS: dict[Effects, str] = {
     "partial": "EFFECTS: A part of it was done.",
     "unknown": "EFFECTS: Some of it may have been done: look before you do it again.",
 }
-# Of a command that was killed it is plain that it did something; its output says what.
-_EFFECTS_IN_THE_MESSAGE = frozenset({ErrorCode.timeout, ErrorCode.cpu_limit, ErrorCode.cancelled})
+# Of a command that was killed it is plain that it did something; of what was cut off the message says it.
+_EFFECTS_IN_THE_MESSAGE = frozenset({ErrorCode.timeout, ErrorCode.cpu_limit, ErrorCode.cancelled, ErrorCode.effects_unknown})
 _WORDS = re.compile(r"\w+")
 # The text of a result says itself where it was cut, and how to see the rest.
 _IN_THE_RESULT = frozenset({"output_cut"})

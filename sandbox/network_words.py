@@ -32,8 +32,8 @@ def cut(f: Fields) -> tuple[str, str]:
     shown, port, whose, times = _whose(f)
     hint = (
         Hint(
-            "Connect again and keep the connection busy.",
-            host="Connect again and keep the connection busy, or raise Limits(network_silent_seconds=...).",
+            "Connect again, and send something more often than that (a keep-alive).",
+            host="Connect again, and send something more often than that, or raise Limits(network_silent_seconds=...).",
         )
         if f.get("kind") == "silent"
         else _what_helps(f, shown, port)
@@ -74,7 +74,7 @@ def service_failed(f: Fields) -> tuple[str, str]:
     hint = (
         "Ask for fewer things at once, and again when some are answered."
         if f.get("kind") == "busy"
-        else "Try again later, do without it, or tell the user that it does not answer; no rule of the network changes that."
+        else "Try again later, or do without it and say at the end that it does not answer; no rule of the network changes that."
     )
     return f"{host} could not serve {what}{times}{whose}: {_one(f, 'why')}.", hint
 

@@ -182,7 +182,9 @@ class KillResult(Result):
         if self.already_ended and not self.killed:
             return f"[{self.id} had ended already; nothing of it was left to kill]"
         if self.survivors:
-            return f"[of {self.id}, {_processes(self.killed)} ended and {_processes(self.survivors)} did not]"
+            ended = self.killed - self.survivors
+            others = f"{_processes(ended)} ended and " if ended > 0 else ""
+            return f"[of {self.id}, {others}{_processes(self.survivors)} did not end]"
         others = f"; {', '.join(self.collateral)} ended with it" if self.collateral else ""
         return f"[{self.id} was killed: {_processes(self.killed)}{others}]"
 

@@ -674,7 +674,7 @@ RARER = (
     Situation(
         "log_grows", ("path_changed",), "Take the wrong line out of the log.",
         ("edit", {"path": "app.log", "old_text": "WRONG\n", "new_text": ""}),
-        "Find out what writes to app.log (processes) and end it or wait for its end, or edit once more.",
+        "Read app.log and edit once more, or find out what writes to it (processes) and end that or wait for its end.",
         "Believing that the line is gone, or writing the whole log anew.", setup=_growing_log,
     ),
     Situation(
@@ -688,12 +688,14 @@ RARER = (
     ),
     Situation(
         "left_to_spin", ("cpu_limit",), "Go on with the docs while the indexer runs.", ("list", {}),
-        "The indexer was ended for its processor time: look at its logs, and let it do less if it is needed.",
+        "The indexer was ended for its processor time: look at its logs, and let it do less if it is needed; or go on with the docs "
+        "knowing that.",
         "Going on as if it ran, or starting the same again.", setup=_spun, place="small",
     ),
     Situation(
         "database_ended", ("service_ended",), "Count the customers in the database db.", ("run", {"command": "ls"}),
-        "Do what can be done without the database, and say at the end that it ended and with which error: it does not come back.",
+        "Finish (reject, say so) where nothing can be done without the database: it has ended, with the error shown, and does not "
+        "come back; or first look in the workspace for what can be done without it.",
         "Waiting for it, or starting a database of the name db.", setup=_database_ended, place="beside",
     ),
     Situation(
