@@ -21,6 +21,7 @@ from .environment import Approver
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
 from .forks import forked_since, let_go, part_in_children
 from .guest_environment import GuestEnvironment, end_words
+from .interrupts import Shield
 from .limits import Limits
 from .network.policy import Network
 from .transport import Transport
@@ -35,13 +36,16 @@ class ProcessStream:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         if process.stdin is None or process.stdout is None:
             raise ValueError("the process has no pipes")
-        self._stdin, self._in, self._out = process.stdin, process.stdin.fileno(), process.stdout.fileno()
+        self._stdin, self._in = process.stdin, process.stdin.fileno()
+        self._stdout, self._out = process.stdout, process.stdout.fileno()
         self._poll = select.poll()
         self._poll.register(self._out, select.POLLIN)
         self._room = select.poll()
         self._room.register(self._in, select.POLLOUT)
         os.set_blocking(self._in, False)
         self._writing = threading.Lock()
+        self._reading = threading.Lock()
+        self._released = False
         part_in_children(self)
 
     def part(self) -> None:
@@ -66,9 +70,16 @@ class ProcessStream:
 
     def receive(self, timeout_seconds: float) -> bytes | None:
         """See ``ByteStream``."""
-        if not self._poll.poll(timeout_seconds * 1000):
-            return None
-        return os.read(self._out, 1 << 20)
+        try:
+            with self._reading:
+                if self._stdout.closed:
+                    return b""
+                if not self._poll.poll(timeout_seconds * 1000):
+                    return None
+                return os.read(self._out, 1 << 20)
+        finally:
+            if self._released:
+                self.release()
 
     def close(self) -> None:
         """See ``ByteStream``."""
@@ -77,6 +88,16 @@ class ProcessStream:
                 self._stdin.close()  # the guest ends at the end of its input, and its output with it
             except OSError:
                 pass
+
+    def release(self) -> None:
+        """Close the descriptor that is read. A thread that is reading closes it instead: its number may soon be another file's."""
+        self._released = True
+        with Shield():
+            if self._reading.acquire(blocking=False):
+                try:
+                    self._stdout.close()
+                finally:
+                    self._reading.release()
 
 
 _NONE_HERE = {
@@ -138,6 +159,7 @@ class LocalEnvironment(GuestEnvironment):
         self._env = dict(env or {})
         self._temporary: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._stream: ProcessStream | None = None
 
     @property
     def workspace(self) -> str:
@@ -172,8 +194,8 @@ class LocalEnvironment(GuestEnvironment):
             start_new_session=True,
             bufsize=0,
         )  # fmt: skip
-        stream = ProcessStream(self._process)
-        transport = self._carrying(Transport(stream, self._post_mortem, lease_seconds=self.limits.lease_seconds))
+        self._stream = ProcessStream(self._process)
+        transport = self._carrying(Transport(self._stream, self._post_mortem, lease_seconds=self.limits.lease_seconds))
         place = {
             "workspace": workspace, "home": home, "spill": spill, "roots": [workspace, home, spill, tmp],
             "uid": os.getuid(), "gid": os.getgid(),
@@ -215,7 +237,9 @@ class LocalEnvironment(GuestEnvironment):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            if process.stdout is not None:
+            if self._stream is not None:
+                self._stream.release()
+            elif process.stdout is not None:
                 process.stdout.close()
         if self._temporary is not None:
             folders.remove(self._temporary)

@@ -87,7 +87,14 @@ class Transport:
         self._reader = threading.Thread(target=self._read, name="gamebox-transport", daemon=True)
 
     def open(self, hello: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
-        """Greet the guest and return its HELLO. Raises SandboxUnavailableError."""
+        """Greet the guest and return its HELLO. Raises SandboxUnavailableError, and is closed then."""
+        try:
+            return self._greeted(hello, timeout_seconds)
+        except BaseException:  # a Ctrl-C, too: nobody else knows of the reader, which must not outlive its stream
+            self.close()
+            raise
+
+    def _greeted(self, hello: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
         self._hello.seconds = timeout_seconds
         self._hello.deadline = time.monotonic() + timeout_seconds
         self._reader.start()

@@ -24,6 +24,7 @@ from sandbox.feeding import Feeder
 from sandbox.guest import wire
 from sandbox.guest.wire import Kind
 from sandbox.interrupts import Shield, terminated_like_interrupted, unswallowed
+from sandbox.local import ProcessStream
 from sandbox.network.streams import Streams
 from sandbox.pending import Pending
 from sandbox.sender import FrameSender
@@ -355,6 +356,32 @@ with LocalEnvironment() as env:
 def test_many_signals_at_random_moments_leave_the_sandbox_alive() -> None:
     """D18: 1 to 3 of 25 lost the sandbox with all its files."""
     assert _ended(_ROUGH, "7", "150") == [150]
+
+
+def test_a_start_that_fails_leaves_no_reader() -> None:
+    """After a Ctrl-C in ``start`` it read on where a descriptor of that number came next: in the pipe of another sandbox."""
+    near, far = socket.socketpair()
+    with near, far:
+        transport = Transport(AttachStream(near), lambda *_: SandboxUnavailableError("pipe_broken", "It is gone."))
+        with pytest.raises(SandboxUnavailableError):
+            transport.open({}, 0.01)
+        assert not transport._reader.is_alive()
+
+
+def test_a_descriptor_is_not_closed_while_it_is_read() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        stream = ProcessStream(process)
+        reader = threading.Thread(target=stream.receive, args=(60,))
+        reader.start()
+        while not stream._reading.locked():
+            time.sleep(0.001)
+        stream.release()
+        os.fstat(stream._out)
+        stream.close()  # cat ends, and what is read with it
+        reader.join(60)
+        assert process.stdout.closed
+        assert stream.receive(60) == b""
 
 
 # --- Ctrl-C in a library that drops it: UX 6 ------------------------------------------------------------------
