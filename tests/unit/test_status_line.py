@@ -189,6 +189,23 @@ def test_the_last_lines_of_output_are_drawn_in_place(above: bool) -> None:
     assert stream.rows() == []
 
 
+def test_a_step_comes_back_with_its_output_after_a_question() -> None:
+    """UX 5: after an approval nothing said what was running, nor for how long."""
+    stream = Terminal()
+    status = StatusLine(stream)
+    status.show("run", with_output=True)
+    status.add_output("stdout", "before\n")
+    stream.wait_for("before")
+    with status.hidden():
+        assert stream.rows() == []
+    status.add_output("stdout", "after\n")
+    assert [row.partition(" · ")[0] for row in stream.wait_for("after")] == ["    after", "run"]
+    status.hide()
+    with status.hidden():
+        pass
+    assert stream.rows() == []
+
+
 def test_the_agents_live_view_shows_what_a_command_prints_while_it_runs(tmp_path: Path) -> None:
     """UX 5: and nothing of it twice when the result is there. Off a terminal there is the result alone, as before."""
     steps = [{"tool": "run", "args": {"command": "sh go.sh"}}, {"tool": "finish", "args": {"summary": "done"}}]
