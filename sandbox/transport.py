@@ -97,7 +97,8 @@ class Transport:
     def _greeted(self, hello: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
         self._hello.seconds = timeout_seconds
         self._hello.deadline = time.monotonic() + timeout_seconds
-        self._reader.start()
+        with Shield():  # the start of a thread waits for an Event
+            self._reader.start()
         greeting = Exchange(self, self._hello, 0)
         greeting.send(Kind.HELLO, {"protocol": wire.PROTOCOL, **hello})
         fields, _ = greeting.reply()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import errno
 import os
+import queue
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -65,7 +65,7 @@ class Forward:
 
     def open(self, host_port: int = 0) -> None:
         """Listen on the host's loopback, at any free port for 0. Raises SandboxError."""
-        made: concurrent.futures.Future[int] = concurrent.futures.Future()
+        made: queue.SimpleQueue[int | OSError] = queue.SimpleQueue()  # no Future: a Ctrl-C can leave the lock of one taken
 
         async def listen() -> None:
             try:
@@ -73,15 +73,24 @@ class Forward:
                 self._server = await loop.create_server(self._arrival, LOOPBACK, host_port, backlog=256)
                 if not self._server.sockets:  # asyncio passes over a socket that cannot be made
                     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                if self._closed:  # given up meanwhile
+                    self._server.close()
+                    return
                 self._streams.servers.add(self._server)
-                made.set_result(self._server.sockets[0].getsockname()[1])
+                made.put(self._server.sockets[0].getsockname()[1])
             except OSError as error:
-                made.set_exception(error)
+                made.put(error)
 
         try:
             self._streams.spawn(listen)
-            self.port = made.result(START_SECONDS)
-        except TimeoutError as error:
+            found_port = made.get(timeout=START_SECONDS)
+            if isinstance(found_port, OSError):
+                raise found_port
+            self.port = found_port
+        except KeyboardInterrupt:  # nobody has it who could close it
+            self.close()
+            raise
+        except queue.Empty as error:
             raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is closed.", "Start another one.") from error
         except OSError as error:
             if (found := descriptors.shortage(error)) is not None:

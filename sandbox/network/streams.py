@@ -230,7 +230,7 @@ class Streams:
     # --- threads ------------------------------------------------------------------
     def in_loop(self, call: Callable[[], None]) -> None:
         """Have ``call`` called in the loop; dropped after ``close``. Raises OSError where the first call finds no descriptors."""
-        with self._lock:
+        with Shield(), self._lock:  # a Ctrl-C between the call and its waking the loop would leave that asleep for good
             if self._closed:
                 return
             if self._loop is None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from sandbox.guest import wire
 from sandbox.guest.wire import Kind
 from sandbox.interrupts import Shield, terminated_like_interrupted, unswallowed
 from sandbox.local import ProcessStream
+from sandbox.network.forward import Forward
 from sandbox.network.streams import Streams
 from sandbox.pending import Pending
 from sandbox.sender import FrameSender
@@ -165,6 +167,53 @@ def test_ctrl_c_in_a_pause_or_close_does_not_stop_connections_for_good() -> None
             call()
         assert not lock.locked()
     assert streams._flowing.is_set()
+
+
+def test_ctrl_c_while_the_loop_of_connections_is_woken_does_not_leave_it_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In ``forward``, or the end of one: no connection of the sandbox went on after it."""
+    streams = Streams(lambda *_: None, lambda *_: asyncio.sleep(0))
+    done: queue.SimpleQueue[str] = queue.SimpleQueue()
+    try:
+        streams.in_loop(lambda: done.put("first"))
+        assert done.get(timeout=60) == "first"
+        loop = streams._loop
+        assert loop is not None
+        wake = loop.call_soon_threadsafe
+
+        def struck(*args: Any) -> None:
+            signal.raise_signal(signal.SIGINT)
+            wake(*args)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(loop, "call_soon_threadsafe", struck)
+            with pytest.raises(KeyboardInterrupt):
+                streams.in_loop(lambda: done.put("struck"))
+        streams.in_loop(lambda: done.put("next"))
+        assert [done.get(timeout=10), done.get(timeout=10)] == ["struck", "next"]
+    finally:
+        streams.close()
+
+
+def test_ctrl_c_while_a_port_is_forwarded_leaves_nothing_that_listens() -> None:
+    streams = Streams(lambda *_: None, lambda *_: asyncio.sleep(0))
+    forward = Forward(streams, lambda: 1, 80)
+    held: queue.SimpleQueue[None] = queue.SimpleQueue()
+    try:
+        streams.in_loop(lambda: held.get(timeout=60))
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            forward.open()
+        held.put(None)
+        until = time.monotonic() + 60
+        while (server := forward._server) is None and time.monotonic() < until:
+            time.sleep(0.001)
+        while server is not None and server.is_serving() and time.monotonic() < until:
+            time.sleep(0.001)
+        assert server is not None
+        assert not server.is_serving()
+        assert not streams.servers
+    finally:
+        streams.close()
 
 
 def test_ctrl_c_while_a_source_begins_to_be_read_ends_its_reading(monkeypatch: pytest.MonkeyPatch) -> None:
