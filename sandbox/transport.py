@@ -131,6 +131,12 @@ class Transport:
         if self._reader.is_alive() and threading.current_thread() is not self._reader:
             self._reader.join(timeout=5)
 
+    def give_up(self, error: SandboxUnavailableError) -> None:
+        """End the pipe because the guest is silent: every request fails with ``error``, at once, now and later."""
+        self._closing = True
+        self._lose(error)
+        self._stream.close()
+
     def request(
         self,
         operation: str,
@@ -364,8 +370,9 @@ class Transport:
             self._lose(self._explain(reason, detail))
 
     def _lose(self, error: SandboxUnavailableError) -> None:
+        """End all requests with ``error``, and later ones too. The first loss is the one that counts."""
         with self._state_lock:
-            self._lost = error
+            self._lost = error = self._lost or error
             waiting = [*self._pending.values(), self._hello]
         for pending in waiting:
             pending.error = error

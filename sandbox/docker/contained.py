@@ -156,7 +156,15 @@ class ContainedEnvironment(GuestEnvironment):
 
     def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
         """See ``postmortem.unanswered``."""
-        return error if self._container_id is None else postmortem.unanswered(self._container_id, error)
+        if self._container_id is None:
+            return error
+
+        def give_up() -> None:
+            if self._transport is not None:
+                message = f"{error.message} It was given up."
+                self._transport.give_up(SandboxUnavailableError("no_answer", message, postmortem.AGAIN))
+
+        return postmortem.unanswered(self._container_id, error, give_up)
 
     def _post_mortem(self, reason: str, detail: str) -> SandboxUnavailableError:
         """Why the pipe ended; within 2 s."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import docker.errors
@@ -83,8 +84,14 @@ class Ended:
         return SandboxUnavailableError("exited", ended, AGAIN)
 
 
-def unanswered(container_id: str, error: SandboxUnavailableError) -> SandboxUnavailableError:
-    """The guest is silent past a command's deadline: end the container, for nothing may be left running; what to report."""
+def unanswered(
+    container_id: str, error: SandboxUnavailableError, on_kill: Callable[[], None]
+) -> SandboxUnavailableError:
+    """End the container of a guest that is silent past a command's deadline, and return what to report.
+
+    Nothing may be left running then. ``on_kill`` is called before the engine is asked to kill it, so that the end of the pipe is
+    not taken for somebody else's doing.
+    """
     state = state_of(container_id)
     if state == "paused":
         return SandboxUnavailableError(
@@ -92,15 +99,20 @@ def unanswered(container_id: str, error: SandboxUnavailableError) -> SandboxUnav
             "The sandbox is paused: nothing in it runs until it is unpaused.",
             "Unpause it, or start another.",
         )
-    if state not in ("unknown", "gone") and end(container_id):
-        return SandboxUnavailableError(
-            "no_answer", f"{error.message} It was ended with everything in it.", "Start another sandbox."
-        )
-    return SandboxUnavailableError(
-        "no_answer",
-        f"{error.message} The Docker Engine does not answer either.",
-        "See whether `docker info` answers. Commands still end by themselves when their time is up.",
-    )
+    hint = AGAIN
+    if state == "gone":
+        ended = "It has ended meanwhile."
+    elif state == "unknown":
+        ended = "The Docker Engine does not answer either."
+        hint = "See whether `docker info` answers. Commands still end by themselves when their time is up."
+    else:
+        on_kill()
+        if end(container_id):
+            ended = "It was ended with everything in it."
+        else:
+            ended = f"The Docker Engine was asked to end it, and has not answered within {ENGINE_SECONDS} second."
+            hint = "See whether `docker info` answers, then start another sandbox; files in this one are lost."
+    return SandboxUnavailableError("no_answer", f"{error.message} {ended}", hint)
 
 
 def state_of(container_id: str) -> str:

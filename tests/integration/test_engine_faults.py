@@ -106,6 +106,8 @@ def test_one_direction_of_the_pipe_stalls(proxy: EngineProxy, direction: Any) ->
         assert answer.code is ErrorCode.sandbox_unavailable
         assert "did not answer within 3 seconds. It was ended with everything in it." in answer.error
         assert took < 1.0 + 2.0 + 0.5
+        later = env.run("true")
+        assert "did not answer within 3 seconds. It was given up." in later.error  # type: ignore[union-attr]
 
 
 def test_a_slow_pipe_carries_everything(proxy: EngineProxy) -> None:
