@@ -13,6 +13,8 @@ from typing import Any
 import docker
 import requests.exceptions
 
+from sandbox.interrupts import Shield
+
 from .engine import translated
 from .shared import Shared
 
@@ -22,6 +24,8 @@ SANDBOX_LABEL = "dev.gamebox.sandbox"
 REMEMBERED = 4096
 # An "oom" event belongs to the death of the container when it came so shortly before it (seen: 0.2 s).
 OOM_SECONDS = 3.0
+# A Ctrl-C is put off for no longer than this while a death is waited for.
+TURN_SECONDS = 0.05
 
 
 @dataclass
@@ -59,13 +63,13 @@ class EngineEvents:
     def fate(self, container_id: str, timeout_seconds: float) -> Fate:
         """What is known of a container, after waiting for its death at most ``timeout_seconds``."""
         deadline = time.monotonic() + timeout_seconds
-        with self._changed:
-            while self.alive and not self._fates.get(container_id, Fate()).died:
+        while True:
+            with Shield(), self._changed:  # a Ctrl-C can leave a Condition taken, and every sandbox of this process needs it
+                fate = self._fates.get(container_id, Fate())
                 left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                self._changed.wait(left)
-            return self._fates.get(container_id, Fate())
+                if fate.died or not self.alive or left <= 0:
+                    return fate
+                self._changed.wait(min(left, TURN_SECONDS))
 
     def _open(self, opened: threading.Event) -> bool:
         """Whether the stream is there, and still wanted."""

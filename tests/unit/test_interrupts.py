@@ -13,12 +13,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from sandbox.docker.events import EngineEvents
 from sandbox.docker.stream import AttachStream
 from sandbox.errors import SandboxUnavailableError
 from sandbox.feeding import Feeder
@@ -167,6 +169,23 @@ def test_ctrl_c_in_a_pause_or_close_does_not_stop_connections_for_good() -> None
             call()
         assert not lock.locked()
     assert streams._flowing.is_set()
+
+
+def test_ctrl_c_while_the_engines_events_are_asked_leaves_them_to_others() -> None:
+    """No end of a sandbox was explained after it: the thread that would have done so waited for ever."""
+    events = EngineEvents.__new__(EngineEvents)
+    events._fates, events.alive, events._changed = OrderedDict(), True, _StruckWhenTaken()
+    with pytest.raises(KeyboardInterrupt):
+        events.fate("a container", 0)
+    found: list[bool] = []
+
+    def ask() -> None:
+        found.append(events._changed.acquire(blocking=False))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert found == [True]
 
 
 def test_ctrl_c_while_the_loop_of_connections_is_woken_does_not_leave_it_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
