@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandbox.envelope import Failure, Success
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.wording import count_of
 
 from . import lineage
 from .actions import Action
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
     from .hub import AgentSpec, Setting
 
 MAX_DEPTH = 3
+# For an agent that may have no tool to look for itself.
+_LOOK = "have it look first at what is there already"
 _HINTS = {
-    RunStatus.rejected: "Its reason is in outputs.reason: change the inputs, choose another agent, or tell the user.",
-    RunStatus.max_iterations: "Look at what it has done, then give it, or another, a smaller task.",
-    RunStatus.cancelled: "It was stopped from outside.",
+    RunStatus.rejected: f"Change the inputs or choose another agent, and {_LOOK}; or finish and say so.",
+    RunStatus.max_iterations: f"Give a smaller task, to it or to another agent, and {_LOOK}; or finish and say so.",
+    RunStatus.cancelled: "It was stopped from outside, and what it did stays: finish and say so.",
 }
-_HINT = "Look at what it has done before you delegate again, and change the task or the agent."
+_HINT = f"Give the task again, to it or to another agent, and {_LOOK}; or finish and say so."
 
 
 class Delegation:
@@ -157,7 +160,7 @@ class Delegation:
         return Failure[Any](
             ErrorCode.sandbox_unavailable if lost else ErrorCode.delegate_not_finished,
             f"The agent {spec.name} did not finish ({run.status.value}): {reason}"[:2000],
-            getattr(run.error, "hint", "") or _HINTS.get(run.status, _HINT),
+            _hint(run, lost),
             effects="unknown" if run.iterations else "none",
             result=result if own_words(run) else {**result, "summary": ""},  # the message says how it ended
         )
@@ -191,6 +194,21 @@ def task_of(spec: AgentSpec, inputs: Mapping[str, Any]) -> str:
 def summary_of(name: str, run: AgentRun, reason: str) -> str:
     """What the agent says it did; where it says nothing, how it ended, for that ``reason``."""
     return own_words(run) or f"{name} ended as {run.status.value}: {reason}"[:2000]
+
+
+def words_of(result: Mapping[str, Any], error: str) -> str:
+    """What an agent that did not finish handed in, and its steps, as text for a model; nothing that stands in ``error``."""
+    given = {"summary": result.get("summary"), **(result.get("outputs") or {})}
+    texts = {name: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for name, v in given.items() if v}
+    lines = [f"Its {name}: {text}" for name, text in texts.items() if text not in error]
+    return "\n".join([*lines, f"[it took {count_of(result['usage']['steps'], 'step')}]"])
+
+
+def _hint(run: AgentRun, lost: bool) -> str:
+    own = getattr(run.error, "hint", "")
+    if own and run.iterations and not lost:
+        return f"{own} If you give the task again, {_LOOK}."
+    return own or _HINTS.get(run.status, _HINT)
 
 
 def own_words(run: AgentRun) -> str:

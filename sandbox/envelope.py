@@ -186,9 +186,12 @@ class Failure(Generic[T]):
             lines.append(f"HINT: {self.hint}")
         if self.next_tool is not None and self.next_tool not in _WORDS.findall(self.hint.lower()):
             lines.append(f"NEXT TOOL: {self.next_tool}")
-        if (more := _EFFECTS[self.effects]) and self.code not in _EFFECTS_IN_THE_MESSAGE:
+        ended = self.code is ErrorCode.invalid_result and self.result is not None  # the tool did all of it, as the hint says
+        if (more := _EFFECTS[self.effects]) and self.code not in _EFFECTS_IN_THE_MESSAGE and not ended:
             lines.append(more)
         text = "" if self.result is None else _text_of(self.result, chars)
+        if ended:
+            text = f"The answer of the tool, as it came: {text}"
         return "\n".join([*lines, *([text] if text else []), *_notice_lines(self, text)]).strip("\n")
 
 
@@ -199,8 +202,10 @@ _EFFECTS: dict[Effects, str] = {
     "partial": "EFFECTS: A part of it was done.",
     "unknown": "EFFECTS: Some of it may have been done: look before you do it again.",
 }
-# Of a command that was killed it is plain that it did something; of what was cut off the message says it.
-_EFFECTS_IN_THE_MESSAGE = frozenset({ErrorCode.timeout, ErrorCode.cpu_limit, ErrorCode.cancelled, ErrorCode.effects_unknown})
+# Of a command that was killed it is plain that it did something; of the others the message or the hint says it.
+_EFFECTS_IN_THE_MESSAGE = frozenset(
+    {ErrorCode.timeout, ErrorCode.cpu_limit, ErrorCode.cancelled, ErrorCode.effects_unknown, ErrorCode.delegate_not_finished}
+)
 _WORDS = re.compile(r"\w+")
 # The text of a result says itself where it was cut, and how to see the rest.
 _IN_THE_RESULT = frozenset({"output_cut"})

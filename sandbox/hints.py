@@ -13,7 +13,7 @@ from .envelope import Notice
 from .errors import ErrorCode
 from .notices import NOTICES
 from .readers import Hint
-from .wording import Wording, count_of, one_line, size
+from .wording import Wording, count_of, duration, one_line, size
 
 Fields = Mapping[str, Any]
 
@@ -256,11 +256,14 @@ def _no_folder(f: Fields) -> Wording:
 def _io_error(f: Fields) -> Wording:
     if f.get("leased"):
         program = f" ({one_line(str(f['program']))})" if f.get("program") else ""
-        holder = f"process {f['holder']}{program}" if f.get("holder") else "another process"
+        holder = f"the process with the pid {f['holder']}{program}" if f.get("holder") else "another process"
+        seconds = f.get("lease_break_seconds")
+        wait = "Try again later: the lease ends when that process is done with the file."
+        if isinstance(seconds, int) and seconds > 0:
+            wait = f"Try again in {duration(seconds + 5)}: the kernel takes the lease away {duration(seconds)} after the first try."
         return Wording(
             f"{f.get('path')!r} cannot be opened now: {holder} holds a lease on it.",
-            "Wait until that process is done with the file, or end it if it is not needed (processes shows its command). "
-            "The kernel takes the lease away after about a minute.",
+            f"{wait} Or end that process if it is not needed: processes shows the command that it belongs to.",
             "processes",
             True,
         )
@@ -313,8 +316,12 @@ def _kill_failed(f: Fields) -> Wording:
 
 def _no_space(f: Fields) -> Wording:
     where = f" for {f['path']!r}" if "path" in f else ""
+    kept = ""
+    if f.get("existed") is not None:
+        kept = " The file is as it was before." if f["existed"] else " No file was made."
+        kept = f"{kept[:-1]}; only its folder was made." if f.get("folder_made") else kept
     return Wording(
-        f"No space is left in the sandbox{where}.",
+        f"No space is left in the sandbox{where}.{kept}",
         "Look with du for what takes the space; delete what you made and do not need, then try again.",
     )
 

@@ -137,7 +137,7 @@ def checked_result(
     return Failure[Any](
         ErrorCode.invalid_result,
         why,
-        "The tool itself is at fault: use its result with care, or choose another way.",
+        "The tool ran to its end, and the fault is its own: use its answer with care, or choose another way.",
         effects="unknown",
         result=envelope.get("result"),
     ).to_dict()

@@ -74,7 +74,7 @@ def service_failed(f: Fields) -> tuple[str, str]:
     hint = (
         "Ask for fewer things at once, and again when some are answered."
         if f.get("kind") == "busy"
-        else "Try again later, or do without it and say at the end that it does not answer; no rule of the network changes that."
+        else "This is not a matter of permission. Try again later, or do without it and say so at the end."
     )
     return f"{host} could not serve {what}{times}{whose}: {_one(f, 'why')}.", hint
 

@@ -12,6 +12,8 @@ from .wording import Wording
 Fields = Mapping[str, Any]
 
 _VERBS = {"make_dir": "make", "upload": "write", "download": "read", "restore": "write", "wait_for": "read"}
+# Operations that put something at a path; of a link there they would need its place.
+_MAKES = frozenset({"write", "edit", "upload", "make_dir", "move", "restore"})
 _CHMOD = {
     ("read", True): "u+rx",
     ("enter", True): "u+x",
@@ -51,7 +53,8 @@ def outside(f: Fields) -> Wording:
         own = "it" if f["link"] == path else repr(f["link"])
         return Wording(
             f"{path!r} leads out of the folders that file tools may use: {own} is a link to {f.get('target')!r}.",
-            "Commands can follow it: look at what it points to with run. To have a file of its own there, delete the link first.",
+            "Commands can follow it: look at what it points to with run."
+            + (" To put a file of its own there, delete the link first." if f.get("operation") in _MAKES else ""),
             "run",
         )
     roots = ", ".join(str(r) for r in f.get("roots", [])) or "the workspace"

@@ -15,7 +15,7 @@ from sandbox.environment import Environment
 
 from .base import AgentLanguage, goals_text, prompt_of, reply_of
 from .decoding import CALL_HINT, find_invocation, invocation_of_calls, span_of_invocation
-from .turns import Turn, conversation, named, shown
+from .turns import Turn, answered, conversation, named, shown
 
 
 class FunctionCallingLanguage(AgentLanguage):
@@ -63,7 +63,7 @@ def _native(turns: Iterable[Turn], actions: Sequence[Action]) -> list[dict[str, 
             unanswered.remove(turn.call_id)
             messages.append({"role": "tool", "tool_call_id": turn.call_id, "content": text})
         elif turn.role == "tool":
-            messages.append({"role": "user", "content": f"Result:\n{text}"})
+            messages.append({"role": "user", "content": answered(turn, text)})
         else:
             messages.append({"role": turn.role, "content": text})
     return messages + [_missing(ident) for ident in unanswered]

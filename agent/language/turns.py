@@ -12,6 +12,7 @@ from typing import Any
 from agent.actions import Action
 from agent.envelopes import text_of
 from agent.model.response import Response
+from sandbox.errors import ErrorCode
 
 Message = dict[str, Any]
 
@@ -88,6 +89,13 @@ def shown(turn: Turn, actions: Mapping[str, Action]) -> str:
     return action.show(content) if action is not None else text_of(content)
 
 
+def answered(turn: Turn, text: str) -> str:
+    """``text``, the content of an answer, for a message of the user: headed by whose result it is, if anything was called."""
+    if isinstance(turn.content, Mapping) and turn.content.get("code") == ErrorCode.unparsable_response.value:
+        return text
+    return f"Result{f' of {turn.tool}' if turn.tool else ''}:\n{text}"
+
+
 def json_call(name: str, arguments: str) -> str:
     """A call as JSON in text."""
     return f'{{"tool": {json.dumps(name, ensure_ascii=False)}, "args": {arguments}}}'
@@ -104,8 +112,7 @@ def text_turns(
     for turn in turns:
         text = shown(turn, by_name)
         if turn.role == "tool":
-            name = f" of {turn.tool}" if turn.tool else ""
-            messages.append({"role": "user", "content": f"Result{name}:\n{text}"})
+            messages.append({"role": "user", "content": answered(turn, text)})
             continue
         parts = [text, *(call_text(name, arguments) for _, name, arguments in turn.calls)]
         messages.append({"role": turn.role, "content": "\n".join(p for p in parts if p)})

@@ -7,15 +7,25 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent.actions import Action
-from agent.delegation import MAX_DEPTH, Delegation, schema_of
+from agent.delegation import MAX_DEPTH, Delegation, schema_of, words_of
 from agent.hooks import Hooks
 from agent.kits import Kit
 from sandbox.envelope import Failure, Success
+from sandbox.errors import ErrorCode
 
 if TYPE_CHECKING:
     from agent.hub import AgentSpec, Setting
 
 NAME = "delegate"
+
+
+class _Delegate(Action):
+    def show(self, envelope: Mapping[str, Any]) -> str:
+        """The envelope; of an agent that did not finish, what it handed in stands there in words."""
+        result = envelope.get("result")
+        if envelope.get("code") == ErrorCode.delegate_not_finished.value and isinstance(result, Mapping):
+            envelope = {**envelope, "result": words_of(result, str(envelope.get("error")))}
+        return super().show(envelope)
 
 
 class DelegateKit(Kit):
@@ -56,7 +66,7 @@ class DelegateKit(Kit):
 
     def _action(self) -> Action:
         agents = self._delegation.agents
-        return Action(
+        return _Delegate(
             NAME,
             self._delegate,
             "Hand a task to another agent. It works in this sandbox, on these files, and knows nothing but its inputs: say all it "

@@ -32,11 +32,14 @@ class Headroom:
         self._started = time.monotonic()
         self._told: set[str] = set()
 
-    def notices(self, stopped_for_disk: bool = False) -> list[dict[str, Any]]:
-        """Notices of what is nearly used up, each once until it was better; sizes in bytes."""
+    def notices(self, stopped_for_disk: bool = False, told_of_processes: bool = False) -> list[dict[str, Any]]:
+        """Notices of what is nearly used up, each once until it was better; sizes in bytes.
+
+        Where the answer has already ``told_of_processes`` that they ran out, the notice of them is left to a later answer.
+        """
         if not self._processes.isolated:
             return []
-        return [*self._of_disk(stopped_for_disk), *self._of_counters()]
+        return [*self._of_disk(stopped_for_disk), *self._of_counters(told_of_processes)]
 
     def _of_disk(self, stopped: bool) -> list[dict[str, Any]]:
         watch = self._processes.disk
@@ -49,7 +52,7 @@ class Headroom:
             if self._crossed(path, size - free, size)
         ]
 
-    def _of_counters(self) -> list[dict[str, Any]]:
+    def _of_counters(self, told_of_processes: bool) -> list[dict[str, Any]]:
         cgroup, limits = self._processes.cgroup, self._processes.place.limits
         found = []
         memory = limits["memory_bytes"]
@@ -60,7 +63,7 @@ class Headroom:
             files = sum(size - free for path, free, size in self.places() if _is_in_memory(path))
             found.append({"code": "memory_nearly_full", "used": used, "limit": memory, "files": min(files, used)})
         count = cgroup.processes() or 0
-        if self._crossed("processes", count, limits["pids"]):
+        if not told_of_processes and self._crossed("processes", count, limits["pids"]):
             found.append({"code": "processes_nearly_full", "used": count, "limit": limits["pids"]})
         return found
 

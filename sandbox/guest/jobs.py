@@ -290,7 +290,8 @@ class Job:
             notices.append({"code": "others_killed", "ids": list(command.collateral)})
         notices += hits.others(processes, command, self._before)
         notices += self._clues(command)
-        return result, notices + processes.headroom.notices(command.stop_reason == "disk")
+        told = any(notice["code"] == "too_many_processes" for notice in notices)
+        return result, notices + processes.headroom.notices(command.stop_reason == "disk", told)
 
     def _clues(self, command: Command) -> list[dict[str, Any]]:
         """Notices of why the command failed; of one that nobody waits for they come with the next answer."""

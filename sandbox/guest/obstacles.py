@@ -189,7 +189,7 @@ class _Trail:
 
     def lease(self) -> dict[str, Any]:
         """The process that holds a lease (fcntl F_SETLEASE) on the file, as far as the kernel names it."""
-        found: dict[str, Any] = {"leased": True}
+        found: dict[str, Any] = {"leased": True, "lease_break_seconds": _lease_break_seconds()}
         inode = os.stat(self.rest[0], dir_fd=self.folder, follow_symlinks=False).st_ino if self.rest else 0
         with open("/proc/locks", encoding="ascii", errors="replace") as lines:
             for words in map(str.split, lines):
@@ -237,6 +237,15 @@ class _Trail:
         finally:
             items.close()
         return {}
+
+
+def _lease_break_seconds() -> int | None:
+    """After how long the kernel takes a lease away that somebody else waits for; 0 for never, None where it does not say."""
+    try:
+        with open("/proc/sys/fs/lease-break-time", encoding="ascii") as file:
+            return int(file.read(20))
+    except (OSError, ValueError):
+        return None
 
 
 def _program(pid: str) -> str:

@@ -34,6 +34,7 @@ class Replacement:
             raise Fault("is_a_directory", path=roots.display(path))
         folder = os.path.dirname(path)
         self.effects = "none"
+        self.previous: os.stat_result | None = None
         if folder:
             try:
                 made_fd, made = roots.make_dirs(folder)
@@ -51,7 +52,7 @@ class Replacement:
             self._file = os.open(self._temporary, flags, 0o666, dir_fd=self._dir)
         except OSError as error:
             os.close(self._dir)
-            raise roots.fault(error, path, self.effects) from None
+            raise self._fault(error) from None
         except Fault:
             os.close(self._dir)
             raise
@@ -79,7 +80,7 @@ class Replacement:
             while view:
                 view = view[os.write(self._file, view) :]
         except OSError as error:
-            raise self._roots.fault(error, self._path, self.effects) from None
+            raise self._fault(error) from None
 
     def commit(self, unchanged_since: os.stat_result | None = None) -> None:
         """Put the new content in place. Raises Fault ``path_changed`` if the file is not ``unchanged_since``."""
@@ -94,7 +95,13 @@ class Replacement:
                 os.rename(self._temporary, self._name, src_dir_fd=self._dir, dst_dir_fd=self._dir)
             self._committed = True
         except OSError as error:
-            raise self._roots.fault(error, self._path, self.effects) from None
+            raise self._fault(error) from None
+
+    def _fault(self, error: OSError) -> Fault:
+        """The fault for ``error``, with what is at the path now: what was there before."""
+        fault = self._roots.fault(error, self._path, self.effects)
+        fault.fields |= {"existed": self.previous is not None, "folder_made": self.effects == "partial"}
+        return fault
 
     def _look(self) -> os.stat_result | None:
         """What is at the path now; None where nothing is. Raises Fault or OSError where it may not be replaced."""

@@ -83,16 +83,17 @@ class RunResult(Result):
 
         An output of more than ``chars`` characters is shown without its middle; one line there says where all of it is.
         """
+        nothing = "" if self.output or self.output_bytes or self.truncated else "no output; "
         if self.running:
             status = f"[running in the background with id {self.id}]"
             if self.waiting_for is not None:
                 status = f"[still running with id {self.id}]"  # what it waits for is in the notice that comes with it
         elif self.signal:
-            status = f"[killed by {self.signal}{', out of memory' if self.oom_killed else ''}]"
+            status = f"[{nothing}killed by {self.signal}{', out of memory' if self.oom_killed else ''}]"
         elif self.exit_code is None:
             status = ""
         else:
-            status = f"[exit code {self.exit_code}]"
+            status = f"[{nothing}exit code {self.exit_code}]"
         return "\n".join(part for part in (self._shown_output(chars), status) if part)
 
     def _shown_output(self, chars: int) -> str:

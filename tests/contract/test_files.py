@@ -132,7 +132,7 @@ def test_a_file_under_a_lease_names_its_holder(env: GuestEnvironment, folder: st
     holder = done(env.run(argv=["python3", "-c", LEASE, f"{folder_of(env)}/{folder}/a"], background=True)).id
     done(env.wait_for(id=holder, log="kept"))
     for answer in (env.read(f"{folder}/a"), env.edit(f"{folder}/a", "x", "y"), env.write(f"{folder}/a", "y")):
-        refused(answer, "io_error", "(python3) holds a lease on it", "about a minute")
+        refused(answer, "io_error", "(python3) holds a lease on it", "the kernel takes the lease away")
     done(env.kill(holder))
     assert done(env.read(f"{folder}/a")).content == "x"
 

@@ -31,7 +31,7 @@ def test_a_command_that_fails_was_carried_out(env: GuestEnvironment) -> None:
 def test_a_signal(env: GuestEnvironment) -> None:
     ran = done(env.run("kill -9 $$"))
     assert (ran.exit_code, ran.signal, ran.oom_killed) == (None, "SIGKILL", False)
-    assert ran.to_text() == "[killed by SIGKILL]"
+    assert ran.to_text() == "[no output; killed by SIGKILL]"
 
 
 def test_argv(env: GuestEnvironment) -> None:

@@ -208,7 +208,10 @@ def test_a_full_disk_leaves_the_file_as_it_was(place: Place, workspace: Path) ->
     try:
         (small / "f").write_text("old")
         refused = fault(writing, place, "small/f", "x" * 200_000)
-        assert (refused.code, refused.effects) == ("no_space", "none")
+        assert (refused.code, refused.effects, refused.fields["existed"]) == ("no_space", "none", True)
+        refused = fault(writing, place, "small/d/new", "x" * 200_000)
+        assert (refused.effects, refused.fields["existed"], refused.fields["folder_made"]) == ("partial", False, True)
+        (small / "d").rmdir()
         assert (small / "f").read_text() == "old"
         assert os.listdir(small) == ["f"]
     finally:

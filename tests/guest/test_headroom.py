@@ -80,6 +80,15 @@ def test_each_threshold_is_told_once_until_it_was_better(sandbox: _Sandbox) -> N
     assert codes(headroom) == ["memory_nearly_full"]
 
 
+def test_of_processes_that_ran_out_a_later_answer_tells(sandbox: _Sandbox) -> None:
+    """Two notices in one answer said nearly the same; the one that is left out must not be lost."""
+    headroom = Headroom(cast("Processes", sandbox))
+    sandbox.set(memory=950 * MIB, cached=0, processes=95)
+    assert [notice["code"] for notice in headroom.notices(told_of_processes=True)] == ["memory_nearly_full"]
+    assert codes(headroom) == ["processes_nearly_full"]
+    assert codes(headroom) == []
+
+
 def test_what_can_be_taken_back_is_not_used(sandbox: _Sandbox) -> None:
     headroom = Headroom(cast("Processes", sandbox))
     sandbox.set(memory=1020 * MIB, cached=600 * MIB, processes=10)

@@ -642,7 +642,7 @@ NOTICES = (
     Situation(
         "processes_run_low", ("processes_nearly_full",), "Run the tests in parallel.", ("run", {"command": "ls"}),
         "See what runs (processes), and end what is not needed before more is started.", "Starting many workers at once.",
-        setup=_background("for n in $(seq 55); do sleep 300 & done; wait", 1.0), place="small",
+        setup=_background("for n in $(seq 49); do sleep 300 & done; wait", 1.0), place="small",
     ),
     Situation(
         "service_says_no", ("service_refused",), "Add a price.",

@@ -169,7 +169,7 @@ def test_each_shows_its_model_every_answer_whole_but_a_long_one(theirs: Any, tmp
     their = [message["content"] for message in theirs.messages if "raw_output" in message.get("extra", {})]
     for (code, output), ours_of, theirs_of in zip(told.answers, our, their, strict=True):
         line_end = "" if not output or output.endswith("\n") else "\n"
-        ended = "[killed by SIGKILL]" if code < 0 else f"[exit code {code}]"
+        ended = f"[{'' if output else 'no output; '}{'killed by SIGKILL' if code < 0 else f'exit code {code}'}]"
         if len(output) < 10_000:
             assert f"{ours_of}\n".startswith(f"Result of run:\n{output}{line_end}{ended}\n")
         else:

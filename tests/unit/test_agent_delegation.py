@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agent import Budget, Goal, Hooks, Memory, RunStatus, ScriptedModel, Step, Usage, lineage
 from agent.budget import Meter, charge, metering
+from agent.delegation import words_of
 from agent.hub import AgentSpec, Hub, Setting, build
 from agent.loop import Agent
 from agent.run import AgentRun
@@ -103,10 +104,10 @@ def test_what_a_child_is_told(fake: FakeEnvironment) -> None:
 @pytest.mark.parametrize(
     ("steps", "status", "hinted"),
     [
-        ([call("reject", reason="makes no sense")], "rejected", "outputs.reason"),
+        ([call("reject", reason="makes no sense")], "rejected", "Change the inputs or choose another agent"),
         ([call("think", thought="x")] * 3, "max_iterations", "smaller task"),
-        ([ValueError("broken")], "model_failed", "Look at what it has done"),
-        (["nothing"] * 8, "no_valid_action", "Look at what it has done"),
+        ([ValueError("broken")], "model_failed", "have it look first at what is there already"),
+        (["nothing"] * 8, "no_valid_action", "have it look first at what is there already"),
     ],
 )
 def test_a_child_that_does_not_finish_is_a_failure(
@@ -122,6 +123,29 @@ def test_a_child_that_does_not_finish_is_a_failure(
     assert answer["result"]["summary"] == ""  # what the message says is not repeated
     if status == "rejected":
         assert answer["result"]["outputs"] == {"reason": "makes no sense"}
+
+
+def test_what_a_child_that_does_not_finish_left_is_shown_in_words(fake: FakeEnvironment) -> None:
+    """Round 4 of the blind readers: a dump of JSON stood after the words, with 0 calls and 0 tokens beside 8 steps."""
+    shown: list[str] = []
+
+    def look(prompt: Any) -> Any:
+        shown.extend(message["content"] for message in prompt.messages if message["role"] == "tool")
+        return FINISH
+
+    ran(fake, boss(delegate("worker", task="x"), look), spec("worker", *["nothing"] * 8))
+    assert "ERROR delegate_not_finished: The agent worker did not finish (no_valid_action): 8 replies in a row" in shown[0]
+    assert shown[0].endswith("; or finish and say so.\n[it took 8 steps]")
+    assert "EFFECTS" not in shown[0]
+    ran(fake, boss(delegate("worker", task="x"), look), spec("worker", call("reject", reason="makes no sense")))
+    assert shown[1].count("makes no sense") == 1
+    assert "{" not in shown[1]
+
+
+def test_words_of_what_was_handed_in() -> None:
+    outputs = {"summary": "Half of it.", "left": ["b"], "reason": "late"}
+    words = words_of({"summary": "Half of it.", "outputs": outputs, "usage": {"steps": 1}}, "It is late.")
+    assert words == 'Its summary: Half of it.\nIts left: ["b"]\n[it took 1 step]'
 
 
 def test_a_lost_sandbox_ends_the_run_above_too(fake: FakeEnvironment) -> None:

@@ -22,6 +22,7 @@ from agent import (
     Response,
     ToolCall,
 )
+from agent.envelopes import unparsable
 from agent.messages import exchange
 from agent.tools import standard_registry
 
@@ -183,6 +184,21 @@ def test_json_text_tells_actions_and_results_in_text() -> None:
     assert "## a\nDoes a." in prompt.messages[0]["content"]
     assert prompt.messages[2]["content"] == 'hm\n{"tool": "a", "args": {"x": 1}}'
     assert prompt.messages[3]["content"] == "Result of a:\none"
+
+
+@pytest.mark.parametrize("language", [FunctionCallingLanguage, JsonLanguage])
+def test_words_without_a_call_are_not_answered_with_a_result(language: type[AgentLanguage]) -> None:
+    """Round 4 of the blind readers: "Result:" stood above the error, though no tool had run."""
+    memory = Memory()
+    for reply, envelope in (
+        ("I will look.", unparsable("The reply is text without a tool call.", "Call one.")),
+        ('{"tool": "a", "args": {}}', {"tool_executed": True, "result": "one", "notices": []}),
+    ):
+        memory.add_memory({"role": "assistant", "content": reply})
+        memory.add_memory({"role": "tool", "content": envelope})
+    prompt = language().construct_prompt(actions(1), Environment(), [], memory)
+    told = [m["content"] for m in prompt.messages if m["role"] == "user"]
+    assert told == ["ERROR unparsable_response: The reply is text without a tool call.\nHINT: Call one.", "Result of a:\none"]
 
 
 def test_sandbox_tools_say_what_a_model_needs() -> None:

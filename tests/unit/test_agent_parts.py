@@ -23,6 +23,7 @@ from agent import (
     ToolError,
     WindowMemory,
 )
+from agent.envelopes import text_of
 from agent.goals import in_order
 from agent.registry import lint
 from agent.tools import finish_action
@@ -251,6 +252,9 @@ def test_return_schema_is_checked_afterwards() -> None:
     refused = made([1, "x"], {"type": "array", "items": {"type": "integer"}})
     assert (refused["tool_executed"], refused["code"], refused["result"]) == (False, "invalid_result", [1, "x"])
     assert "1: 'x' is not of type 'integer'" in refused["error"]
+    text = text_of(refused)
+    assert "EFFECTS" not in text  # the tool ran to its end, which the hint says
+    assert text.endswith('\nThe answer of the tool, as it came: [1, "x"]')
     assert made(1, {"type": "nonsense"})["code"] == "invalid_result"
     assert made(1, {"$ref": "http://127.0.0.1:9/s"})["code"] == "invalid_result"
 

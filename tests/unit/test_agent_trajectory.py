@@ -129,7 +129,7 @@ def test_a_page_says_all_of_a_real_run(recorded: RecordedRun) -> None:
         "do <b>it</b>",
         "look\nfirst",
         "echo start > log.txt",
-        "[exit code 3]",
+        "[no output; exit code 3]",
         "path_not_found",
         "all </script> done",
         "+x = '2'",

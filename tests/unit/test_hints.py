@@ -83,7 +83,14 @@ def test_values_stand_in_the_sentences(code: str, operation: str, said: str) -> 
          "is traced by process 12. | End its tracer first"),
         ("too_many_processes", {"limit": 64, "live": []}, "all 64 processes and threads that this sandbox may have"),
         ("too_many_processes", {"live": ["c3 (make -j64)"]}, "Running: c3 (make -j64)."),
-        ("io_error", {"path": "a", "leased": True}, "another process holds a lease on it. | Wait"),
+        ("io_error", {"path": "a", "leased": True, "lease_break_seconds": 0},
+         "another process holds a lease on it. | Try again later"),
+        ("io_error", {"path": "a", "leased": True, "lease_break_seconds": 45, "holder": 9, "program": "cp"},
+         "the pid 9 (cp) holds a lease on it. | Try again in 50 seconds: the kernel takes the lease away 45 seconds after"),
+        ("no_space", {"path": "a"}, "for 'a'. | Look with du"),
+        ("no_space", {"path": "a", "existed": True}, "for 'a'. The file is as it was before. |"),
+        ("no_space", {"path": "a", "existed": False}, "for 'a'. No file was made. |"),
+        ("no_space", {"path": "d/a", "existed": False, "folder_made": True}, "No file was made; only its folder was made. |"),
         ("path_invalid", {"path": "/tmp", "problem": "it is a root of the sandbox's files"}, "| Name a file or folder in it."),
         ("path_invalid", {"path": "n", "problem": "it has 9000 bytes, and the limit is 4095"}, "| Choose a shorter path."),
     ],
@@ -91,6 +98,14 @@ def test_values_stand_in_the_sentences(code: str, operation: str, said: str) -> 
 def test_a_failure_says_what_stands_in_the_way(code: str, fields: dict[str, object], said: str) -> None:
     wording = hints.word_fault(ErrorCode(code), {"id": "c1", **fields}, "run")
     assert said in f"{wording.message} | {wording.hint}"
+
+
+def test_that_a_link_is_to_be_deleted_is_said_only_to_who_writes() -> None:
+    """Round 4 of the blind readers: a read of a link that leads out ended in "delete the link first"."""
+    fields = {"path": "a", "link": "a", "target": "/etc/hosts"}
+    said = {op: hints.word_fault(ErrorCode.path_outside_roots, fields, op).hint for op in ("read", "write")}
+    assert said["read"] == "Commands can follow it: look at what it points to with run."
+    assert said["write"] == f"{said['read']} To put a file of its own there, delete the link first."
 
 
 def test_survivors_are_not_kept_quiet() -> None:

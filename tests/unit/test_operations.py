@@ -113,7 +113,7 @@ def test_results_refuse_what_is_not_theirs() -> None:
     ("result", "text"),
     [
         (RunResult(id="c1", running=True), "[running in the background with id c1]"),
-        (RunResult(signal="SIGKILL", oom_killed=True), "[killed by SIGKILL, out of memory]"),
+        (RunResult(signal="SIGKILL", oom_killed=True), "[no output; killed by SIGKILL, out of memory]"),
         (RunResult(exit_code=0, output="a\n\n"), "a\n[exit code 0]"),
         (
             RunResult(exit_code=0, output="a\n[... 8 bytes cut ...]\n", truncated=True, output_bytes=9, spill_path="/s"),
@@ -128,6 +128,9 @@ def test_results_refuse_what_is_not_theirs() -> None:
             "[... 9 bytes are left out here. Run it again with less output. ...]\n[exit code 0]",
         ),
         (RunResult(output="so far"), "so far"),
+        (RunResult(exit_code=0), "[no output; exit code 0]"),
+        (RunResult(signal="SIGKILL"), "[no output; killed by SIGKILL]"),
+        (RunResult(exit_code=0, output="\n", output_bytes=1), "[exit code 0]"),
     ],
 )
 def test_what_a_model_is_shown_of_a_run(result: RunResult, text: str) -> None:
