@@ -414,7 +414,8 @@ with LocalEnvironment() as env:
             strikes += 1
         assert env.read("kept.txt").unwrap().content == "still here"
     over = True
-    assert env.run("cat kept.txt").unwrap().stdout == "still here"
+    last = env.run("cat kept.txt").unwrap()
+    assert last.stdout == "still here", last
     while any(command.running for command in env.processes().unwrap().commands):
         time.sleep(0.01)  # they end by themselves, too
     print(strikes)
