@@ -30,7 +30,7 @@ check: venv ## ruff, mypy and the walls between packages
 	@.venv/bin/lint-imports --no-logo 2>/dev/null || .venv/bin/lint-imports
 
 test: setup check ## set-up, the checks and every test
-	@echo "running the tests (3 at a time), then those that need the machine for themselves"
+	@echo "running the tests (4 at a time), then those that need the machine for themselves"
 	@.ci/tests $(PYTEST_ARGS)
 
 golden: venv ## write the prompts anew that tests/golden compares with; look at the difference before you commit it

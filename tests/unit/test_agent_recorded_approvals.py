@@ -78,6 +78,7 @@ def test_every_action_of_a_tree_put_off_and_approved_after_a_restart(log: EventL
     assert all(verdict.intact for verdict in verify_all(log))
 
 
+@pytest.mark.exhaustive
 def test_answers_within_a_tree_survive_a_kill_at_every_event(tmp_path: Path) -> None:
     """What was asked and answered is not asked again; what was approved is carried out once."""
     for dies_at in range(2, 160):

@@ -88,6 +88,7 @@ def test_a_tree_and_its_record(log: EventLog, sandbox: LocalEnvironment) -> None
     check_whole(log, executed(log, tree(sandbox)), sandbox)
 
 
+@pytest.mark.exhaustive
 def test_killed_at_every_event_of_the_tree(sandbox: LocalEnvironment, tmp_path: Path) -> None:
     """Whichever agent was at work: it goes on where it was, nothing is done twice, and what it used is counted."""
     for dies_at in range(2, 200):
@@ -139,6 +140,7 @@ def test_killed_over_and_over(sandbox: LocalEnvironment, tmp_path: Path, every: 
         assert all(verdict.intact for verdict in verify_all(log))
 
 
+@pytest.mark.exhaustive
 def test_a_limit_of_cost_holds_for_a_tree_that_is_killed_at_every_event(sandbox: LocalEnvironment, tmp_path: Path) -> None:
     """No kill gives new money: the calls of all processes together are what the limit allows, one over, and the one that was
     under way when it was killed.

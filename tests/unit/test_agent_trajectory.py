@@ -171,6 +171,7 @@ def test_a_run_that_no_browser_could_hold_is_cut_to_what_one_can() -> None:
 @pytest.mark.parametrize(
     "args", [{"k" * 300_000: 1}, {"a": [1] * 22_000}, {"a": [[[]] * 100] * 220}], ids=["names", "numbers", "lists"]
 )
+@pytest.mark.exhaustive
 def test_names_and_numbers_take_their_room_too(args: dict[str, Any]) -> None:
     steps = tuple(RecordedStep(number=n, tool="other", args=args) for n in range(1, 201))
     shown = bounded(RecordedRun(run="r", task="t", steps=steps))

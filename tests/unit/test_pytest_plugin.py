@@ -123,6 +123,7 @@ def test_b(sandbox): pass
     assert pytester.runpytest_subprocess().ret == pytest.ExitCode.USAGE_ERROR
 
 
+@pytest.mark.exhaustive
 def test_wrong_markers_are_usage_errors_before_any_test_runs(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
 import pytest
