@@ -126,7 +126,7 @@ def test_a_child_that_does_not_finish_is_a_failure(
 
 
 def test_what_a_child_that_does_not_finish_left_is_shown_in_words(fake: FakeEnvironment) -> None:
-    """Round 4 of the blind readers: a dump of JSON stood after the words, with 0 calls and 0 tokens beside 8 steps."""
+    """A dump of JSON stood after the words, with 0 calls and 0 tokens beside 8 steps."""
     shown: list[str] = []
 
     def look(prompt: Any) -> Any:

@@ -188,7 +188,7 @@ def test_json_text_tells_actions_and_results_in_text() -> None:
 
 @pytest.mark.parametrize("language", [FunctionCallingLanguage, JsonLanguage])
 def test_words_without_a_call_are_not_answered_with_a_result(language: type[AgentLanguage]) -> None:
-    """Round 4 of the blind readers: "Result:" stood above the error, though no tool had run."""
+    """The word "Result:" stood above the error, though no tool had run."""
     memory = Memory()
     for reply, envelope in (
         ("I will look.", unparsable("The reply is text without a tool call.", "Call one.")),

@@ -101,7 +101,7 @@ def test_a_failure_says_what_stands_in_the_way(code: str, fields: dict[str, obje
 
 
 def test_that_a_link_is_to_be_deleted_is_said_only_to_who_writes() -> None:
-    """Round 4 of the blind readers: a read of a link that leads out ended in "delete the link first"."""
+    """A read of a link that leads out ended in "delete the link first"."""
     fields = {"path": "a", "link": "a", "target": "/etc/hosts"}
     said = {op: hints.word_fault(ErrorCode.path_outside_roots, fields, op).hint for op in ("read", "write")}
     assert said["read"] == "Commands can follow it: look at what it points to with run."
