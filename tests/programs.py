@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import socket
 import subprocess
@@ -65,9 +67,7 @@ def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
 
 
 def _serve(requests: socket.socket) -> None:
-    import sandbox.docker.environment
-    import sandbox.local  # noqa: F401
-
+    _import_all()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
@@ -85,6 +85,19 @@ def _serve(requests: socket.socket) -> None:
             return
         for fd in fds:
             os.close(fd)
+
+
+def _import_all() -> None:
+    """Import what commands import when they need it, so that no child does it again: 0.3 seconds in each run of an agent."""
+    import agent
+    import sandbox
+
+    for package in (agent, sandbox):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.startswith(("sandbox.guest.", "sandbox.testing", "sandbox.pytest_plugin")):
+                importlib.import_module(module.name)
+    for name in ("jsonschema", "typer.rich_utils", "yaml"):
+        importlib.import_module(name)
 
 
 def _run(request: dict[str, Any], fds: list[int]) -> None:
