@@ -87,6 +87,8 @@ class LiteLLMModel:
         found = litellm.validate_environment(self.model)
         # An address that is missing is not said: local servers have a usual one.
         missing = [str(k) for k in found.get("missing_keys", ()) if not str(k).endswith("_API_BASE")]
+        if os.environ.get(usual := f"{provider.upper()}_API_KEY") == "":  # litellm takes an empty one for a key
+            found, missing = {}, [usual]
         if not found.get("keys_in_environment") and missing:
             raise ModelError(
                 ErrorCode.model_credentials_missing,

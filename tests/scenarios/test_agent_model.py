@@ -250,8 +250,12 @@ def test_the_switch_forbids_real_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.requests == []
 
 
-def test_a_missing_key_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("key", [None, ""])
+def test_a_missing_key_names_the_variable(monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
+    """With an empty one the run began, failed, and kept its sandbox for an hour."""
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    if key is not None:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", key)
     with pytest.raises(ModelError, match="ANTHROPIC_API_KEY") as caught:
         LiteLLMModel("anthropic/claude-sonnet-4-5").check()
     assert caught.value.code is ErrorCode.model_credentials_missing
