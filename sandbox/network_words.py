@@ -61,8 +61,8 @@ def service_refused(f: Fields) -> tuple[str, str]:
     return (
         f"{host} refused {_one(f, 'what')}{times}{whose}: {_one(f, 'why')}.",
         Hint(
-            f"{hint}; trying the same again does not help.",
-            host=f"{hint}{asked}; trying the same again does not help.",
+            f"{hint}; asking again does not help.",
+            host=f"{hint}{asked}; asking again does not help.",
         ),
     )
 

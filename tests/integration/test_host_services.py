@@ -166,10 +166,10 @@ def test_the_command_whose_request_is_refused_is_told_what_and_what_is_open(dock
         assert [(n.code, n.message, n.hint) for n in refused.notices] == [
             ("service_refused",
              "llm.internal refused POST /v1/x, 2 times: POST is not one of the methods that are open: GET.",
-             "Use only GET, or say at the end that the task needs more; trying the same again does not help."),
+             "Use only GET, or say at the end that the task needs more; asking again does not help."),
             ("service_refused",
              "llm.internal refused GET /admin: /admin is not one of the paths that are open: /v1/*.",
-             "Ask for /v1/*; trying the same again does not help."),
+             "Ask for /v1/*; asking again does not help."),
         ]  # fmt: skip
         failed = env.run("curl -sS http://down.internal/x; python3 -c 'print(1)'")
     (notice,) = failed.notices

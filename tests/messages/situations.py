@@ -27,7 +27,7 @@ s.recv(999)
 try: print(s.recv(9))
 except ConnectionError: print("the connection was cut")
 """
-# Holds its file as a server of files does: whoever opens it waits until the lease is given up.
+# Holds a lease on its file, as a file server does: a program that opens the file waits until the lease ends.
 KEEPER = """import fcntl, os, signal, time
 signal.signal(signal.SIGIO, signal.SIG_IGN)
 fcntl.fcntl(os.open("stock.db", os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)
@@ -690,7 +690,7 @@ RARER = (
         "left_to_spin", ("cpu_limit",), "Go on with the docs while the indexer runs.", ("list", {}),
         "The indexer was ended for its processor time: look at its logs, and let it do less if it is needed; or go on with the docs "
         "knowing that.",
-        "Going on as if it ran, or starting the same again.", setup=_spun, place="small",
+        "Going on as if it ran, or starting it again without a change.", setup=_spun, place="small",
     ),
     Situation(
         "database_ended", ("service_ended",), "Count the customers in the database db.", ("run", {"command": "ls"}),
