@@ -143,10 +143,13 @@ def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) ->
 
 
 def _is_anothers_doing(error: SandboxError) -> bool:
-    """Whether an image, volume or container was taken away or in use: locks do not reach other users and homes."""
+    """Whether another user, or one with another home, may have been in the way: locks do not reach them.
+
+    An image, volume or container was taken away or in use; or the volume failed its check, as it does where two fill it at once.
+    """
     cause = error.__cause__
     taken = isinstance(cause, docker.errors.APIError) and cause.status_code in (404, 409)
-    return taken or error.code is ErrorCode.image_not_found
+    return taken or error.code in (ErrorCode.image_not_found, ErrorCode.setup_failed)
 
 
 def _appears(client: docker.DockerClient, name: str) -> bool:

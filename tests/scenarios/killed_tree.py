@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def killed_over_and_over(folder: Path, kills: int, seed: int) -> Found:
         log_path, run = folder / f"{found.runs}.db", f"tree-{uuid.uuid4().hex[:12]}"
         with swept(run):
             heads: dict[str, str] = {}
-            while process(log_path, run, chance.uniform(0.0, 0.9) if found.kills < kills else None):
+            while process(log_path, run, Moment(chance) if found.kills < kills else None):
                 found.kills += 1
                 found.within[look_over(log_path, run, heads)] += 1
             found.runs += 1
@@ -91,16 +92,35 @@ def killed_over_and_over(folder: Path, kills: int, seed: int) -> Found:
     return found
 
 
-def process(log_path: Path, run: str, seconds: float | None) -> bool:
-    """One process of the run, killed after so many seconds of work; whether it was, else it came to its end."""
+class Moment:
+    """When a process is killed: after some events more in its log, and a little later. A slow machine reaches the same moments."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.events, self.seconds = chance.randrange(12), chance.uniform(0.0, 0.1)
+
+    def wait(self, log_path: Path, started: subprocess.Popen[str]) -> None:
+        """Return when it is there, or the process ended."""
+        enough = _events(log_path) + self.events
+        while _events(log_path) < enough and started.poll() is None:
+            time.sleep(0.005)
+        time.sleep(self.seconds)
+
+
+def _events(log_path: Path) -> int:
+    with closing(sqlite3.connect(f"file:{log_path}?mode=ro", uri=True)) as log:
+        return int(log.execute("SELECT count(*) FROM events").fetchone()[0])
+
+
+def process(log_path: Path, run: str, moment: Moment | None) -> bool:
+    """One process of the run, killed at that moment; whether it was, else it came to its end."""
     command = [sys.executable, "-m", "tests.scenarios.killed_tree", "go", str(log_path), run]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
         assert started.stderr is not None
         ready = started.stdout.readline()
         assert ready == "ready\n", (ready, started.communicate())
-        if seconds is not None:
-            time.sleep(seconds)
+        if moment is not None:
+            moment.wait(log_path, started)
             started.send_signal(signal.SIGKILL)
         out, err = started.stdout.read(), started.stderr.read()
     assert started.returncode in (0, -signal.SIGKILL), (out, err)
