@@ -198,10 +198,12 @@ def summary_of(name: str, run: AgentRun, reason: str) -> str:
 
 def words_of(result: Mapping[str, Any], error: str) -> str:
     """What an agent that did not finish handed in, and its steps, as text for a model; nothing that stands in ``error``."""
-    given = {"summary": result.get("summary"), **(result.get("outputs") or {})}
+    outputs, usage = result.get("outputs"), result.get("usage")  # in a log of somebody else they may be anything
+    given = {"summary": result.get("summary"), **(outputs if isinstance(outputs, Mapping) else {})}
     texts = {name: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for name, v in given.items() if v}
     lines = [f"Its {name}: {text}" for name, text in texts.items() if text not in error]
-    return "\n".join([*lines, f"[it took {count_of(result['usage']['steps'], 'step')}]"])
+    steps = usage.get("steps") if isinstance(usage, Mapping) else None
+    return "\n".join([*lines, *([f"[it took {count_of(steps, 'step')}]"] if isinstance(steps, int) else [])])
 
 
 def _hint(run: AgentRun, lost: bool) -> str:

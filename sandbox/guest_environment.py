@@ -152,9 +152,11 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         finally:
             try:
                 self._end_network()
-                self.history.close()
             finally:
-                self._release()
+                try:
+                    self.history.close()
+                finally:
+                    self._release()
 
     def _live(self) -> Transport:
         forks.check(self._pid)

@@ -114,10 +114,33 @@ class Shield:
     def __exit__(self, *exc: object) -> None:
         if not self._handlers:
             return
-        self._put_back()
-        handlers, self._handlers = self._handlers, {}
-        noted, self._noted = self._noted, {}
         error: BaseException | None = None
+        try:
+            self._put_back()
+        except BaseException as raised:  # noqa: BLE001 - by a signal that came just now; those before it are to be handled, too
+            error = raised
+        handlers, self._handlers = self._handlers, {}
+        self._handle(handlers, error)
+
+    def let_in(self) -> None:
+        """Call the handlers of the signals that wait, now; what they raise is raised. If none raises, the block goes on.
+
+        Signals that come meanwhile wait: what the block does on its way out is not interrupted either.
+        """
+        self.struck = False
+        try:
+            self._handle(self._handlers, None)
+        finally:
+            for number in list(self._handlers):
+                if (chosen := _signal.getsignal(number)) != self._note:  # a handler has installed another one, or none
+                    del self._handlers[number]
+                    if callable(chosen):
+                        self._handlers[number] = chosen
+                        _signal.signal(number, self._note)
+
+    def _handle(self, handlers: dict[int, _Handler], error: BaseException | None) -> None:
+        """Call the handlers of the signals that were noted, then raise the last that one of them raised, or ``error``."""
+        noted, self._noted = self._noted, {}
         for number, frame in noted.items():
             try:
                 handlers[number](number, frame)
@@ -125,12 +148,6 @@ class Shield:
                 error = raised
         if error is not None:
             raise error
-
-    def let_in(self) -> None:
-        """Call the handlers of the signals that wait, now; what they raise is raised. If none raises, the block goes on."""
-        self.__exit__()
-        self.struck = False
-        self.__enter__()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._noted[number] = frame

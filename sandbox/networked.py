@@ -131,10 +131,11 @@ class NetworkedEnvironment(PausableEnvironment):
 
     def _end_network(self) -> None:
         """Cut every connection; may be called more than once."""
-        with self._changing:
-            ended, self._network, self._egress = self._egress, self.network, None
+        ended = self._egress
         if ended is not None:
             ended.streams.close()
+        with self._changing:  # afterwards: a Ctrl-C must not lose what is to be closed
+            self._network, self._egress = self.network, None
 
 
 def _checked(network: Network) -> Network:

@@ -8,7 +8,8 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
@@ -84,11 +85,10 @@ class LiteLLMModel:
             ) from error
         if self.options.get("api_key"):
             return
-        found = litellm.validate_environment(self.model)
+        with _without_empty_keys():
+            found = litellm.validate_environment(self.model)
         # An address that is missing is not said: local servers have a usual one.
         missing = [str(k) for k in found.get("missing_keys", ()) if not str(k).endswith("_API_BASE")]
-        if os.environ.get(usual := f"{provider.upper()}_API_KEY") == "":  # litellm takes an empty one for a key
-            found, missing = {}, [usual]
         if not found.get("keys_in_environment") and missing:
             raise ModelError(
                 ErrorCode.model_credentials_missing,
@@ -222,6 +222,18 @@ def _loaded() -> Any:
             transport=JoiningTransport(verify=get_ssl_configuration()), follow_redirects=True
         )
     return litellm
+
+
+@contextmanager
+def _without_empty_keys() -> Iterator[None]:
+    """Take keys that are set and empty out of the environment in the block: litellm looks only whether they are set."""
+    empty = [name for name, value in os.environ.items() if name.endswith("_API_KEY") and not value]
+    for name in empty:
+        os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        os.environ.update(dict.fromkeys(empty, ""))
 
 
 def _build_answers(litellm: Any) -> None:

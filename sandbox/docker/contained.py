@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+import docker.errors
+
 from sandbox import forks
 from sandbox.environment import Approver
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
@@ -131,14 +133,24 @@ class ContainedEnvironment(GuestEnvironment):
 
     def _freeze(self) -> None:
         streams = None if self._egress is None else self._egress.streams
-        if streams is not None:
-            self._drain(streams)
         try:
-            with translated():
-                connect().api.pause(self.container_id)
+            if streams is not None:
+                self._drain(streams)
+            self._stop_all()
         except BaseException:
             if streams is not None:
                 streams.go_on()
+            raise
+
+    def _stop_all(self) -> None:
+        """Have the engine pause the container. Where its answer is not heard, because of a Ctrl-C for one, that is undone."""
+        try:
+            with translated():
+                connect().api.pause(self.container_id)
+        except BaseException as error:
+            if not isinstance(error.__cause__, docker.errors.APIError):  # else it was refused
+                with contextlib.suppress(SandboxError), translated():
+                    connect(postmortem.ENGINE_SECONDS).api.unpause(self.container_id)
             raise
 
     def _drain(self, streams: Streams) -> None:
@@ -149,8 +161,13 @@ class ContainedEnvironment(GuestEnvironment):
                 self._transport.request("usage", {}, timeout_seconds=DRAIN_SECONDS)
 
     def _thaw(self) -> None:
-        with translated():
-            connect().api.unpause(self.container_id)
+        try:
+            with translated():
+                connect().api.unpause(self.container_id)
+        except SandboxError:
+            # It may be awake already: by a call whose answer was not heard because of a Ctrl-C, or from outside.
+            if postmortem.state_of(self.container_id) != "running":
+                raise
         if self._egress is not None:
             self._egress.streams.go_on()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -100,7 +99,7 @@ def unanswered(
             "Unpause it, or start another.",
         )
     hint = AGAIN
-    if state == "gone":
+    if state in ("gone", "exited", "dead", "removing"):
         ended = "It has ended meanwhile."
     elif state == "unknown":
         ended = "The Docker Engine does not answer either."
@@ -125,8 +124,11 @@ def state_of(container_id: str) -> str:
 
 
 def end(container_id: str) -> bool:
-    """Kill the container, whatever it does; whether the engine did so within a second."""
-    with contextlib.suppress(SandboxError), translated():
-        connect(ENGINE_SECONDS).api.kill(container_id)
-        return True
-    return False
+    """Kill the container, whatever it does; whether the engine says within a second that nothing of it runs any more."""
+    try:
+        with translated():
+            connect(ENGINE_SECONDS).api.kill(container_id)
+    except SandboxError as error:
+        cause = error.__cause__  # 404: it is gone; 409: it does not run
+        return isinstance(cause, docker.errors.APIError) and cause.status_code in (404, 409)
+    return True

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from sandbox import descriptors
-from sandbox.errors import ErrorCode, SandboxError
+from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest.wire import Kind
 
 from .relay import Relay
@@ -83,24 +83,34 @@ class Forward:
 
         try:
             self._streams.spawn(listen)
-            found_port = made.get(timeout=START_SECONDS)
-            if isinstance(found_port, OSError):
-                raise found_port
-            self.port = found_port
-        except KeyboardInterrupt:  # nobody has it who could close it
-            self.close()
-            raise
+            opened = made.get(timeout=START_SECONDS)
         except queue.Empty as error:
-            raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is closed.", "Start another one.") from error
-        except OSError as error:
-            if (found := descriptors.shortage(error)) is not None:
-                raise descriptors.refusal(found, f"Port {self.sandbox_port} could not be forwarded") from error
-            why = "it is in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or errno.EIO)
-            raise SandboxError(
-                ErrorCode.invalid_configuration,
-                f"Port {host_port} of the host cannot be listened on: {why}.",
-                "Leave host_port out for a free one.",
+            self.close()
+            if self._streams.closed:
+                raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is closed.", "Start another one.") from error
+            raise SandboxUnavailableError(
+                "no_answer",
+                f"Port {self.sandbox_port} could not be forwarded: the sandbox's connections stood still for {START_SECONDS:g} s.",
+                "It may be paused or starved of CPU: try again when it answers.",
             ) from error
+        except BaseException as error:
+            if isinstance(error, OSError) and descriptors.shortage(error) is not None:  # nothing was begun
+                raise self._not_opened(error, host_port) from error
+            self.close()  # a Ctrl-C, or what a signal's handler raises: nobody has it who could close it
+            raise
+        if isinstance(opened, OSError):
+            raise self._not_opened(opened, host_port) from opened
+        self.port = opened
+
+    def _not_opened(self, error: OSError, host_port: int) -> SandboxError:
+        if (found := descriptors.shortage(error)) is not None:
+            return descriptors.refusal(found, f"Port {self.sandbox_port} could not be forwarded")
+        why = "it is in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or errno.EIO)
+        return SandboxError(
+            ErrorCode.invalid_configuration,
+            f"Port {host_port} of the host cannot be listened on: {why}.",
+            "Leave host_port out for a free one.",
+        )
 
     def __enter__(self) -> Self:
         return self

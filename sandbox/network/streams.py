@@ -303,13 +303,14 @@ class Streams:
 
     def close(self) -> None:
         """Cut every connection and end the thread; may be called more than once."""
-        self.go_on()
-        with self._lock:
-            self._closed = True
-            loop, self._loop = self._loop, None
-            thread = self._thread
-            if loop is not None:
-                loop.call_soon_threadsafe(loop.stop)
+        with Shield():  # after a Ctrl-C in the middle of it nobody could end the thread any more
+            self._flowing.set()
+            with self._lock:
+                self._closed = True
+                loop, self._loop = self._loop, None
+                thread = self._thread
+                if loop is not None:
+                    loop.call_soon_threadsafe(loop.stop)
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
 

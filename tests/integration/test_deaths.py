@@ -17,9 +17,10 @@ import docker.errors
 import pytest
 
 from sandbox import DockerEnvironment, Limits
+from sandbox.docker import postmortem
 from sandbox.docker.engine import connect
 from sandbox.docker.events import SANDBOX_LABEL
-from sandbox.errors import ErrorCode
+from sandbox.errors import ErrorCode, SandboxUnavailableError
 
 from .observing import eventually, guest_pid, within
 
@@ -194,3 +195,22 @@ def test_ctrl_c_in_a_blocking_run(orchestrator: subprocess.Popen[str]) -> None:
     assert complaints == ""
     assert orchestrator.returncode == 0
     assert not exists(container)
+
+
+def test_a_silent_sandbox_that_has_ended_meanwhile_is_not_said_to_keep_the_engine_waiting(docker_env: MAKE) -> None:
+    """The engine had answered that the container does not run, and it was called silent."""
+    api = connect().api
+    image = api.inspect_container(docker_env(limits=SMALL).container_id)["Image"]
+    ident = api.create_container(image, entrypoint=["true"])["Id"]
+    killed: list[bool] = []
+    try:
+        assert postmortem.end(ident)  # it never ran
+        api.start(ident)
+        api.wait(ident)
+        silent = SandboxUnavailableError("no_answer", "It did not answer within 3 seconds.")
+        error = postmortem.unanswered(ident, silent, lambda: killed.append(True))
+    finally:
+        api.remove_container(ident)
+    assert error.message == "It did not answer within 3 seconds. It has ended meanwhile."
+    assert not killed
+    assert postmortem.end(ident)

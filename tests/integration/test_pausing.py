@@ -10,12 +10,16 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from sandbox import DockerEnvironment, Limits
 from sandbox.aio import AsyncEnvironment
+from sandbox.docker.engine import connect
 from sandbox.errors import ErrorCode
+from sandbox.network.streams import Streams
 
 from .observing import within
 from .own_engine import IMAGE, IN_A_PROCESS, ROOT
@@ -41,6 +45,58 @@ def resumed_after(env: DockerEnvironment, seconds: float) -> threading.Timer:
     timer = threading.Timer(seconds, env.resume)
     timer.start()
     return timer
+
+
+def struck_after(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A Ctrl-C comes when the engine has done ``name``, and before its answer is heard; once."""
+    def connected(*args: Any) -> Any:
+        client = connect(*args)
+
+        class Api:
+            def __getattr__(self, wanted: str) -> Any:
+                return struck if wanted == name else getattr(client.api, wanted)
+
+        def struck(*given: Any) -> None:
+            getattr(client.api, name)(*given)
+            monkeypatch.setattr("sandbox.docker.contained.connect", connect)
+            raise KeyboardInterrupt
+
+        return SimpleNamespace(api=Api())
+
+    monkeypatch.setattr("sandbox.docker.contained.connect", connected)
+
+
+def test_ctrl_c_in_a_pause_or_resume_leaves_a_sandbox_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D18: after one in ``resume`` it stayed paused for good ("is not paused"), after one in ``pause`` nothing could wake it."""
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        struck_after(monkeypatch, "pause")
+        with pytest.raises(KeyboardInterrupt):
+            env.pause()
+        assert env.run("echo on").unwrap().output == "on\n"
+        env.pause()
+        struck_after(monkeypatch, "unpause")
+        with pytest.raises(KeyboardInterrupt):
+            env.resume()
+        env.resume()
+        assert env.run("echo on").unwrap().output == "on\n"
+
+        def struck(streams: Streams) -> None:
+            streams.rest()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(env, "_drain", struck)
+        with pytest.raises(KeyboardInterrupt):
+            env.pause()
+        assert env._egress is not None
+        assert env._egress.streams._flowing.is_set()
+
+
+def test_a_sandbox_that_was_woken_from_outside_can_be_resumed() -> None:
+    with DockerEnvironment(IMAGE, limits=SMALL) as env:
+        env.pause()
+        connect().api.unpause(env.container_id)
+        env.resume()
+        assert env.run("echo on").unwrap().output == "on\n"
 
 
 def test_a_paused_sandbox_is_described_at_once() -> None:

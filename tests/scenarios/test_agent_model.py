@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -262,6 +263,15 @@ def test_a_missing_key_names_the_variable(monkeypatch: pytest.MonkeyPatch, key: 
     with pytest.raises(ModelError) as caught:
         LiteLLMModel("no-such-provider-at-all/x").check()
     assert caught.value.code is ErrorCode.invalid_configuration
+
+
+@pytest.mark.parametrize("model", ["ollama/llama3", "hosted_vllm/a", "lm_studio/a"])
+def test_an_empty_key_of_a_local_server_is_not_missing(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    """It needs none; with an empty variable, as compose files set it, the model was refused."""
+    name = f"{model.partition('/')[0].upper()}_API_KEY"
+    monkeypatch.setenv(name, "")
+    LiteLLMModel(model).check()
+    assert os.environ[name] == ""
 
 
 AS_IN_A_LATER_TEST = """

@@ -148,6 +148,12 @@ def test_words_of_what_was_handed_in() -> None:
     assert words == 'Its summary: Half of it.\nIts left: ["b"]\n[it took 1 step]'
 
 
+@pytest.mark.parametrize("result", [{"summary": 1}, {"outputs": [1], "usage": None}, {"usage": {"steps": "many"}}])
+def test_what_a_log_of_somebody_else_says_was_handed_in_fails_no_prompt(result: dict[str, Any]) -> None:
+    """To show such an answer raised KeyError."""
+    assert "it took" not in words_of(result, "It is late.")
+
+
 def test_a_lost_sandbox_ends_the_run_above_too(fake: FakeEnvironment) -> None:
     def lose(prompt: Any) -> Any:
         fake.lose()

@@ -159,6 +159,79 @@ class _StruckWhenTaken(threading.Condition):
         return entered
 
 
+def test_a_second_ctrl_c_while_a_send_is_left_does_not_stop_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was counted as waiting to be sent stayed so, and all connections let it go first for ever."""
+
+    class Full:
+        def send(self, _data: memoryview, _timeout_seconds: float) -> int:
+            return 0
+
+        def has_room(self, _timeout_seconds: float) -> bool:
+            signal.raise_signal(signal.SIGINT)
+            return True
+
+    sender = FrameSender(Full(), b"12345678")
+    calm = sender._calm
+    entered = itertools.count()
+
+    class StruckOnTheWayOut:
+        def __enter__(self) -> bool:
+            if next(entered) == 1:
+                signal.raise_signal(signal.SIGINT)
+            return calm.__enter__()
+
+        def __exit__(self, *exc: object) -> None:
+            calm.release()
+
+        def notify_all(self) -> None:
+            calm.notify_all()
+
+    monkeypatch.setattr(sender, "_calm", StruckOnTheWayOut())
+    with pytest.raises(KeyboardInterrupt):
+        sender.send(Kind.PING, 1, b"", time.monotonic() + 60)
+    assert sender._first == 0
+
+
+def test_a_handler_that_another_handler_installs_while_signals_are_let_in_stays() -> None:
+    heard: list[str] = []
+
+    def first(_number: int, _frame: object) -> None:
+        heard.append("first")
+        signal.signal(signal.SIGINT, second)
+
+    def second(_number: int, _frame: object) -> None:
+        heard.append("second")
+
+    signal.signal(signal.SIGINT, first)
+    with Shield() as shield:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+            assert shield.struck
+            shield.let_in()
+    assert heard == ["first", "second"]
+    assert signal.getsignal(signal.SIGINT) is second
+
+
+def test_ctrl_c_while_connections_are_closed_ends_their_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop was forgotten before it was stopped: what listened did so until the process ended."""
+    streams = Streams(lambda *_: None, lambda *_: asyncio.sleep(0))
+    streams.in_loop(lambda: None)
+    loop, thread = streams._loop, streams._thread
+    assert loop is not None
+    assert thread is not None
+    wake = loop.call_soon_threadsafe
+
+    def struck(*args: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        wake(*args)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", struck)
+    with pytest.raises(KeyboardInterrupt):
+        streams.close()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 def test_ctrl_c_in_a_pause_or_close_does_not_stop_connections_for_good() -> None:
     """The thread of the sandbox's connections, and then ``resume`` and ``close``, waited for a lock that nobody held."""
     streams = Streams(lambda *_: None, lambda *_: asyncio.sleep(0))
@@ -221,6 +294,30 @@ def test_ctrl_c_while_a_port_is_forwarded_leaves_nothing_that_listens() -> None:
         streams.in_loop(lambda: held.get(timeout=60))
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
+            forward.open()
+        held.put(None)
+        until = time.monotonic() + 60
+        while (server := forward._server) is None and time.monotonic() < until:
+            time.sleep(0.001)
+        while server is not None and server.is_serving() and time.monotonic() < until:
+            time.sleep(0.001)
+        assert server is not None
+        assert not server.is_serving()
+        assert not streams.servers
+    finally:
+        streams.close()
+
+
+def test_a_port_that_is_not_forwarded_in_time_listens_no_more_and_the_sandbox_is_not_called_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sandbox.network.forward.START_SECONDS", 0.1)
+    streams = Streams(lambda *_: None, lambda *_: asyncio.sleep(0))
+    forward = Forward(streams, lambda: 1, 80)
+    held: queue.SimpleQueue[None] = queue.SimpleQueue()
+    try:
+        streams.in_loop(lambda: held.get(timeout=60))
+        with pytest.raises(SandboxUnavailableError, match="stood still"):
             forward.open()
         held.put(None)
         until = time.monotonic() + 60
