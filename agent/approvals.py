@@ -208,7 +208,7 @@ class ApprovingEnvironment(WrappedEnvironment):
         said = str(self.hidden.data(jsonable(args)))[:2000]  # masked before it is cut: no mask finds a part of a secret
         notice = {
             "code": "arguments_edited",
-            "message": f"The user changed the arguments, and the call was carried out with these: {said}.",
+            "message": f"The user changed the arguments. The call was made with these: {said}.",
             "hint": "Leave it at that: do not do what the user took out.",
         }
         return {**envelope, "notices": [*envelope.get("notices", ()), notice]}

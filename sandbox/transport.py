@@ -100,7 +100,10 @@ class Transport:
         with Shield():  # the start of a thread waits for an Event
             self._reader.start()
         greeting = Exchange(self, self._hello, 0)
-        greeting.send(Kind.HELLO, {"protocol": wire.PROTOCOL, **hello})
+        try:
+            greeting.send(Kind.HELLO, {"protocol": wire.PROTOCOL, **hello})
+        except Cut as error:  # what is not greeted yet is not asked again
+            raise self._wait_for_loss(error.__cause__ or error) from error
         fields, _ = greeting.reply()
         if fields.get("protocol") != wire.PROTOCOL:
             raise SandboxUnavailableError(
@@ -266,7 +269,7 @@ class Transport:
             self._channel = self._channel % 0x7FFFFFFF + 1
             return self._channel
 
-    def _wait_for_loss(self, error: OSError) -> SandboxUnavailableError:
+    def _wait_for_loss(self, error: BaseException) -> SandboxUnavailableError:
         self._reader.join(timeout=3)
         return self._lost or SandboxUnavailableError("pipe_broken", f"The pipe to the sandbox broke: {error}.")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import secrets
 import shlex
+import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,11 +56,16 @@ class EventLog:
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
         self.path = default_path() if path is None else Path(path)
         self._lock = threading.RLock()
+        self._read_only = read_only
         self._database = opened(self.path, read_only=read_only)
 
     def close(self) -> None:
-        """Close the file; may be called more than once."""
+        """Close the file; may be called more than once. What was written is then in it and not only in FILE-wal."""
         with self._lock:
+            if not self._read_only:
+                # While somebody reads, closing alone does not do it, and a reader must not. This waits for nobody.
+                with contextlib.suppress(sqlite3.Error):
+                    self._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
             self._database.close()
 
     def __enter__(self) -> Self:

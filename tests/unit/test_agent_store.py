@@ -204,6 +204,18 @@ def test_a_run_has_one_writer(log: EventLog) -> None:
     log.begin(RUN).close()
 
 
+def test_a_log_that_is_closed_while_somebody_reads_it_is_complete_in_its_file(log: EventLog, tmp_path: Path) -> None:
+    """After gamebox runs show --follow the whole run was in FILE-wal: a copy of the file had nothing of it."""
+    filled(log)
+    with EventLog(log.path, read_only=True) as reader:
+        head = reader.head(RUN)
+        log.close()
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(log.path.read_bytes())
+    with EventLog(copy, read_only=True) as copied:
+        assert copied.head(RUN) == head is not None
+
+
 def test_only_the_owner_reads_it(log: EventLog) -> None:
     filled(log)
     for name in ("runs.db", "runs.db-wal", "runs.db-shm"):

@@ -118,3 +118,24 @@ def test_cuts_without_end_put_no_deadline_off_without_end(monkeypatch: pytest.Mo
         else:
             pytest.fail("no end")
         assert now[0] - began - cut <= 3.0 + pending_module.MOST_SPARE_SECONDS + 0.5
+
+
+def test_a_kept_sandbox_that_is_gone_before_it_is_greeted_fails_with_the_reason() -> None:
+    """``start`` raised Cut, which is no SandboxError and only for requests that are asked again."""
+
+    class Gone:
+        seconds = 60.0
+        answer_prefix = b"p" * 32
+
+        def resume(self, *_given: object) -> tuple[Said, bytes]:
+            raise SandboxUnavailableError("removed", "It was removed.")
+
+    class Ended(Said):
+        def send(self, data: memoryview, timeout_seconds: float) -> int:
+            raise BrokenPipeError
+
+        def receive(self, timeout_seconds: float) -> bytes | None:
+            return b""
+
+    with pytest.raises(SandboxUnavailableError, match="It was removed"):
+        Transport(Ended(), explain, keep=Gone()).open({}, 60)
