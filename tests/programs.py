@@ -5,6 +5,7 @@ For tests of what the command does. Tests of how a process starts, or that send 
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import importlib
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -78,6 +80,7 @@ def _serve(requests: socket.socket) -> None:
             from agent.model import litellm_model
 
             litellm_model._loaded()  # four seconds, once
+            gc.freeze()
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             requests.close()
@@ -126,8 +129,19 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
     sys.modules["__main__"].__dict__.update(__package__=None, __spec__=None)  # typer looks there for the program's name
     from agent.cli import main
 
-    main()
-    raise SystemExit(0)
+    try:
+        main()
+        status = 0
+    except SystemExit as error:
+        if not isinstance(error.code, int | None):
+            raise
+        status = error.code or 0
+    # As at the end of any Python program, but without taking apart all that was imported, which takes longer than most commands.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

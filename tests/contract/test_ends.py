@@ -98,6 +98,7 @@ def test_a_local_guest_that_dies_is_told(tmp_path: Path) -> None:
         assert caught.value.reason == gone.reason == "exited"
 
 
+@pytest.mark.exhaustive
 def test_a_local_guest_that_is_stopped_is_silent(tmp_path: Path) -> None:
     with LocalEnvironment(tmp_path) as env:
         assert env._process is not None

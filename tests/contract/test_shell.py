@@ -228,6 +228,7 @@ def test_logs_go_on_where_they_ended(run: Run, env: GuestEnvironment) -> None:
 # --- many at once ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_runs_of_one_session_queue_and_nothing_else_waits(run: Run, env: GuestEnvironment, folder: str) -> None:
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(run, f"touch {folder}/begun; while [ ! -e {folder}/go ]; do sleep 0.01; done; echo first")
@@ -250,6 +251,7 @@ def test_runs_of_one_session_queue_and_nothing_else_waits(run: Run, env: GuestEn
         assert "waited_for_session" in [notice.code for notice in envelope.notices]
 
 
+@pytest.mark.exhaustive
 def test_a_run_gives_up_in_the_queue_after_its_timeout(env: GuestEnvironment, folder: str) -> None:
     holder = done(env.run("cat", session="held", wait_seconds=0.1, timeout_seconds=60)).id
     began = time.monotonic()

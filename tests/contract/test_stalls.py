@@ -17,6 +17,7 @@ print("asking", flush=True)
 server[0].recv(1)'"""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("command", "options", "cause", "hint"),
     [

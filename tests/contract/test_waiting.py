@@ -160,6 +160,7 @@ def test_an_end_is_told_as_it_was(env: GuestEnvironment) -> None:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("shell")
 def test_an_expression_that_never_ends_holds_up_nobody(env: GuestEnvironment) -> None:
     ident = background(env, f"echo {'a' * 60}; sleep 600")
@@ -176,6 +177,7 @@ def test_an_expression_that_never_ends_holds_up_nobody(env: GuestEnvironment) ->
     done(env.kill(ident))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("shell")
 @pytest.mark.parametrize("log", ["never", "n.ver"])
 def test_a_firehose_does_not_outlast_the_wait(env: GuestEnvironment, log: str) -> None:

@@ -94,6 +94,7 @@ def test_characters_stay_whole(env: GuestEnvironment) -> None:
     assert told == ["é", "\ufffd"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("shell")
 def test_pipes_made_larger_are_taken_whole_at_the_end(env: GuestEnvironment) -> None:
     program = "import fcntl,os\nfor fd in (1,2):\n fcntl.fcntl(fd,1031,1<<20)\n os.write(fd,b'x'*(1<<20))"

@@ -26,7 +26,7 @@ NAME = "db"
 @pytest.fixture
 def echo() -> Iterator[int]:
     with Server(("127.0.0.1", 0), Echo) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield server.server_address[1]
         server.shutdown()
 

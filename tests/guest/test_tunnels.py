@@ -144,7 +144,7 @@ class Echo(socketserver.BaseRequestHandler):
 @pytest.fixture
 def echo() -> Iterator[int]:
     with Server(("127.0.0.1", 0), Echo) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield server.server_address[1]
         server.shutdown()
 
@@ -347,7 +347,7 @@ def test_no_byte_beyond_the_limit_is_passed_on_and_each_connection_counts_one_pi
     """The figures of docs/network.md: what passes, and by how much the count may be over."""
     most, connections = 3_000_000, 8
     with Server(("127.0.0.1", 0), Source) as server, ends(Network.allow("127.0.0.1:*")) as pair, contextlib.ExitStack() as stack:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         pair.egress.allowance = allowance = Allowance(Limits(network_bytes=most))
         got = [0] * connections
 

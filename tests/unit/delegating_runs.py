@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent import Agent, Budget, Goal, Usage
 from agent import events as ev
@@ -81,14 +81,28 @@ def tree(
     return build(first, Setting(environment=environment, hub=hub, budget=budget or Budget(), **setting))
 
 
+class Moment(NamedTuple):
+    """What an event of a run was: whose it is, its kind, and the tool if it is about an action."""
+
+    agent: str
+    kind: str
+    tool: str | None
+
+
 class Killed(BaseException):
     """Stands for SIGKILL: from here on nothing is written any more."""
 
 
 class MortalLog(EventLog):
-    """Dies at one of its events, of whichever run, before or after that is written."""
+    """Dies at one of its events, of whichever run, before or after that is written; keeps what the events were."""
 
     dies_at, after, written, dead = 10**9, False, 0, False
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.seen: list[Moment] = []
+        self._agents: dict[str, str] = {}
+        self._tools: dict[str, str | None] = {}
 
     def append(self, run: str, events: Sequence[ev.Event], parent: str | None = None) -> int:
         if self.dead:
@@ -98,9 +112,30 @@ class MortalLog(EventLog):
             raise Killed
         last = super().append(run, events, parent)
         self.written += len(events)
+        self.seen += [self._moment(run, event) for event in events]
         if self.dead:
             raise Killed
         return last
+
+    def _moment(self, run: str, event: ev.Event) -> Moment:
+        if isinstance(event, ev.RunBegan):
+            self._agents[run] = event.agent
+        if isinstance(event, ev.ActionDecided):
+            self._tools[run] = event.tool
+        kind = type(event).__name__
+        return Moment(self._agents.get(run, ""), kind, self._tools.get(run) if kind.startswith("A") else None)
+
+
+def moments(seen: Sequence[Moment]) -> list[int]:
+    """Return where to kill a run like the one whose events were seen: at the first event of each kind of each agent, and at the
+    last of each kind with each tool. A kill at every event takes three times as long, and finds the same.
+    """
+    firsts: dict[tuple[str, str], int] = {}
+    lasts: dict[tuple[str, str | None], int] = {}
+    for number, (agent, kind, tool) in enumerate(seen, start=1):
+        firsts.setdefault((agent, kind), number)
+        lasts[kind, tool] = number
+    return sorted({*firsts.values(), *lasts.values()} - {1})  # at the first nothing is there to resume
 
 
 def tree_of(log: EventLog, run: str) -> list[RunRecord]:

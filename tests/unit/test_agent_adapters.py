@@ -66,6 +66,7 @@ def stamps(event: Any) -> tuple[Any, ...]:
     return (event.id, event.cause, event.source, event.timestamp)
 
 
+@pytest.mark.exhaustive
 @given(events_of(ACTIONS))
 def test_every_action_comes_back_from_its_data(action: Action) -> None:
     again = action_from_dict(json.loads(json.dumps(action.to_dict())))
@@ -74,6 +75,7 @@ def test_every_action_comes_back_from_its_data(action: Action) -> None:
     assert not {"id", "timestamp", "cause", "message"} & set(action.to_memory())
 
 
+@pytest.mark.exhaustive
 @given(events_of(OBSERVATIONS))
 def test_every_observation_comes_back_from_its_data(observation: Observation) -> None:
     again = observation_from_dict(json.loads(json.dumps(observation.to_dict())))

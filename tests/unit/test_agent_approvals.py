@@ -107,8 +107,8 @@ def test_any_arguments_are_judged(value: Any) -> None:
 @pytest.mark.exhaustive
 def test_long_hostile_commands_are_judged_in_time(piece: str) -> None:
     started = time.process_time()
-    risk_of(piece * (199_000 // len(piece)))
-    assert time.process_time() - started < 10
+    risk_of(piece * (100_000 // len(piece)))
+    assert time.process_time() - started < 5
 
 
 # --- the environment ------------------------------------------------------------------

@@ -149,7 +149,7 @@ class Trees(RuleBasedStateMachine):
             assert level.meter.seconds_left() == min(ends, default=None)
 
 
-TestTrees = Trees.TestCase
+TestTrees = pytest.mark.exhaustive(Trees.TestCase)
 
 
 @dataclass(frozen=True)
@@ -238,6 +238,7 @@ def carried_out(plan: Plan, told: Told) -> Usage:
     return run.usage
 
 
+@pytest.mark.exhaustive
 @settings(deadline=None, max_examples=150)
 @given(plans(plans(plans(None))))
 def test_a_tree_of_runs_ends_as_its_limits_say(plan: Plan) -> None:

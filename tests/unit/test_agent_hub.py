@@ -222,6 +222,7 @@ def test_what_a_file_says_cannot_steer_a_terminal(config: Path) -> None:
         assert not {"\x1b", "\x07", "\u202e"} & set(shown)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("args", "said"),
     [

@@ -112,6 +112,7 @@ def test_a_timeout_interrupts_the_cell_and_keeps_the_variables(kernel: Kernel) -
     assert kernel.output("kept") == "7"
 
 
+@pytest.mark.exhaustive
 def test_a_cell_that_will_not_end_is_killed_and_that_is_told(kernel: Kernel) -> None:
     code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf', flush=True)\nwhile True: pass"
     answer = kernel(code, timeout_seconds=0.5)

@@ -107,6 +107,7 @@ def test_too_late_is_told(tmp_path: Path) -> None:
     assert told == ["1 message(s) of yours came too late: the run had ended"]
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=25, deadline=None)
 @given(
     kill_at=st.integers(0, 3),

@@ -147,6 +147,7 @@ def test_a_slow_tool_is_given_up_and_the_server_lives(env: LocalEnvironment, kit
     assert made.describe() == {}
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_asks_without_end_is_given_up_in_time(env: LocalEnvironment, kit: Callable[..., McpKit]) -> None:
     made = kit("pings", timeout_seconds=1)
     started = time.monotonic()
@@ -204,6 +205,7 @@ def test_strange_tools_are_left_out_or_made_harmless(env: LocalEnvironment, kit:
     assert registry.validate_args(by_name["x_root"], {"b": 1}) == (True, "ok")
 
 
+@pytest.mark.exhaustive
 def test_many_tools_are_bounded(kit: Callable[..., McpKit]) -> None:
     assert len(kit("many").actions()) == 200
     assert len(kit("pages").actions()) == 1
@@ -222,6 +224,7 @@ def test_a_server_that_does_not_start_is_told(
     assert not [command for command in running(env) if "hostile" in command]
 
 
+@pytest.mark.exhaustive
 def test_pages_without_end_are_one_listing(
     env: LocalEnvironment, kit: Callable[..., McpKit], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -126,7 +126,8 @@ class Plans(RuleBasedStateMachine):
         assert status(self.plan).endswith(".")
 
 
-TestPlans = Plans.TestCase
+TestPlans = pytest.mark.exhaustive(Plans.TestCase)
+TestPlans.settings = settings(max_examples=50, deadline=None)
 
 
 @given(st.text("0123456789.-x ", max_size=8))

@@ -83,6 +83,7 @@ def prompts_of_run(language: str, memory: str, options: dict[str, Any]) -> list[
     return asked
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("language", sorted(catalogue.LANGUAGES))
 @pytest.mark.parametrize("name", MEMORIES)
 def test_the_stable_share_of_the_prompt(language: str, name: str) -> None:

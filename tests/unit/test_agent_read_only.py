@@ -185,6 +185,7 @@ def test_compiled_code_goes_where_something_else_runs_too(local: LocalEnvironmen
     local.kill(other.id).unwrap()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "left",
     [

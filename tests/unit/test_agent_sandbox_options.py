@@ -35,6 +35,7 @@ def test_replay_pulls_the_image_on_request_alone(tmp_path: Path) -> None:
     assert (plain._pull, pulling._pull) == (False, True)  # type: ignore[attr-defined]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("command", [("run",), ("shell",), ("agent",), ("batch",), ("runs", "replay")])
 def test_all_commands_that_make_a_sandbox_of_an_image_can_pull_it(command: tuple[str, ...]) -> None:
     shown = run_gamebox(*command, "--help", env={**os.environ, "COLUMNS": "200"}).stdout

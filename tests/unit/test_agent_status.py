@@ -111,6 +111,7 @@ def executed(log: EventLog, agent: Agent, status: RunStatus, at_top: bool) -> Ru
     return execute_recorded(agent, "go", log, run="r").status
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("status", list(RunStatus))
 def test_by_the_first_agent(log: EventLog, sandbox: LocalEnvironment, status: RunStatus) -> None:
     way = WAYS[status]
@@ -131,6 +132,7 @@ def test_by_the_first_agent(log: EventLog, sandbox: LocalEnvironment, status: Ru
     assert all(verdict.intact and verdict.ended for verdict in verify_all(log))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("status", list(RunStatus))
 def test_by_an_agent_that_is_delegated_to(log: EventLog, sandbox: LocalEnvironment, status: RunStatus) -> None:
     """The one above is told which, or ends with it."""

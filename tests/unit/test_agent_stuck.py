@@ -192,6 +192,7 @@ PIECES = st.builds(lambda piece, times: piece * times, st.lists(KINDS, min_size=
 STORIES = st.lists(PIECES | st.just([None]), max_size=8)
 
 
+@pytest.mark.exhaustive
 @settings(deadline=None, max_examples=300)
 @given(
     story=STORIES,
@@ -273,6 +274,7 @@ def test_news_make_a_difference(texts: tuple[str, str]) -> None:
     assert print_of_action("run", {"command": texts[0]}) != print_of_action("run", {"command": texts[1]})
 
 
+@pytest.mark.exhaustive
 @settings(deadline=2000)
 @given(
     st.recursive(

@@ -56,6 +56,7 @@ def read(language: AgentLanguage, text: Any) -> tuple[Any, Any]:
     return found["tool"], found["args"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("language", LANGUAGES)
 @given(text=HOSTILE, cut=st.booleans())
 def test_any_text_is_read_or_refused_and_the_same_each_time(language: AgentLanguage, text: str, cut: bool) -> None:
@@ -150,6 +151,7 @@ def test_what_the_prompt_shows_of_a_call_is_read_as_that_call(
     assert read(language, f"I do that.\n{shown}") == (name, args)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("language", [TAGS, FENCED])
 @pytest.mark.parametrize(
     "piece",
@@ -158,7 +160,7 @@ def test_what_the_prompt_shows_of_a_call_is_read_as_that_call(
      "`<execute_bash>", "change 1:2\n", "```\nchange 1:2\n", "end_of_change ", '"', "<<", "\r"],
 )  # fmt: skip
 def test_long_replies_are_read_in_linear_time(language: AgentLanguage, piece: str) -> None:
-    text = piece * (200_000 // len(piece))
+    text = piece * (100_000 // len(piece))
     started = time.process_time()
     for reply in (
         text,
@@ -171,7 +173,7 @@ def test_long_replies_are_read_in_linear_time(language: AgentLanguage, piece: st
             language.parse_response(reply)
         except LanguageError:
             pass
-    assert time.process_time() - started < 10  # a quadratic reader takes minutes
+    assert time.process_time() - started < 5  # a quadratic reader takes minutes
 
 
 def test_the_first_complete_tag_wins_whatever_it_is() -> None:

@@ -233,11 +233,13 @@ def test_any_script_is_a_script_and_runs_nothing_from_words(run: RecordedRun) ->
     assert all(line.startswith("#") or not line for line in body.split("\n")[1:]), body
 
 
+@pytest.mark.exhaustive
 def test_the_same_run_twice_does_not_differ(recorded: RecordedRun, tmp_path: Path) -> None:
     again = real_run(tmp_path)
     assert differences(recorded, again) == []
 
 
+@pytest.mark.exhaustive
 def test_what_differs_is_said(recorded: RecordedRun, tmp_path: Path) -> None:
     script = [*SCRIPT[:1], {"tool": "think", "args": {"thought": "hm"}}, *SCRIPT[1:6], *SCRIPT[7:]]
     (tmp_path / "log.txt").write_text("was here")
@@ -258,6 +260,7 @@ def test_a_run_does_not_differ_from_itself(run: RecordedRun) -> None:
     assert differences(run, from_dict(json.loads(exported(run, "json")))) == differences(run, run) == []
 
 
+@pytest.mark.exhaustive
 def test_a_replay_shows_what_is_different_now(recorded: RecordedRun, tmp_path: Path) -> None:
     equip = equip_from(default())
     with LocalEnvironment(workspace=tmp_path) as fresh:
@@ -271,6 +274,7 @@ def test_a_replay_shows_what_is_different_now(recorded: RecordedRun, tmp_path: P
     assert "+here now" in found[7].lines
 
 
+@pytest.mark.exhaustive
 def test_the_commands(recorded: RecordedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored = tmp_path / "run.json"
     stored.write_text(exported(recorded, "json"))

@@ -43,6 +43,7 @@ blocks = st.one_of(st.builds(user, texts), st.builds(exchange, texts, results, s
 conversations = st.builds(lambda task, rest: [user(task), *rest], texts, st.lists(blocks, max_size=25))
 
 
+@pytest.mark.exhaustive
 @settings(deadline=None, max_examples=80)
 @given(conversations, st.integers(0, 3), st.sampled_from([2, 9, 200]))
 def test_what_is_shown_fits_and_nothing_is_lost_or_parted(conversation: list[list[Message]], keep_first: int, limit: int) -> None:
@@ -120,6 +121,7 @@ def test_a_limit_that_holds_nothing_is_refused(limit_tokens: int) -> None:
         WindowMemory(limit_tokens=limit_tokens)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("language", ["function_calling", "tags"])
 def test_forty_five_large_steps_stay_below_the_limit(language: str) -> None:
     """An agent as the built-in ones are, whose commands print 48 kB each: before, its last prompt had two million bytes."""

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import run_gamebox
+
 COMMAND = [sys.executable, "-c", "from agent.cli import main; main()"]
 
 
@@ -51,7 +53,7 @@ def test_output_beyond_what_is_kept_is_said_once_and_no_lost_file_is_named() -> 
     done = gamebox("run", "--local", "--memory", "64m", "--", "seq", "1", "1000000")
     assert len(done.stdout) == 6888896
     assert b".log" not in done.stderr
-    told = json.loads(gamebox("run", "--local", "--memory", "64m", "--json", "--", "seq", "1", "1000000").stdout)
+    told = json.loads(run_gamebox("run", "--local", "--memory", "64m", "--json", "--", "seq", "1", "1000000").stdout)
     assert told["result"]["spill_path"] is None
     assert "4791744 bytes cut ...]" in told["result"]["output"]
     assert [n["code"] for n in told["notices"]] == ["output_cut"]
@@ -89,8 +91,8 @@ def test_a_local_run_leaves_the_workspace_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/tool").write_text("#!/bin/sh\necho tool\n")
     (tmp_path / "bin/tool").chmod(0o755)
-    done = gamebox("run", "--local", "--workspace", str(tmp_path), "--", "sh", "-c", "bin/tool; echo x > bin/tool; > new")
-    assert (done.stdout, done.returncode) == (b"tool\n", 0)
+    done = run_gamebox("run", "--local", "--workspace", tmp_path, "--", "sh", "-c", "bin/tool; echo x > bin/tool; > new")
+    assert (done.stdout, done.returncode) == ("tool\n", 0)
     assert (tmp_path / "bin/tool").read_text() == "#!/bin/sh\necho tool\n"
     assert [p.name for p in tmp_path.iterdir()] == ["bin"]
 
@@ -172,13 +174,13 @@ def _number_in(file: Path) -> int:
     ],
 )
 def test_with_json_an_error_before_the_run_is_json_too(args: tuple[str, ...]) -> None:
-    done = gamebox(*args)
+    done = run_gamebox(*args)
     told = json.loads(done.stdout)
     assert (done.returncode, told["tool_executed"]) == (125 if args[0] == "run" else 2, False)
-    assert f"({told['code']})".encode() in done.stderr
+    assert f"({told['code']})" in done.stderr
     assert told["hint"]
 
 
 def test_json_after_the_dashes_is_the_commands_own() -> None:
-    done = gamebox("run", "--memory", "lots", "--", "echo", "--json")
-    assert (done.stdout, done.returncode) == (b"", 125)
+    done = run_gamebox("run", "--memory", "lots", "--", "echo", "--json")
+    assert (done.stdout, done.returncode) == ("", 125)

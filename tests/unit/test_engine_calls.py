@@ -111,6 +111,7 @@ def test_a_connection_that_is_taken_over_is_of_no_pool(served: _Server) -> None:
         assert adapter.get_connection(url) is not adapter.get_connection(url)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("status", [409, 500])
 def test_a_sick_engine_is_not_stormed(served: _Server, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     """It was asked 200 times a second to remove and to go on (review of the sandbox, 5.8)."""

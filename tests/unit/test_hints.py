@@ -127,8 +127,9 @@ _NAMES = [
 _fields = st.fixed_dictionaries(dict.fromkeys(_NAMES, _values))
 
 
+@pytest.mark.exhaustive
 @given(fields=_fields)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_values_of_any_type_are_worded(fields: dict[str, object]) -> None:
     """A guest that is not ours any more may send anything as a value; each example goes through all codes."""
     for code in sorted(hints._FAULTS):
@@ -138,8 +139,9 @@ def test_values_of_any_type_are_worded(fields: dict[str, object]) -> None:
             assert wording.hint, code
 
 
+@pytest.mark.exhaustive
 @given(fields=_fields)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_notices_of_any_values(fields: dict[str, object]) -> None:
     for code in sorted(NOTICES):
         notice = hints.word_notice(code, fields)

@@ -6,10 +6,13 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from sandbox import hints
 from sandbox.errors import ErrorCode
 from sandbox.notices import HOST_NOTICES, NOTICES
 
+pytestmark = pytest.mark.exhaustive
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("sandbox", "agent")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))

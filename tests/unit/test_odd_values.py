@@ -158,6 +158,7 @@ _SETTINGS = settings(
 )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @seed(1)
 @settings(_SETTINGS, max_examples=1500)
 @given(calls())

@@ -327,6 +327,7 @@ def test_npm(upstream: Upstream, tmp_path: Path) -> None:
     assert "is refused" in get(fresh, "/npm/small-note/-/small-note-1.2.3.tgz")[0].text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("method", "path"),
     [

@@ -42,6 +42,7 @@ def span(made: list[str], whole: list[str], sign: str) -> tuple[int, int]:
     raise AssertionError(f"{own} is not in {whole}")
 
 
+@pytest.mark.exhaustive
 def test_a_text_made_to_take_for_ever_is_one_hunk_that_git_applies(tmp_path: Path) -> None:
     before = "same\n" + "".join(f"{i % 150}\n" for i in range(19_000))
     after = "same\n" + "".join(f"{(i * 7919) % 150}\n" for i in range(19_000))
@@ -77,6 +78,7 @@ def test_many_texts_together_have_one_budget() -> None:
     assert made == sorted(made, reverse=True)
 
 
+@pytest.mark.exhaustive
 def test_a_few_lines_that_are_everywhere_count_as_what_they_cost() -> None:
     """Their cost is not to be hidden in the average of all lines."""
     heavy = [f"h{n % 13}\n" for n in range(2500)]

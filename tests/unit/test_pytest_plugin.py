@@ -80,8 +80,7 @@ def test_where_the_package_is_hidden_asking_for_a_sandbox_fails_in_one_sentence(
 
 
 def test_a_suite_with_a_sandbox_of_its_own_is_left_alone(pytester: pytest.Pytester) -> None:
-    # Of other plugins that are installed here one loads pydantic.
-    pytester.makeini("[pytest]\naddopts = --strict-markers -p no:langsmith_plugin\nmarkers = sandbox: ours\n")
+    pytester.makeini("[pytest]\naddopts = --strict-markers\nmarkers = sandbox: ours\n")
     pytester.makepyfile("""
 import sys
 import pytest
@@ -416,6 +415,7 @@ def test_every_option_is_described() -> None:
             checked({name: object()}, "x")
 
 
+@pytest.mark.exhaustive
 def test_a_package_cache_is_given_by_its_folder_everywhere(pytester: pytest.Pytester, tmp_path: Path) -> None:
     assert checked({"cache": tmp_path}, "here")["cache"] == PackageCache(tmp_path)
     given = PackageCache(tmp_path, pypi="", npm="http://127.0.0.1:1")

@@ -127,6 +127,7 @@ def test_a_title_without_end_takes_no_memory() -> None:
     assert sequences.feed(b"\x1b" + b" " * 5000 + b"Ftext") == b"text"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "unit",
     [

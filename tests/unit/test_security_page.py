@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs/security.md").read_text(encoding="utf-8")
+pytestmark = pytest.mark.exhaustive
 NAMED = sorted(set(re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)))
 
 
+@functools.cache
 def functions_of(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}

@@ -105,7 +105,7 @@ class Upstream(http.server.BaseHTTPRequestHandler):
 def upstream() -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream) as server:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 
@@ -613,7 +613,7 @@ def echoing() -> Iterator[str]:
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 

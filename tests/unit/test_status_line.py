@@ -64,6 +64,7 @@ def screens(code: str, seconds: float, status: int = 0) -> list[list[str]]:
     return seen
 
 
+@pytest.mark.exhaustive
 def test_a_step_is_shown_with_its_seconds_and_a_long_one_leaves_a_line() -> None:
     seen = screens(PROGRAM.format(above=False, look="pass"), 30)
     assert ["building an image · 0 s" in lines for lines in seen].count(True) > 0
@@ -71,6 +72,7 @@ def test_a_step_is_shown_with_its_seconds_and_a_long_one_leaves_a_line() -> None
     assert [line for line in seen[-1] if line] == ["building an image · 2 s", "over"]
 
 
+@pytest.mark.exhaustive
 def test_what_is_printed_meanwhile_and_typed_below_is_left_alone() -> None:
     seen = screens(PROGRAM.format(above=True, look=MEANWHILE), 30)
     typed = [lines for lines in seen if "typed" in lines]
@@ -159,6 +161,7 @@ class Terminal(io.StringIO):
         return self.rows()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("above", [False, True])
 def test_the_last_lines_of_output_are_drawn_in_place(above: bool) -> None:
     """UX 5: bounded, without a flicker, and with every character shown that steers a terminal (C20)."""
@@ -206,6 +209,7 @@ def test_a_step_comes_back_with_its_output_after_a_question() -> None:
     assert stream.rows() == []
 
 
+@pytest.mark.exhaustive
 def test_the_agents_live_view_shows_what_a_command_prints_while_it_runs(tmp_path: Path) -> None:
     """UX 5: and nothing of it twice when the result is there. Off a terminal there is the result alone, as before."""
     steps = [{"tool": "run", "args": {"command": "sh go.sh"}}, {"tool": "finish", "args": {"summary": "done"}}]

@@ -107,6 +107,7 @@ def test_the_pytest_plugin_is_installed_beside_the_packages(wheel: Path) -> None
         assert "gamebox = gamebox_pytest" in archive.read(points).decode()
 
 
+@pytest.mark.exhaustive
 def test_mypy_knows_the_types_of_an_installed_gamebox(installed: Path, tmp_path: Path) -> None:
     """Finding UX 2."""
     (tmp_path / "user.py").write_text(USER_CODE)
@@ -115,6 +116,7 @@ def test_mypy_knows_the_types_of_an_installed_gamebox(installed: Path, tmp_path:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.exhaustive
 def test_pyright_knows_the_types_of_an_installed_gamebox(installed: Path, tmp_path: Path) -> None:
     """Finding UX 2. The package of PyPI has the program with it, and is run by the machine's own node: nothing is downloaded."""
     spec = importlib.util.find_spec("pyright")
