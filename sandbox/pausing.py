@@ -43,8 +43,8 @@ class Pause:
             if self.on:
                 return
             transport = live()
-            transport.rest()
             try:
+                transport.rest()
                 self._freeze()
             except BaseException:
                 transport.go_on()

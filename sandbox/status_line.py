@@ -44,6 +44,8 @@ class StatusLine:
         self._text = ""
         self._since = 0.0
         self._output: list[str] | None = None  # the last lines, and the one that is not ended
+        # A lock of its own: while a terminal is stopped (Ctrl-S), the other is held, and commands must not wait for that.
+        self._output_lock = threading.Lock()
         self._drawn: Literal["", "here", "above"] = ""
         self._height = 0
         self._thread: threading.Thread | None = None
@@ -64,7 +66,8 @@ class StatusLine:
             return
         with self._lock:
             self._text, self._since = " ".join(text.split()), time.monotonic()
-            self._output = [""] if with_output else None
+            with self._output_lock:
+                self._output = [""] if with_output else None
             if self._height > 1:
                 self._clear()
             self._draw()
@@ -76,9 +79,9 @@ class StatusLine:
     def add_output(self, stream: str, text: str) -> None:  # noqa: ARG002
         """Take what a command has printed to ``stream``. Its last lines are shown with the next tick, if the step shows output.
 
-        A carriage return ends a line, too: what it would write over is not hidden.
+        A carriage return ends a line, too: what it would write over is not hidden. Never waits for the terminal.
         """
-        with self._lock:
+        with self._output_lock:
             if self._output is not None:
                 *lines, begun = self._output
                 begun += text if len(text) <= _OUTPUT_CHARS else f"\n{text[-_OUTPUT_CHARS:]}"
@@ -89,7 +92,9 @@ class StatusLine:
         """End the step, take its line away and return how many seconds it took (0 if there was no step)."""
         with self._lock:
             seconds = time.monotonic() - self._since if self._text else 0.0
-            self._text, self._output = "", None
+            self._text = ""
+            with self._output_lock:
+                self._output = None
             self._clear()
         return seconds
 

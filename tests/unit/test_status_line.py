@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
@@ -228,3 +229,31 @@ def test_the_agents_live_view_shows_what_a_command_prints_while_it_runs(tmp_path
     plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
     assert plain.count("    one\n") == plain.count("    three\n") == 1
     assert "\x1b" not in plain
+
+
+def test_output_is_taken_while_the_terminal_is_stopped() -> None:
+    """After Ctrl-S a command waited for the person who looks on, and its own time ran out."""
+    writing, going_on = threading.Event(), threading.Event()
+
+    class Stopped(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> int:
+            writing.set()
+            going_on.wait(60)
+            return len(text)
+
+    status = StatusLine(Stopped())
+    showing = threading.Thread(target=lambda: status.show("run", with_output=True))
+    taking = threading.Thread(target=lambda: status.add_output("stdout", "a line\n"))
+    showing.start()
+    assert writing.wait(60)
+    taking.start()
+    taking.join(10)
+    taken = not taking.is_alive()
+    going_on.set()
+    showing.join(60)
+    taking.join(60)
+    status.hide()
+    assert taken
