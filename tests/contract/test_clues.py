@@ -58,6 +58,7 @@ def test_a_script_that_was_given_input_says_nothing(env: GuestEnvironment, folde
     assert not text_of(env.run("sh build.sh", stdin="y\n", cwd=folder, session=None), "input_ended")
 
 
+@pytest.mark.exhaustive
 def test_a_port_in_use_names_the_command_that_holds_it(env: GuestEnvironment) -> None:
     """s47: the sandbox knew that c1 listens on the port, and did not say so."""
     code = "import socket; s = socket.create_server((\"127.0.0.1\", PORT)); print(s.getsockname()[1], flush=True); s.accept()"

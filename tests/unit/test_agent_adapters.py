@@ -197,6 +197,7 @@ def test_closing_and_reopening() -> None:
     assert all(t.state not in CLOSED for t in (plan, plan.get_task_by_id("0")))
 
 
+@pytest.mark.exhaustive
 @given(st.lists(st.tuples(events_of(ACTIONS), events_of(OBSERVATIONS)), max_size=6), st.data())
 def test_a_state_comes_back(pairs: list[tuple[Action, Observation]], data: st.DataObject) -> None:
     state = State(RootTask("all"), inputs={"a": 1})

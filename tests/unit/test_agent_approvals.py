@@ -90,7 +90,8 @@ def test_the_worst_analyzer_counts_and_one_that_fails_says_high() -> None:
     assert rating_of(TOOLS["run"], {}, []).risk is Risk.unknown
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.exhaustive
+@settings(max_examples=100, deadline=None)
 @given(
     st.recursive(
         st.none() | st.text(max_size=60) | st.integers(),

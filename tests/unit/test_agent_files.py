@@ -58,6 +58,7 @@ def test_without_actions_it_has_the_standard_ones(tmp_path: Path) -> None:
     assert not {"upload", "download", "delegate"} & set(spec.actions)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("more", "line", "said"),
     [

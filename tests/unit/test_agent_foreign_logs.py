@@ -96,6 +96,7 @@ def left(thesis: Path, before: dict[str, str]) -> bool:
 
 
 # --- ids that are paths: C09, C17 ------------------------------------------------------------------
+@pytest.mark.exhaustive
 def test_c09_a_run_id_that_is_a_path_removes_nothing(call: Call, tmp_path: Path, thesis: Path) -> None:
     before = contents(thesis)
     for run in (str(thesis), "../home/thesis", ".", "..", "", "a/b", "x\x1b[2J", "a\nb"):
@@ -282,6 +283,7 @@ def test_c15_a_foreign_log_is_resumed_with_yes(call: Call, tmp_path: Path) -> No
         assert not is_trusted(log, "harmless"), "the rest of it is still somebody else's"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_c15_a_question_on_a_terminal(answer: str, tmp_path: Path) -> None:
     path = made(tmp_path / "sent.db", options=options_of(tmp_path))
@@ -438,6 +440,7 @@ def with_hot_journal(path: Path, victim: Path) -> Path:
     return path
 
 
+@pytest.mark.exhaustive
 def test_attack_1_the_journal_beside_a_log_deletes_nothing(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

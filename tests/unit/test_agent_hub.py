@@ -66,6 +66,7 @@ def test_names_stay_functions_whatever_is_imported() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", finding.default().names())
 def test_every_agent_is_whole(name: str) -> None:
     """What the files of users are looked over for, and that a model can use its actions."""
@@ -190,6 +191,7 @@ def test_the_table_and_the_list() -> None:
     assert told["problems"] == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("as_json", [False, True])
 def test_every_agent_can_be_shown(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
     from agent.cli_hub import show

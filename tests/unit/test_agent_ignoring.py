@@ -66,6 +66,7 @@ PATTERNS = (
 )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     root=st.lists(st.sampled_from(PATTERNS), max_size=5), below=st.lists(st.sampled_from(PATTERNS), max_size=3),
@@ -209,6 +210,7 @@ def test_too_much_to_compare_is_said() -> None:
         patterns.verdict(("b",), False, work)
 
 
+@pytest.mark.exhaustive
 def test_compiling_patterns_is_counted_and_long_lines_are_not_used(tmp_path: Path) -> None:
     """19 small files of a line each took 34 seconds, and counted for 2 % of what may be taken. 64 lines of 4 KiB now take 10 %."""
     fill(tmp_path, "a")
@@ -241,6 +243,7 @@ def test_the_length_of_paths_is_counted(tmp_path: Path) -> None:
     assert before - rules._work.left > 10 * 200 * 200
 
 
+@pytest.mark.exhaustive
 def test_a_repository_without_git_takes_time_that_grows_with_its_depth(tmp_path: Path) -> None:
     """C10n: 20 files 200 levels deep took 43 seconds; and a path from the sandbox may be any deeper."""
     (tmp_path / ".gitignore").write_text("*.log\n/build/\nx/**/y\n")

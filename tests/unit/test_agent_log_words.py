@@ -65,6 +65,7 @@ COMMANDS = (
 )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("make", "said"),
     [

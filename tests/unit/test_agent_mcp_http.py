@@ -61,6 +61,7 @@ def drips(connection: socket.socket) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.exhaustive
 def test_the_end_is_not_held_up_by_headers_that_drip(serve: Serve) -> None:
     wire = HttpWire(serve(with_session(drips)))
     wire.ask({"jsonrpc": "2.0", "id": 1, "method": "initialize"}, 5)

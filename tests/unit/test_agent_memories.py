@@ -120,6 +120,7 @@ def test_what_is_shown(
             assert is_bounded(memory, shown)
 
 
+@pytest.mark.exhaustive
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 180), min_size=20, max_size=60), st.integers(0, 12), summarisers)
 def test_the_last_messages_stay_and_there_is_room_for_more(

@@ -28,6 +28,7 @@ EDITOR = "actions: [editor, finish]\nkit_options:\n  editor:\n"
 MCP = "actions: [mcp, finish]\nkit_options:\n  mcp:\n    servers:\n      notes:\n        "
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("more", "line", "said"),
     [
@@ -177,6 +178,7 @@ _PARTS: list[tuple[str, Mapping[str, Any], Callable[..., Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "schema", "make"), _PARTS, ids=[name for name, _, _ in _PARTS])
 def test_schema_and_part_take_the_same(name: str, schema: Mapping[str, Any], make: Callable[..., Any]) -> None:
     @settings(deadline=None)

@@ -53,6 +53,7 @@ def test_looking_is_as_ever(local: LocalEnvironment) -> None:
     assert env.run("echo x > $TMPDIR/x; cat $TMPDIR/x").unwrap().output == "x\n"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("command", "named"),
     [

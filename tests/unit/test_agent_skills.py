@@ -125,6 +125,7 @@ BOMB = "a: &a [x,x]\n" + "".join(
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("text", "why"),
     [

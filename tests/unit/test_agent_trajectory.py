@@ -209,6 +209,7 @@ def test_a_diff_is_read_without_hashes_and_binary_bytes() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_the_script_of_a_run_does_what_the_run_did(recorded: RecordedRun, workspace: Path, tmp_path: Path) -> None:
     script = tmp_path / "again.sh"
     script.write_text(shell_script(recorded))

@@ -92,6 +92,7 @@ def test_the_end_of_the_input_answers_every_question(monkeypatch: pytest.MonkeyP
     os.close(read)
 
 
+@pytest.mark.exhaustive
 def test_in_the_background_nothing_is_read(terminal: Terminal) -> None:
     """The kernel would stop the process."""
     terminal.foreground = False

@@ -49,6 +49,7 @@ def test_output_comes_as_it_is_printed(tmp_path: Path) -> None:
         assert process.stdout.read() == b"last\n"
 
 
+@pytest.mark.exhaustive
 def test_output_beyond_what_is_kept_is_said_once_and_no_lost_file_is_named() -> None:
     done = gamebox("run", "--local", "--memory", "64m", "--", "seq", "1", "1000000")
     assert len(done.stdout) == 6888896
@@ -132,6 +133,7 @@ def test_an_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
     assert (out, process.returncode) == (b"done\n", 0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_agent_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: int) -> None:
     repo, scratch, mark = tmp_path / "repo", tmp_path / "tmp", tmp_path / "mark"
@@ -162,6 +164,7 @@ def _number_in(file: Path) -> int:
     raise AssertionError(f"nothing was written to {file}")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "args",
     [

@@ -144,6 +144,7 @@ def test_a_damaged_cache_is_fetched_again(tiny: Case, tmp_path: Path) -> None:
     assert (fetch_source(tmp_path / "target", print, tiny) / "tiny").is_dir()
 
 
+@pytest.mark.exhaustive
 def test_other_bytes_than_the_pinned_ones_are_refused(tiny: Case, tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match="other bytes") as caught:
         fetch_source(tmp_path / "target", print, dataclasses.replace(tiny, wheel_sha256="0" * 64))
@@ -165,6 +166,7 @@ def test_an_index_without_the_library_is_a_clear_error(
     assert not (tmp_path / "target").exists()
 
 
+@pytest.mark.exhaustive
 def test_an_index_out_of_reach_is_called_that(tiny: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as bound:  # bound but not listening: every connection to it is refused
         bound.bind(("127.0.0.1", 0))

@@ -150,6 +150,7 @@ def test_a_refusal_of_the_engine_keeps_its_words(served: _Server) -> None:
     assert raised.value.code is ErrorCode.engine_error
 
 
+@pytest.mark.exhaustive
 def test_an_engine_that_does_not_answer_holds_up_no_other(served: _Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lock of all clients was held while one was made (review of the sandbox, 5.4)."""
     address = engine.engine_address()

@@ -148,6 +148,7 @@ def test_c(): print("it ran")
     parallel.stdout.fnmatch_lines(["*has no argument 'imge'*"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -226,6 +227,7 @@ def test_tests_that_need_a_container_are_skipped_without() -> None:
     assert reason_to_skip({"local": False}, {"local": False}) is None
 
 
+@pytest.mark.exhaustive
 def test_a_missing_workspace_is_an_error_of_the_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
 import pytest

@@ -97,6 +97,7 @@ def test_whatever_came_before_a_reset_and_what_comes_after_are_two_things(data: 
     assert drawing.shown()["text"] == "\n  last wörds"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "body", [b"", b"?", b"?1", b"1", b"5", b"1;2", b"?1;2", b"1;2;3;4;5;6;7", b"?;", b":", b"?4:5", b"00", b"9" * 900]
 )
