@@ -65,29 +65,22 @@ class Forward:
 
     def open(self, host_port: int = 0) -> None:
         """Listen on the host's loopback, at any free port for 0. Raises SandboxError."""
-        made: queue.SimpleQueue[int | OSError] = queue.SimpleQueue()  # no Future: a Ctrl-C can leave the lock of one taken
+        # No Future: a Ctrl-C can leave the lock of one taken. None: it was closed, or given up, meanwhile.
+        made: queue.SimpleQueue[int | OSError | None] = queue.SimpleQueue()
 
         async def listen() -> None:
             try:
-                loop = asyncio.get_running_loop()
-                self._server = await loop.create_server(self._arrival, LOOPBACK, host_port, backlog=256)
-                if not self._server.sockets:  # asyncio passes over a socket that cannot be made
-                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-                if self._closed:  # given up meanwhile
-                    self._server.close()
-                    return
-                self._streams.servers.add(self._server)
-                made.put(self._server.sockets[0].getsockname()[1])
+                made.put(await self._listen(host_port))
             except OSError as error:
                 made.put(error)
 
         try:
             self._streams.spawn(listen)
-            opened = made.get(timeout=START_SECONDS)
+            opened = None if self._streams.closed else made.get(timeout=START_SECONDS)
         except queue.Empty as error:
             self.close()
             if self._streams.closed:
-                raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is closed.", "Start another one.") from error
+                raise _sandbox_closed() from error
             raise SandboxUnavailableError(
                 "no_answer",
                 f"Port {self.sandbox_port} could not be forwarded: the sandbox's connections stood still for {START_SECONDS:g} s.",
@@ -98,9 +91,30 @@ class Forward:
                 raise self._not_opened(error, host_port) from error
             self.close()  # a Ctrl-C, or what a signal's handler raises: nobody has it who could close it
             raise
+        if opened is None:
+            raise _sandbox_closed()
         if isinstance(opened, OSError):
             raise self._not_opened(opened, host_port) from opened
         self.port = opened
+
+    async def _listen(self, host_port: int) -> int | None:
+        """The port that is listened on; None, and nothing listens, if all is closed meanwhile. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = server = await loop.create_server(self._arrival, LOOPBACK, host_port, backlog=256, start_serving=False)
+        try:
+            if not server.sockets:  # asyncio passes over a socket that cannot be made
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            if self.closed:  # nobody would close it any more
+                server.close()
+                return None
+            port: int = server.sockets[0].getsockname()[1]
+            self._streams.servers.add(server)
+            await server.start_serving()
+        except BaseException:
+            server.close()
+            self._streams.servers.discard(server)
+            raise
+        return port
 
     def _not_opened(self, error: OSError, host_port: int) -> SandboxError:
         if (found := descriptors.shortage(error)) is not None:
@@ -169,6 +183,10 @@ class Forward:
     def send(self, kind: int, channel: int, payload: bytes | memoryview = b"", /) -> None:
         """See ``Streams.send``."""
         self._streams.send(kind, channel, payload)
+
+
+def _sandbox_closed() -> SandboxError:
+    return SandboxError(ErrorCode.sandbox_closed, "The sandbox is closed.", "Start another one.")
 
 
 class _Arrival(Relay):

@@ -20,9 +20,10 @@ from typing import Any, cast
 
 import pytest
 
+from sandbox import LocalEnvironment
 from sandbox.docker.events import EngineEvents
 from sandbox.docker.stream import AttachStream
-from sandbox.errors import SandboxUnavailableError
+from sandbox.errors import SandboxError, SandboxUnavailableError
 from sandbox.feeding import Feeder
 from sandbox.guest import wire
 from sandbox.guest.wire import Kind
@@ -232,6 +233,30 @@ def test_ctrl_c_while_connections_are_closed_ends_their_thread(monkeypatch: pyte
     assert not thread.is_alive()
 
 
+def test_after_ctrl_c_in_close_another_close_ends_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were forgotten first, and what kept the states of the workspace was not closed at all."""
+    closed: list[str] = []
+
+    def struck() -> None:
+        raise KeyboardInterrupt
+
+    env = LocalEnvironment().start()
+    assert env._egress is not None
+    streams = env._egress.streams
+    streams.in_loop(lambda: None)
+    thread = streams._thread
+    assert thread is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(streams, "close", struck)
+        patched.setattr(type(env.history), "close", lambda _: closed.append("history"))
+        with pytest.raises(KeyboardInterrupt):
+            env.close()
+    env.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert closed == ["history"]
+
+
 def test_ctrl_c_in_a_pause_or_close_does_not_stop_connections_for_good() -> None:
     """The thread of the sandbox's connections, and then ``resume`` and ``close``, waited for a lock that nobody held."""
     streams = Streams(lambda *_: None, lambda *_: asyncio.sleep(0))
@@ -306,6 +331,38 @@ def test_ctrl_c_while_a_port_is_forwarded_leaves_nothing_that_listens() -> None:
         assert not streams.servers
     finally:
         streams.close()
+
+
+@pytest.mark.parametrize("rounds", range(8))
+def test_a_port_that_is_forwarded_while_the_sandbox_closes_is_not_left_listening(rounds: int) -> None:
+    """It listened for as long as its Forward was held, and took connections that nobody served."""
+    streams = Streams(lambda *_: None, lambda *_: asyncio.sleep(0))
+    held: queue.SimpleQueue[None] = queue.SimpleQueue()
+    streams.in_loop(lambda: held.get(timeout=60))
+    thread = streams._thread
+    assert thread is not None
+    forward = Forward(streams, lambda: 1, 80)
+
+    def opening() -> None:
+        with contextlib.suppress(SandboxError):
+            forward.open()
+
+    async def close() -> None:
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        streams.close()
+
+    opener = threading.Thread(target=opening)
+    opener.start()
+    until = time.monotonic() + 60
+    while not streams._calls and time.monotonic() < until:
+        time.sleep(0.001)
+    streams.spawn(close)
+    held.put(None)
+    opener.join(60)
+    thread.join(60)
+    assert not opener.is_alive()
+    assert forward._server is None or not forward._server.sockets
 
 
 def test_a_port_that_is_not_forwarded_in_time_listens_no_more_and_the_sandbox_is_not_called_closed(
