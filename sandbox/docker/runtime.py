@@ -8,6 +8,7 @@ after it, says that a container has checked every file: whatever dies half-way l
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -210,7 +211,12 @@ def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str
     _remove(client, name)
     labels = {RUNTIME_LABEL: name, HOST_LABEL: _this_host()}
     client.api.create_volume(name, labels=labels)
-    _finish(client, name, image_id, guest, labels)
+    try:
+        _finish(client, name, image_id, guest, labels)
+    except Exception:
+        with contextlib.suppress(docker.errors.DockerException):  # somebody else is filling it
+            _remove(client, name)
+        raise
     client.api.create_volume(name + _VERIFIED, labels=labels)
 
 

@@ -69,7 +69,10 @@ def test_a_kept_sandbox_lives_through_restarts_of_its_engine(
 
 
 @pytest.mark.timeout(240)
-def test_the_guest_keeps_its_deadline_while_the_engine_is_away(engine: OwnEngine) -> None:
+def test_the_guest_keeps_its_deadline_while_the_engine_is_away(
+    engine: OwnEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaching, "RECONNECT_SECONDS", 3.0)
     env = DockerEnvironment(IMAGE, limits=SMALL, keep=True, keep_seconds=3.0).start()
     guest = connect().api.inspect_container(env.container_id)["State"]["Pid"]
     engine.kill()

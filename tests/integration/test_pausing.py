@@ -18,7 +18,6 @@ import pytest
 from sandbox import DockerEnvironment, Limits
 from sandbox.aio import AsyncEnvironment
 from sandbox.docker.engine import connect
-from sandbox.errors import ErrorCode
 from sandbox.network.streams import Streams
 
 from .observing import within
@@ -143,35 +142,6 @@ def test_a_pause_does_not_count_for_what_was_typed() -> None:
         pausing.start()
         answer = env.send(ident, "hello\n", wait_seconds=5).unwrap()
         assert answer.output.endswith("answered hello\n")
-
-
-def test_a_pause_does_not_count_for_a_page() -> None:
-    program = """
-import http.server, time
-class Slow(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        time.sleep(1.0)
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"first ")
-        for _ in range(5):
-            time.sleep(0.3)
-        self.wfile.write(b"last")
-http.server.HTTPServer(("127.0.0.1", 8017), Slow).serve_forever()
-"""
-    with DockerEnvironment(limits=SMALL) as env:
-        env.run(argv=["python3", "-c", program], background=True).unwrap()
-        env.wait_for(port=8017).unwrap()
-        for begun in (0.5, 2.0):  # nothing came yet; in the middle
-            pausing = threading.Timer(begun, lambda: resumed_after(env, 7.0))
-            pausing.start()
-            answer = env.browse("http://127.0.0.1:8017/", timeout_seconds=5.0)
-            assert answer.unwrap().text == "first last"
-            assert answer.duration_ms > 7000
-        late, took = within(6.0, lambda: env.browse("http://127.0.0.1:8017/", timeout_seconds=2.0))
-        assert not late.ok
-        assert late.code is ErrorCode.timeout
-        assert took >= 2.0
 
 
 def test_a_kept_one_names_its_own_patience_when_its_orchestrator_was_stopped(

@@ -128,7 +128,7 @@ def without_section(title: str) -> Hide:
 HIDDEN: dict[str, tuple[Hide, str]] = {
     "task": (without_lines("The check in"), "what am I to do?"),
     "hint": (without_lines("^HINT"), "what does one do about a command that takes too long?"),
-    "output": (without_lines("AssertionError"), "what came of it?|what does the file look like?"),
+    "output": (without_lines("AssertionError"), "what came of it?|what does the file look like?|in circles"),
     "last output": (without_lines("all checks passed"), "what came of it?|in circles"),
     "id": (without_lines("running in the background"), "what came of it?"),
     "logs": (without_section("execute_logs"), "does not say how to: Show the output"),
@@ -138,11 +138,13 @@ HIDDEN: dict[str, tuple[Hide, str]] = {
     "edit": (without_section("edit"), "does not say how to: Replace lines"),
     "other arguments": (without_lines("all as one JSON object"), "does not say how run gets other arguments"),
 }
+# Each where it is most at risk: what the loop and the tools say once, what the language says in each language.
 OF = {
-    "codeact": ("task", "hint", "output", "last output", "id", "logs", "ipython", "kernel"),
-    "swe_agent": ("task", "hint", "output", "last output", "open file", "edit", "other arguments"),
+    ("codeact", "tags"): ("task", "hint", "output", "id", "logs", "ipython", "kernel"),
+    ("codeact", "function_calling"): ("last output", "logs", "ipython"),
+    ("swe_agent", "fenced"): ("hint", "open file", "edit", "other arguments"),
 }
-CASES = [(agent, language, hidden) for agent, language in BRAINS for hidden in OF[agent]]
+CASES = [(*brain, hidden) for brain in BRAINS for hidden in OF[brain]]
 
 
 def hiding(brain: Brain, what: str) -> Brain:

@@ -143,7 +143,11 @@ def carried_out(name: str, environment: DockerEnvironment) -> RecordedRun:
     return of_run(run, task="one of everything", agent=name)
 
 
-@pytest.mark.parametrize("name", [name for name in default().names() if name != "dummy"])
+# Together they have every action and every language; the others have a part of what "coding" has.
+REPLAYED = ("codeact", "coding", "delegator", "dummy_old", "mini", "monologue", "planner", "postgres", "swe_agent", "verifier")
+
+
+@pytest.mark.parametrize("name", REPLAYED)
 def test_a_faithful_replay_shows_no_difference(name: str, docker_env: Callable[..., DockerEnvironment]) -> None:
     image = default().load(name).image or "gamebox/base"
     run = carried_out(name, docker_env(image=image))
