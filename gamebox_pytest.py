@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from sandbox.docker.side import RunningService
-    from sandbox.guest_environment import GuestEnvironment
+    from sandbox.docker.services.running import RunningService
+    from sandbox.environment.sandboxed import GuestEnvironment
     from sandbox.pytest_plugin.inspection import Snapshot
     from sandbox.pytest_plugin.recorded import Recorded
 

@@ -8,7 +8,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sandbox.environment import Environment
+    from agent.model.embedding import LiteLLMEmbedder
+    from agent.model.litellm_model import LiteLLMModel
+    from agent.model.replay import RecordingModel, ReplayModel
+    from agent.model.response import Response, ToolCall
+    from agent.model.scripted import ScriptedModel
+    from agent.model.switch import forbid_real_models
+    from sandbox.environment.base import Environment
     from sandbox.errors import ToolError
 
     from .actions import Action
@@ -18,12 +24,6 @@ if TYPE_CHECKING:
     from .language import AgentLanguage, FencedLanguage, FunctionCallingLanguage, JsonLanguage, TagLanguage
     from .loop import Agent
     from .memory import CondensingMemory, Memory, RecallMemory, WindowMemory
-    from .model.embedding import LiteLLMEmbedder
-    from .model.litellm_model import LiteLLMModel
-    from .model.replay import RecordingModel, ReplayModel
-    from .model.response import Response, ToolCall
-    from .model.scripted import ScriptedModel
-    from .model.switch import forbid_real_models
     from .prompt import Prompt
     from .registry import ActionRegistry, ActionWarning
     from .run import AgentRun
@@ -40,7 +40,7 @@ _HOMES = {
     "AgentRun": ".run",
     "Budget": ".budget",
     "CondensingMemory": ".memory",
-    "Environment": "sandbox.environment",
+    "Environment": "sandbox.environment.base",
     "FencedLanguage": ".language",
     "FunctionCallingLanguage": ".language",
     "Goal": ".goals",

@@ -8,7 +8,7 @@ from typing import Any
 
 from sandbox.envelope import Notice, Success
 from sandbox.operations import OPERATIONS
-from sandbox.plain_text import overwrites
+from sandbox.text.plain_text import overwrites
 
 from .envelopes import text_of
 

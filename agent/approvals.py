@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypeAlias
 
 from sandbox.envelope import Failure, jsonable
-from sandbox.environment import ActionLike, Environment
+from sandbox.environment.base import ActionLike, Environment
 from sandbox.errors import ErrorCode
 
 from . import events as ev

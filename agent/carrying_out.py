@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sandbox.envelope import Failure, Success, jsonable
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
+from sandbox.environment.host_actions import failure_of_exception
 from sandbox.errors import SandboxError
-from sandbox.hosted import failure_of_exception
 
 from .actions import Action
 from .envelopes import Envelope

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sandbox.environment import Environment
+from agent.model.scripted import ScriptedModel
+from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode
 
 from .actions import Action
@@ -20,7 +21,6 @@ from .goals import Goal, in_order
 from .language import FunctionCallingLanguage
 from .loop import Agent
 from .memory import ROLES, WindowMemory
-from .model.scripted import ScriptedModel
 from .registry import ActionRegistry, lint
 from .status import RunStatus
 

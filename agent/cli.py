@@ -9,9 +9,11 @@ from typing import Any, NoReturn
 
 import typer
 
-from sandbox import cli as sandbox_cli
-from sandbox import cli_inside, cli_kept, cli_shell
-from sandbox.status_line import terminal
+from sandbox.cli import inside as cli_inside
+from sandbox.cli import kept as cli_kept
+from sandbox.cli import run as sandbox_cli
+from sandbox.cli import shell as cli_shell
+from sandbox.cli.status_line import terminal
 
 from . import cli_agent, cli_batch, cli_hub
 from .cli_config import load_defaults
@@ -119,7 +121,7 @@ def check(
     target: str = typer.Argument(..., metavar="AGENT", help="module:attribute or path/to/file.py:attribute."),
 ) -> None:
     """Check an agent before it is used: its actions, memory, environment and how it handles failures."""
-    from agent.commands import run_check
+    from .commands import run_check
 
     raise typer.Exit(run_check(target))
 
@@ -127,7 +129,7 @@ def check(
 @app.command()
 def setup() -> None:
     """Install everything a sandbox needs: an engine, the images and the guest's runtime. Skips what is already there."""
-    from sandbox.docker.provision import setup as provide
+    from sandbox.docker.engine.provision import setup as provide
 
     provide(lambda line: typer.echo(line))
 
@@ -146,7 +148,7 @@ def doctor(
     runtime: str | None = typer.Option(None, help="OCI runtime of the engine to test instead of its default."),
 ) -> None:
     """Test everything a sandbox guarantees on this engine. Exit code 0: all enforced, 1: something is not, 2: no engine."""
-    from sandbox.docker.doctor import command
+    from sandbox.docker.doctor.doctor import command
 
     raise typer.Exit(command(as_json, runtime))
 
@@ -188,8 +190,8 @@ def main(args: list[str] | None = None) -> Any:
         if not isinstance(error, SandboxError) or os.environ.get("GAMEBOX_DEBUG"):
             raise
         if as_json:
-            from sandbox.cli_words import envelope_for_cli
             from sandbox.envelope import Failure
+            from sandbox.messages.command_line import envelope_for_cli
 
             sandbox_cli.print_json(envelope_for_cli(Failure[Any].of(error)).to_dict())
         sandbox_cli.fail(error, _command_of(given))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from sandbox import cli as sandbox_cli
-from sandbox.cli_network import ALLOW_HELP, CACHE_HELP, LOG_HELP, NETWORK_HELP, PULL_HELP
+from sandbox.cli import run as sandbox_cli
+from sandbox.cli.network_options import ALLOW_HELP, CACHE_HELP, LOG_HELP, NETWORK_HELP, PULL_HELP
 
 from .cli_runs import LOG_HELP as RUNS_LOG_HELP
 from .cli_words import AGENTS_HELP, LANGUAGE_HELP, MCP_HEADER_HELP, MCP_HELP
@@ -89,7 +89,7 @@ def agent(
 ) -> None:  # fmt: skip
     """Let an agent work on a copy of a repository, and print the diff. Exit code 0: finished, 1: not finished."""
     options = dict(locals())
-    from agent.commands import run_agent
+    from .commands import run_agent
 
     chosen = options.pop("ctx").get_parameter_source("model")
     raise typer.Exit(run_agent(options, model_is_default=getattr(chosen, "name", "") != "COMMANDLINE"))

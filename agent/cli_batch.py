@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from sandbox.cli import DEFAULT_CPUS, DEFAULT_MEMORY
-from sandbox.cli_network import PULL_HELP
+from sandbox.cli.network_options import PULL_HELP
+from sandbox.cli.run import DEFAULT_CPUS, DEFAULT_MEMORY
 
 from .cli_words import AGENTS_HELP, LANGUAGE_HELP, MCP_HEADER_HELP, MCP_HELP
 
@@ -71,6 +71,6 @@ def batch(
     source = given.pop("ctx").get_parameter_source("model")
     if script is not None and getattr(source, "name", "") != "COMMANDLINE":
         given["model"] = None  # a default of the user's, which the script replaces
-    from .batch.command import run_given
+    from agent.batch.command import run_given
 
     raise typer.Exit(run_given(given))

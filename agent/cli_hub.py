@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sandbox.table import write_table
+from sandbox.cli.table import write_table
 
 from .cli_help import HelpfulGroup
 from .cli_words import AGENTS_HELP
@@ -115,7 +115,7 @@ def row(spec: AgentSpec) -> tuple[str, str, str, str, str]:
 
 
 def _hub(agents: Sequence[Path]) -> Hub:
-    from .hub.finding import PROJECT_FOLDER, default
+    from agent.hub.finding import PROJECT_FOLDER, default
 
     named = {folder.resolve() for folder in agents}
     if PROJECT_FOLDER.is_dir() and PROJECT_FOLDER.resolve() not in named:
@@ -125,9 +125,8 @@ def _hub(agents: Sequence[Path]) -> Hub:
 
 def _filled(text: str, spec: AgentSpec) -> str:
     """The text with <name> for each input that is a text; as it is written where that cannot be filled in."""
+    from agent.hub.templates import filled
     from sandbox.errors import SandboxError
-
-    from .hub.templates import filled
 
     try:
         return filled(text, {name: f"<{name}>" for name in spec.inputs.get("properties", {})}, spec)
@@ -158,7 +157,7 @@ def _problem(problem: Any) -> dict[str, str]:
 
 def _plain(text: str) -> str:
     """Texts of files may hold what would steer a terminal."""
-    from sandbox.invisible import visible
+    from sandbox.text.invisible import visible
 
     return visible(text)
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sandbox.cli import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, bad_input, print_json
-from sandbox.cli_network import PULL_HELP
-from sandbox.invisible import visible
+from sandbox.cli.network_options import PULL_HELP
+from sandbox.cli.run import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, bad_input, print_json
+from sandbox.text.invisible import visible
 
 if TYPE_CHECKING:
+    from agent.trajectory.comparing import Difference
+
     from .trajectory import RecordedRun
-    from .trajectory.comparing import Difference
 
 RUN_HELP = "Id of a run, or a file of one (export --format json, or trajectory.json of gamebox batch)."
 LOG_HELP = "The event log, if it is not the usual one."
@@ -37,7 +38,7 @@ def export(
     """Write a run in another format."""
     if form not in FORMATS:
         raise bad_input(f"--format {form!r} is not known.", f"Use {', '.join(FORMATS)}.")
-    from .trajectory.finding import find
+    from agent.trajectory.finding import find
 
     text = exported(find(run, log), form)
     if output is None:
@@ -54,10 +55,10 @@ def exported(run: RecordedRun, form: str) -> str:
     import json
     from importlib.metadata import version
 
-    from .trajectory.atif import atif
-    from .trajectory.mini import mini
-    from .trajectory.page import page
-    from .trajectory.shell_script import shell_script
+    from agent.trajectory.atif import atif
+    from agent.trajectory.mini import mini
+    from agent.trajectory.page import page
+    from agent.trajectory.shell_script import shell_script
 
     if form in ("html", "shell"):
         return page(run) if form == "html" else shell_script(run)
@@ -80,11 +81,12 @@ def replay(
     as_json: bool = typer.Option(False, "--json", help="Print the differences as JSON."),
 ) -> None:
     """Carry out the decisions of a run in a fresh sandbox, and show which results differ. Exit code 1: some do."""
+    from agent.repo.inside import make_repository
+    from agent.trajectory.finding import equip_from, find, is_own
+    from agent.trajectory.replaying import replay as again
+
     from .hub import default
-    from .repo.inside import make_repository
     from .scratch import scratch_folder
-    from .trajectory.finding import equip_from, find, is_own
-    from .trajectory.replaying import replay as again
 
     recorded = find(run, log)
     if local and not yes and not is_own(run, log):
@@ -115,9 +117,10 @@ def _confirm_local(run: RecordedRun) -> None:
 
 
 def _sandbox(repo: Path | None, scratch: Path, image: str, memory: str, cpus: float, local: bool, pull: bool) -> Any:
+    from agent.repo.snapshot import take
+
     from .commands import opener
     from .options import workspace_bytes
-    from .repo.snapshot import take
 
     if repo is None:
         folder = scratch / "empty"
@@ -134,8 +137,8 @@ def diff(
     as_json: bool = typer.Option(False, "--json", help="Print the differences as JSON."),
 ) -> None:
     """Compare two runs step by step. Ids, times and durations do not count. Exit code 1: they differ."""
-    from .trajectory.comparing import differences
-    from .trajectory.finding import find
+    from agent.trajectory.comparing import differences
+    from agent.trajectory.finding import find
 
     _tell(differences(find(a, log), find(b, log)), as_json)
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sandbox.cli import DEFAULT_CPUS, DEFAULT_MEMORY, Kept, print_json
-from sandbox.environment import Environment
-from sandbox.invisible import visible, visible_output
+from sandbox.cli.run import DEFAULT_CPUS, DEFAULT_MEMORY, Kept, print_json
+from sandbox.environment.base import Environment
+from sandbox.text.invisible import visible, visible_output
 
 from .job import Outcome, carry_out
 from .options import KEEP_SECONDS, AgentOptions, brain_of

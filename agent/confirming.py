@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.invisible import visible
+from sandbox.text.invisible import visible
 
 from .show import Screen
 

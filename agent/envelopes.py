@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from sandbox.envelope import Failure, Notice, Success, jsonable
 from sandbox.errors import ErrorCode
-from sandbox.excerpt import SHOWN_CHARS
+from sandbox.text.excerpt import SHOWN_CHARS
 
 # About 25,000 tokens: more would fill much of most models' context with one text.
 MAX_TEXT_CHARS = 100_000

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.call_errors import answered
 from sandbox.envelope import Failure, jsonable
-from sandbox.environment import ActionLike, Environment
+from sandbox.environment.base import ActionLike, Environment
+from sandbox.environment.call_errors import answered
 from sandbox.errors import ErrorCode
 
 from .actions import Action

@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sandbox.cli import print_json
-from sandbox.invisible import visible, visible_output
+from agent.store.log import Logged
+from agent.store.reading import thought_in
+from agent.trajectory.wording import answer_of, readable_diff
+from sandbox.cli.run import print_json
+from sandbox.text.invisible import visible, visible_output
 
 from . import events as ev
 from .answers import with_mark
 from .show import RESULT_LINES, Screen, call_text, shortened
 from .store import EventLog
-from .store.log import Logged
-from .store.reading import thought_in
-from .trajectory.wording import answer_of, readable_diff
 
 LOOK_SECONDS = 0.2
 Tell = Callable[[Logged, ev.Event], None]

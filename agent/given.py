@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sandbox.cli import bad_input
+from agent.hub.building import check_inputs
+from sandbox.cli.run import bad_input
 
 from .hub import AgentSpec
-from .hub.building import check_inputs
 
 
 def inputs_of(spec: AgentSpec, task: str, given: Sequence[str]) -> dict[str, Any]:

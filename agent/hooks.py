@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sandbox.envelope import jsonable
-from sandbox.invisible import visible
+from sandbox.text.invisible import visible
 
 from .memory import Memory
 

@@ -9,10 +9,11 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from agent.store.reading import spoken
+
 from .hooks import Hooks, Step
 from .memory import Memory
 from .run import AgentRun
-from .store.reading import spoken
 
 MOST_CHARS = 100_000
 MOST_WAITING = 1000

@@ -7,14 +7,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sandbox.call_errors import answered
-from sandbox.environment import Environment
+from agent.model.brain import Brain
+from agent.repo.applying import apply
+from agent.repo.changes import Change, changes, diff_text
+from agent.repo.inside import GIT, repository_in
+from agent.repo.snapshot import SMALLER, Snapshot, take
+from sandbox.cli.status_line import progress, terminal
+from sandbox.environment.base import Environment
+from sandbox.environment.call_errors import answered
+from sandbox.environment.watching import onlooker
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.interrupts import terminated_like_interrupted, uninterrupted
-from sandbox.invisible import visible
 from sandbox.network.connections import Connection
-from sandbox.status_line import progress, terminal
-from sandbox.watching import onlooker
+from sandbox.text.invisible import visible
 
 from . import lineage
 from .budget import Budget
@@ -23,13 +28,8 @@ from .inbox import Inbox
 from .kits import problems_in
 from .language import AgentLanguage
 from .loop import Agent
-from .model.brain import Brain
 from .proof import Proof, prove
 from .recorded_changes import ChangesEnvironment
-from .repo.applying import apply
-from .repo.changes import Change, changes, diff_text
-from .repo.inside import GIT, repository_in
-from .repo.snapshot import SMALLER, Snapshot, take
 from .run import AgentRun
 from .scratch import scratch_folder
 from .show import LiveView, Screen, files

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sandbox.envelope import Failure
-from sandbox.environment import ActionLike, Environment
+from sandbox.environment.base import ActionLike, Environment
 from sandbox.errors import SandboxError
 
 from .actions import Action

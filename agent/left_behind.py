@@ -12,9 +12,9 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from sandbox import folders
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.transfers import folders
 
 from .scratch import temporary_folder
 

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sandbox.environment import Environment
+from agent.model.response import text_of_reply
+from sandbox.environment.base import Environment
 
 from .actions import Action
 from .budget import Budget, Meter, metering
@@ -17,7 +18,6 @@ from .hooks import Hooks, PrintingHooks
 from .language import AgentLanguage
 from .memory import Memory, WindowMemory
 from .messages import exchange
-from .model.response import text_of_reply
 from .registry import ActionRegistry
 from .run import AgentRun
 from .running import Running

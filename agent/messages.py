@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from agent.model.response import Response
 from sandbox.envelope import jsonable
 
 from .envelopes import bounded, only_first_call
-from .model.response import Response
 
 Message = dict[str, Any]
 

@@ -10,8 +10,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from sandbox.cli import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, Kept, bad_input, sandbox_of, size_of
-from sandbox.environment import Environment
+from agent.hub.catalogue import LANGUAGES
+from agent.hub.catalogue import language as language_of
+from agent.hub.finding import DEFAULT_AGENT
+from agent.model.brain import Brain
+from agent.repo.git_folder import repository_around
+from sandbox.cli.run import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, Kept, bad_input, sandbox_of, size_of
+from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.names import is_agent_name
@@ -19,13 +24,8 @@ from sandbox.names import is_agent_name
 from .budget import Budget
 from .given import inputs_of
 from .hub import AgentSpec, Hub, default
-from .hub.catalogue import LANGUAGES
-from .hub.catalogue import language as language_of
-from .hub.finding import DEFAULT_AGENT
 from .job import Job
 from .mcp_options import Servers, servers_of, with_servers
-from .model.brain import Brain
-from .repo.git_folder import repository_around
 from .steering import Ending, check_ends, check_verifier, schema_in, with_result
 
 APPROVALS = ("never", "risky", "always")
@@ -279,11 +279,11 @@ def brain_of(model: str | None, script: Path | None, budget: Budget, replies: in
             "runs can be named in the variable GAMEBOX_MODEL or the file gamebox/config.toml in $XDG_CONFIG_HOME (~/.config).",
         )
     if script is not None:
-        from .model.scripted import ScriptedModel
+        from agent.model.scripted import ScriptedModel
 
         scripted = ScriptedModel.from_file(script)
         return ScriptedModel(scripted.steps[replies:])
-    from .model.litellm_model import LiteLLMModel
+    from agent.model.litellm_model import LiteLLMModel
 
     brain = LiteLLMModel(model or "")
     brain.check()

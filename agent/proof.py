@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sandbox.call_errors import answered
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
+from sandbox.environment.call_errors import answered
 
 SECONDS = 600.0
 SHOWN_CHARS = 2000

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sandbox import results as res
-from sandbox.call_errors import answered, check_request
 from sandbox.envelope import Envelope, Failure, Success
-from sandbox.environment import ActionLike, Environment
+from sandbox.environment.base import ActionLike, Environment
+from sandbox.environment.call_errors import answered, check_request
+from sandbox.environment.watching import Watch
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations import OPERATIONS, Request
 from sandbox.results.state import ChangedPath
-from sandbox.watching import Watch
 
 from .envelopes import LOST
 from .hooks import Hooks

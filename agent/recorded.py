@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from agent.model.brain import Brain
+from agent.store.reading import StepRecord
 from sandbox.envelope import Failure
-from sandbox.environment import ActionLike, Environment
+from sandbox.environment.base import ActionLike, Environment
 from sandbox.errors import ErrorCode
 from sandbox.operations import OPERATIONS, Change
 
-from .model.brain import Brain
 from .recording import Recorder
 from .status import RunStatus, StopRun
-from .store.reading import StepRecord
 from .wrapped import WrappedEnvironment
 
 # Operations that change nothing, or to the same again: carried out once more they do no harm.

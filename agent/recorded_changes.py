@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from sandbox.call_errors import answered
-from sandbox.environment import ActionLike, Environment
+from sandbox.environment.base import ActionLike, Environment
+from sandbox.environment.call_errors import answered
 
 from . import events as ev
 from .recorded import REPEATABLE, current_recorder

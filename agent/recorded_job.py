@@ -8,10 +8,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from sandbox.environment import Environment
+from agent.repo.ignoring import Rules
+from agent.repo.snapshot import Snapshot, states_under
+from sandbox.cli.status_line import progress
+from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.interrupts import terminated_like_interrupted, uninterrupted
-from sandbox.status_line import progress
 
 from . import events as ev
 from . import lineage
@@ -20,8 +22,6 @@ from .inbox import Mailbox, waiting
 from .job import Job, Outcome, agent_of, brought_back, lay_repository, start, taken, until_interrupted
 from .loop import Agent
 from .options import KEEP_SECONDS, AgentOptions
-from .repo.ignoring import Rules
-from .repo.snapshot import Snapshot, states_under
 from .resuming import GOES_ON, check_resumable, record, resume, told_of
 from .run import AgentRun
 from .saying import mailbox_of
@@ -188,15 +188,15 @@ def _refuse_second_sandbox(known: RunRecord, options: AgentOptions) -> None:
 
 def sandbox_of_run(run: str) -> object | None:
     """The sandbox of a run that is on the engine; None where there is none. Raises SandboxError as the engine does."""
-    from sandbox.docker.engine import connect
-    from sandbox.docker.inventory import sandboxes
+    from sandbox.docker.engine.client import connect
+    from sandbox.docker.kept.inventory import sandboxes
 
     return next((each for each in sandboxes(connect()) if each.kept and each.name == sandbox_name(run)), None)
 
 
 def remove_sandbox_of_run(run: str) -> bool:
     """End the sandbox of a run; whether there was one. Raises SandboxError as the engine does, or where it is in use."""
-    from sandbox.docker.inventory import Listed, remove
+    from sandbox.docker.kept.inventory import Listed, remove
 
     found = sandbox_of_run(run)
     if isinstance(found, Listed):

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agent.store.chain import canonical
+from agent.store.reading import StepRecord
 from sandbox.envelope import jsonable
 
 from . import events as ev
@@ -14,8 +16,6 @@ from .budget import Meter, Usage
 from .prompt import Prompt
 from .registry import ActionRegistry
 from .show import main_argument
-from .store.chain import canonical
-from .store.reading import StepRecord
 
 UNUSED = Usage()
 

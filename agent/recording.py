@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from agent.model.replay import stored
+from agent.store.log import RunWriter
+from agent.store.reading import RunRecord, StepRecord, Used
 from sandbox.envelope import jsonable
-from sandbox.environment import ActionLike
+from sandbox.environment.base import ActionLike
+from sandbox.environment.secrets import Secrets
 from sandbox.errors import SandboxError
-from sandbox.secrecy import Secrets
 
 from . import events as ev
 from .answers import own_words
@@ -26,14 +29,11 @@ from .hooks import Step
 from .kits import Kit
 from .memory import Memory
 from .messages import exchange
-from .model.replay import stored
 from .recorded_hooks import First, Last
 from .recorded_turn import UNUSED, Turn, call_of, digest_of_prompt, message_event, set_back
 from .registry import ActionRegistry
 from .run import AgentRun
 from .status import RunStatus, StopRun
-from .store.log import RunWriter
-from .store.reading import RunRecord, StepRecord, Used
 
 log = logging.getLogger(__name__)
 

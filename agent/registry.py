@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sandbox import argument_words
+from sandbox.messages import arguments as argument_words
 
 from .actions import EMPTY_SCHEMA, Action
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 from .budget import Meter, current_meter
 from .hooks import Hooks, Step

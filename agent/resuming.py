@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from sandbox.environment import Environment
+from agent.store.log import EventLog, RunWriter
+from agent.store.reading import RunRecord, record_of, spoken
+from agent.store.verify import verify
+from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
 
 from . import events as ev
@@ -20,9 +23,6 @@ from .recorded import RecordedBrain, RecordedEnvironment, current_recorder
 from .recording import Recorder
 from .run import AgentRun
 from .status import RunStatus, StopRun
-from .store.log import EventLog, RunWriter
-from .store.reading import RunRecord, record_of, spoken
-from .store.verify import verify
 from .wrapped import WrappedEnvironment
 
 # After these a run goes on in its sandbox, in the middle of the step that it was in.

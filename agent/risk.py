@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from sandbox.environment import ActionLike
+from sandbox.environment.base import ActionLike
 
 # A call with more text than this is not looked through: nobody could read it for an approval either.
 MOST_CHARS = 200_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent.model.brain import ModelError, ScriptEndedError
 from sandbox.envelope import jsonable
 
 from .budget import Usage
 from .hooks import Step
 from .memory import Memory
-from .model.brain import ModelError, ScriptEndedError
 from .status import RunStatus
 
 

@@ -8,17 +8,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sandbox.cli import print_json, say_error
+from agent.store.verify import CANNOT_SHOW, verify_all
+from sandbox.cli.run import print_json, say_error
+from sandbox.cli.table import write_table
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.invisible import visible
-from sandbox.table import write_table
+from sandbox.text.invisible import visible
 
 from .confirming import confirm
 from .runs_shown import cost
 from .runs_story import status_of, summary
 from .show import Screen
 from .store import EventLog, Verdict, default_path, existing, is_trusted, record_of, verify
-from .store.verify import CANNOT_SHOW, verify_all
 
 _COLUMNS = ("RUN", "BEGAN", "STATUS", "STEPS", "COST", "TASK")
 _TASK_CHARS = 60

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sandbox.cli import print_json
+from agent.trajectory.wording import answer_of, readable_diff
+from sandbox.cli.run import print_json
 from sandbox.envelope import jsonable
-from sandbox.invisible import visible, visible_output
-from sandbox.wrapping import wrapped
+from sandbox.text.invisible import visible, visible_output
+from sandbox.text.wrapping import wrapped
 
 from . import events as ev
 from .answers import with_mark
@@ -21,7 +22,6 @@ from .events import Event
 from .runs_story import Moment, Story, story_of
 from .show import Screen, call_text
 from .store import StepRecord, existing
-from .trajectory.wording import answer_of, readable_diff
 
 # Lines of a thought, of a call and of an answer that are shown; --json and the page have all.
 THOUGHT_LINES, CALL_LINES, ANSWER_LINES = 12, 12, 24

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from agent.store.log import Logged
 from sandbox.errors import SandboxError
 
 from . import events as ev
 from .events import Event
 from .placing import placed
 from .store import EventLog, RunRecord, StepRecord, record_of
-from .store.log import Logged
 
 # Told beside the steps. A message is one only if no step has it as its own.
 _TOLD = (ev.UserSpoke, ev.RunResumed, ev.ApprovalRequested, ev.ApprovalAnswered, ev.MemoryCondensed, ev.RunEnded)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sandbox.cli import bad_input
+from agent.store.database import translated
+from sandbox.cli.run import bad_input
 from sandbox.errors import ErrorCode, SandboxError
 
 from .inbox import MOST_CHARS, put
 from .store import EventLog, record_of
-from .store.database import translated
 
 
 def mailbox_of(log: EventLog, run: str) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sandbox import folders
+from sandbox.transfers import folders
 
 # Process ids mean something in their own namespace only, and are used again: the start time tells one owner from the next.
 _NAME = re.compile(r"gamebox-job-(\d+)-(\d+)-(\d+)-\w+")

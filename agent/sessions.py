@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from sandbox.call_errors import check_request
 from sandbox.envelope import Envelope
-from sandbox.environment import ActionLike, Environment
+from sandbox.environment.base import ActionLike, Environment
+from sandbox.environment.call_errors import check_request
+from sandbox.environment.watching import Watch
 from sandbox.operations import HostArguments, Request
-from sandbox.watching import Watch
 
 from .wrapped import WrappedEnvironment
 

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
+from sandbox.cli.status_line import terminal, terminal_columns
 from sandbox.envelope import jsonable
-from sandbox.invisible import visible, visible_output
-from sandbox.status_line import terminal, terminal_columns
-from sandbox.wrapping import wrapped
+from sandbox.text.invisible import visible, visible_output
+from sandbox.text.wrapping import wrapped
 
 from .hooks import Hooks, Step
 from .memory import Memory

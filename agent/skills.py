@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.call_errors import answered
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
+from sandbox.environment.call_errors import answered
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.invisible import count_invisible, without_invisible
+from sandbox.text.invisible import count_invisible, without_invisible
 
 from .actions import Action
 from .frontmatter import AgentFileError, values

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sandbox.cli import bad_input
-from sandbox.environment import Environment
+from agent.hub.catalogue import ends_runs
+from sandbox.cli.run import bad_input
+from sandbox.environment.base import Environment
 from sandbox.errors import SandboxError
 
 from .delegation import Delegation
 from .finishing import Check, Finding, FinishChecks, command_passes
 from .hub import AgentSpec, Hub, Setting
-from .hub.catalogue import ends_runs
 from .kits import EquippedEnvironment, Kit
 from .loop import Agent
 from .schemas import schema_problem

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sandbox.cli.status_line import terminal
 from sandbox.envelope import jsonable
-from sandbox.invisible import visible
-from sandbox.status_line import terminal
+from sandbox.text.invisible import visible
 
 from . import lineage
 from .approvals import Answer, ApprovalPolicy, ApprovalRequest, ApprovingEnvironment, Ask

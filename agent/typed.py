@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from sandbox.status_line import terminal
+from sandbox.cli.status_line import terminal
 
 from .inbox import Inbox
 from .show import Screen

@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from sandbox import results as res
 from sandbox.envelope import Envelope
-from sandbox.environment import ActionLike, Approver, Environment
+from sandbox.environment.base import ActionLike, Approver, Environment
+from sandbox.environment.secrets import Secrets
+from sandbox.environment.watching import Watch
 from sandbox.operations import Request
-from sandbox.secrecy import Secrets
 from sandbox.state.methods import StateMethods
-from sandbox.watching import Watch
 
 
 class WrappedEnvironment(Environment):

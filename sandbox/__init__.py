@@ -5,34 +5,37 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .moved import keep_old_paths
+
 if TYPE_CHECKING:
+    from sandbox.docker.environment import DockerEnvironment
+    from sandbox.environment.base import Environment
+    from sandbox.environment.command_error import CommandError
+    from sandbox.environment.watching import CancelToken
+    from sandbox.network.connection_file import ConnectionFile
+    from sandbox.network.policy import Network
+    from sandbox.network.services.service import Service
+    from sandbox.network.services.side import Ready, SideService
+    from sandbox.packages.cache import PackageCache
+
     from .aio import AsyncEnvironment
-    from .command_error import CommandError
-    from .docker.environment import DockerEnvironment
     from .envelope import Envelope, Failure, Notice, Success
-    from .environment import Environment
     from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError, ToolError
     from .limits import Limits
     from .local import LocalEnvironment
-    from .network.connection_file import ConnectionFile
-    from .network.policy import Network
-    from .network.services import Service
-    from .network.side_services import Ready, SideService
-    from .packages.cache import PackageCache
     from .testing import FakeEnvironment
-    from .watching import CancelToken
 
 _HOMES = {
     "AsyncEnvironment": ".aio",
-    "CancelToken": ".watching",
-    "CommandError": ".command_error",
+    "CancelToken": ".environment.watching",
+    "CommandError": ".environment.command_error",
     "ConnectionFile": ".network.connection_file",
     "DockerEnvironment": ".docker.environment",
     "Envelope": ".envelope",
     "Failure": ".envelope",
     "Notice": ".envelope",
     "Success": ".envelope",
-    "Environment": ".environment",
+    "Environment": ".environment.base",
     "ErrorCode": ".errors",
     "OperationError": ".errors",
     "SandboxError": ".errors",
@@ -41,9 +44,9 @@ _HOMES = {
     "Limits": ".limits",
     "LocalEnvironment": ".local",
     "Network": ".network.policy",
-    "Ready": ".network.side_services",
-    "Service": ".network.services",
-    "SideService": ".network.side_services",
+    "Ready": ".network.services.side",
+    "Service": ".network.services.service",
+    "SideService": ".network.services.side",
     "PackageCache": ".packages.cache",
     "FakeEnvironment": ".testing",
 }
@@ -81,3 +84,6 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(_HOMES[name], __name__), name)
     globals()[name] = value
     return value
+
+
+keep_old_paths()

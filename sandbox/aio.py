@@ -15,21 +15,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar, Unpack
 
+from sandbox.environment.async_sessions import AsyncSession
+from sandbox.environment.base import ActionLike, Environment
+from sandbox.environment.forwarding import ForwardingEnvironment
+from sandbox.environment.methods import OperationMethods, RunOptions, checked
+from sandbox.environment.watching import CancelToken, OnOutput, StreamName, Watch
+from sandbox.network.connections import Connection
+from sandbox.network.forward import Forward
+from sandbox.network.policy import Network
+from sandbox.network.ports import check_port
+from sandbox.pipe.following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Tail, rests
+from sandbox.state.methods import StateMethods
+
 from . import results as res
-from .async_sessions import AsyncSession
 from .envelope import Envelope, Failure
-from .environment import ActionLike, Environment
 from .errors import ErrorCode, SandboxError
-from .following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Tail, rests
-from .forwarding import ForwardingEnvironment
 from .limits import Limits
-from .methods import OperationMethods, RunOptions, checked
-from .network.connections import Connection
-from .network.forward import Forward
-from .network.policy import Network
-from .ports import check_port
-from .state.methods import StateMethods
-from .watching import CancelToken, OnOutput, StreamName, Watch
 
 P = ParamSpec("P")
 T = TypeVar("T")

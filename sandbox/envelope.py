@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
+from sandbox.results.base import Result
+from sandbox.text.excerpt import SHOWN_CHARS, without_middle
+
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
-from .excerpt import SHOWN_CHARS, without_middle
-from .results.base import Result
 
 T = TypeVar("T")
 REPR_CHARS = 300

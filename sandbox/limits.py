@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from sandbox.messages.wording import value_text
+
 from .errors import ErrorCode, SandboxError
-from .wording import value_text
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

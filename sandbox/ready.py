@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from sandbox.environment.methods import OperationMethods
+
 from .envelope import Envelope
 from .errors import ErrorCode, SandboxError
-from .methods import OperationMethods
 from .results import BrowseResult, RunResult, WaitForResult
 
 T = TypeVar("T")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
+from sandbox.network.services.side import Ready, SideService
+
 from .errors import ErrorCode, SandboxError
 from .limits import Limits
-from .network.side_services import Ready, SideService
 
 POSTGRES_PORT, REDIS_PORT = 5432, 6379
 

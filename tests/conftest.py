@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @functools.cache
 def engine_problem() -> str | None:
     """Why no engine answers; None where one does."""
-    from sandbox.docker.engine import connect
+    from sandbox.docker.engine.client import connect
     from sandbox.errors import SandboxError
 
     try:
@@ -111,8 +111,8 @@ def nothing_is_left() -> Iterator[None]:
     yield
     if "sandbox.docker.environment" not in sys.modules or engine_problem() is not None:
         return
-    from sandbox.docker.engine import connect
-    from sandbox.docker.events import SANDBOX_LABEL
+    from sandbox.docker.engine.client import connect
+    from sandbox.docker.engine.events import SANDBOX_LABEL
 
     client = connect()
     try:

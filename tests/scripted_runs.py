@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent.store import EventLog
-from sandbox.docker.engine import connect
-from sandbox.docker.inventory import Listed, sandboxes
+from sandbox.docker.engine.client import connect
+from sandbox.docker.kept.inventory import Listed, sandboxes
 
 
 def coding(repo: Path, steps: str, task: str = "t") -> list[str]:

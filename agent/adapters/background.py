@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 from .observations import CmdOutputObservation
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandbox.envelope import Failure
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 from sandbox.errors import SandboxError, ToolError
 
 MOST_CHARS, MOST_CALLS, MOST_TABS, MOST_PAST = 20_000, 20, 20, 100

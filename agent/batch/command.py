@@ -14,9 +14,9 @@ from agent.mcp_options import servers_of
 from agent.options import budget_of
 from agent.show import Screen
 from agent.store import EventLog
-from sandbox.cli import print_json, variable_of
-from sandbox.invisible import visible
-from sandbox.table import write_table
+from sandbox.cli.run import print_json, variable_of
+from sandbox.cli.table import write_table
+from sandbox.text.invisible import visible
 
 from .options import Options
 from .results import Result, State

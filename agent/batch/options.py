@@ -21,8 +21,8 @@ from agent.model.scripted import ScriptedModel
 from agent.options import COMMAND_SECONDS, check_language, workspace_bytes
 from agent.skills import teach
 from agent.terminal_approvals import laid_over
-from sandbox.cli import DEFAULT_IMAGE, bad_input, sandbox_of
-from sandbox.environment import Environment
+from sandbox.cli.run import DEFAULT_IMAGE, bad_input, sandbox_of
+from sandbox.environment.base import Environment
 
 from .oracle import oracle_agent
 from .setup import TASK, digest_of_agent, digest_of_file, digest_of_task

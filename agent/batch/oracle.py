@@ -10,7 +10,7 @@ from agent.language import FunctionCallingLanguage
 from agent.loop import Agent
 from agent.model.scripted import ScriptedModel
 from agent.tools import standard_registry
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
 
 from .tasks import BatchTask

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 Fresh = Callable[[], AbstractContextManager[Environment]]
 PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")

@@ -29,8 +29,8 @@ from agent.status import RunStatus
 from agent.store import EventLog
 from agent.terminal_approvals import laid_over
 from agent.trajectory import of_run as recorded_of
-from sandbox.call_errors import answered
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
+from sandbox.environment.call_errors import answered
 from sandbox.errors import SandboxError
 
 from .results import Result, State, TaskFolder, of_run

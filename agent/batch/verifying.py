@@ -14,8 +14,8 @@ from typing import Any
 
 from agent.proof import prove
 from agent.scratch import temporary_folder
-from sandbox.call_errors import answered
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
+from sandbox.environment.call_errors import answered
 from sandbox.errors import ErrorCode, SandboxError
 
 from .results import State

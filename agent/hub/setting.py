@@ -11,7 +11,7 @@ from agent.hooks import Hooks
 from agent.kits import Kit
 from agent.language import AgentLanguage
 from agent.model.brain import Brain
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 if TYPE_CHECKING:
     from agent.loop import Agent

@@ -13,7 +13,7 @@ from agent.memory import Memory
 from agent.model.response import Response, text_of_reply
 from agent.prompt import Prompt
 from agent.status import LanguageError
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 from .decoding import Invocation, find_invocation, invocation_of_calls, span_of_invocation
 from .turns import conversation, json_call, named, text_turns

@@ -12,7 +12,7 @@ from agent.actions import Action
 from agent.goals import Goal
 from agent.memory import Memory
 from agent.status import LanguageError
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 from .base import AgentLanguage, reply_of
 from .command_line import in_json, line_of, marker, read_line, spoken, usage, written

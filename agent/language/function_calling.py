@@ -11,7 +11,7 @@ from agent.goals import Goal
 from agent.memory import Memory
 from agent.registry import tools_of
 from agent.status import LanguageError
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 from .base import AgentLanguage, goals_text, prompt_of, reply_of
 from .decoding import CALL_HINT, find_invocation, invocation_of_calls, span_of_invocation

@@ -9,7 +9,7 @@ from typing import Any
 from agent.actions import Action
 from agent.goals import Goal
 from agent.memory import Memory
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 from .base import AgentLanguage
 

@@ -13,7 +13,7 @@ from agent.goals import Goal
 from agent.memory import Memory
 from agent.status import LanguageError
 from sandbox.envelope import Notice
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 from .base import AgentLanguage, reply_of
 from .decoding import CUT_HINT, MANY_ACTIONS, Invocation, checked, invocation_of_calls

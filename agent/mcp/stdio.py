@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sandbox.call_errors import answered
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
+from sandbox.environment.call_errors import answered
+from sandbox.environment.watching import CancelToken, Watch
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.watching import CancelToken, Watch
 
 from .wire import MAX_MESSAGE_BYTES, MAX_WORDS, Message, decoded, encoded, gone, is_answer, late, nonsense
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.invisible import without_invisible
+from sandbox.text.invisible import without_invisible
 
 from .wire import too_deep
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.guest.leftovers import is_leftover
+from sandbox.guest.protocol.leftovers import is_leftover
 
 from .beneath import Folder, is_git_name
 from .git_folder import MOST_PATTERN_BYTES, WorkTree, find_root, read_work_tree, user_excludes

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sandbox.call_errors import answered
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
+from sandbox.environment.call_errors import answered
 
 GIT = ".git"
 SECONDS = 300.0

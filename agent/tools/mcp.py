@@ -13,10 +13,10 @@ from agent.envelopes import MAX_TEXT_CHARS
 from agent.kits import Kit
 from agent.mcp import HttpWire, SandboxWire, Tool, Wire
 from agent.mcp.server import Server
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.invisible import without_invisible
 from sandbox.operations import OPERATIONS
+from sandbox.text.invisible import without_invisible
 
 CALL_SECONDS = 60.0
 MAX_SERVERS = 20

@@ -9,8 +9,8 @@ from agent.actions import Action
 from agent.hooks import Hooks, Step
 from agent.kits import Kit
 from agent.memory import Memory
-from sandbox.call_errors import answered
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
+from sandbox.environment.call_errors import answered
 
 HINTS = {
     "beginning": "You are just getting started: state the task in a message, in your own words, and ask yourself where to begin.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 
 class Place(Protocol):

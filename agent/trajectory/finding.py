@@ -11,7 +11,7 @@ from agent.hub.spec import EMPTY
 from agent.model.scripted import ScriptedModel
 from agent.registry import ActionRegistry
 from agent.tools import standard_registry
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
 
 from .reading import from_file, of_record

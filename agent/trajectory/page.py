@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from agent.answers import with_mark
 from sandbox.envelope import jsonable
-from sandbox.invisible import count_invisible, made_visible
+from sandbox.text.invisible import count_invisible, made_visible
 
 from .cutting import MOST_CHARS, bounded, cut
 from .recorded import Recorded, RecordedStep, money, parts_of

@@ -11,7 +11,7 @@ from agent.carrying_out import carry_out
 from agent.envelopes import unknown_tool
 from agent.registry import ActionRegistry
 from agent.sessions import OwnSessions
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 from .comparing import Difference, answers_differ
 from .names import Names

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from sandbox.invisible import visible
+from sandbox.text.invisible import visible
 
 from .recorded import Recorded, RecordedStep, parts_of
 from .wording import summary

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent.answers import worded
-from sandbox.plain_text import plain
+from sandbox.text.plain_text import plain
 
 from .recorded import RecordedStep
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sandbox.docker.services.served import ServedEnvironment
+from sandbox.environment.sandboxed import PACKAGE_MANAGERS
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.guest_environment import PACKAGE_MANAGERS
-from sandbox.network.names import Name, Way, named
+from sandbox.network.services.names import Name, Way, named
 from sandbox.packages.cache import HOST, PORT, PackageCache, Upstreams, describe, variables
 from sandbox.packages.serving import CacheEnd
-from sandbox.transport import Transport
-
-from .served import ServedEnvironment
+from sandbox.pipe.transport import Transport
 
 # Of the number of its name's address: behind those of other services.
 _FIRST = 250

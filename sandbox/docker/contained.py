@@ -9,26 +9,27 @@ from typing import Any
 
 import docker.errors
 
-from sandbox import forks
-from sandbox.environment import Approver
+from sandbox.docker.container.disk import Disk
+from sandbox.docker.container.profiles import Profile
+from sandbox.docker.container.removal import remove
+from sandbox.docker.container.root_changes import Written, written_on_root
+from sandbox.docker.container.stream import AttachStream
+from sandbox.docker.engine.client import connect, translated
+from sandbox.docker.engine.events import EngineEvents, watch
+from sandbox.docker.kept.attach import EngineKeep
+from sandbox.docker.kept.kept import Kept
+from sandbox.docker.kept.owners import Ownership
+from sandbox.environment.base import Approver
+from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
-from sandbox.guest_environment import GuestEnvironment
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.network.streams import Streams
-from sandbox.transport import Transport
+from sandbox.pipe import forked_processes as forks
+from sandbox.pipe.transport import Transport
 
-from . import postmortem, reaching
-from .disk import Disk
-from .engine import connect, translated
-from .events import EngineEvents, watch
-from .kept import Kept
-from .owners import Ownership
-from .profiles import Profile
-from .reaching import EngineKeep
-from .removal import remove
-from .stream import AttachStream
-from .written import Written, written_on_root
+from .container import postmortem
+from .kept import attach as reaching
 
 # A guest reads what is in its pipe in milliseconds; one that does not is paused all the same.
 DRAIN_SECONDS = 1.0

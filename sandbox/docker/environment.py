@@ -12,40 +12,45 @@ from typing import TYPE_CHECKING, Any, Self
 import docker
 import docker.errors
 
-from sandbox.argument_types import HOST_PATH, check_callable, check_types
+from sandbox.docker.container.arguments import check_inputs, check_runtime
+from sandbox.docker.container.disk import Disk, prepare, refused_devices
+from sandbox.docker.container.profiles import Profile, profile_named
+from sandbox.docker.container.removal import remove
+from sandbox.docker.container.shortcut import shorten
+from sandbox.docker.container.stream import AttachStream
+from sandbox.docker.engine.client import connect, translated
+from sandbox.docker.engine.events import watch
+from sandbox.docker.images.images import ensure_image
+from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, forget_runtime
+from sandbox.docker.kept.kept import Kept
+from sandbox.docker.kept.orphans import sweep
+from sandbox.docker.services.served import check_attached, check_known
 from sandbox.envelope import Envelope, Failure
-from sandbox.environment import Approver
+from sandbox.environment.argument_types import HOST_PATH, check_callable, check_types
+from sandbox.environment.base import Approver
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
-from sandbox.network.host_services import HostServices, taken_apart
-from sandbox.network.names import for_guest
 from sandbox.network.policy import Network
-from sandbox.network.services import Service
-from sandbox.network.side_services import SideService
+from sandbox.network.services.host import HostServices, taken_apart
+from sandbox.network.services.names import for_guest
+from sandbox.network.services.service import Service
+from sandbox.network.services.side import SideService
 from sandbox.packages.cache import PackageCache
+from sandbox.pipe.transport import Transport
 from sandbox.results import ForkResult
 from sandbox.state.base import StartBase
 from sandbox.state.forking import forked
-from sandbox.transport import Transport
 
-from . import container, enforcement, fitting, kept, owners, reaching, trust
 from .caching import CachingEnvironment
-from .disk import Disk, prepare, refused_devices
-from .engine import connect, translated
-from .events import watch
-from .images import ensure_image
-from .inputs import check_inputs, check_runtime
-from .kept import Kept
-from .orphans import sweep
-from .profiles import Profile, profile_named
-from .removal import remove
-from .runtime import RuntimeVolume, ensure_runtime, forget_runtime
-from .served import check_attached, check_known
-from .shortcut import shorten
-from .stream import AttachStream
+from .container import certificates as trust
+from .container import create as container
+from .container import enforcement
+from .container import preflight as fitting
+from .kept import attach as reaching
+from .kept import kept, owners
 
 if TYPE_CHECKING:
-    from .side import RunningService
+    from sandbox.docker.services.running import RunningService
 
 log = logging.getLogger(__name__)
 

@@ -12,18 +12,19 @@ import select
 import signal
 import sys
 
-from . import kernel, wire
-from .context import Place
+from . import kernel
+from .commands.spawner import Spawner, become_reaper
+from .loop.context import Place
+from .loop.reactor import Reactor
+from .loop.shortcut import Shortcut
 from .places import settle
-from .reactor import Reactor
-from .shortcut import Shortcut
-from .spawner import Spawner, become_reaper
+from .protocol import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from .processes import Processes
+    from .commands.processes import Processes
 
 
 # A host that does not greet within this time is gone.
@@ -73,16 +74,16 @@ def _serve(
     rest: list[tuple[int, int, bytes]], shortcut: Shortcut | None,
 ) -> Processes:  # fmt: skip
     """Put the parts together and answer the HELLO."""
-    from .disk import DiskWatch
-    from .dispatch import Server, greeting
-    from .egress import Egress
-    from .keeping import lease_of
-    from .lifetime import Lifetime
-    from .link import Link
-    from .pressure import enforced
-    from .processes import Processes
-    from .requests import Requests
-    from .workers import Workers
+    from .commands.processes import Processes
+    from .loop.dispatch import Server, greeting
+    from .loop.host_lease import lease_of
+    from .loop.link import Link
+    from .loop.requests import Requests
+    from .loop.workers import Workers
+    from .network.egress import Egress
+    from .watch.disk import DiskWatch
+    from .watch.lifetime import Lifetime
+    from .watch.limits import enforced
 
     disk = hello.get("disk") or {}
     link = Link(reactor, out_fd, decoder.nonce or b"")

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .context import Place
+    from .loop.context import Place
 
 LOST_AND_FOUND = b"lost+found"
 TMP = b"/tmp"

@@ -6,7 +6,7 @@ import socket
 import sys
 
 from . import kernel
-from .entrances import DOOR
+from .loop.entrances import DOOR
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from sandbox.limits import Limits
-from sandbox.wording import size
+from sandbox.messages.wording import size
 
 
 class Allowance:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sandbox import descriptors
+from sandbox.pipe import descriptors
 
 from .addresses import Address, is_own, literal, plain
-from .company import CompanyProxy, NoWayError, company_proxy, through
 from .policy import Network, RefusalKind, Verdict, judge_address, judge_host
 from .rules import ascii_name
+from .upstream_proxy import CompanyProxy, NoWayError, company_proxy, through
 
 RESOLVE_SECONDS = 10.0
 CONNECT_SECONDS = 10.0

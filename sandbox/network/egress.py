@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sandbox import descriptors
 from sandbox.errors import SandboxError
-from sandbox.guest.wire import Kind
+from sandbox.guest.protocol.wire import Kind
 from sandbox.limits import Limits
+from sandbox.network.services.names import Way
+from sandbox.pipe import descriptors
 
 from .addresses import is_own, literal
 from .allowance import Allowance
-from .asking import Questions
+from .approval import Questions
 from .connections import Connection, ConnectionLog
 from .dialling import RefusedError, UnreachableError, dial, route
-from .names import Way
 from .policy import Network, Verdict, judge_address, judge_host
 from .relay import Frames, Relay
 from .rules import ascii_name, canonical, is_host, rule_for

@@ -9,9 +9,9 @@ import queue
 from collections.abc import Callable
 from typing import Any, Self
 
-from sandbox import descriptors
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
-from sandbox.guest.wire import Kind
+from sandbox.guest.protocol.wire import Kind
+from sandbox.pipe import descriptors
 
 from .relay import Relay
 from .streams import MOST_CONNECTIONS, Streams

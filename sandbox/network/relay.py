@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from sandbox.guest.wire import MAX_PAYLOAD, MOST_TUNNEL_WINDOW, TUNNEL_WINDOW, Kind
+from sandbox.guest.protocol.wire import MAX_PAYLOAD, MOST_TUNNEL_WINDOW, TUNNEL_WINDOW, Kind
 
 from .allowance import Allowance
 

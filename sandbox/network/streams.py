@@ -15,10 +15,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox import descriptors
-from sandbox.guest.egress import GUEST_CHANNELS
-from sandbox.guest.wire import MOST_TUNNEL_WINDOW, TUNNEL_WINDOW, Kind, WireError, pack_message, unpack_message
+from sandbox.guest.network.egress import GUEST_CHANNELS
+from sandbox.guest.protocol.wire import MOST_TUNNEL_WINDOW, TUNNEL_WINDOW, Kind, WireError, pack_message, unpack_message
 from sandbox.interrupts import Shield
+from sandbox.pipe import descriptors
 
 from .relay import CREDIT_STEP, Frames, Relay
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.guest.egress import PORT
+from sandbox.guest.network.egress import PORT
 
 from .policy import Network
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.call_errors import answered
+from sandbox.environment.call_errors import answered
 from sandbox.results.processes import ListedCommand
 
 from .recorded import Recorded

@@ -14,13 +14,13 @@ import pytest
 from sandbox.errors import SandboxError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
-from sandbox.network.services import Service
-from sandbox.network.side_services import SideService
+from sandbox.network.services.service import Service
+from sandbox.network.services.side import SideService
 from sandbox.packages.cache import PackageCache
 
 if TYPE_CHECKING:
-    from sandbox.docker.beside import Beside
-    from sandbox.docker.side import RunningService
+    from sandbox.docker.services.group import Beside
+    from sandbox.docker.services.running import RunningService
 
     from .recorded import RecordedDocker, RecordedLocal
 
@@ -133,7 +133,7 @@ def _service(name: str, value: Any) -> SideService | Service:
 
 def beside(given: Any, config: pytest.Config) -> Beside:
     """The shared services, not started. Raises OptionsError, SandboxError."""
-    from sandbox.docker.beside import Beside
+    from sandbox.docker.services.group import Beside
 
     services = checked({"services": given}, "sandbox_shared_services")["services"]
     if put_together(of_command_line(config), of_ini(config)).get("local"):

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sandbox.call_errors import answered
+from sandbox.environment.call_errors import answered
 from sandbox.errors import ErrorCode
 from sandbox.network.connections import Connection
 from sandbox.results.processes import ListedCommand

@@ -13,8 +13,8 @@ from typing import Any
 from sandbox import results as res
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.envelope import Envelope, Failure, Success
+from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.errors import SandboxError
-from sandbox.guest_environment import GuestEnvironment
 from sandbox.local import LocalEnvironment
 
 # How much is remembered: bounded, however long a test runs and however much it prints.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from sandbox.call_errors import answered
-from sandbox.docker.side import RunningService
+from sandbox.docker.services.running import RunningService
+from sandbox.environment.call_errors import answered
 
 from .recorded import Recorded, RecordedDocker
 

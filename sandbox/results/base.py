@@ -6,7 +6,7 @@ import json
 
 from pydantic import BaseModel, ConfigDict
 
-from sandbox.excerpt import SHOWN_CHARS, without_middle
+from sandbox.text.excerpt import SHOWN_CHARS, without_middle
 
 
 class Result(BaseModel):

@@ -7,10 +7,10 @@ import signal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandbox.excerpt import SHOWN_CHARS, both_ends, joined, size_in_bytes
-from sandbox.plain_text import plain
-from sandbox.waits import WaitingFor, state_of
-from sandbox.wording import count_of
+from sandbox.messages.waiting import WaitingFor, state_of
+from sandbox.messages.wording import count_of
+from sandbox.text.excerpt import SHOWN_CHARS, both_ends, joined, size_in_bytes
+from sandbox.text.plain_text import plain
 
 from .base import Result
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from sandbox.excerpt import SHOWN_CHARS, first_lines, first_part, size_in_bytes, without_middle
+from sandbox.text.excerpt import SHOWN_CHARS, first_lines, first_part, size_in_bytes, without_middle
 
 from .base import Result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.waits import WaitingFor, state_of
+from sandbox.messages.waiting import WaitingFor, state_of
 
 from .base import Result
 

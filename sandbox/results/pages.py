@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from sandbox.excerpt import SHOWN_CHARS, first_lines, first_part
+from sandbox.text.excerpt import SHOWN_CHARS, first_lines, first_part
 
 from .base import Result
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandbox.waits import WaitingFor, state_of
-from sandbox.wording import count_of, size
+from sandbox.messages.waiting import WaitingFor, state_of
+from sandbox.messages.wording import count_of, size
 
 from .base import Result
 

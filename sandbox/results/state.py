@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from sandbox.wording import one_line
+from sandbox.messages.wording import one_line
 
 from .base import Result
 

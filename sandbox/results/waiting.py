@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from sandbox.plain_text import plain
-from sandbox.waits import state_of
-from sandbox.wording import count_of
+from sandbox.messages.waiting import state_of
+from sandbox.messages.wording import count_of
+from sandbox.text.plain_text import plain
 
 from .base import Result
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandbox.errors import ErrorCode
-from sandbox.guest.records import ENTRY, MOST_PATH_BYTES, WORKSPACE, sessions_of
-from sandbox.replies import fault_of, violation, worded
+from sandbox.guest.protocol.records import ENTRY, MOST_PATH_BYTES, WORKSPACE, sessions_of
+from sandbox.pipe.replies import fault_of, violation, worded
 
 from .contents import Contents, wanted
 from .naming import as_text

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandbox.envelope import now as timestamp
-from sandbox.guest.records import FILE, FOLDER, LINK, SPECIAL, UNREAD
+from sandbox.guest.protocol.records import FILE, FOLDER, LINK, SPECIAL, UNREAD
 from sandbox.results import CheckpointResult
 
 from .naming import shown

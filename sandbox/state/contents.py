@@ -6,8 +6,8 @@ import time
 from collections.abc import Generator, Sequence
 
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.guest.records import CHANGED, FETCHED, GONE, GOT, PART, WANTED
-from sandbox.replies import violation
+from sandbox.guest.protocol.records import CHANGED, FETCHED, GONE, GOT, PART, WANTED
+from sandbox.pipe.replies import violation
 
 from .store import Store
 from .table import Entry, Key

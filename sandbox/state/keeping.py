@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sandbox import results as res
-from sandbox.argument_types import HOST_PATH, check_host_path, check_types
 from sandbox.envelope import Envelope, Failure, Notice, Success
 from sandbox.envelope import now as timestamp
-from sandbox.environment import Environment
+from sandbox.environment.argument_types import HOST_PATH, check_host_path, check_types
+from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, OperationError, SandboxError
-from sandbox.guest.leftovers import LEFTOVERS
-from sandbox.guest.records import FILE, FOLDER, LINK, WORKSPACE
-from sandbox.hints import word_notice
-from sandbox.replies import violation, worded
-from sandbox.transport import Transport
+from sandbox.guest.protocol.leftovers import LEFTOVERS
+from sandbox.guest.protocol.records import FILE, FOLDER, LINK, WORKSPACE
+from sandbox.messages.faults import word_notice
+from sandbox.pipe.replies import violation, worded
+from sandbox.pipe.transport import Transport
 
 from .asking import Scan
 from .checkpoint import EMPTY, Checkpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sandbox.guest.records import UNREAD, WORKSPACE
+from sandbox.guest.protocol.records import UNREAD, WORKSPACE
 
 from .table import Entry
 

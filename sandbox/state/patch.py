@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.guest.leftovers import is_leftover
-from sandbox.guest.records import FILE, FOLDER, LINK, WORKSPACE
+from sandbox.guest.protocol.leftovers import is_leftover
+from sandbox.guest.protocol.records import FILE, FOLDER, LINK, WORKSPACE
+from sandbox.messages.wording import size
 from sandbox.patches.git import EXECUTABLE, MAX_BINARY_BYTES, REGULAR, SYMLINK, Version, file_patch
 from sandbox.patches.lines import Budget
-from sandbox.wording import size
 
 from .base import StartBase
 from .checkpoint import Checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sandbox.guest.records import (
+from sandbox.guest.protocol.records import (
     ATTRIBUTES,
     END,
     FILE,

@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
-from sandbox.guest.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE, sessions_of
-from sandbox.readers import limit, phrased
-from sandbox.wording import size
+from sandbox.guest.protocol.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE, sessions_of
+from sandbox.messages.readers import limit, phrased
+from sandbox.messages.wording import size
 
 from .checkpoint import Checkpoint, summary
 from .store import Reader, Store

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sandbox.errors import ErrorCode, OperationError, SandboxError
-from sandbox.guest.records import PART
-from sandbox.readers import limit, phrased
-from sandbox.wording import size
+from sandbox.guest.protocol.records import PART
+from sandbox.messages.readers import limit, phrased
+from sandbox.messages.wording import size
 
 from .table import Key
 from .writing import CHUNK, Writing, put, unnamed

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from sandbox.guest.records import ENTRY, FILE, FOLDER, HOME, LINK, SPECIAL, UNREAD, WORKSPACE
-from sandbox.replies import violation
+from sandbox.guest.protocol.records import ENTRY, FILE, FOLDER, HOME, LINK, SPECIAL, UNREAD, WORKSPACE
+from sandbox.pipe.replies import violation
 
 Key = tuple[int, bytes]
 Kind = Literal["created", "modified", "deleted"]

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.guest.conditions import KINDS, LAST_BYTES
-from sandbox.guest.faults import Fault
-from sandbox.guest.following import first_byte
-from sandbox.guest.output import STDERR, STDOUT, Output
+from sandbox.guest.commands.output import STDERR, STDOUT, Output
+from sandbox.guest.interaction.conditions import KINDS, LAST_BYTES
+from sandbox.guest.interaction.following import first_byte
+from sandbox.guest.protocol.faults import Fault
 
 from .tree import SPILL, WORKSPACE, File, Tree
 

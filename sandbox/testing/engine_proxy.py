@@ -127,7 +127,7 @@ class EngineProxy:
 
     def __init__(self, engine: str | None = None) -> None:
         if engine is None:
-            from sandbox.docker.engine import engine_address
+            from sandbox.docker.engine.client import engine_address
 
             engine = engine_address()
         if not engine.startswith("unix://"):

@@ -11,20 +11,20 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from sandbox import operations as op
-from sandbox.call_errors import check_request
 from sandbox.envelope import Envelope
-from sandbox.environment import Approver
+from sandbox.environment.base import Approver
+from sandbox.environment.call_errors import check_request
+from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.watching import Watch
 from sandbox.errors import SandboxUnavailableError
-from sandbox.guest.arguments import expand_home
-from sandbox.guest.faults import Fault
-from sandbox.guest.loopback import is_loopback
-from sandbox.guest.remembered import Remembered
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.guest.loop.arguments import expand_home
+from sandbox.guest.loop.remembered import Remembered
+from sandbox.guest.network.loopback import is_loopback
+from sandbox.guest.protocol.faults import Fault
 from sandbox.limits import Limits
 from sandbox.network.policy import Network, judge_host
-from sandbox.stdin import pieces
-from sandbox.transport import Transport
-from sandbox.watching import Watch
+from sandbox.pipe.stdin import pieces
+from sandbox.pipe.transport import Transport
 
 from .commands import Commands, Table
 from .files import FileOperations
@@ -263,7 +263,7 @@ class _MemoryTransport(Transport):
         return self._state.restore(body) if operation == "restore" else {}
 
     def _browse(self, args: dict[str, Any]) -> dict[str, Any]:
-        from sandbox.guest.page import PageError, checked  # brings the readers of web pages with it
+        from sandbox.guest.pages.page import PageError, checked  # brings the readers of web pages with it
 
         url, start = args["url"], args["offset"]
         try:

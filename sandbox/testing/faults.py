@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from sandbox.resuming import ByteStream
+from sandbox.pipe.reattaching import ByteStream
 
 # A throttled way passes pieces of this many seconds' worth of bytes.
 _SLICE_SECONDS = 0.02

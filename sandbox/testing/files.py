@@ -9,10 +9,11 @@ import tarfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sandbox.guest import files, reading, search
-from sandbox.guest.beneath import Roots
-from sandbox.guest.faults import Fault
-from sandbox.guest.search_builtin import Search, event
+from sandbox.guest.files import reading, search
+from sandbox.guest.files import writing as files
+from sandbox.guest.files.beneath import Roots
+from sandbox.guest.files.search_builtin import Search, event
+from sandbox.guest.protocol.faults import Fault
 
 from .tree import ROOTS, WORKSPACE, File, Folder, Link, Tree
 

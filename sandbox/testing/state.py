@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sandbox.guest.faults import Fault
-from sandbox.guest.records import (
+from sandbox.guest.protocol.faults import Fault
+from sandbox.guest.protocol.records import (  # fmt: skip
     ATTRIBUTES,
     CHANGED,
     END,
@@ -27,8 +27,8 @@ from sandbox.guest.records import (
     STEP,
     WANTED,
     WORKSPACE,
-)  # fmt: skip
-from sandbox.guest.steps import Stream
+)
+from sandbox.guest.state.steps import Stream
 
 from .tree import ROOTS, File, Folder, Link, Node, Tree
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sandbox.guest.beneath import LINK_BUDGET, Roots, encoded
-from sandbox.guest.faults import Fault
+from sandbox.guest.files.beneath import LINK_BUDGET, Roots, encoded
+from sandbox.guest.protocol.faults import Fault
 
 ROOTS = ("/workspace", "/home/agent", "/tmp", "/run/gamebox")  # noqa: S108  (the container's own, in memory)
 WORKSPACE, HOME, SPILL = ROOTS[0], ROOTS[1], ROOTS[3]

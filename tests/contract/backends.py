@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandbox import DockerEnvironment, FakeEnvironment, Limits, LocalEnvironment
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.testing import FakeRun, Ran
 
 MIB = 1 << 20

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sandbox.envelope import Envelope
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 
 from .checks import codes_of, done, refused
 

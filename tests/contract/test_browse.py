@@ -7,7 +7,7 @@ import time
 import pytest
 
 from sandbox import LocalEnvironment
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 
 from .backends import SHELL
 from .checks import done, refused

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sandbox.envelope import Envelope
-from sandbox.guest import hits
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.guest.watch import limit_hits as hits
 
 from .checks import done
 

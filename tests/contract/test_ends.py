@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sandbox import DockerEnvironment, LocalEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
-from sandbox.guest_environment import GuestEnvironment
 
 from .checks import closed, done, refused
 

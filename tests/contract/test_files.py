@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 
 from .backends import LIMITS, SHELL, folder_of
 from .checks import done, refused, so_far

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sandbox import AsyncEnvironment, CancelToken, FakeEnvironment
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.testing import Ran
 
 from .checks import codes_of, done, refused, so_far

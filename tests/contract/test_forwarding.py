@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sandbox import AsyncEnvironment
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.network.forward import Forward
 
 from .checks import done, refused

@@ -12,8 +12,8 @@ import pytest
 
 from agent import Action
 from sandbox import AsyncEnvironment, FakeEnvironment, Limits, LocalEnvironment, SandboxError
+from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.errors import ErrorCode
-from sandbox.guest_environment import GuestEnvironment
 from sandbox.operations import OPERATIONS, schema_of
 
 from .checks import done, refused

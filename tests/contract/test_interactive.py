@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sandbox import FakeEnvironment, LocalEnvironment
-from sandbox.guest.spawner import MOST_SPARES
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.guest.commands.spawner import MOST_SPARES
 from sandbox.results import RunResult, ScreenResult, SendResult
 from sandbox.testing import Ran
 

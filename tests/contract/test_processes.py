@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from sandbox import FakeEnvironment, LocalEnvironment
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.results import ListedCommand, Process
 from sandbox.testing import Ran
 

@@ -11,8 +11,8 @@ import pytest
 
 from sandbox import operations as op
 from sandbox.aio import AsyncEnvironment
-from sandbox.guest.remembered import MOST_REPLIES
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.guest.loop.remembered import MOST_REPLIES
 
 from .checks import done, refused
 

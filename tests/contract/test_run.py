@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sandbox import FakeEnvironment
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 
 from .backends import folder_of
 from .checks import closed, codes_of, done, refused, so_far

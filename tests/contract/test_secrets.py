@@ -12,10 +12,10 @@ import pytest
 
 from agent import Action, ActionRegistry, Agent, JsonLanguage, sandbox_tools
 from sandbox import AsyncEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.secrets import Secrets
+from sandbox.environment.watching import Watch
 from sandbox.errors import SandboxError
-from sandbox.guest_environment import GuestEnvironment
-from sandbox.secrecy import Secrets
-from sandbox.watching import Watch
 
 from .checks import done, refused
 

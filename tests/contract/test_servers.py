@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sandbox.envelope import Envelope, Notice
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 
 from .checks import done
 

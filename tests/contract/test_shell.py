@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sandbox.envelope import Envelope
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.results import RunResult
 
 from .backends import SHELL, folder_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 
 from .checks import refused, so_far
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 
 from .backends import SHELL
 from .checks import codes_of, done, refused

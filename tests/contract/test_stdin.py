@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from sandbox import AsyncEnvironment, LocalEnvironment
-from sandbox.guest.wire import WINDOW
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.guest.protocol.wire import WINDOW
 
 from .checks import done, refused
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 
 from .backends import LIMITS, SHELL
 from .checks import codes_of, done, refused

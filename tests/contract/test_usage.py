@@ -8,7 +8,7 @@ import time
 import pytest
 
 from sandbox import AsyncEnvironment
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.testing import FakeEnvironment, Ran
 
 from .checks import codes_of, done, refused, so_far

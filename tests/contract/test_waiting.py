@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sandbox import AsyncEnvironment, CancelToken, FakeEnvironment
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.testing import Ran
 
 from .checks import done, refused, so_far

@@ -11,10 +11,10 @@ import time
 import pytest
 
 from sandbox import AsyncEnvironment, CancelToken
+from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.watching import Watch, onlooker
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.following import OutputChunk
-from sandbox.guest_environment import GuestEnvironment
-from sandbox.watching import Watch, onlooker
+from sandbox.pipe.following import OutputChunk
 
 from .checks import done, refused, so_far
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.envelope import Failure, Success
+from sandbox.environment.watching import CancelToken
 from sandbox.errors import SandboxError
 from sandbox.state.checkpoint import EMPTY
 from sandbox.state.history import History
-from sandbox.watching import CancelToken
 
 # Its output fills a larger pipe than usual, so that some of it is left when it ends.
 LARGE_PIPE = "import fcntl, os; fcntl.fcntl(1, 1031, 1 << 20); os.write(1, bytes(1 << 20)); os.write(1, bytes(3 << 19))"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sandbox.guest import wire
-from sandbox.guest.wire import Kind
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.wire import Kind
 
 RECORD = Path(__file__).with_name("conversations.jsonl")
 NONCE = b"\x5afuzzed\xa5"

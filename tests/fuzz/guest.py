@@ -9,9 +9,9 @@ import importlib
 import random
 from dataclasses import replace
 
-from sandbox.guest import wire
-from sandbox.guest.calling import CALL_BYTES
-from sandbox.guest.wire import Kind
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.reattach import CALL_BYTES
+from sandbox.guest.protocol.wire import Kind
 
 from .conversations import NONCE, Exchange, Frame, encode, pick
 from .found import Counts
@@ -32,22 +32,22 @@ MOST_CUT = CALL_BYTES - 5
 # Calls that are accepted whoever is served.
 ACCEPTED = ("same", "again", "over", "dead")
 _LOADED = (
-    "dispatch",
-    "requests",
-    "proxy",
-    "refusals",
-    "tunnels",
-    "disk",
-    "workers",
-    "pressure",
-    "processes",
-    "reading",
-    "files",
-    "listing",
-    "search",
-    "tree",
-    "transfer",
-    "browse",
+    "loop.dispatch",
+    "loop.requests",
+    "network.proxy",
+    "network.refusals",
+    "network.tunnels",
+    "watch.disk",
+    "loop.workers",
+    "watch.limits",
+    "commands.processes",
+    "files.reading",
+    "files.writing",
+    "files.listing",
+    "files.search",
+    "files.tree",
+    "files.transfer",
+    "pages.browse",
 )
 _SLOW = ("run", "watch", "fed", "cancelled", "paused", "browse", "search", "follow", "changes", "checkpoint", "back")
 

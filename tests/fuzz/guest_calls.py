@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from sandbox.guest.calling import OWNER_DEAD, TAKE_OVER, Call
+from sandbox.guest.protocol.reattach import OWNER_DEAD, TAKE_OVER, Call
 
 TOKEN, WHERE = bytes(range(100, 132)), b"hostbody"
 KEEP = {"token": TOKEN.hex(), "seconds": 60.0, "where": WHERE.hex()}

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.errors import ErrorCode
-from sandbox.guest import wire
-from sandbox.guest.calling import answer_prefix
-from sandbox.guest.lifetime import LEASE_OVER
-from sandbox.guest.wire import Kind
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.reattach import answer_prefix
+from sandbox.guest.protocol.wire import Kind
+from sandbox.guest.watch.lifetime import LEASE_OVER
 
 from .conversations import NONCE, Exchange, Frame, encode
 from .found import Found, open_descriptors, resident_bytes, threads

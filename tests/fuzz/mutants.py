@@ -8,14 +8,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from sandbox import transport as transport_module
+from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.errors import SandboxUnavailableError
-from sandbox.guest import wire
-from sandbox.guest.calling import CALL_BYTES, Call, answer_prefix
-from sandbox.guest.wire import Kind
-from sandbox.guest_environment import GuestEnvironment
-from sandbox.resuming import ByteStream, call_guest
-from sandbox.transport import Transport
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.reattach import CALL_BYTES, Call, answer_prefix
+from sandbox.guest.protocol.wire import Kind
+from sandbox.pipe import transport as transport_module
+from sandbox.pipe.reattaching import ByteStream, call_guest
+from sandbox.pipe.transport import Transport
 
 from .conversations import NONCE, encode
 from .guest_calls import TOKEN

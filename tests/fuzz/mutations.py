@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from sandbox.guest import wire
-from sandbox.guest.wire import Kind
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.wire import Kind
 
 from .conversations import Exchange, Frame, encode
 

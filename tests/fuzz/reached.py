@@ -15,12 +15,16 @@ import coverage
 ROOT = Path(__file__).parents[2]
 PARSERS = {
     "host": (
-        "sandbox/transport.py", "sandbox/exchange.py", "sandbox/pending.py", "sandbox/resuming.py", "sandbox/pausing.py",
-        "sandbox/replies.py", "sandbox/guest/wire.py",
+        "sandbox/pipe/transport.py", "sandbox/pipe/exchange.py", "sandbox/pipe/pending.py", "sandbox/pipe/reattaching.py",
+        "sandbox/environment/pausing.py",
+        "sandbox/pipe/replies.py", "sandbox/guest/protocol/wire.py",
     ),
     "guest": tuple(
         f"sandbox/guest/{name}.py"
-        for name in ("wire", "link", "dispatch", "arguments", "streaming", "calling", "keeping", "answers")
+        for name in (
+            "protocol/wire", "protocol/reattach", "loop/link", "loop/dispatch", "loop/arguments", "loop/answer_sizes",
+            "loop/host_lease", "commands/streaming",
+        )
     ),
 }  # fmt: skip
 SETTINGS = """

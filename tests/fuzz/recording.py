@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker.stream import AttachStream
-from sandbox.guest import wire
-from sandbox.guest.wire import Kind
+from sandbox.docker.container.stream import AttachStream
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.wire import Kind
 
 from .calls import CALLS, call
 from .conversations import MESSAGES, RECORD, Exchange, Frame

@@ -14,11 +14,11 @@ import pytest
 
 from sandbox import LocalEnvironment
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
-from sandbox.guest import wire
-from sandbox.guest.arguments import check_arguments
-from sandbox.guest.faults import Fault
-from sandbox.guest.records import FOLDER, HOME, WANTED, WORKSPACE
-from sandbox.guest.wire import Kind
+from sandbox.guest.loop.arguments import check_arguments
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.faults import Fault
+from sandbox.guest.protocol.records import FOLDER, HOME, WANTED, WORKSPACE
+from sandbox.guest.protocol.wire import Kind
 from sandbox.state.history import History
 from sandbox.state.table import Entry, packed
 from sandbox.testing import GuestRequest, ScriptedGuest
@@ -80,7 +80,7 @@ def test_what_a_run_reaches_is_measured(target: str) -> None:
     reached = dict(line.split()[:2] for line in table.splitlines() if line.startswith("sandbox/"))
     assert set(reached) == set(PARSERS[target])
     lines = {name: [int(n) for n in counts.split("/")] for name, counts in reached.items()}
-    taken = {"host": "sandbox/transport.py", "guest": "sandbox/guest/dispatch.py"}[target]
+    taken = {"host": "sandbox/pipe/transport.py", "guest": "sandbox/guest/loop/dispatch.py"}[target]
     assert lines[taken][0] > lines[taken][1] // 2
 
 

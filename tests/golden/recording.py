@@ -12,7 +12,7 @@ from agent.hub import AgentSpec, Hub, Setting, build, catalogue
 from agent.hub.finding import built_in
 from agent.loop import Agent
 from agent.status import StopRun
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 from .normalising import normalised
 from .scene import scene_of

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sandbox.guest.context import Finished, Place
-from sandbox.guest.faults import Fault
+from sandbox.guest.loop.context import Finished, Place
+from sandbox.guest.protocol.faults import Fault
 
 LIMITS = {"read_bytes": 256 << 10, "write_bytes": 8 << 20, "transfer_bytes": 1 << 30, "network": "none"}
 MODULES = str(Path(__file__).parents[2])  # where the package of the guest is found

@@ -17,12 +17,12 @@ from typing import Any, Self
 
 from sandbox import operations as op
 from sandbox.errors import SandboxUnavailableError
-from sandbox.guest import wire
-from sandbox.guest.calling import Call, answer_prefix
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.reattach import Call, answer_prefix
 from sandbox.limits import Limits
-from sandbox.resuming import ByteStream, call_guest
+from sandbox.pipe.reattaching import ByteStream, call_guest
+from sandbox.pipe.transport import Transport
 from sandbox.testing import SocketStream
-from sandbox.transport import Transport
 
 WHERE = b"thishost"
 RECONNECT_SECONDS = 10.0

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest import wire
-from sandbox.guest.answers import Answers
+from sandbox.guest.loop.answer_sizes import Answers
+from sandbox.guest.protocol import wire
 
 
 @pytest.mark.parametrize("limit", [100_000, None, True, -1, "x", 1 << 40])

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandbox.guest import beneath
-from sandbox.guest.beneath import Roots
-from sandbox.guest.faults import Fault
+from sandbox.guest.files import beneath
+from sandbox.guest.files.beneath import Roots
+from sandbox.guest.protocol.faults import Fault
 
 SECRET = b"secret of the outside"
 

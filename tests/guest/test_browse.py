@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest.browse import browse
-from sandbox.guest.context import Finished
-from sandbox.guest.faults import Fault
-from sandbox.guest.readable import readable
+from sandbox.guest.loop.context import Finished
+from sandbox.guest.pages.browse import browse
+from sandbox.guest.pages.readable import readable
+from sandbox.guest.protocol.faults import Fault
 
 from .calls import RealCall, place_at
 

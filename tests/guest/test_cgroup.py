@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.guest.cgroup import Cgroup
+from sandbox.guest.watch.cgroup import Cgroup
 
 V1 = {
     "memory/memory.usage_in_bytes": "36950016\n",

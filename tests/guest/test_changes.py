@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest import changes
-from sandbox.guest.changes import Tracker
+from sandbox.guest.state import changes
+from sandbox.guest.state.changes import Tracker
 
 from .calls import place_at
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandbox.guest import tunnels
-from sandbox.network import crossing, egress
+from sandbox.guest.network import tunnels
+from sandbox.network import egress
+from sandbox.network.services import crossing
 
 from .test_names import beside, connected, free_port, until
 from .test_tunnels import Ends

@@ -10,11 +10,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sandbox.errors import ErrorCode
-from sandbox.guest import edits
-from sandbox.guest.faults import Fault
-from sandbox.guest.files import edited
-from sandbox.guest.nearest import nearest
-from sandbox.hints import word_fault
+from sandbox.guest.files import edits
+from sandbox.guest.files.edit_candidates import nearest
+from sandbox.guest.files.writing import edited
+from sandbox.guest.protocol.faults import Fault
+from sandbox.messages.faults import word_fault
 
 
 def replaced(data: bytes, old: bytes, new: bytes) -> bytes:

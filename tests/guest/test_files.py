@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest.context import Place
-from sandbox.guest.faults import Fault
-from sandbox.guest.files import edit, write
-from sandbox.guest.reading import read
+from sandbox.guest.files.reading import read
+from sandbox.guest.files.writing import edit, write
+from sandbox.guest.loop.context import Place
+from sandbox.guest.protocol.faults import Fault
 
 from .calls import RealCall, place_at
 
@@ -140,7 +140,7 @@ def test_binary_files_are_described_and_read_by_bytes(place: Place, workspace: P
 
 
 def test_a_sparse_tebibyte_answers(place: Place, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandbox.guest.reading.SKIPPED", 64 << 20)
+    monkeypatch.setattr("sandbox.guest.files.reading.SKIPPED", 64 << 20)
     with open(workspace / "zeros", "wb") as file:
         file.truncate(1 << 40)
     with open(workspace / "text", "wb") as file:

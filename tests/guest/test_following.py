@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from sandbox.guest.faults import Fault
-from sandbox.guest.following import Following
-from sandbox.guest.reactor import Reactor
+from sandbox.guest.interaction.following import Following
+from sandbox.guest.loop.reactor import Reactor
+from sandbox.guest.protocol.faults import Fault
 
 
 def test_a_command_that_is_forgotten_while_it_is_followed_is_a_fault_and_not_the_end_of_the_guest() -> None:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.guest import wire
-from sandbox.guest.greetings import (
+from sandbox.guest.network.greetings import (
     MOST_HEAD,
     GreetingError,
     Wish,
@@ -18,6 +17,7 @@ from sandbox.guest.greetings import (
     socks_methods,
     socks_wish,
 )
+from sandbox.guest.protocol import wire
 
 
 def test_connect_is_a_tunnel() -> None:

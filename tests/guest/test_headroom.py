@@ -12,13 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from sandbox.guest import memory_watch
-from sandbox.guest.cgroup import Cgroup
-from sandbox.guest.headroom import Headroom
-from sandbox.guest.memory_watch import MemoryWatch
-from sandbox.guest.processes import Processes
-from sandbox.guest.reactor import Reactor
-from sandbox.guest.spending import tree_seconds
+from sandbox.guest.commands.processes import Processes
+from sandbox.guest.loop.reactor import Reactor
+from sandbox.guest.watch import memory_watch
+from sandbox.guest.watch.cgroup import Cgroup
+from sandbox.guest.watch.headroom import Headroom
+from sandbox.guest.watch.memory_watch import MemoryWatch
+from sandbox.guest.watch.spending import tree_seconds
 
 MIB = 1 << 20
 LIMIT = 1024 * MIB

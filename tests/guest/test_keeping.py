@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from sandbox import operations as op
+from sandbox.environment.watching import CancelToken, Watch
 from sandbox.errors import SandboxError, SandboxUnavailableError
-from sandbox.guest import keeping
-from sandbox.guest.calling import CALL_BYTES, OWNER_DEAD, TAKE_OVER, Call, CallFinder
-from sandbox.guest.lifetime import LEASE_OVER
-from sandbox.resuming import NoAnswerError
-from sandbox.watching import CancelToken, Watch
+from sandbox.guest.loop import host_lease as keeping
+from sandbox.guest.protocol.reattach import CALL_BYTES, OWNER_DEAD, TAKE_OVER, Call, CallFinder
+from sandbox.guest.watch.lifetime import LEASE_OVER
+from sandbox.pipe.reattaching import NoAnswerError
 
 from .switchboard import Switchboard
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from sandbox.guest import lifetime
-from sandbox.guest.conditions import Conditions
-from sandbox.guest.lifetime import IDLE, LIFETIME_OVER, Lifetime
-from sandbox.guest.processes import Processes
-from sandbox.guest.reactor import Reactor
+from sandbox.guest.commands.processes import Processes
+from sandbox.guest.interaction.conditions import Conditions
+from sandbox.guest.loop.reactor import Reactor
+from sandbox.guest.watch import lifetime
+from sandbox.guest.watch.lifetime import IDLE, LIFETIME_OVER, Lifetime
 
 
 class _Command:

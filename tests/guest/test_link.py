@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from sandbox.guest import wire
-from sandbox.guest.link import Link
-from sandbox.guest.reactor import Reactor
-from sandbox.guest.wire import Decoder, Kind
+from sandbox.guest.loop.link import Link
+from sandbox.guest.loop.reactor import Reactor
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.wire import Decoder, Kind
 
 NONCE = b"12345678"
 

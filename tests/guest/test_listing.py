@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest.faults import Fault
-from sandbox.guest.listing import list_folder
+from sandbox.guest.files.listing import list_folder
+from sandbox.guest.protocol.faults import Fault
 from tests.leaks import descriptors, left_open
 
 from .calls import RealCall, place_at

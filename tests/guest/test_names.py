@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sandbox.guest.names import Names
-from sandbox.network.crossing import Crossing
-from sandbox.network.names import Name, for_guest
+from sandbox.guest.network.names import Names
 from sandbox.network.policy import Network
 from sandbox.network.relay import Relay
+from sandbox.network.services.crossing import Crossing
+from sandbox.network.services.names import Name, for_guest
 
 from .test_tunnels import Echo, Ends, Server, ends, everything
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from sandbox import LocalEnvironment
-from sandbox.guest import wire
-from sandbox.guest.records import END, STEP
-from sandbox.guest.remembered import Remembered
-from sandbox.guest.workers import Workers
+from sandbox.guest.loop.remembered import Remembered
+from sandbox.guest.loop.workers import Workers
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.records import END, STEP
 
 WAIT: dict[str, Any] = {
     "id": None, "port": None, "host": None, "log": None, "literal": False, "file": None, "contains": None, "exit": False,

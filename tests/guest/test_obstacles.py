@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 
 from sandbox.errors import ErrorCode
-from sandbox.guest import kernel, obstacles
-from sandbox.guest.context import Place
-from sandbox.guest.faults import Fault
-from sandbox.guest.files import edit, write
-from sandbox.guest.filewait import FileProbe
-from sandbox.guest.listing import list_folder
-from sandbox.guest.reading import read
-from sandbox.guest.tree import delete, make_dir, move
-from sandbox.hints import word_fault
+from sandbox.guest import kernel
+from sandbox.guest.files import obstacles
+from sandbox.guest.files.listing import list_folder
+from sandbox.guest.files.reading import read
+from sandbox.guest.files.tree import delete, make_dir, move
+from sandbox.guest.files.writing import edit, write
+from sandbox.guest.interaction.file_wait import FileProbe
+from sandbox.guest.loop.context import Place
+from sandbox.guest.protocol.faults import Fault
+from sandbox.messages.faults import word_fault
 from tests.leaks import descriptors, left_open
 
 from .calls import RealCall, place_at

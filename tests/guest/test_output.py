@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox.errors import SandboxUnavailableError
-from sandbox.guest.output import SETTLED_BYTES, STDERR, STDOUT, Output
-from sandbox.shown import Shown, shown_output, shown_part
+from sandbox.guest.commands.output import SETTLED_BYTES, STDERR, STDOUT, Output
+from sandbox.text.command_output import Shown, shown_output, shown_part
 
 _writes = st.lists(st.tuples(st.sampled_from([STDOUT, STDERR]), st.binary(min_size=1, max_size=40)), max_size=12)
 _limits = st.integers(0, 200)

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from sandbox.guest import procstat, sessions
+from sandbox.guest.commands import sessions
+from sandbox.guest.watch import process_stat as procstat
 
 LINE = b"42 (%s) %s 7 42 42 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 3 0 123456 10000000 256 18446744073709551615 1 1 0"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.guest import proctree
+from sandbox.guest.watch import process_tree as proctree
 
 ROOT = str(Path(__file__).parents[2])
 # A stand-in for a runner: sub-reaper of what it starts, reaps, says when its command has begun.

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 
-from sandbox.guest.refusals import inode_of
+from sandbox.guest.network.refusals import inode_of
 
 
 def test_a_connection_is_found_by_both_its_whole_addresses() -> None:

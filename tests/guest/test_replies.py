@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest import wire
-from sandbox.guest.context import Place
-from sandbox.guest.reactor import Reactor
-from sandbox.guest.requests import Requests
-from sandbox.guest.workers import Workers
+from sandbox.guest.loop.context import Place
+from sandbox.guest.loop.reactor import Reactor
+from sandbox.guest.loop.requests import Requests
+from sandbox.guest.loop.workers import Workers
+from sandbox.guest.protocol import wire
 
 
 class _Processes:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest import fetching_files
-from sandbox.guest.records import WANTED
+from sandbox.guest.protocol.records import WANTED
+from sandbox.guest.state import fetching as fetching_files
 from sandbox.state.contents import Contents
 from sandbox.state.store import Store
 from sandbox.state.table import Entry

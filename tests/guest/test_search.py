@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest.context import Finished, Place
-from sandbox.guest.faults import Fault
-from sandbox.guest.search import search
+from sandbox.guest.files.search import search
+from sandbox.guest.loop.context import Finished, Place
+from sandbox.guest.protocol.faults import Fault
 from sandbox.results import SearchResult
 
 from .calls import RealCall, place_at
@@ -154,7 +154,7 @@ def test_ignore_files_count(place: Place, workspace: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["builtin"], indirect=True)
 def test_a_catastrophic_pattern_ends(place: Place, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandbox.guest.search.SECONDS", 2.0)
+    monkeypatch.setattr("sandbox.guest.files.search.SECONDS", 2.0)
     (workspace / "bad").write_text("a" * 60 + "b\n")
     with pytest.raises(Fault) as caught:
         found(place, "(a+)+$", path="bad")

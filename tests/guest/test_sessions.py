@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.guest import sessions, shell_state
-from sandbox.guest.sessions import Session, next_state, parse_exports, parse_state, shell_argv
+from sandbox.guest.commands import sessions, shell_state
+from sandbox.guest.commands.sessions import Session, next_state, parse_exports, parse_state, shell_argv
 
 SHELLS = [path for name in ("bash", "dash", "busybox") if (path := shutil.which(name))]
 _values = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.guest.shell_state import functions_of
+from sandbox.guest.commands.shell_state import functions_of
 
 
 def test_functions_that_take_the_shells_own_words_stay_behind() -> None:

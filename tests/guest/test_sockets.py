@@ -7,7 +7,8 @@ import socket
 
 import pytest
 
-from sandbox.guest import diag, sockets
+from sandbox.guest.watch import socket_diag as diag
+from sandbox.guest.watch import sockets
 
 
 def test_listeners_by_their_inode() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from sandbox import CancelToken, LocalEnvironment
 from sandbox.errors import ErrorCode
-from sandbox.guest.proctree import descendants, parents
-from sandbox.guest.spawner import MOST_SPARES
+from sandbox.guest.commands.spawner import MOST_SPARES
+from sandbox.guest.watch.process_tree import descendants, parents
 
 
 def test_many_commands_that_end_at_once_leave_no_crowd_of_spares() -> None:

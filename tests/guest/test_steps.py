@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sandbox.guest.steps import open_up
-from sandbox.guest.tree import remove_tree
+from sandbox.guest.files.tree import remove_tree
+from sandbox.guest.state.steps import open_up
 from tests.leaks import descriptors, left_open
 
 DEPTH = 1500  # more than the interpreter recurses, and than there may be descriptors

@@ -14,9 +14,10 @@ from collections.abc import Callable
 
 import pytest
 
-from sandbox.guest import sockets, terminal, waiting
-from sandbox.guest.faults import Fault
-from sandbox.guest.reactor import Reactor
+from sandbox.guest.commands import terminal
+from sandbox.guest.loop.reactor import Reactor
+from sandbox.guest.protocol.faults import Fault
+from sandbox.guest.watch import sockets, waiting
 
 PATIENCE = 10.0
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandbox.guest.context import Place
-from sandbox.guest.faults import Fault
-from sandbox.guest.transfer import download, upload
+from sandbox.guest.files.transfer import download, upload
+from sandbox.guest.loop.context import Place
+from sandbox.guest.protocol.faults import Fault
 from tests.leaks import descriptors, left_open
 
 from .calls import RealCall, place_at

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest.context import Place
-from sandbox.guest.faults import Fault
-from sandbox.guest.tree import delete, make_dir, move
+from sandbox.guest.files.tree import delete, make_dir, move
+from sandbox.guest.loop.context import Place
+from sandbox.guest.protocol.faults import Fault
 
 from .calls import RealCall, place_at
 

@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 import pytest
 
-from sandbox.guest import egress as guest_egress
-from sandbox.guest import wire
-from sandbox.guest.link import Link
-from sandbox.guest.proxy import Proxy
-from sandbox.guest.reactor import Reactor
-from sandbox.guest.tunnel import Growth, Tunnel
-from sandbox.guest.tunnels import Tunnels
+from sandbox.guest.loop.link import Link
+from sandbox.guest.loop.reactor import Reactor
+from sandbox.guest.network import egress as guest_egress
+from sandbox.guest.network.proxy import Proxy
+from sandbox.guest.network.tunnel import Growth, Tunnel
+from sandbox.guest.network.tunnels import Tunnels
+from sandbox.guest.protocol import wire
 from sandbox.limits import Limits
 from sandbox.network import dialling
 from sandbox.network.allowance import Allowance

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sandbox.guest import proctree
-from sandbox.guest.usage import sizes_on_disk
+from sandbox.guest.watch import process_tree as proctree
+from sandbox.guest.watch.disk_usage import sizes_on_disk
 
 
 def measured(*folders: Path) -> int:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.guest.faults import Fault
-from sandbox.guest.filewait import WHOLE_BYTES, FileProbe
-from sandbox.guest.following import first_byte
-from sandbox.guest.matching import GROUP_CHARS, LENGTH, first_match
-from sandbox.guest.output import STDOUT, Output
+from sandbox.guest.commands.output import STDOUT, Output
+from sandbox.guest.interaction.file_wait import WHOLE_BYTES, FileProbe
+from sandbox.guest.interaction.following import first_byte
+from sandbox.guest.interaction.matching import GROUP_CHARS, LENGTH, first_match
+from sandbox.guest.protocol.faults import Fault
 
 from .calls import MODULES, place_at
 
@@ -92,7 +92,7 @@ def test_the_first_line_that_matches() -> None:
 def ask(*questions: tuple[bytes, bytes]) -> list[dict[str, object]]:
     """What the program answers to patterns and lines."""
     asked = b"".join(LENGTH.pack(len(part)) + part for question in questions for part in question)
-    argv = [sys.executable, "-m", "sandbox.guest.matching"]
+    argv = [sys.executable, "-m", "sandbox.guest.interaction.matching"]
     done = subprocess.run(argv, input=asked, capture_output=True, timeout=30, check=True, cwd=MODULES)
     assert done.stderr == b""
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.guest import zygote
+from sandbox.guest.commands import zygote
 
 SECONDS = 10.0
 SETTING = {"isolated": False, "uid": os.getuid(), "gid": os.getgid()}
@@ -74,7 +74,7 @@ class Handed:
 def runner() -> Iterator[Handed]:
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     theirs.set_inheritable(True)
-    argv = [sys.executable, "-m", "sandbox.guest.zygote", str(theirs.fileno()), json.dumps(SETTING)]
+    argv = [sys.executable, "-m", "sandbox.guest.commands.zygote", str(theirs.fileno()), json.dumps(SETTING)]
     with theirs, control, subprocess.Popen(argv, pass_fds=[theirs.fileno()]) as process:
         theirs.close()
         control.settimeout(SECONDS)

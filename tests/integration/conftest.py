@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import docker
 import pytest
 
-from sandbox.docker.engine import connect
+from sandbox.docker.engine.client import connect
 
 from .own_engine import OwnEngine, in_use, need_loop_devices, started
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import docker
 import docker.errors
 
-from sandbox.docker import locks
+from sandbox.docker.engine import locks
 
 BARE_FOLDERS = ("bin", "etc", "tmp")
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import docker.errors
 
 from sandbox import DockerEnvironment
-from sandbox.docker.engine import connect
+from sandbox.docker.engine.client import connect
 
 COMMAND_UID = 1000
 # Above this the machine, not the sandbox, is what is late.

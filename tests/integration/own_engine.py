@@ -22,10 +22,11 @@ import docker
 import docker.errors
 import pytest
 
-from sandbox.docker import engine as engines
-from sandbox.docker import loop, runtime
-from sandbox.docker.engine import connect
-from sandbox.docker.images import ensure_image
+from sandbox.docker.container import loop_device as loop
+from sandbox.docker.engine import client as engines
+from sandbox.docker.engine.client import connect
+from sandbox.docker.images import runtime
+from sandbox.docker.images.images import ensure_image
 
 from .made_images import busybox_image, static_busybox
 from .observing import eventually
@@ -38,7 +39,8 @@ LOOP_CONTROL = (10, 237)
 # What an orchestrator of the test's begins with, as a process of its own that is started in ROOT.
 IN_A_PROCESS = """
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import loop, runtime
+from sandbox.docker.container import loop_device as loop
+from sandbox.docker.images import runtime
 from tests.integration.own_engine import IMAGE
 """
 APPLETS = [

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker.engine import connect
-from sandbox.docker.runtime import ARGV
+from sandbox.docker.engine.client import connect
+from sandbox.docker.images.runtime import ARGV
 from sandbox.errors import ErrorCode
 
 from .observing import eventually, guest_pid, within

@@ -17,9 +17,9 @@ import docker.errors
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import postmortem
-from sandbox.docker.engine import connect
-from sandbox.docker.events import SANDBOX_LABEL
+from sandbox.docker.container import postmortem
+from sandbox.docker.engine.client import connect
+from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.errors import ErrorCode, SandboxUnavailableError
 
 from .observing import eventually, guest_pid, within

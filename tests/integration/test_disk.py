@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from sandbox import DockerEnvironment, Limits, SandboxError
-from sandbox.docker import disk, loop
-from sandbox.docker.engine import connect
+from sandbox.docker.container import disk
+from sandbox.docker.container import loop_device as loop
+from sandbox.docker.engine.client import connect
 from sandbox.errors import ErrorCode
 
 from .observing import eventually

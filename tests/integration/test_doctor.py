@@ -10,8 +10,9 @@ import pytest
 
 from agent.cli import main
 from sandbox import DockerEnvironment, Limits, Network
-from sandbox.docker import doctor as doctor_module
-from sandbox.docker import loop, probes
+from sandbox.docker.container import loop_device as loop
+from sandbox.docker.doctor import doctor as doctor_module
+from sandbox.docker.doctor import probes
 
 pytestmark = pytest.mark.engine
 

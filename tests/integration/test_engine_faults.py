@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import engine as engines
 from sandbox.docker import environment
-from sandbox.docker.engine import connect
+from sandbox.docker.engine import client as engines
+from sandbox.docker.engine.client import connect
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.testing import EngineProxy, Faults
 

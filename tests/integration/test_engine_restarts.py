@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import engine as engines
-from sandbox.docker import orphans, shortcut
+from sandbox.docker.container import shortcut
+from sandbox.docker.engine import client as engines
+from sandbox.docker.kept import orphans
 from sandbox.errors import ErrorCode, SandboxError
 
 from .observing import eventually, guest_pid, within

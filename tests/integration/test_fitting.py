@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from sandbox import DockerEnvironment, Limits, SandboxError
-from sandbox.docker.engine import connect
-from sandbox.docker.events import SANDBOX_LABEL
+from sandbox.docker.engine.client import connect
+from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.errors import ErrorCode
-from sandbox.readers import hint_for
-from sandbox.wording import size
+from sandbox.messages.readers import hint_for
+from sandbox.messages.wording import size
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., DockerEnvironment]

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from sandbox import DockerEnvironment, ErrorCode, Limits, SandboxError
-from sandbox.docker import inventory, kept
-from sandbox.docker.container import OWNER_LABEL
-from sandbox.docker.disk import Disk
-from sandbox.docker.engine import connect
-from sandbox.docker.events import SANDBOX_LABEL
-from sandbox.docker.marks import KEEP_LABEL, NAME_LABEL
+from sandbox.docker.container.create import OWNER_LABEL
+from sandbox.docker.container.disk import Disk
+from sandbox.docker.engine.client import connect
+from sandbox.docker.engine.events import SANDBOX_LABEL
+from sandbox.docker.kept import inventory, kept
+from sandbox.docker.kept.labels import KEEP_LABEL, NAME_LABEL
 from sandbox.network.policy import Network
 
 pytestmark = pytest.mark.engine

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import images, loop
-from sandbox.docker.engine import connect, translated
-from sandbox.docker.recipes import Recipe
+from sandbox.docker.container import loop_device as loop
+from sandbox.docker.engine.client import connect, translated
+from sandbox.docker.images import images
+from sandbox.docker.images.recipes import Recipe
 from sandbox.errors import ErrorCode, SandboxError
 
 from .observing import guest_pid, within

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import DockerEnvironment, Limits, Network, PackageCache, SandboxError, Service
-from sandbox.network_words import WITHOUT
+from sandbox.messages.network import WITHOUT
 from tests.programs import run_gamebox
 
 from .observing import eventually

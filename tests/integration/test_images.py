@@ -13,9 +13,10 @@ import docker
 import pytest
 
 from sandbox import DockerEnvironment
-from sandbox.docker import environment, recipes
-from sandbox.docker.engine import describe, is_local
-from sandbox.docker.images import ensure_image
+from sandbox.docker import environment
+from sandbox.docker.engine.client import describe, is_local
+from sandbox.docker.images import recipes
+from sandbox.docker.images.images import ensure_image
 from sandbox.errors import ErrorCode, SandboxError
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("runtime"), pytest.mark.timeout(600)]

@@ -17,9 +17,11 @@ import docker.errors
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import inventory, marks, orphans, owners, reaching
-from sandbox.docker.engine import connect
-from sandbox.docker.runtime import ARGV
+from sandbox.docker.engine.client import connect
+from sandbox.docker.images.runtime import ARGV
+from sandbox.docker.kept import attach as reaching
+from sandbox.docker.kept import inventory, orphans, owners
+from sandbox.docker.kept import labels as marks
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.testing import EngineProxy, Faults
 from tests.leaks import descriptors, left_open

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import orphans, reaching
-from sandbox.docker.engine import connect
+from sandbox.docker.engine.client import connect
+from sandbox.docker.kept import attach as reaching
+from sandbox.docker.kept import orphans
 from sandbox.errors import ErrorCode
 
 from .observing import eventually

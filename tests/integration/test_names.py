@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.docker import inventory
-from sandbox.docker.engine import connect
+from sandbox.docker.engine.client import connect
+from sandbox.docker.kept import inventory
 
 pytestmark = pytest.mark.engine
 

@@ -19,7 +19,7 @@ import docker
 import pytest
 
 from sandbox import DockerEnvironment, Limits, Network
-from sandbox.guest.wire import TUNNEL_WINDOW
+from sandbox.guest.protocol.wire import TUNNEL_WINDOW
 
 from .observing import eventually
 from .serving import Server, serving

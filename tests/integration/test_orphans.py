@@ -13,9 +13,11 @@ import docker
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import container, marks, orphans
-from sandbox.docker.engine import connect
-from sandbox.docker.runtime import ensure_runtime, forget_runtime
+from sandbox.docker.container import create as container
+from sandbox.docker.engine.client import connect
+from sandbox.docker.images.runtime import ensure_runtime, forget_runtime
+from sandbox.docker.kept import labels as marks
+from sandbox.docker.kept import orphans
 
 from .observing import eventually
 from .own_engine import IMAGE, IN_A_PROCESS, ROOT

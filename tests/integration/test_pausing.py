@@ -17,7 +17,7 @@ import pytest
 
 from sandbox import DockerEnvironment, Limits
 from sandbox.aio import AsyncEnvironment
-from sandbox.docker.engine import connect
+from sandbox.docker.engine.client import connect
 from sandbox.network.streams import Streams
 
 from .observing import within

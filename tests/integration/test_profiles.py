@@ -9,7 +9,7 @@ import pytest
 
 from agent.cli import main
 from sandbox import DockerEnvironment, Limits, SandboxError
-from sandbox.docker.engine import connect
+from sandbox.docker.engine.client import connect
 from sandbox.errors import ErrorCode
 
 from .own_engine import need_loop_devices

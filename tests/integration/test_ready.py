@@ -11,14 +11,7 @@ import pytest
 
 from sandbox import DockerEnvironment, LocalEnvironment, SandboxError
 from sandbox.errors import ErrorCode
-from sandbox.ready import (
-    NotReadyError,
-    wait_for_command,
-    wait_for_file,
-    wait_for_http,
-    wait_for_log,
-    wait_for_port,
-)
+from sandbox.ready import NotReadyError, wait_for_command, wait_for_file, wait_for_http, wait_for_log, wait_for_port
 
 pytestmark = pytest.mark.engine
 SERVER = "sleep 0.3; exec python3 -u -m http.server {port} --bind 127.0.0.1"

@@ -16,10 +16,10 @@ import docker
 import docker.errors
 import pytest
 
-from sandbox.docker import recipes, runtime
-from sandbox.docker.engine import connect
-from sandbox.docker.images import ensure_image
-from sandbox.docker.runtime import CA_BUNDLE, MOUNT_POINT, RuntimeVolume, ensure_runtime, forget_runtime
+from sandbox.docker.engine.client import connect
+from sandbox.docker.images import recipes, runtime
+from sandbox.docker.images.images import ensure_image
+from sandbox.docker.images.runtime import CA_BUNDLE, MOUNT_POINT, RuntimeVolume, ensure_runtime, forget_runtime
 from sandbox.errors import ErrorCode, SandboxError
 
 from .made_images import import_image, remove_image, static_busybox
@@ -247,9 +247,9 @@ def test_files_that_arrive_damaged_are_noticed(
 
 MAKE = """
 import sys
-from sandbox.docker import recipes, runtime
-from sandbox.docker.engine import connect
-from sandbox.docker.engine import connect
+from sandbox.docker.images import recipes, runtime
+from sandbox.docker.engine.client import connect
+from sandbox.docker.engine.client import connect
 guest = {**runtime.guest_files(), "gamebox_guest/edited.py": sys.argv[1].encode()}
 runtime.guest_files = lambda: guest
 print(runtime.ensure_runtime(connect(), report=lambda line: print(line, file=sys.stderr)).name)

@@ -12,8 +12,8 @@ import docker.errors
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import shortcut
-from sandbox.docker.engine import connect
+from sandbox.docker.container import shortcut
+from sandbox.docker.engine.client import connect
 from sandbox.testing import EngineProxy
 from tests.leaks import descriptors, left_open
 

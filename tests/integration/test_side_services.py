@@ -17,9 +17,9 @@ import docker.errors
 import pytest
 
 from sandbox import AsyncEnvironment, DockerEnvironment, Limits, Network, Ready, SideService
-from sandbox.docker.beside import Beside
-from sandbox.docker.engine import connect
-from sandbox.docker.events import SANDBOX_LABEL
+from sandbox.docker.engine.client import connect
+from sandbox.docker.engine.events import SANDBOX_LABEL
+from sandbox.docker.services.group import Beside
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.ready import NotReadyError
 

@@ -11,7 +11,7 @@ import docker
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker.runtime import MOUNT_POINT
+from sandbox.docker.images.runtime import MOUNT_POINT
 from sandbox.results import ScreenResult
 
 from .made_images import remove_image

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent import Action
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 Call = tuple[str, dict[str, Any]]
 

@@ -14,8 +14,8 @@ from agent.approvals import ApprovalPolicy
 from agent.finishing import FinishChecks, command_passes
 from agent.read_only import ReadOnlyEnvironment
 from sandbox import DockerEnvironment
-from sandbox.docker.engine import connect
-from sandbox.environment import Environment
+from sandbox.docker.engine.client import connect
+from sandbox.environment.base import Environment
 
 from .situation import Situation
 

@@ -20,8 +20,8 @@ from agent.resuming import begin, resume
 from agent.status import StopRun
 from agent.store import EventLog, RunWriter
 from sandbox import DockerEnvironment, Ready, Service, SideService
-from sandbox.docker.engine import connect
-from sandbox.environment import Environment
+from sandbox.docker.engine.client import connect
+from sandbox.environment.base import Environment
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from tests.integration.made_images import import_image, remove_image

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.errors import ErrorCode
-from sandbox.notices import HOST_NOTICES, NOTICES
+from sandbox.messages.notices import HOST_NOTICES, NOTICES
 
 from . import never
 from .__main__ import draw, main

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.docker.inventory import remove
+from sandbox.docker.kept.inventory import remove
 from tests.scripted_runs import left_of
 
 collect_ignore = ["tested_tool", "client_under_test"]

@@ -18,7 +18,7 @@ from agent.kits import EquippedEnvironment, Kit
 from agent.resuming import begin, resume
 from agent.store import EventLog, RunWriter, record_of
 from sandbox import DockerEnvironment, Limits
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 POINTS = ("before_decided", "after_decided", "after_started", "during", "after_executed")
 LAST = 20

@@ -25,8 +25,8 @@ from typing import Any
 from agent.resuming import begin, resume
 from agent.store import EventLog, record_of, verify
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker.engine import connect
-from sandbox.docker.inventory import remove, sandboxes
+from sandbox.docker.engine.client import connect
+from sandbox.docker.kept.inventory import remove, sandboxes
 from tests.unit.delegating_runs import FINISH, call, delegate, tree, tree_of
 
 ROOT = Path(__file__).parents[2]

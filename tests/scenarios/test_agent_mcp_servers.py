@@ -20,7 +20,7 @@ import pytest
 
 from agent.tools.mcp import McpKit
 from sandbox import DockerEnvironment, LocalEnvironment
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 from sandbox.errors import SandboxError
 
 SERVERS = Path(__file__).parents[1] / "servers"

@@ -16,7 +16,7 @@ from agent.hub.agents import dummy
 from agent.model.expecting import Expected, ExpectingScript
 from agent.run import AgentRun
 from sandbox import DockerEnvironment, Limits
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 from tests.programs import run_gamebox
 
 pytestmark = pytest.mark.engine

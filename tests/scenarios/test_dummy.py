@@ -17,7 +17,7 @@ from agent.model.expecting import Expected, ExpectingScript
 from agent.run import AgentRun
 from agent.tools.sandbox_tools import HOST_ONLY
 from sandbox import LocalEnvironment
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 from sandbox.errors import SandboxError
 from sandbox.operations import OPERATIONS
 

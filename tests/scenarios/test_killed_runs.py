@@ -13,8 +13,8 @@ import pytest
 
 from agent.store import EventLog, record_of, verify
 from sandbox import DockerEnvironment
-from sandbox.docker.engine import connect
-from sandbox.docker.inventory import remove, sandboxes
+from sandbox.docker.engine.client import connect
+from sandbox.docker.kept.inventory import remove, sandboxes
 
 from .killed_run import LAST, POINTS, steps
 

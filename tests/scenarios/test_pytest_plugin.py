@@ -157,7 +157,7 @@ def test_a_sandbox_that_died_is_told(pytester: pytest.Pytester) -> None:
 import subprocess
 
 def test_that_loses_it(sandbox):
-    from sandbox.docker.engine import connect
+    from sandbox.docker.engine.client import connect
     connect().api.kill(sandbox.container_id)
     sandbox.run("true").unwrap()
 """)
@@ -172,7 +172,7 @@ def test_that_loses_it(sandbox):
 def test_a_sandbox_that_does_not_answer_does_not_hold_up_the_report(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
 def test_that_pauses_it(sandbox):
-    from sandbox.docker.engine import connect
+    from sandbox.docker.engine.client import connect
     connect().api.pause(sandbox.container_id)
     assert False
 """)

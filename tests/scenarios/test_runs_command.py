@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from agent.store import EventLog, RunRecord, record_of, verify
-from sandbox.docker.engine import connect
-from sandbox.docker.inventory import remove, sandboxes
+from sandbox.docker.engine.client import connect
+from sandbox.docker.kept.inventory import remove, sandboxes
 from tests.programs import run_gamebox
 from tests.scripted_runs import coding, left_of
 

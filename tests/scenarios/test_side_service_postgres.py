@@ -10,7 +10,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from sandbox.docker.engine import connect
+from sandbox.docker.engine.client import connect
 from tests.integration.made_images import postgres_image
 
 pytest_plugins = ["pytester"]

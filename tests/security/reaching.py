@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import DockerEnvironment
-from sandbox.guest.egress import PORT
+from sandbox.guest.network.egress import PORT
 from tests.servers.names import name_server
 
 from .probing import probe

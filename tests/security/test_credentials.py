@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sandbox import DockerEnvironment, Limits, Network, Service
-from sandbox.docker.engine import connect
+from sandbox.docker.engine.client import connect
 
 pytestmark = pytest.mark.engine
 

@@ -8,7 +8,7 @@ import pytest
 
 from sandbox import DockerEnvironment
 from sandbox.errors import ErrorCode
-from sandbox.guest import wire
+from sandbox.guest.protocol import wire
 
 from .probing import probe
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker.engine import connect
+from sandbox.docker.engine.client import connect
 from tests.integration.observing import guest_pid
 
 pytestmark = pytest.mark.engine

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 import pytest
 
 from sandbox.errors import SandboxUnavailableError
-from sandbox.guest import wire
-from sandbox.guest.wire import Kind
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.wire import Kind
 from sandbox.network.connections import ConnectionLog
 from sandbox.network.egress import Egress
 from sandbox.network.policy import Network
+from sandbox.pipe.transport import Transport
 from sandbox.testing import GuestRequest, ScriptedGuest
-from sandbox.transport import Transport
 from tests.integration.observing import eventually
 from tests.servers.sockets import echo, tcp_server
 

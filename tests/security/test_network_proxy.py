@@ -10,7 +10,7 @@ import pytest
 
 from sandbox import DockerEnvironment, Network
 from sandbox.envelope import Envelope
-from sandbox.guest.egress import PORT
+from sandbox.guest.network.egress import PORT
 from tests.integration.observing import eventually
 from tests.servers import sockets
 from tests.servers.site import Site

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import inventory
-from sandbox.docker.engine import connect
+from sandbox.docker.engine.client import connect
+from sandbox.docker.kept import inventory
 from sandbox.errors import SandboxUnavailableError
 from tests.integration.observing import eventually, processes
 
@@ -135,7 +135,7 @@ def test_host_settings_stay_read_only(root: DockerEnvironment) -> None:
     """Threat: root writes settings of the host's kernel, raw devices, or the guest's own code."""
     files = (
         "/proc/sys/kernel/core_pattern /proc/sys/kernel/hostname /proc/sysrq-trigger /sys/kernel/uevent_helper "
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max /.gamebox/gamebox_guest/wire.py"
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max /.gamebox/gamebox_guest/protocol/wire.py"
     )
     assert (
         root.run(f"for f in {files}; do [ -e $f ] && (echo 1 > $f) 2>/dev/null && echo WROTE $f; done; true")

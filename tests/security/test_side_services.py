@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import DockerEnvironment, Limits, Ready, SideService
-from sandbox.docker.engine import connect
+from sandbox.docker.engine.client import connect
 
 from .probing import probe
 

@@ -13,7 +13,8 @@ import pytest
 
 from sandbox import DockerEnvironment, Limits
 from tests.contract.checks import codes_of, done
-from tests.security.probing import probe
+
+from .probing import probe
 
 pytestmark = pytest.mark.engine
 MIB = 1 << 20

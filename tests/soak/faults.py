@@ -12,7 +12,7 @@ from typing import Any
 
 import docker.errors
 
-from sandbox.docker.engine import connect
+from sandbox.docker.engine.client import connect
 from sandbox.envelope import Envelope
 from sandbox.errors import ErrorCode, SandboxError
 from tests.integration.observing import eventually

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.docker import engine
+from sandbox.docker.engine import client as engine
 from tests.integration.observing import resident_bytes
 
 # Of glibc's malloc.h.

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 
-from sandbox.docker.engine import connect
+from sandbox.docker.engine.client import connect
 from sandbox.testing import Faults
 from tests.integration.observing import eventually
 

@@ -12,12 +12,12 @@ from random import Random
 from typing import Any, cast
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import owners
-from sandbox.docker.engine import connect
-from sandbox.docker.stream import AttachStream
+from sandbox.docker.container.stream import AttachStream
+from sandbox.docker.engine.client import connect
+from sandbox.docker.kept import owners
 from sandbox.envelope import Envelope
+from sandbox.pipe.transport import Transport
 from sandbox.testing import FaultyStream
-from sandbox.transport import Transport
 from tests.integration.observing import Heartbeat, eventually, guest_pid, of_commands, resident_bytes
 
 from .counts import Counts

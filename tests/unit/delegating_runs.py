@@ -11,7 +11,7 @@ from agent import events as ev
 from agent.budget import charge
 from agent.hub import AgentSpec, Hub, Setting, build
 from agent.store import EventLog, RunRecord, record_of
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 PRICE = 0.01
 

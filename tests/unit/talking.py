@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sandbox import transport
 from sandbox.errors import SandboxUnavailableError
+from sandbox.pipe import transport
+from sandbox.pipe.transport import Transport
 from sandbox.testing import GuestRequest, ScriptedGuest
-from sandbox.transport import Transport
 
 GRACE = 0.1
 Script = Callable[[ScriptedGuest, GuestRequest], None]

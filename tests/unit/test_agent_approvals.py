@@ -22,7 +22,7 @@ from agent.status import RunStatus
 from agent.store import EventLog, record_of
 from agent.terminal_approvals import ask_on, laid_over
 from sandbox import LocalEnvironment
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 TOOLS = {action.name: action for action in sandbox_tools()}
 FINISH = {"tool": "finish", "args": {"summary": "done"}}

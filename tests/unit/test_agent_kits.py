@@ -15,9 +15,9 @@ from agent.hub.templates import filled
 from agent.kits import EquippedEnvironment, Kit
 from agent.wrapped import WrappedEnvironment
 from sandbox import LocalEnvironment
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
+from sandbox.environment.methods import OperationMethods
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.methods import OperationMethods
 from sandbox.state.methods import StateMethods
 
 

@@ -16,7 +16,7 @@ from agent.hooks import Step
 from agent.inbox import MOST_CHARS, MOST_WAITING, Mailbox, put, waiting
 from agent.resuming import execute_recorded, resume
 from agent.store import EventLog, record_of
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 FINISH = {"tool": "finish", "args": {"summary": "done"}}
 THINK = {"tool": "think", "args": {"thought": "hm"}}

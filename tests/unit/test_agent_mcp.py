@@ -26,7 +26,7 @@ from agent.show import Screen
 from agent.tools import finish_action, think_action
 from agent.tools.mcp import McpKit
 from sandbox import LocalEnvironment
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, OperationError, SandboxError
 
 HOSTILE = Path(__file__).parents[1] / "servers/mcp_hostile.py"

@@ -10,7 +10,7 @@ import pytest
 
 from agent import Budget, Goal, Prompt
 from agent.hub import AgentSpec, Hub, Setting, build, catalogue
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 STEPS = 50
 # Name, options, and the least share that follows from the design: a memory that only grows changes nothing that was shown (what is

@@ -16,7 +16,7 @@ from agent.run import AgentRun
 from agent.status import RunStatus
 from agent.tools import SandboxAction
 from sandbox import LocalEnvironment
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 from sandbox.operations import OPERATIONS
 from sandbox.operations import Run as RunRequest
 from sandbox.testing import FakeEnvironment

@@ -33,7 +33,7 @@ from agent.resuming import begin, execute_as_part, execute_recorded, resume
 from agent.status import RunStatus
 from agent.store import EventLog, RunRecord, RunWriter, record_of, verify
 from sandbox import LocalEnvironment
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.connections import Connection
 

@@ -9,7 +9,7 @@ import pytest
 from agent import Budget, Goal
 from agent.budget import Usage, charge
 from agent.hub import AgentSpec, Hub, Setting, build, catalogue
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 
 def prompts_of(budget: Budget, language: str) -> list[str]:

@@ -24,7 +24,7 @@ from agent.repo.changes import Change, changes, diff_text
 from agent.repo.ignoring import Rules
 from agent.repo.patterns import Work
 from agent.repo.snapshot import FileState, Snapshot, stays_inside, take
-from sandbox.docker.fitting import workspace_too_large
+from sandbox.docker.container.preflight import workspace_too_large
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.testing import FakeEnvironment
 

@@ -18,7 +18,7 @@ from agent.show import main_argument
 from agent.store import EventLog
 from agent.tools import standard_registry
 from sandbox.results import RunResult
-from sandbox.wrapping import columns, wrapped
+from sandbox.text.wrapping import columns, wrapped
 
 WIDE = "漢字" * 60
 USAGE = {"calls": 1, "input_tokens": 120, "output_tokens": 33, "cost_usd": 0.0123}

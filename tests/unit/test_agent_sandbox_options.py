@@ -9,8 +9,8 @@ import pytest
 
 from agent.commands import opener
 from agent.options import AgentOptions
-from sandbox.cli import Kept
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.cli.run import Kept
+from sandbox.environment.sandboxed import GuestEnvironment
 from tests.programs import run_gamebox
 
 

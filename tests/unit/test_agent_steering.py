@@ -33,7 +33,7 @@ from agent.store import EventLog, record_of
 from agent.terminal_approvals import ask_user_on
 from agent.tools.asking import AskUserKit, ask_user_action
 from sandbox import LocalEnvironment
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 FINISH = {"tool": "finish", "args": {"summary": "done"}}
 THINK = {"tool": "think", "args": {"thought": "hm"}}

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandbox import archives
-from sandbox.archives import file_chunks, tree_chunks, unpack
 from sandbox.errors import ErrorCode, OperationError
+from sandbox.transfers import archives
+from sandbox.transfers.archives import file_chunks, tree_chunks, unpack
 
 LIMIT = 1 << 20
 Entry = tuple[str, bytes, str, bytes]

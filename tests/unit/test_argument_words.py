@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox import argument_words
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
+from sandbox.messages import arguments as argument_words
 from sandbox.operations import OPERATIONS, schema_of
 
 RUN = schema_of(OPERATIONS["run"])

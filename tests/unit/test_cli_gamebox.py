@@ -13,15 +13,15 @@ import pytest
 
 from agent.cli import main
 from agent.show import main_argument
-from sandbox.cli import size_of
-from sandbox.cli_words import envelope_for_cli
+from sandbox.cli.run import size_of
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.envelope import Notice, Success
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.hints import word_fault
-from sandbox.invisible import visible
+from sandbox.messages.command_line import envelope_for_cli
+from sandbox.messages.faults import word_fault
+from sandbox.messages.readers import attach, hint_for, limit, opened, phrased
 from sandbox.network.policy import Network
-from sandbox.readers import attach, hint_for, limit, opened, phrased
+from sandbox.text.invisible import visible
 from tests.programs import run_gamebox
 from tests.scripted_runs import coding
 

@@ -19,14 +19,14 @@ READS = {
 # Where it is shown, or where a day more or less does not matter.
 SHOWN = {
     "sandbox/envelope.py",  # the timestamp of an answer
-    "sandbox/docker/container.py",  # a label for people
-    "sandbox/docker/inventory.py",  # ages that are shown
-    "sandbox/docker/owners.py",  # since when, to be shown; a week after which a file may go
-    "sandbox/guest/scanning.py",  # compared with the times of files, which are of that clock
+    "sandbox/docker/container/create.py",  # a label for people
+    "sandbox/docker/kept/inventory.py",  # ages that are shown
+    "sandbox/docker/kept/owners.py",  # since when, to be shown; a week after which a file may go
+    "sandbox/guest/state/scanning.py",  # compared with the times of files, which are of that clock
     "sandbox/packages/store.py",  # how old a page is that another process may have fetched; in doubt it is asked for again
     "sandbox/packages/fetching.py",  # when that was
     "sandbox/network/egress.py",  # when a connection began, to be shown
-    "sandbox/docker/runtime.py",  # a day after which an unused volume may go; locks keep those in use
+    "sandbox/docker/images/runtime.py",  # a day after which an unused volume may go; locks keep those in use
 }
 
 
@@ -44,4 +44,4 @@ def reads_wall_clock(path: Path) -> set[str]:
 def test_what_reads_the_wall_clock() -> None:
     reading = {str(p.relative_to(ROOT)) for p in (ROOT / "sandbox").rglob("*.py") if reads_wall_clock(p)}
     assert reading <= SHOWN
-    assert [path for path in reading if path.startswith("sandbox/guest/")] == ["sandbox/guest/scanning.py"]
+    assert [path for path in reading if path.startswith("sandbox/guest/")] == ["sandbox/guest/state/scanning.py"]

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandbox.network.company import CompanyProxy, NoWayError, company_proxy
 from sandbox.network.dialling import Route, UnreachableError, dial, route
 from sandbox.network.policy import Network
+from sandbox.network.upstream_proxy import CompanyProxy, NoWayError, company_proxy
 
 
 class Collector(asyncio.Protocol):

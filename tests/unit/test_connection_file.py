@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import ConnectionFile, Service
-from sandbox.cli_network import connection_file, services_of
+from sandbox.cli.network_options import connection_file, services_of
 from sandbox.errors import SandboxError
 from sandbox.network.connections import Connection, ConnectionLog
 

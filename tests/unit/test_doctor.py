@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from sandbox.docker import doctor_shown, probes
-from sandbox.docker.doctor import Diagnosis, engine_of
-from sandbox.docker.probes import Finding
+from sandbox.cli import doctor as doctor_shown
+from sandbox.docker.doctor import probes
+from sandbox.docker.doctor.doctor import Diagnosis, engine_of
+from sandbox.docker.doctor.probes import Finding
 
 # As the API of each answers, shortened to what is read.
 CGROUP_V1: dict[str, Any] = {

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from sandbox.docker import engine, removal
-from sandbox.docker.written import Written, written_on_root
+from sandbox.docker.container import removal
+from sandbox.docker.container.root_changes import Written, written_on_root
+from sandbox.docker.engine import client as engine
 from sandbox.errors import ErrorCode, SandboxError
 
 NAME = "gamebox-0123456789abcdef"

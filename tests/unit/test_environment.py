@@ -14,10 +14,10 @@ from agent import Action
 from agent.tools import SandboxAction
 from sandbox import Environment, Limits, LocalEnvironment
 from sandbox.envelope import Envelope
+from sandbox.environment.watching import Watch
 from sandbox.errors import ErrorCode, OperationError, SandboxError
 from sandbox.operations import Request
 from sandbox.testing import FakeEnvironment
-from sandbox.watching import Watch
 
 
 class Slow(FakeEnvironment):
@@ -68,7 +68,7 @@ def test_timeout_s_ends_a_wait_for_what_a_command_answers() -> None:
 
 
 def test_an_operation_that_cannot_be_stopped_is_said_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandbox.hosted.STOP_SECONDS", 0.05)
+    monkeypatch.setattr("sandbox.environment.host_actions.STOP_SECONDS", 0.05)
     over = threading.Event()
 
     class Stuck(FakeEnvironment):

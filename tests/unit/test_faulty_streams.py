@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sandbox import transport
 from sandbox.errors import SandboxUnavailableError
-from sandbox.guest import wire
-from sandbox.guest.wire import Kind
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.wire import Kind
+from sandbox.pipe import transport
+from sandbox.pipe.transport import Transport
 from sandbox.testing import Faults, FaultyStream, GuestRequest, ScriptedGuest
-from sandbox.transport import Transport
 
 from .talking import GRACE, echo, explain, fails
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from sandbox import LocalEnvironment
-from sandbox.archives import tree_chunks, unpack
-from sandbox.docker.fitting import check_workspace
+from sandbox.docker.container.preflight import check_workspace
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.folders import remove, walk
+from sandbox.transfers.archives import tree_chunks, unpack
+from sandbox.transfers.folders import remove, walk
 
 LIMIT = 1 << 24
 

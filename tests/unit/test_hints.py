@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox import hints
+import sandbox
 from sandbox.errors import ErrorCode
-from sandbox.notices import NOTICES
+from sandbox.messages import faults as hints
+from sandbox.messages.notices import NOTICES
+from sandbox.messages.wording import duration, size
 from sandbox.operations import OPERATIONS
-from sandbox.wording import duration, size
 
-GUEST = Path(hints.__file__).parent / "guest"
+GUEST = Path(sandbox.__file__).parent / "guest"
 # Codes as the guest sends them: by name, or through the table of errno values.
 SENT = {
     code
-    for path in GUEST.glob("*.py")
+    for path in GUEST.rglob("*.py")
     for code in re.findall(r"(?:Fault\(\s*|errno\.\w+: |\): )\"([a-z_]+)\"", path.read_text())
     if code in ErrorCode.__members__
 }
@@ -33,7 +34,7 @@ FIELDS = {
 
 def test_the_guest_sends_only_codes_that_exist() -> None:
     assert len(SENT) > 20
-    for path in GUEST.glob("*.py"):
+    for path in GUEST.rglob("*.py"):
         for code in re.findall(r"Fault\(\s*\"([^\"]+)\"", path.read_text()):
             assert code in ErrorCode.__members__, f"{path.name}: {code}"
 
@@ -204,7 +205,7 @@ def test_sizes(count: object, text: str) -> None:
 
 
 def test_every_code_of_the_fallback_table_is_worded() -> None:
-    from sandbox.guest import faults
+    from sandbox.guest.protocol import faults
 
     assert set(faults._CODES.values()) <= set(ErrorCode.__members__)
     assert faults.fault_of(OSError(28, "full"), "a").code == "no_space"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import hints
 from sandbox.errors import ErrorCode
-from sandbox.notices import HOST_NOTICES, NOTICES
+from sandbox.messages import faults as hints
+from sandbox.messages.notices import HOST_NOTICES, NOTICES
 
 pytestmark = pytest.mark.exhaustive
 ROOT = Path(__file__).parents[2]

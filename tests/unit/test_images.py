@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.docker.debian import host_sources
-from sandbox.docker.recipes import TRAVELLING_DISTRIBUTIONS, Recipe, images_folder, recipe
-from sandbox.docker.runtime import STALE_SECONDS, stale
+from sandbox.docker.engine.debian import host_sources
+from sandbox.docker.images.recipes import TRAVELLING_DISTRIBUTIONS, Recipe, images_folder, recipe
+from sandbox.docker.images.runtime import STALE_SECONDS, stale
 from sandbox.errors import ErrorCode, SandboxError
 
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"

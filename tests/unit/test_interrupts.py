@@ -21,20 +21,20 @@ from typing import Any, cast
 import pytest
 
 from sandbox import LocalEnvironment
-from sandbox.docker.events import EngineEvents
-from sandbox.docker.stream import AttachStream
+from sandbox.docker.container.stream import AttachStream
+from sandbox.docker.engine.events import EngineEvents
 from sandbox.errors import SandboxError, SandboxUnavailableError
-from sandbox.feeding import Feeder
-from sandbox.guest import wire
-from sandbox.guest.wire import Kind
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.wire import Kind
 from sandbox.interrupts import Shield, terminated_like_interrupted, unswallowed
 from sandbox.local import ProcessStream
 from sandbox.network.forward import Forward
 from sandbox.network.streams import Streams
-from sandbox.pending import Pending
-from sandbox.sender import FrameSender
+from sandbox.pipe.feeding import Feeder
+from sandbox.pipe.pending import Pending
+from sandbox.pipe.sender import FrameSender
+from sandbox.pipe.transport import Transport
 from sandbox.testing.scripted_guest import GuestRequest, ScriptedGuest
-from sandbox.transport import Transport
 
 
 @pytest.fixture(autouse=True)
@@ -456,9 +456,9 @@ def test_a_request_that_was_given_up_is_cancelled_before_the_next(
 _SWEEP = """
 import contextlib, signal, sys
 from sandbox.errors import SandboxUnavailableError
-from sandbox.guest.wire import Kind
+from sandbox.guest.protocol.wire import Kind
 from sandbox.testing.scripted_guest import ScriptedGuest
-from sandbox.transport import Transport
+from sandbox.pipe.transport import Transport
 
 def answer(guest, request):
     guest.frame(Kind.DATA, request.channel, b"some output")

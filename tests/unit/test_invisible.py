@@ -34,7 +34,7 @@ from agent.trajectory.page import page
 from agent.trajectory.recorded import RecordedStep
 from agent.trajectory.shell_script import shell_script
 from sandbox import LocalEnvironment
-from sandbox.invisible import count_invisible, made_visible, visible, visible_output, without_invisible
+from sandbox.text.invisible import count_invisible, made_visible, visible, visible_output, without_invisible
 
 UNSEEN = [
     "\u200b", "\u200c", "\u200d", "\u200e", "\u200f", "\u2060", "\ufeff", "\U000e0000", "\U000e0041", "\U000e007f", "\u202a",

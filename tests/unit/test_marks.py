@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from sandbox import ErrorCode, SandboxError
-from sandbox.cli_kept import _row
-from sandbox.docker import inventory, kept, marks, orphans, owners, reaching, removal
-from sandbox.docker.container import BOOT_LABEL, HOST_LABEL, IMAGE_LABEL, OWNER_LABEL, owner
-from sandbox.docker.enforcement import boot_id
-from sandbox.docker.events import SANDBOX_LABEL
+from sandbox.cli.kept import _row
+from sandbox.docker.container import removal
+from sandbox.docker.container.create import BOOT_LABEL, HOST_LABEL, IMAGE_LABEL, OWNER_LABEL, owner
+from sandbox.docker.container.enforcement import boot_id
+from sandbox.docker.engine.events import SANDBOX_LABEL
+from sandbox.docker.kept import attach as reaching
+from sandbox.docker.kept import inventory, kept, orphans, owners
+from sandbox.docker.kept import labels as marks
 
 IDENT = "gamebox-0123456789abcdef"
 GOOD = {

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from sandbox import results as res
 from sandbox.envelope import Failure, Notice, Success
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
+from sandbox.environment.secrets import Secrets
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.masking import Mask, MaskedStream, credentials_of, forms_of
 from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.policy import Network
-from sandbox.replies import notices_of
-from sandbox.secrecy import Secrets
+from sandbox.pipe.replies import notices_of
+from sandbox.text.masking import Mask, MaskedStream, credentials_of, forms_of
 
 VALUE = 'to p/s+e&c"ret-ü-0123'
 

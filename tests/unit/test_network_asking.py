@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from sandbox.errors import SandboxError
-from sandbox.guest.wire import Kind, pack_message, unpack_message
+from sandbox.guest.protocol.wire import Kind, pack_message, unpack_message
 from sandbox.limits import Limits
 from sandbox.network.allowance import Allowance
-from sandbox.network.asking import Questions
+from sandbox.network.approval import Questions
 from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.dialling import RefusedError
 from sandbox.network.egress import Egress

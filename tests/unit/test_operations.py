@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from pydantic import ValidationError
 
-from sandbox.methods import OperationMethods
+from sandbox.environment.methods import OperationMethods
 from sandbox.operations import OPERATIONS, REQUESTS, Read, Request, Run, schema_of
 from sandbox.results import BrowseResult, ReadResult, Result, RunResult, UsageResult
 

@@ -11,7 +11,7 @@ import pytest
 from agent.actions import Action
 from agent.tools.sandbox_tools import SandboxAction
 from sandbox import LocalEnvironment
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.plain_text import overwrites, plain
 from sandbox.results import LogsResult, RunResult
+from sandbox.text.plain_text import overwrites, plain
 
 _pieces = st.sampled_from(
     ["a", "bc", "é", " ", "\t", "\n", "\r", "\r\n", "\b", "\x1b", "\x1b[", "\x1b[K", "\x1b[1K", "\x1b[2K", "\x1b[31m",

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from sandbox import DockerEnvironment, Limits, Network, PackageCache
-from sandbox.docker import enforcement
-from sandbox.docker.disk import Disk
-from sandbox.docker.profiles import CONFORMANCE, DEFAULT, ROOT, profile_named
+from sandbox.docker.container import enforcement
+from sandbox.docker.container.disk import Disk
+from sandbox.docker.container.profiles import CONFORMANCE, DEFAULT, ROOT, profile_named
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.guest import pressure
-from sandbox.hints import word_fault
+from sandbox.guest.watch import limits as pressure
 from sandbox.limits import MIB
-from sandbox.readers import hint_for
+from sandbox.messages.faults import word_fault
+from sandbox.messages.readers import hint_for
 
 
 def test_an_unknown_profile_names_those_there_are() -> None:

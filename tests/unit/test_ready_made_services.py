@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sandbox import SandboxError, services
-from sandbox.docker.recipes import recipe
+from sandbox.docker.images.recipes import recipe
 from sandbox.errors import ErrorCode
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest.egress import GUEST_CHANNELS
-from sandbox.guest.wire import Kind, pack_message
+from sandbox.guest.network.egress import GUEST_CHANNELS
+from sandbox.guest.protocol.wire import Kind, pack_message
 from sandbox.network.streams import Streams
 
 

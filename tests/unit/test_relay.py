@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sandbox.guest.wire import MAX_PAYLOAD, TUNNEL_WINDOW, Kind
+from sandbox.guest.protocol.wire import MAX_PAYLOAD, TUNNEL_WINDOW, Kind
 from sandbox.network.relay import Relay, joined
 from tests.leaks import descriptors, left_open
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.screen import DRAWN_OF_BACKLOG_BYTES, MOST_COLS, MOST_ROWS, MOST_TITLE_CHARS, Drawing, Screens
-from sandbox.sequences import MOST_BYTES, Sequences
-from sandbox.waits import WaitingFor, checked, still_running
+from sandbox.messages.waiting import WaitingFor, checked, still_running
+from sandbox.text.control_sequences import MOST_BYTES, Sequences
+from sandbox.text.screen import DRAWN_OF_BACKLOG_BYTES, MOST_COLS, MOST_ROWS, MOST_TITLE_CHARS, Drawing, Screens
 
 SOON = 30.0
 

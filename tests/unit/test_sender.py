@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.docker.stream import AttachStream
-from sandbox.guest import wire
-from sandbox.guest.wire import Decoder, Kind
+from sandbox.docker.container.stream import AttachStream
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.wire import Decoder, Kind
 from sandbox.local import ProcessStream
-from sandbox.sender import FrameSender
+from sandbox.pipe.sender import FrameSender
 
 NONCE = b"12345678"
 BULK = bytes(wire.MAX_PAYLOAD)

@@ -21,15 +21,15 @@ import pytest
 
 from sandbox import LocalEnvironment
 from sandbox.errors import SandboxError
-from sandbox.guest.wire import Kind, pack_message, unpack_message
-from sandbox.network import service_end
+from sandbox.guest.protocol.wire import Kind, pack_message, unpack_message
 from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.egress import Egress
-from sandbox.network.host_services import taken_apart
 from sandbox.network.policy import Network
 from sandbox.network.relay import Relay
-from sandbox.network.service_end import ServiceEnd
-from sandbox.network.services import Service
+from sandbox.network.services import http_end as service_end
+from sandbox.network.services.host import taken_apart
+from sandbox.network.services.http_end import ServiceEnd
+from sandbox.network.services.service import Service
 from tests.leaks import descriptors, left_open
 
 SECRET = "s3cr3t-token-0123456789"

@@ -12,9 +12,10 @@ import pytest
 import requests.exceptions
 import urllib3.exceptions
 
-from sandbox.docker import engine, provision
-from sandbox.docker.provision import ensure_engine
-from sandbox.docker.runtime import RuntimeVolume
+from sandbox.docker.engine import client as engine
+from sandbox.docker.engine import provision
+from sandbox.docker.engine.provision import ensure_engine
+from sandbox.docker.images.runtime import RuntimeVolume
 from sandbox.errors import ErrorCode, SandboxError
 
 VERSION = {"ApiVersion": "1.41", "Version": "20.10.24"}

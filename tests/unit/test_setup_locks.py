@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.docker import locks
+from sandbox.docker.engine import locks
 from sandbox.errors import ErrorCode, SandboxError
 
 HOLD = """
 import sys
-from sandbox.docker import locks
+from sandbox.docker.engine import locks
 locks.hold_shared("thing")
 print("held", flush=True)
 sys.stdin.read()

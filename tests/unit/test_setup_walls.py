@@ -6,7 +6,7 @@ import sys
 
 import grimp
 
-from sandbox.docker.recipes import travelling_files
+from sandbox.docker.images.recipes import travelling_files
 
 GUEST = "sandbox.guest"
 

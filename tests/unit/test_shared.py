@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sandbox.docker.shared import Shared
+from sandbox.docker.engine.shared import Shared
 
 
 def test_many_that_ask_for_one_get_the_same() -> None:

@@ -19,8 +19,8 @@ from agent.registry import ActionRegistry
 from agent.tools.sandbox_tools import SandboxAction, sandbox_tools
 from sandbox import LocalEnvironment
 from sandbox import results as res
-from sandbox.excerpt import SHOWN_CHARS
 from sandbox.operations import OPERATIONS
+from sandbox.text.excerpt import SHOWN_CHARS
 
 SLACK = 300  # for the lines around a result
 

@@ -9,14 +9,14 @@ import pytest
 
 from sandbox import DockerEnvironment, Network, Ready, SideService
 from sandbox.aio import AsyncEnvironment
-from sandbox.docker import image_users
-from sandbox.docker.side import ServiceEnvironment
+from sandbox.docker.container import image_users
+from sandbox.docker.services.running import ServiceEnvironment
 from sandbox.envelope import Success
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.hints import word_notice
+from sandbox.messages.faults import word_notice
+from sandbox.messages.notices import host_notice
 from sandbox.network.connections import Connection
-from sandbox.network.names import named, without_proxy
-from sandbox.notices import host_notice
+from sandbox.network.services.names import named, without_proxy
 from sandbox.results import LogsResult
 from sandbox.testing import FakeEnvironment
 

@@ -10,7 +10,7 @@ import pytest
 
 from sandbox import LocalEnvironment
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.transport import Transport
+from sandbox.pipe.transport import Transport
 
 
 class _Counted(LocalEnvironment):

@@ -15,7 +15,7 @@ from typing import Any, Self
 import pytest
 
 from sandbox import FakeEnvironment, LocalEnvironment
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.state.forking import forked
 from sandbox.state.history import History

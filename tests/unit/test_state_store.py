@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox.errors import SandboxError, SandboxUnavailableError
-from sandbox.guest.records import CHANGED, ENTRY, FETCHED, FILE, FOLDER, GONE, GOT, LINK, PART, UNREAD
+from sandbox.guest.protocol.records import CHANGED, ENTRY, FETCHED, FILE, FOLDER, GONE, GOT, LINK, PART, UNREAD
 from sandbox.state.contents import Contents
 from sandbox.state.store import Store, plain
 from sandbox.state.table import Entry, Key, differences, is_below, packed, table_of

@@ -17,11 +17,11 @@ from pathlib import Path
 import pyte
 import pytest
 
-from sandbox.status_line import OUTPUT_LINES, StatusLine
+from sandbox.cli.status_line import OUTPUT_LINES, StatusLine
 
 PROGRAM = """
 import sys, time
-from sandbox.status_line import Progress, terminal
+from sandbox.cli.status_line import Progress, terminal
 
 status = terminal()
 status.above_input = {above}
@@ -110,7 +110,7 @@ def test_a_narrow_table_keeps_ids_whole_and_leaves_out_what_matters_least() -> N
     code = """
 import sys
 sys.stdout = sys.stderr
-from sandbox.table import write_table
+from sandbox.cli.table import write_table
 row = ("20261122-134431-67e1", "2026-11-22 13:44:31", "finished", "some words of a long task that goes on")
 write_table(("RUN", "BEGAN", "STATUS", "TASK"), [row], spare=("BEGAN",))
 """
@@ -125,7 +125,7 @@ def test_the_status_line_is_there_before_anything_heavy_is_imported() -> None:
     code = """
 import sys
 import agent.cli
-from sandbox.status_line import StatusLine
+from sandbox.cli.status_line import StatusLine
 
 def show(self, text):
     heavy = {name.split(".")[0] for name in sys.modules} & {"docker", "pydantic", "rich", "requests", "litellm", "jsonschema"}

@@ -12,7 +12,7 @@ import pytest
 
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.results import DownloadResult
-from sandbox.transfers import Incoming, outgoing
+from sandbox.transfers.copying import Incoming, outgoing
 
 LIMIT = 1 << 20
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandbox import transport
 from sandbox.errors import OperationError, SandboxUnavailableError
-from sandbox.guest import wire
-from sandbox.guest.wire import Kind
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.wire import Kind
+from sandbox.pipe import transport
+from sandbox.pipe.transport import Transport
 from sandbox.testing import GuestRequest, ScriptedGuest
-from sandbox.transport import Transport
 
 from .talking import GRACE, echo, explain, fails, silent, talk
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.docker.stream import CHUNK, FIRST_CHUNK, PIPE_BYTES, AttachStream
+from sandbox.docker.container.stream import CHUNK, FIRST_CHUNK, PIPE_BYTES, AttachStream
 
 
 class Attached:

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from sandbox import pending as pending_module
-from sandbox import transport
 from sandbox.errors import SandboxUnavailableError
-from sandbox.guest import wire
-from sandbox.guest.wire import Kind
-from sandbox.pending import Pending
-from sandbox.transport import MOST_VIOLATIONS, Transport
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.wire import Kind
+from sandbox.pipe import pending as pending_module
+from sandbox.pipe import transport
+from sandbox.pipe.pending import Pending
+from sandbox.pipe.transport import MOST_VIOLATIONS, Transport
 
 from .talking import explain
 

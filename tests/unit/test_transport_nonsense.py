@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from sandbox.errors import OperationError, SandboxUnavailableError
-from sandbox.guest import wire
-from sandbox.guest.wire import Kind
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.wire import Kind
+from sandbox.pipe.transport import Transport
 from sandbox.testing import GuestRequest, ScriptedGuest
-from sandbox.transport import Transport
 
 from .talking import Script, fails, talk
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.guest import wire
-from sandbox.guest.wire import Assembler, Decoder, Kind, WireError
+from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.wire import Assembler, Decoder, Kind, WireError
 
 NONCE = b"\x01noncey\xff"
 _kinds = st.sampled_from(list(Kind))

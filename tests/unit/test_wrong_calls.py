@@ -19,7 +19,7 @@ from agent.sessions import OwnSessions
 from agent.tools import SandboxAction
 from agent.wrapped import WrappedEnvironment
 from sandbox import AsyncEnvironment, CommandError, DockerEnvironment, ErrorCode, LocalEnvironment, SandboxError
-from sandbox.methods import OperationMethods, RunOptions
+from sandbox.environment.methods import OperationMethods, RunOptions
 from sandbox.operations import HostArguments, Read, Run
 from sandbox.testing import FakeEnvironment
 from tests.contract.checks import closed

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 
 SECONDS = 20.0
 MAX_FINDINGS = 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections import Counter
 
-from sandbox.environment import Environment
+from sandbox.environment.base import Environment
 from sandbox.errors import ToolError
 
 MOST = 100

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sandbox.guest_environment import GuestEnvironment
+from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.ready import wait_for_http, wait_for_log
 
 JOT = "python3 jot.py"

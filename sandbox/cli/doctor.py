@@ -1,0 +1,72 @@
+"""How ``gamebox doctor`` shows what it found: a table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sandbox.docker.doctor.doctor import Diagnosis
+
+_COLOURS = {"enforced": "green", "partly": "yellow", "not": "red"}
+
+
+def show(diagnosis: Diagnosis) -> None:
+    """Print it on standard output."""
+    if sys.stdout.isatty():
+        _table(diagnosis)
+    else:
+        sys.stdout.write("\n".join(lines(diagnosis)) + "\n")
+
+
+def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """(label, value) of the engine."""
+    engine = diagnosis.engine
+    return [
+        ("engine", f"{engine.version} (API {engine.api_version}) at {engine.address}{', rootless' * engine.rootless}"),
+        ("system", f"{engine.operating_system}, {engine.architecture}"),
+        ("kernel", f"{engine.kernel}{'' if engine.same_kernel else ', not the kernel of this host'}"),
+        ("cgroups", f"version {engine.cgroup_version}, driver {engine.cgroup_driver}"),
+        ("storage", engine.storage_driver),
+        ("runtimes", f"{', '.join(engine.runtimes)}{f'; tried with {diagnosis.runtime}' if diagnosis.runtime else ''}"),
+        ("security", ", ".join(engine.security) or "none"),
+    ]
+
+
+def lines(diagnosis: Diagnosis) -> list[str]:
+    """Plain lines: one for each fact and promise, and one for each hint."""
+    said = [f"{label:<9} {value}" for label, value in facts(diagnosis)]
+    for finding in diagnosis.findings:
+        said.append(f"{finding.state:<9} {finding.promise}: {finding.how}")
+        if finding.hint:
+            said.append(f"{'':<9} hint: {finding.hint}")
+    said.append(summary(diagnosis))
+    return said
+
+
+def summary(diagnosis: Diagnosis) -> str:
+    """How many of the promises hold."""
+    states = [finding.state for finding in diagnosis.findings]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in _COLOURS)
+    return f"{len(states)} promises: {counts}"
+
+
+def _table(diagnosis: Diagnosis) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("promise", "", "what was seen"):
+        table.add_column(column)
+    for finding in diagnosis.findings:
+        seen = Text(finding.how)
+        if finding.hint:
+            seen.append(f"\n{finding.hint}", "dim")
+        table.add_row(finding.promise, Text(finding.state, _COLOURS[finding.state]), seen)
+    console = Console(highlight=False)
+    for label, value in facts(diagnosis):
+        console.print(Text().append(f"{label:<9} ", "bold").append(value))
+    console.print()
+    console.print(table)
+    console.print(f"\n{summary(diagnosis)}")

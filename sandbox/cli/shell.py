@@ -1,0 +1,173 @@
+"""The command ``gamebox shell``: a shell with a terminal in a sandbox."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import select
+import shutil
+import signal
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from .network_options import ALLOW_HELP, CACHE_HELP, DISK_HELP, NETWORK_HELP, PROFILE_HELP, PULL_HELP, USER_HELP
+from .run import (
+    DEFAULT_CPUS,
+    DEFAULT_IMAGE,
+    DEFAULT_MEMORY,
+    DEFAULT_PROFILE,
+    Kept,
+    bad_input,
+    opened,
+    sandbox_of,
+    status_of,
+    variable_of,
+)
+from .status_line import progress
+
+if TYPE_CHECKING:
+    from sandbox.environment.sandboxed import GuestEnvironment
+    from sandbox.results import LogsResult
+
+EPILOG = """Examples:
+
+  gamebox shell
+
+  gamebox shell --image gamebox/codeact --workspace ./mylib
+
+  gamebox shell work
+"""
+# The largest terminal a sandbox has.
+_MOST_ROWS, _MOST_COLUMNS = 100, 300
+_READ_BYTES = 4096
+# bash where the image has it; as a login shell would find its start-up files of another user.
+_SHELL = "if command -v bash >/dev/null; then exec bash -i; else exec sh -i; fi"
+
+
+def shell(
+    sandbox: str | None = typer.Argument(None, metavar="[SANDBOX]", help="Id or name of a kept sandbox; a fresh one if left out."),
+    image: str = typer.Option(DEFAULT_IMAGE, metavar="NAME", help="Image of the fresh sandbox."),
+    pull: bool = typer.Option(False, "--pull", help=PULL_HELP),
+    workspace: Path | None = typer.Option(
+        None, metavar="FOLDER", help="Folder to copy in; nothing is written back to it."
+    ),
+    network: str | None = typer.Option(None, metavar="MODE", help=NETWORK_HELP),
+    allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
+    cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
+    memory: str = typer.Option(DEFAULT_MEMORY, metavar="SIZE", help="Memory limit, as in 512m or 2g."),
+    cpus: float = typer.Option(DEFAULT_CPUS, metavar="N", help="Maximum number of processors."),
+    disk: str | None = typer.Option(None, metavar="SIZE", help=DISK_HELP),
+    profile: str = typer.Option(DEFAULT_PROFILE, metavar="NAME", help=PROFILE_HELP),
+    user: str | None = typer.Option(None, metavar="USER", help=USER_HELP),
+    env: list[str] = typer.Option([], "--env", "-e", metavar="K=V", help="Environment variable; may be repeated."),
+    take_over: bool = typer.Option(False, "--take-over", help="Take the sandbox from a process that is using it."),
+) -> None:
+    """Open a shell in a fresh sandbox, or in a kept one. Leave it with exit or Ctrl-D; a fresh sandbox ends with it."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise bad_input(
+            "gamebox shell needs a terminal.",
+            "Run one command with: gamebox run -- COMMAND, or gamebox exec SANDBOX -- COMMAND.",
+        )
+    variables = dict(variable_of(text) for text in env)
+    with progress() as report:
+        asked = sandbox_of(
+            image,
+            workspace,
+            network,
+            memory,
+            cpus,
+            False,
+            allow=allow,
+            cache=cache,
+            disk=disk,
+            profile=profile,
+            kept=Kept(inside=sandbox, take_over=take_over),
+            report=report,
+            pull=pull,
+        )
+        with opened(asked) as environment:
+            report.done()
+            last = attach_terminal(environment, ["sh", "-c", _SHELL], variables, user)
+    raise typer.Exit(status_of(last.exit_code, last.signal))
+
+
+def attach_terminal(env: GuestEnvironment, argv: list[str], variables: dict[str, str], user: str | None = None) -> LogsResult:
+    """Run ``argv`` with a terminal joined to this process's own, until it ends; returns its last state.
+
+    What is typed goes in byte for byte (Ctrl-C too), and the window's size follows. ``user`` is the user of the image that
+    it runs as. Raises SandboxError.
+    """
+    rows, columns = _window()
+    options: dict[str, Any] = {"background": True, "pty": True, "rows": rows, "cols": columns, "session": None}
+    started = env.run(argv=argv, env=variables, user=user, **options).unwrap()
+    typing = _Typing(env, started.id, user)
+    with _raw(sys.stdin.fileno()), typing:
+        offset = 0
+        while True:
+            answer = env.logs(started.id, offset=offset, follow=True, wait_seconds=5).unwrap()
+            offset = answer.next_offset
+            sys.stdout.buffer.write(answer.content_bytes)
+            sys.stdout.flush()
+            if not answer.running and answer.next_offset >= answer.total_bytes:
+                return answer
+
+
+class _Typing:
+    """Carries what is typed, and the size of the window, to the command; ends with the block."""
+
+    def __init__(self, env: GuestEnvironment, command: str, user: str | None) -> None:
+        self._env, self._command, self._user = env, command, user
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._awake, self._wake = os.pipe()
+        self._thread = threading.Thread(target=self._run, name="typing", daemon=True)
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGWINCH, lambda *_: os.write(self._wake, b"w"))
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGWINCH, self._before)
+        os.write(self._wake, b"q")
+        self._thread.join(2)
+        os.close(self._awake)
+        os.close(self._wake)
+
+    def _run(self) -> None:
+        while True:
+            ready, _, _ = select.select([sys.stdin.fileno(), self._awake], [], [])
+            if self._awake in ready:
+                if b"q" in os.read(self._awake, 64):
+                    return
+                self._env.resize(self._command, *_window(), user=self._user)
+            if sys.stdin.fileno() in ready and not self._type(os.read(sys.stdin.fileno(), _READ_BYTES)):
+                return
+
+    def _type(self, data: bytes) -> bool:
+        if not data:  # the terminal is gone
+            self._env.kill(self._command, user=self._user)
+            return False
+        text = self._decoder.decode(data)
+        return not text or self._env.send(self._command, text, wait_seconds=0, user=self._user).ok
+
+
+@contextmanager
+def _raw(fd: int) -> Iterator[None]:
+    before = termios.tcgetattr(fd)
+    try:
+        tty.setraw(fd)
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def _window() -> tuple[int, int]:
+    size = shutil.get_terminal_size()
+    return min(size.lines, _MOST_ROWS), min(size.columns, _MOST_COLUMNS)

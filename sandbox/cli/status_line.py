@@ -1,0 +1,226 @@
+"""One line at the bottom of a terminal that says what is being waited for, with its seconds; plain lines elsewhere.
+
+Above it a step can show the last lines that its command has printed. All of it is drawn over in place, and gone when the step ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, TextIO
+
+from sandbox.text.invisible import visible_output
+
+_TICK_SECONDS = 0.25
+_KEPT_SECONDS = 2.0
+"""A step that took longer leaves a line with its time."""
+OUTPUT_LINES = 5
+"""Lines of a command's output that are shown while it runs; fewer where the terminal is low."""
+_OUTPUT_CHARS, _LINE_CHARS = 4096, 512
+_ROWS_LEFT = 4
+"""Rows that output leaves to the step, to what is typed, and to what was there before."""
+# A character may be wider than one column: the line is cut at the edge of the terminal then, and does not go on in the next.
+_UNWRAPPED, _WRAPPED = "\x1b[?7l", "\x1b[?7h"
+
+
+class StatusLine:
+    """Show the step under way and its elapsed seconds. May be used by many threads; does nothing off a terminal.
+
+    Whoever prints to the same terminal calls ``clear`` first; the line comes back with the next tick. With ``above_input``
+    it stays on the line above the cursor, so that what a person types meanwhile is not overwritten.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
+        self.above_input = False
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        self._text = ""
+        self._since = 0.0
+        self._output: list[str] | None = None  # the last lines, and the one that is not ended
+        # A lock of its own: while a terminal is stopped (Ctrl-S), the other is held, and commands must not wait for that.
+        self._output_lock = threading.Lock()
+        self._drawn: Literal["", "here", "above"] = ""
+        self._height = 0
+        self._thread: threading.Thread | None = None
+
+    @property
+    def stream(self) -> TextIO:
+        """Where it is shown: standard error unless another stream was given."""
+        return sys.stderr if self._stream is None else self._stream
+
+    @property
+    def live(self) -> bool:
+        """Whether that is a terminal that can rewrite a line."""
+        return self.stream.isatty() and os.environ.get("TERM") != "dumb"
+
+    def show(self, text: str, *, with_output: bool = False) -> None:
+        """Say that ``text`` begins now; it replaces the step before. ``with_output`` shows what ``add_output`` is given, too."""
+        if not self.live:
+            return
+        with self._lock:
+            self._text, self._since = " ".join(text.split()), time.monotonic()
+            with self._output_lock:
+                self._output = [""] if with_output else None
+            if self._height > 1:
+                self._clear()
+            self._draw()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._tick, name="status-line", daemon=True)
+                self._thread.start()
+            self._wake.notify()
+
+    def add_output(self, stream: str, text: str) -> None:  # noqa: ARG002
+        """Take what a command has printed to ``stream``. Its last lines are shown with the next tick, if the step shows output.
+
+        A carriage return ends a line, too: what it would write over is not hidden. Never waits for the terminal.
+        """
+        with self._output_lock:
+            if self._output is not None:
+                *lines, begun = self._output
+                begun += text if len(text) <= _OUTPUT_CHARS else f"\n{text[-_OUTPUT_CHARS:]}"
+                *ended, begun = (line[:_LINE_CHARS] for line in re.split("[\r\n]+", begun))
+                self._output = [*[line for line in (*lines, *ended) if line.strip()][-OUTPUT_LINES:], begun]
+
+    def hide(self) -> float:
+        """End the step, take its line away and return how many seconds it took (0 if there was no step)."""
+        with self._lock:
+            seconds = time.monotonic() - self._since if self._text else 0.0
+            self._text = ""
+            with self._output_lock:
+                self._output = None
+            self._clear()
+        return seconds
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Take the line away for as long as a person is asked something. The step comes back afterwards, counted anew."""
+        text, with_output = self._text, self._output is not None
+        self.hide()
+        try:
+            yield
+        finally:
+            if text:
+                self.show(text, with_output=with_output)
+
+    def clear(self) -> None:
+        """Take the line away so that other text can be printed; the step goes on."""
+        with self._lock:
+            self._clear()
+
+    def _clear(self) -> None:
+        if self._drawn:
+            up = self._height if self._drawn == "above" else self._height - 1
+            self._write(f"{_up(up)}\r\x1b[J" if up else "\r\x1b[K")
+            self._drawn, self._height = "", 0
+
+    def _tick(self) -> None:
+        with self._lock:
+            while True:
+                while not self._text:
+                    self._wake.wait()
+                self._draw()
+                self._wake.wait(_TICK_SECONDS)
+
+    def _draw(self) -> None:
+        columns, rows = _terminal_size(self.stream)
+        seconds = f" · {time.monotonic() - self._since:.0f} s"
+        step = _cut(self._text, columns - len(seconds) - 1) + seconds
+        lines = [*(f"\x1b[2m{_cut(line, columns - 1)}\x1b[22m" for line in self._output_lines(rows)), step]
+        if len(lines) < self._height:  # the terminal has become lower
+            self._clear()
+        block, grown = "\r\n".join(f"\x1b[K{line}" for line in lines), len(lines) - self._height
+        if self._drawn == "above":
+            # What is typed below moves down with the cursor.
+            room, insert = ("\x1bD" * grown, f"\x1b[{grown}L") if grown else ("", "")
+            self._write(f"{room}\x1b7{_up(len(lines))}\r{insert}{_UNWRAPPED}{block}{_WRAPPED}\x1b8")
+        elif self.above_input:
+            self._write(f"\r{_UNWRAPPED}{block}{_WRAPPED}\r\n")
+            self._drawn = "above"
+        else:
+            self._write(f"{_up(self._height - 1)}\r{_UNWRAPPED}{block}{_WRAPPED}")
+            self._drawn = "here"
+        self._height = len(lines)
+
+    def _output_lines(self, rows: int) -> list[str]:
+        lines = [line for line in self._output or () if line.strip()][-OUTPUT_LINES:]
+        return [f"    {visible_output(line)}".expandtabs() for line in lines[max(len(lines) + _ROWS_LEFT - rows, 0) :]]
+
+    def _write(self, text: str) -> None:
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except (OSError, ValueError):  # the terminal is gone, or the stream was closed at exit
+            self._text = ""
+
+
+@functools.cache
+def terminal() -> StatusLine:
+    """Return the status line of this process's terminal; there is only one."""
+    return StatusLine()
+
+
+class Progress:
+    """A ``report`` callable for what sets a sandbox up: each line is a step, and a long one leaves its time behind."""
+
+    def __init__(self) -> None:
+        self.status = terminal()
+        self._step = ""
+
+    def __call__(self, line: str) -> None:
+        if not self.status.live:
+            self.status.stream.write(f"{line}\n")
+            self.status.stream.flush()
+            return
+        self._end_step()
+        self._step = line
+        self.status.show(line)
+
+    def done(self) -> None:
+        """End the last step. Call it before anything else is printed."""
+        self._end_step()
+
+    def _end_step(self) -> None:
+        seconds = self.status.hide()
+        if self._step and seconds >= _KEPT_SECONDS:
+            self.status.stream.write(f"{self._step} · {seconds:.0f} s\n")
+            self.status.stream.flush()
+        self._step = ""
+
+
+@contextmanager
+def progress(text: str = "starting the sandbox") -> Iterator[Progress]:
+    """Show ``text`` with its seconds at once, and whatever is reported after it, until ``done`` or the end of the block."""
+    reported = Progress()
+    reported.status.show(text)
+    try:
+        yield reported
+    finally:
+        reported.done()
+
+
+def terminal_columns(stream: TextIO) -> int:
+    """Return how wide the terminal behind ``stream`` is; 80 if it does not say."""
+    return _terminal_size(stream)[0]
+
+
+def _terminal_size(stream: TextIO) -> tuple[int, int]:
+    try:
+        found = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return 80, 24
+    return found.columns or 80, found.lines or 24
+
+
+def _up(rows: int) -> str:
+    return f"\x1b[{rows}A" if rows > 0 else ""
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: max(room - 1, 0)]}…"

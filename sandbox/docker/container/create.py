@@ -1,0 +1,227 @@
+"""The container of a sandbox: what it is created with."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.types import LogConfig, Mount, Ulimit
+
+from sandbox.docker.engine.client import is_local
+from sandbox.docker.engine.events import SANDBOX_LABEL
+from sandbox.docker.images.runtime import CA_BUNDLE, RuntimeVolume
+from sandbox.docker.kept.labels import KEEP_LABEL, NAME_LABEL, PID_LABEL, STARTED_LABEL
+from sandbox.limits import KIB, Limits
+from sandbox.network.policy import Network
+from sandbox.network.services.names import Name, without_proxy
+from sandbox.network.variables import proxy_variables, trust_variables
+
+from .certificates import apt_path, bundle_path
+from .disk import TMP, Disk
+from .enforcement import boot_id
+from .profiles import Profile
+
+WORKSPACE, VAR_TMP, SPILL, SHM = "/workspace", "/var/tmp", "/run/gamebox", "/dev/shm"
+# What an image wants to have loaded into its own programs does not belong in the guest, which has a libc of its own.
+_DEAF = {"LD_PRELOAD": "", "LD_LIBRARY_PATH": "", "LD_AUDIT": "", "GLIBC_TUNABLES": ""}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a sandbox is made like; ``oci_runtime`` is the engine's name for what runs the container, None its default.
+
+    ``kept`` says that it outlives its orchestrator; ``labels`` are further ones. ``auto_remove`` says whether the engine is to
+    remove it when it ends. ``names`` stand in its /etc/hosts.
+    """
+
+    limits: Limits
+    network: Network
+    profile: Profile
+    disk: Disk
+    oci_runtime: str | None = None
+    kept: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    auto_remove: bool = True
+    names: tuple[Name, ...] = ()
+
+
+def create(client: docker.DockerClient, image_id: str, name: str, runtime: RuntimeVolume, shape: Shape) -> str:
+    """Create the container and answer its id; the image's entry point does not run. Raises docker-py's errors.
+
+    ``create`` and not ``run``: that would pull. Standard input is open once, so that the pipe's end is the guest's end, and
+    the engine removes the container then; that of a kept sandbox stays open when a stream to it ends.
+    """
+    limits, profile = shape.limits, shape.profile
+    host_config = client.api.create_host_config(
+        auto_remove=shape.auto_remove,
+        network_mode="bridge" if shape.network.mode == "bridge" else "none",
+        runtime=shape.oci_runtime,
+        read_only=profile.read_only_root,
+        cap_drop=None if profile.capabilities is None else ["ALL"],
+        cap_add=_added(profile, shape.disk),
+        security_opt=["no-new-privileges"],
+        log_config=LogConfig(type="none"),
+        mem_limit=limits.memory_bytes,
+        memswap_limit=limits.memory_bytes,
+        nano_cpus=int(limits.cpus * 1e9),
+        pids_limit=limits.pids,
+        shm_size=limits.shm_place_bytes,
+        sysctls=_sysctls(shape) | _ipv6_loopback(client, shape),
+        extra_hosts={name.name: name.address for name in shape.names},
+        ulimits=[
+            Ulimit(name="nofile", soft=limits.open_files, hard=limits.open_files),
+            Ulimit(name="fsize", soft=limits.file_bytes, hard=limits.file_bytes),
+            Ulimit(name="core", soft=0, hard=0),
+        ],
+        tmpfs=_tmpfs(shape),
+        mounts=[Mount(runtime.mount, runtime.name, type="volume", read_only=True, no_copy=True), *shape.disk.mounts],
+    )
+    created = client.api.create_container(
+        image_id,
+        entrypoint=[*runtime.argv, "-m", "gamebox_guest"],
+        command=[],
+        name=name,
+        hostname="sandbox",
+        user="0:0",
+        working_dir="/",
+        environment=_DEAF,
+        stdin_open=True,
+        detach=shape.kept,  # docker-py's way to say whether standard input closes with the first stream to it
+        # It has nothing to finish: an engine that stops does not wait for it.
+        stop_signal="SIGKILL",
+        labels=labels(name, shape.kept) | dict(shape.labels),
+        host_config=host_config,
+        healthcheck={"test": ["NONE"]},
+    )
+    return str(created["Id"])
+
+
+def _sysctls(shape: Shape) -> dict[str, str]:
+    """Bounds on what outlives the process that made it: it would hold the sandbox's memory for good.
+
+    With names, also that the guest, which has no right of root to it, may listen on their ports.
+    """
+    limits = shape.limits
+    low_ports = {"net.ipv4.ip_unprivileged_port_start": "0"} if shape.names else {}
+    return {
+        **low_ports,
+        "kernel.shm_rmid_forced": "1",  # shared memory goes with the last process that uses it
+        "kernel.shmall": str(limits.shm_place_bytes // (4 * KIB)),
+        "kernel.msgmni": "64",
+        "kernel.sem": "250 16000 100 64",
+    }
+
+
+def _ipv6_loopback(client: docker.DockerClient, shape: Shape) -> dict[str, str]:
+    """Have ::1 on the loopback interface: /etc/hosts gives it to localhost, and the engine leaves it out, so that every client
+    of a server that is not there would read "Cannot assign requested address". Only where this kernel is known to have IPv6.
+    """
+    known = shape.oci_runtime is None and is_local(client) and os.path.isdir("/proc/sys/net/ipv6/conf")
+    return {"net.ipv6.conf.lo.disable_ipv6": "0"} if known else {}
+
+
+def _added(profile: Profile, disk: Disk) -> list[str] | None:
+    if profile.capabilities is None:
+        return None
+    # A plain volume comes owned by root; the guest hands it over once.
+    return [*profile.capabilities, *(["CHOWN"] if disk.kind == "volume" else [])]
+
+
+def places(limits: Limits) -> dict[str, int]:
+    """Sizes in bytes of the writable places beside those of the disk."""
+    return {VAR_TMP: limits.var_tmp_place_bytes, SPILL: limits.spill_place_bytes, SHM: limits.shm_place_bytes}
+
+
+def _tmpfs(shape: Shape) -> dict[str, str]:
+    def place(size: int, uid: int, mode: str) -> str:
+        inodes = max(1024, size // (4 * KIB))
+        return f"rw,exec,nosuid,nodev,size={size},nr_inodes={inodes},uid={uid},gid={uid},mode={mode}"
+
+    limits = shape.limits
+    mounted = {VAR_TMP: place(limits.var_tmp_place_bytes, 0, "1777"), SPILL: place(limits.spill_place_bytes, 0, "0755")}
+    for path, size in shape.disk.places:
+        if path in shape.disk.in_memory:
+            mounted[path] = place(size, 0, "1777") if path == TMP else place(size, shape.profile.uid, "0755")
+    return mounted
+
+
+IMAGE_LABEL = "dev.gamebox.image"
+HOST_LABEL, BOOT_LABEL = "dev.gamebox.host", "dev.gamebox.boot"
+# On a sandbox that is to end with the process that made it; see ``orphans``.
+OWNER_LABEL = "dev.gamebox.owner"
+
+
+def owner(pid: int) -> str:
+    """A process of this boot, told apart from any other that had or will have its number; "" where there is none.
+
+    Its namespace of process ids, its id there, and when it started (in clock ticks since the boot; see proc(5)).
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return f"{os.readlink('/proc/self/ns/pid')}/{pid}/{stat.rpartition(')')[2].split()[19]}"
+    except OSError:
+        return ""
+
+
+def labels(name: str, kept: bool = False) -> dict[str, str]:
+    """Whose sandbox it is: enough to tell an orphan from one in use; a kept one does not end with who made it.
+
+    What does not apply is empty and not left out: the image's own label of that name would count.
+    """
+    return {
+        SANDBOX_LABEL: name,
+        HOST_LABEL: socket.gethostname(),
+        BOOT_LABEL: boot_id(),
+        PID_LABEL: str(os.getpid()),
+        OWNER_LABEL: "" if kept else owner(os.getpid()),
+        KEEP_LABEL: "",
+        NAME_LABEL: "",
+        STARTED_LABEL: str(int(time.time())),
+    }
+
+
+def place_of(
+    runtime: RuntimeVolume,
+    profile: Profile,
+    network: Network,
+    image_env: list[str],
+    env: Mapping[str, str],
+    bundle: bool,
+    names: tuple[Name, ...] = (),
+) -> dict[str, Any]:
+    """The sandbox as the guest is told of it (see ``guest.context.Place``)."""
+    environ = _environ(profile, image_env)
+    environ.update(proxy_variables(network))
+    if bundle:
+        environ.update(trust_variables(bundle_path(profile)) | {"APT_CONFIG": apt_path(profile)})
+    environ.update(env)
+    if names:
+        before = ",".join(filter(None, (environ.get("no_proxy"), environ.get("NO_PROXY"))))
+        direct = without_proxy(names, before)
+        environ.update(no_proxy=direct, NO_PROXY=direct)
+    return {
+        "workspace": WORKSPACE, "home": profile.home, "spill": SPILL,
+        "roots": list(profile.file_roots or (WORKSPACE, profile.home, TMP, VAR_TMP, SPILL)), "uid": profile.uid,
+        "gid": profile.uid if profile.gid is None else profile.gid, "user": profile.user, "any_user": profile.any_user,
+        "interpreter": list(runtime.argv), "environ": environ, "ca_bundle": bundle_path(profile) if bundle else CA_BUNDLE,
+    }  # fmt: skip
+
+
+def _environ(profile: Profile, image_env: list[str]) -> dict[str, str]:
+    """The variables of the image, and what every command has."""
+    environ = dict(line.split("=", 1) for line in image_env if "=" in line)
+    environ.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    environ.update(
+        HOME=profile.home, USER=profile.user, LOGNAME=profile.user, TERM="dumb", PAGER="cat", GIT_PAGER="cat"
+    )
+    environ.setdefault("LANG", "C.UTF-8")
+    # Python takes a cached module for fresh when size and second of the source agree: an agent that runs, edits and runs again
+    # within a second would be shown the old program.
+    environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+    return environ

@@ -1,0 +1,266 @@
+"""Where the workspace, the home and /tmp of a sandbox are kept, and whether the kernel holds them to their size.
+
+``ext4``     a file system of that size behind a loop device: hard; needs root beside the engine.
+``volume``   folders on the engine's disk that the guest measures now and then: soft.
+``memory``   sized tmpfs, charged to the sandbox's memory: hard. On request, or where the engine's disk has no room.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import platform
+import shutil
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+from docker.types import DriverConfig, Mount
+
+from sandbox.docker.engine.client import is_local, translated
+from sandbox.docker.engine.events import SANDBOX_LABEL
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.limits import GIB, MIB, Limits
+from sandbox.messages.wording import size
+
+from . import loop_device as loop
+from .profiles import Profile
+
+log = logging.getLogger(__name__)
+
+TMP = "/tmp"  # noqa: S108  (of the sandbox)
+LEAST_FREE_BYTES = 2 * GIB
+"""Below this much free space on the engine's disk, a sandbox that asks for no size keeps its files in memory."""
+_STEP = 64 * MIB
+# Why an engine cannot mount our devices, and what it said about its kernel and folder: asked once for each client.
+_refusals: weakref.WeakKeyDictionary[docker.DockerClient, str] = weakref.WeakKeyDictionary()
+_facts: weakref.WeakKeyDictionary[docker.DockerClient, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Disk:
+    """``places`` are (path, size in bytes), workspace first; those in ``in_memory`` are tmpfs, the others have ``mounts``.
+
+    ``watched`` folders are only measured; ``why`` says why they are not bounded by the kernel, or why files are in memory though
+    that was not asked for ("" otherwise).
+    """
+
+    kind: str
+    places: tuple[tuple[str, int], ...]
+    mounts: tuple[Mount, ...] = ()
+    watched: tuple[str, ...] = ()
+    why: str = ""
+    devices: tuple[loop.LoopDevice, ...] = ()
+    in_memory: frozenset[str] = frozenset()
+
+    @property
+    def hard(self) -> bool:
+        """Whether the kernel bounds all of it."""
+        return not self.watched
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Size of the workspace in bytes."""
+        return self.places[0][1] if self.places else 0
+
+    def may_be_replaced(self, limits: Limits) -> bool:
+        """Whether a measured volume will do, where the engine cannot mount this."""
+        return self.kind == "ext4" and limits.disk != "hard"
+
+    def for_guest(self, limits: Limits, others: Iterable[str]) -> dict[str, Any]:
+        """What the guest needs to know of it (see ``guest.disk``); it reads back the sizes of its places and of ``others``."""
+        limit = limits.files_bytes if self.watched else None
+        bounded = [*(path for path, _ in self.places), *others]
+        return {"kind": self.kind, "watched": list(self.watched), "limit": limit, "bounded": bounded}
+
+    def release(self) -> None:
+        """Let go of the devices: after the start, when the engine holds them, or when there is none."""
+        for device in self.devices:
+            device.release()
+
+    def describe(self) -> str:
+        """One or two sentences for the model."""
+        memory = ""
+        if self.kind == "memory":
+            because = f" because {self.why}" if self.why and self.hard else ""
+            memory = f" Their files are kept in memory{because} and count against it."
+        if self.hard:
+            return f"The sizes of workspace and home are enforced: a full one refuses further writes.{memory}"
+        soft = "is measured from time to time, and commands that write past it are ended."
+        if self.kind == "volume":
+            places = "workspace, home and /tmp" if TMP in self.watched else "workspace and home"
+            what = "the whole file system" if "/" in self.watched else places
+            return f"The disk limit is soft: {what} {soft}"
+        *first, last = (path for path, _ in self.places)
+        return (
+            f"The sizes of {', '.join(first)} and {last} are enforced: a full one refuses further writes.{memory} "
+            f"The disk limit of everything else is soft: it {soft}"
+        )
+
+
+def prepare(client: docker.DockerClient, limits: Limits, profile: Profile, workspace: str, name: str) -> Disk:
+    """The disk that these limits ask for; volumes are labelled with the sandbox's ``name``.
+
+    Raises SandboxError: limit_not_enforced, host_disk_full, start_failed.
+    """
+    watched: tuple[str, ...] = ()
+    why = ""
+    if not profile.read_only_root:
+        watched, why = ("/",), f"profile {profile.name} has a writable root"
+    if limits.disk_in_memory:
+        _hard_or_refuse(limits, why)
+        return _in_memory(limits, profile, workspace, watched, why)
+    folder, problem = _folder_for_blocks(client)
+    _hard_or_refuse(limits, why or problem)
+    fitted = _fitted(client, limits)
+    if fitted.disk_in_memory:
+        no_room = "the engine's disk has no room"
+        log.warning("the files of the sandbox are kept in memory: %s", no_room)
+        return _in_memory(fitted, profile, workspace, watched, why or no_room)
+    labels = {SANDBOX_LABEL: name}
+    if folder is not None:
+        try:
+            return _on_devices(fitted, folder, profile, workspace, watched, why, labels)
+        except SandboxError as error:
+            if error.code is not ErrorCode.start_failed or limits.disk == "hard":
+                raise
+            problem = error.message
+    return _measured(fitted, profile, workspace, watched, problem, labels)
+
+
+def refused_devices(client: docker.DockerClient, reason: str) -> None:
+    """Note that this engine does not mount our devices; from now on `prepare` takes measured volumes there."""
+    _refusals[client] = reason
+
+
+def remove_left(client: docker.DockerClient, name: str) -> None:
+    """Remove the volumes of the sandbox ``name`` that are still there: somebody else removed its container without them.
+
+    Raises SandboxError.
+    """
+    with translated():
+        for volume in client.api.volumes(filters={"label": f"{SANDBOX_LABEL}={name}"}).get("Volumes") or []:
+            client.api.remove_volume(volume["Name"])
+
+
+def remove_unused(client: docker.DockerClient) -> None:
+    """Remove the volumes of sandboxes whose container is gone: an engine that was restarted removes containers without them.
+
+    The engine itself says which no container uses, and refuses to remove another. Raises SandboxError where it cannot be asked.
+    """
+    with translated():
+        found = client.api.volumes(filters={"dangling": True, "label": SANDBOX_LABEL}).get("Volumes") or []
+    for volume in found:
+        try:
+            client.api.remove_volume(volume["Name"])
+        except docker.errors.APIError as error:
+            log.debug("volume %s stays: %s", volume["Name"], error)
+
+
+def _places(limits: Limits, profile: Profile, workspace: str) -> tuple[tuple[str, int], ...]:
+    # The home of root, or of a service's own user, is part of the image: a place of its own would hide what is in it.
+    has_home = profile.read_only_root or (profile.any_user and profile.uid != 0)
+    home = ((profile.home, limits.home_bytes),) if has_home else ()
+    return ((workspace, limits.workspace_bytes), *home, (TMP, limits.tmp_place_bytes))
+
+
+def _in_memory(limits: Limits, profile: Profile, workspace: str, watched: tuple[str, ...], why: str) -> Disk:
+    places = _places(limits, profile, workspace)
+    return Disk("memory", places, watched=watched, why=why, in_memory=frozenset(path for path, _ in places))
+
+
+def _on_devices(
+    limits: Limits, folder: Path, profile: Profile, workspace: str, watched: tuple[str, ...], why: str, labels: dict[str, str]
+) -> Disk:  # fmt: skip
+    places, in_memory = _places(limits, profile, workspace), _tmp_in_memory(limits)
+    devices: list[loop.LoopDevice] = []
+    mounts = []
+    try:
+        for path, size_bytes in places:
+            if path in in_memory:
+                continue
+            devices.append(loop.make(size_bytes, folder, 0 if path == TMP else profile.uid))
+            options = {"type": "ext4", "device": devices[-1].path, "o": loop.MOUNT_OPTIONS}
+            driver = DriverConfig("local", options)
+            mounts.append(Mount(path, None, type="volume", no_copy=True, labels=labels, driver_config=driver))
+    except BaseException:
+        for device in devices:
+            device.release()
+        raise
+    return Disk("ext4", places, tuple(mounts), watched, why, tuple(devices), in_memory)
+
+
+def _measured(
+    limits: Limits, profile: Profile, workspace: str, watched: tuple[str, ...], problem: str, labels: dict[str, str]
+) -> Disk:  # fmt: skip
+    log.info("the disk of the sandbox is soft: %s", problem)
+    places, in_memory = _places(limits, profile, workspace), _tmp_in_memory(limits)
+    on_disk = tuple(path for path, _ in places if path not in in_memory)
+    mounts = tuple(Mount(path, None, type="volume", no_copy=True, labels=labels) for path in on_disk)
+    # Measuring the root does not enter them: each is a file system of its own.
+    return Disk("volume", places, mounts, (*watched, *on_disk), problem, in_memory=in_memory)
+
+
+def _tmp_in_memory(limits: Limits) -> frozenset[str]:
+    return frozenset({TMP} if limits.tmp_in_memory else ())
+
+
+def _fitted(client: docker.DockerClient, limits: Limits) -> Limits:
+    """``limits`` with a size that the engine's disk has room for, where none was asked for; in memory where it has none."""
+    free = _free_bytes(client)
+    if limits.disk_bytes is not None or free is None:
+        return limits
+    if free < LEAST_FREE_BYTES:
+        return dataclasses.replace(limits, disk="memory")
+    return dataclasses.replace(limits, disk_bytes=min(limits.files_bytes, free // _STEP * _STEP))
+
+
+def _free_bytes(client: docker.DockerClient) -> int | None:
+    """What is free on the engine's disk; None where it cannot be seen from here."""
+    if not is_local(client):
+        return None
+    try:
+        return shutil.disk_usage(_engine_facts(client)["DockerRootDir"]).free
+    except OSError:
+        return None
+
+
+def _hard_or_refuse(limits: Limits, why: str) -> None:
+    if limits.disk == "hard" and why:
+        raise SandboxError(
+            ErrorCode.limit_not_enforced,
+            f"A disk of {size(limits.files_bytes)} cannot be enforced: {why}.",
+            'Use disk="auto" for a limit that is only measured, or disk="memory" in profile default.',
+        )
+
+
+def _engine_facts(client: docker.DockerClient) -> dict[str, Any]:
+    found = _facts.get(client)
+    if found is None:
+        with translated():
+            found = _facts[client] = client.info()
+    return found
+
+
+def _folder_for_blocks(client: docker.DockerClient) -> tuple[Path | None, str]:
+    """The engine's own folder, where this process can make a device that the engine can mount; else why not."""
+    if not is_local(client):
+        return None, "the engine is on another host"
+    if problem := loop.problem() or _refusals.get(client, ""):
+        return None, problem
+    info = _engine_facts(client)
+    # The guest's boot id is compared after the start; this keeps an engine in a virtual machine from ever trying.
+    if info.get("KernelVersion") != platform.release() or info.get("Name") != platform.node():
+        return None, "the engine runs on another kernel than this process"
+    for option in info.get("SecurityOptions") or []:
+        if option in ("name=rootless", "name=userns"):  # it may not mount devices, or shows their files as someone else's
+            return None, f"the engine maps users ({option.removeprefix('name=')})"
+    folder = Path(info["DockerRootDir"])
+    if not os.access(folder, os.W_OK):
+        return None, f"the engine's folder {folder} cannot be written from here"
+    return folder, ""

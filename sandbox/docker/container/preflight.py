@@ -1,0 +1,56 @@
+"""What is asked against what there is: the workspace against its place, the memory limit against the engine's memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import docker
+
+from sandbox.docker.engine.client import describe
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.limits import Limits
+from sandbox.messages.readers import limit, phrased
+from sandbox.messages.wording import size
+from sandbox.transfers import folders
+
+BLOCK = 4096
+
+
+def check_workspace(folder: Path, room_bytes: int) -> None:
+    """Raise SandboxError ``no_space`` for a folder of the host that a workspace of ``room_bytes`` cannot hold."""
+    needed = 0
+    with contextlib.suppress(OSError, SandboxError):  # what cannot be read is reported when it is copied
+        for entry in folders.walk(folder):
+            if not entry.is_dir(follow_symlinks=False):
+                needed += -(-entry.stat(follow_symlinks=False).st_size // BLOCK) * BLOCK
+    if needed > room_bytes:
+        raise workspace_too_large(folder, room_bytes, needed)
+
+
+def workspace_too_large(folder: Path, room_bytes: int, needed: int | None = None) -> SandboxError:
+    """The error for a workspace that does not fit; ``needed`` are the bytes it takes, where they are known."""
+    takes = "does" if needed is None else f"takes {size(needed)} and does"
+    return SandboxError(
+        ErrorCode.no_space,
+        f"The workspace {str(folder)!r} {takes} not fit into the sandbox's workspace of {size(room_bytes)}.",
+        phrased("Raise {disk} (the workspace has half of it), or copy less.", disk=limit("disk_bytes")),
+    )
+
+
+def check_memory(client: docker.DockerClient, limits: Limits) -> None:
+    """Raises SandboxError ``invalid_limits`` for more memory than the engine's host has; the default may always be asked for.
+
+    The engine is asked only where this host has less than that: it is nearly always the same one.
+    """
+    own = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if limits.memory_bytes <= max(own, Limits().memory_bytes):
+        return
+    there = describe(client).memory_bytes
+    if limits.memory_bytes > max(there, Limits().memory_bytes):
+        raise SandboxError(
+            ErrorCode.invalid_limits,
+            f"A memory limit of {size(limits.memory_bytes)} is more than the engine's host has ({size(there)}).",
+            phrased("Lower {memory}.", memory=limit("memory_bytes")),
+        )

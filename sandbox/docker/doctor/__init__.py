@@ -1,0 +1,1 @@
+"""Try out every promise of a sandbox on an engine."""

@@ -1,0 +1,170 @@
+"""What an engine really gives: every promise of a sandbox tried out in one that is thrown away. Nothing is believed by version."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
+
+import docker
+
+from sandbox.docker.container.arguments import check_runtime
+from sandbox.docker.engine.client import connect, engine_address, translated
+from sandbox.docker.environment import DockerEnvironment
+from sandbox.errors import SandboxError
+from sandbox.limits import MIB, Limits
+
+from . import probes
+from .probes import Finding
+
+BASE_IMAGE = "gamebox/base"
+PROBED = Limits(
+    disk="memory",
+    memory_bytes=128 * MIB,
+    cpus=0.5,
+    pids=64,
+    open_files=512,
+    file_bytes=32 * MIB,
+    tmp_bytes=16 * MIB,
+    shm_bytes=4 * MIB,
+)
+Exit = Literal[0, 1]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The engine and its kernel, as they describe themselves."""
+
+    address: str
+    version: str
+    api_version: str
+    operating_system: str
+    architecture: str
+    kernel: str
+    cgroup_version: int
+    cgroup_driver: str
+    storage_driver: str
+    runtimes: tuple[str, ...]
+    security: tuple[str, ...]
+    rootless: bool
+    same_kernel: bool
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The engine, and what became of each promise with that OCI runtime (None: the engine's default)."""
+
+    engine: Engine
+    findings: tuple[Finding, ...]
+    runtime: str | None = None
+
+    @property
+    def exit_code(self) -> Exit:
+        """0 when everything is enforced, else 1."""
+        return 0 if self.findings and all(finding.state == "enforced" for finding in self.findings) else 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``gamebox doctor --json`` prints it."""
+        found = [asdict(finding) for finding in self.findings]
+        return {"engine": asdict(self.engine), "runtime": self.runtime, "promises": found, "exit_code": self.exit_code}
+
+
+def engine_of(info: Mapping[str, Any], version: Mapping[str, Any], address: str) -> Engine:
+    """The engine behind these answers of the API (``/info``, ``/version``); what an older one does not say is "" or cgroup 1."""
+    options = [str(option) for option in info.get("SecurityOptions") or []]
+    named = [option.partition("name=")[2].partition(",")[0] or option for option in options]
+    status = dict(pair for pair in info.get("DriverStatus") or [] if len(pair) == 2)
+    store = " (containerd image store)" if "io.containerd.snapshotter" in status.get("driver-type", "") else ""
+    return Engine(
+        address=address,
+        version=str(version.get("Version", "")),
+        api_version=str(version.get("ApiVersion", "")),
+        operating_system=str(info.get("OperatingSystem", "")),
+        architecture=str(info.get("Architecture", "")),
+        kernel=str(info.get("KernelVersion", "")),
+        cgroup_version=int(info.get("CgroupVersion") or 1),
+        cgroup_driver=str(info.get("CgroupDriver", "")),
+        storage_driver=f"{info.get('Driver', '')}{store}",
+        runtimes=tuple(sorted(info.get("Runtimes") or {})),
+        security=tuple(named),
+        rootless="rootless" in named,
+        same_kernel=info.get("KernelVersion") == platform.release(),
+    )
+
+
+def examine(report: Callable[[str], None], runtime: str | None = None) -> Diagnosis:
+    """Try every promise on the engine, about ten seconds, with its default runtime or that one. ``report`` gets a line per step.
+
+    Raises SandboxError where no engine answers: engine_unavailable, engine_permission_denied, engine_timeout,
+    invalid_configuration.
+    """
+    client = connect()
+    with translated():
+        engine = engine_of(client.info(), client.version(), engine_address())
+    if runtime is not None:
+        check_runtime(client, runtime)
+    problem = _missing(client)
+    findings = (
+        [probes.unprobed(name, problem, "Run `gamebox setup`.") for name in probes.PROMISES]
+        if problem
+        else list(_tried(report, runtime))
+    )
+    return Diagnosis(engine, tuple(findings), runtime)
+
+
+def _missing(client: docker.DockerClient) -> str:
+    with translated():
+        return "" if client.api.images(name=BASE_IMAGE) else f"the image {BASE_IMAGE} is missing"
+
+
+def _tried(report: Callable[[str], None], runtime: str | None) -> Iterator[Finding]:
+    env = DockerEnvironment(BASE_IMAGE, limits=PROBED, report=report, runtime=runtime)
+    try:
+        env.start()
+    except SandboxError as error:  # fails closed: nothing is promised then
+        why = f"no sandbox starts: {error.message}"
+        yield from (probes.unprobed(name, why, error.hint) for name in probes.PROMISES)
+        return
+    with env:
+        for name, probe in probes.INSIDE.items():
+            report(f"trying: {name}")
+            yield _kept(name, partial(probe, env))
+    for name, alone in probes.ALONE.items():
+        report(f"trying: {name}")
+        yield _kept(name, partial(alone, runtime))
+
+
+def _kept(name: str, probe: Callable[[], tuple[str, str, str]]) -> Finding:
+    """The finding of a probe; one that cannot be carried out counts as a promise that is not kept."""
+    try:
+        return Finding(name, *probe())
+    except SandboxError as error:
+        return Finding(name, "not", f"the probe failed: {error.message}", error.hint)
+
+
+def command(as_json: bool, runtime: str | None = None) -> int:
+    """``gamebox doctor``, with the engine's default runtime or that one.
+
+    Answers the exit code: 0 all enforced, 1 something is not. Raises what `examine` raises.
+    """
+    from sandbox.cli.doctor import show
+
+    diagnosis = examine(_say if sys.stderr.isatty() else _silent, runtime)
+    if as_json:
+        sys.stdout.write(json.dumps(diagnosis.to_dict(), ensure_ascii=False) + "\n")
+    else:
+        show(diagnosis)
+    return diagnosis.exit_code
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"\r\033[K{line}\r")
+    sys.stderr.flush()
+
+
+def _silent(line: str) -> None:
+    """Progress is for people who watch."""

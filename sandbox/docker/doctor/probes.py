@@ -1,0 +1,247 @@
+"""The probes of ``gamebox doctor``: each tries one promise as a hostile command would, and says what it saw.
+
+A probe answers (state, how, hint); states are "enforced", "partly" and "not".
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox.docker.engine.client import connect, translated
+from sandbox.docker.environment import DockerEnvironment
+from sandbox.environment.base import Environment
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.limits import MIB, Limits
+from sandbox.network.policy import Network
+
+from . import probe_programs as programs
+
+Seen = tuple[str, str, str]
+_PYTHON = ["python3", "-"]
+_SECONDS = 30.0
+_SWAP_HINT = "Boot the kernel with swapaccount=1, or turn swap off."
+_CGROUP_HINT = "A rootless engine needs cgroup v2 with delegation; else give the engine the cgroupfs or systemd driver."
+_KERNEL_HINT = "Linux 5.19 or newer with Landlock switched on (lsm=landlock,...) closes it."
+_GONE_SECONDS = 10.0
+_NOISE = 1.3  # of a measured share of a processor, over what a quota allows
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One promise: whether it is kept, what was seen, and what to do where it is not."""
+
+    promise: str
+    state: str
+    how: str
+    hint: str = ""
+
+
+def unprobed(promise: str, why: str, hint: str) -> Finding:
+    """The finding on a promise that could not be tried."""
+    return Finding(promise, "not", f"not tried: {why}", hint)
+
+
+def _said(env: Environment, program: str) -> dict[str, Any]:
+    """What a program printed as JSON. Raises SandboxError where it did not get that far."""
+    answer = env.run(argv=_PYTHON, stdin=program, session=None, timeout_seconds=_SECONDS).unwrap()
+    try:
+        said = json.loads(answer.stdout)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        ended = answer.signal or answer.exit_code
+        raise SandboxError(
+            ErrorCode.tool_error, f"it ended with {ended}: {answer.output.strip()[-200:]}", "Run it again with --debug."
+        )
+    return said
+
+
+def _verdict(holds: bool, how: str, hint: str) -> Seen:
+    return ("enforced", how, "") if holds else ("not", how, hint)
+
+
+# --- resources ---------------------------------------------------------------------------------
+def _memory(env: DockerEnvironment) -> Seen:
+    answer = env.run(argv=_PYTHON, stdin=programs.HOG, session=None, timeout_seconds=_SECONDS).unwrap()
+    alive = env.run("echo alive", session=None)
+    holds = answer.signal == "SIGKILL" and alive.ok
+    how = f"a program that took more than {env.limits.memory_bytes >> 20} MiB ended with {answer.signal or answer.exit_code}"
+    return _verdict(holds, f"{how}; the sandbox {'lives on' if alive.ok else 'died'}", _CGROUP_HINT)
+
+
+def _attribution(env: DockerEnvironment) -> Seen:
+    answer = env.run(argv=_PYTHON, stdin=programs.HOG, session=None, timeout_seconds=_SECONDS)
+    noticed = "out_of_memory" in {notice.code for notice in answer.notices}
+    holds = noticed and answer.unwrap().oom_killed
+    how = "the command that was killed for memory is told so" if holds else "a kill for memory goes unnoticed"
+    return _verdict(holds, how, "The kernel must count oom_kill in memory.oom_control or memory.events.")
+
+
+def _swap(env: DockerEnvironment) -> Seen:
+    said = _said(env, programs.SWAP)
+    how = f"the kernel allows {said['swap']} bytes of swap beside {said['memory']} of memory"
+    return _verdict(said["swap"] == 0, how, _SWAP_HINT)
+
+
+def _cpus(env: DockerEnvironment) -> Seen:
+    share = float(_said(env, programs.SPIN)["share"])
+    how = f"two spinning processes got {share:.2f} of {env.limits.cpus:g} processors"
+    return _verdict(share <= env.limits.cpus * _NOISE, how, _CGROUP_HINT)
+
+
+def _pids(env: DockerEnvironment) -> Seen:
+    count = int(_said(env, programs.FORK)["count"])
+    return _verdict(count < env.limits.pids, f"{count} forks went through of {env.limits.pids} processes", _CGROUP_HINT)
+
+
+def _disk(env: DockerEnvironment) -> Seen:
+    said = _said(env, programs.FILL)
+    how = f"{said['bytes']} bytes went into a workspace of {env.limits.workspace_bytes}, then {said['error']}"
+    return _verdict(said["bytes"] <= env.limits.workspace_bytes and said["error"] == "ENOSPC", how, "Report this.")
+
+
+def _large_disk(runtime: str | None) -> Seen:
+    limits = Limits(memory_bytes=128 * MIB, disk_bytes=320 * MIB, pids=64, disk="hard")
+    try:
+        with DockerEnvironment(limits=limits, runtime=runtime) as env:
+            return _disk(env)
+    except SandboxError as error:
+        if error.code is not ErrorCode.limit_not_enforced:
+            raise
+        hint = 'As root beside the engine, with e2fsprogs, it is enforced; disk="hard" refuses such a sandbox.'
+        return "partly", f"soft, measured now and then: {error.message}", hint
+
+
+def _files(env: DockerEnvironment) -> Seen:
+    said = _said(env, programs.FILES)
+    how = f"{said['open']} of {env.limits.open_files} files could be opened, a file could have {said['size']} bytes"
+    return _verdict(
+        said["open"] <= env.limits.open_files and said["size"] <= env.limits.file_bytes, how, "Report this."
+    )
+
+
+# --- isolation ---------------------------------------------------------------------------------
+def _refused(program: str, what: str, hint: str) -> Callable[[DockerEnvironment], Seen]:
+    """A probe whose program lists what it should not have been able to do."""
+
+    def probe(env: DockerEnvironment) -> Seen:
+        said = _said(env, program)
+        got, tried = said["got"], said["tried"]
+        how = f"{what}: {tried} attempts, {'all refused' if not got else 'succeeded: ' + ', '.join(map(str, got[:5]))}"
+        return _verdict(not got, how, hint)
+
+    return probe
+
+
+def _rules(env: DockerEnvironment) -> Seen:
+    """A server on this host's loopback, which nothing reaches but by a rule that names it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        threading.Thread(target=_greet_one, args=(server,), daemon=True).start()
+        program = programs.BY_RULE.replace("PORT", str(port))
+        seen = [_said(env, program)["status"]]
+        env.allow(f"127.0.0.1:{port}")
+        try:
+            opened = _said(env, program)
+        finally:
+            env.network = Network.none()
+        seen += [opened["status"], opened["through"], _said(env, program)["status"]]
+    how = (
+        f"one host named by a rule was {'reached' if seen[2] == 'hello' else 'not reached'} through the pipe, and refused before "
+        f"and after ({seen[0]}, {seen[3]}); Network.bridge() gives this up: no rule, count or limit holds there, and services of "
+        "this host and its networks are in reach"
+    )
+    return _verdict(seen == ["403", "200", "hello", "403"], how, "Report this.")
+
+
+def _greet_one(server: socket.socket) -> None:
+    server.settimeout(_SECONDS)
+    try:
+        with server.accept()[0] as connection:
+            connection.sendall(b"hello")
+    except OSError:  # nobody came, and the probe says so
+        pass
+
+
+def _landlock(env: DockerEnvironment) -> Seen:
+    said = _said(env, programs.PROC)
+    if not said["got"]:
+        return "enforced", f"writes below /proc are refused (Landlock ABI {said['landlock']})", ""
+    how = f"a command can write {', '.join(said['got'])}: with full memory it may get the guest killed in its place"
+    return "partly", f"{how} (Landlock ABI {said['landlock'] or 'none'})", _KERNEL_HINT
+
+
+def _system_calls(env: DockerEnvironment) -> Seen:
+    said = _said(env, programs.SYSTEM_CALLS)
+    if said["seccomp"] != 2:
+        return "not", "no filter is in force", "Start the engine with seccomp, on a kernel that has it."
+    if said["got"]:
+        hint = "The guest's own filter is there for x86_64 and aarch64."
+        return "partly", f"the engine's filter alone is in force; open: {', '.join(said['got'])}", hint
+    return "enforced", f"{said['tried']} calls that broke kernels before were all refused", ""
+
+
+def _kill_everything(env: DockerEnvironment) -> Seen:
+    ended = env.run(argv=_PYTHON, stdin=programs.EVADE, session=None, timeout_seconds=1.0)
+    left = _said(env, programs.LEFT)["left"]
+    holds = not ended.ok and ended.code is ErrorCode.timeout and not left
+    return _verdict(holds, f"{left} processes outlived the timeout of a command that daemonised five", "Report this.")
+
+
+def _orchestrator_death(runtime: str | None) -> Seen:
+    started = [sys.executable, "-c", programs.ORCHESTRATOR, runtime or ""]
+    null = subprocess.DEVNULL
+    with subprocess.Popen(started, stdin=null, stdout=subprocess.PIPE, stderr=null, text=True) as orchestrator:
+        line = orchestrator.stdout.readline().strip() if orchestrator.stdout is not None else ""
+        orchestrator.send_signal(signal.SIGKILL)
+    before = time.monotonic()
+    while line and time.monotonic() < before + _GONE_SECONDS:
+        with translated():
+            if not connect().api.containers(all=True, filters={"id": line}):
+                took = time.monotonic() - before
+                return "enforced", f"the container was removed {took:.2f} s after its orchestrator was killed", ""
+        time.sleep(0.02)
+    how = (
+        f"the container was still there {_GONE_SECONDS:g} s later"
+        if line
+        else "the orchestrator did not start a sandbox"
+    )
+    return (
+        "not",
+        how,
+        "Remove it with `docker rm -f`; the engine must honour auto-remove and the end of standard input.",
+    )
+
+
+INSIDE: dict[str, Callable[[DockerEnvironment], Seen]] = {
+    "memory": _memory,
+    "out-of-memory attribution": _attribution,
+    "swap": _swap,
+    "cpus": _cpus,
+    "processes": _pids,
+    "disk in memory": _disk,
+    "open files and file size": _files,
+    "no network": _refused(programs.NETWORK, "interfaces and addresses", "Report this."),
+    "no egress": _refused(programs.EGRESS, "names and datagrams", "Report this."),
+    "network by rules": _rules,
+    "read-only root": _refused(programs.ROOT, "places of the system to write to", "Report this."),
+    "no new privileges": _refused(programs.PRIVILEGES, "ways to privileges", "Report this."),
+    "system call filter": _system_calls,
+    "no writes below /proc": _landlock,
+    "guest out of reach": _refused(programs.GUEST, "ways to read, signal or trace the guest", "Report this."),
+    "kill everything": _kill_everything,
+}
+ALONE: dict[str, Callable[[str | None], Seen]] = {
+    "disk": _large_disk,
+    "removed with its orchestrator": _orchestrator_death,
+}
+PROMISES = (*INSIDE, *ALONE)

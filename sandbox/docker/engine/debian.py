@@ -1,0 +1,192 @@
+"""What a Debian or Ubuntu host can do for itself: install a package, and make a base image without any registry."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import docker
+import docker.errors
+
+from sandbox.errors import ErrorCode, SandboxError
+
+from .client import translated
+
+BOOTSTRAP_NAME = "gamebox/bootstrap"
+_INSTALL_SECONDS = 1800.0
+"""A mirror at 1 MB/s delivers the 300 MB of the largest installation in five minutes; six times that is a fault."""
+
+_LEAN = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
+
+
+def is_debian_family() -> bool:
+    """Whether this host is a Debian, an Ubuntu or a relative of theirs with apt-get."""
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return False
+    family = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
+    return bool(family & {"debian", "ubuntu"}) and shutil.which("apt-get") is not None
+
+
+def can_install() -> bool:
+    """Whether `apt_install` can work: Debian family, and root."""
+    return is_debian_family() and os.geteuid() == 0
+
+
+def apt_install(package: str, report: Callable[[str], None]) -> None:
+    """Install one package from the host's own mirrors. Raises SandboxError: setup_failed, host_disk_full."""
+    report(f"installing {package} (apt-get)")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+    for command in (
+        ["apt-get", "-q", "update"],
+        ["apt-get", "-q", "install", "-y", "--no-install-recommends", package],
+    ):
+        run_logged(command, environment, f"apt-get could not install {package}")
+
+
+def run_logged(command: list[str], environment: dict[str, str], failure: str) -> None:
+    """Run a program to its end. If it fails: SandboxError (setup_failed, host_disk_full) with the last line it said."""
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_INSTALL_SECONDS,
+            check=False,
+        )
+    except (subprocess.TimeoutExpired, OSError) as error:
+        raise SandboxError(
+            ErrorCode.setup_failed, f"{failure}: {error}.", "See that this machine reaches its package mirror."
+        ) from error
+    if done.returncode == 0:
+        return
+    said = done.stdout.strip()
+    if "No space left on device" in said:
+        raise SandboxError(
+            ErrorCode.host_disk_full, f"{failure}: no space left on device.", "Free some space and try again."
+        )
+    errors = (
+        [line for line in said.splitlines() if line.startswith("E:")] or said.splitlines()[-1:] or ["it said nothing"]
+    )
+    raise SandboxError(
+        ErrorCode.setup_failed,
+        f"{failure}: {errors[0].removeprefix('E:').strip()}",
+        "See that this machine reaches its package mirror: `apt-get update` tells.",
+    )
+
+
+def can_bootstrap() -> bool:
+    """Whether this host can make a base image: Debian family, with mmdebstrap there or installable."""
+    return is_debian_family() and (os.geteuid() == 0 or shutil.which("mmdebstrap") is not None)
+
+
+def bootstrap_image(client: docker.DockerClient, packages: Iterable[str], report: Callable[[str], None]) -> str:
+    """The name of an image of this host's own release with those packages in it, made with mmdebstrap if need be.
+
+    It reads the host's package sources as they are now. Raises SandboxError: setup_failed, host_disk_full, engine_*.
+    """
+    codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    sources = host_sources(codename)
+    if not codename or not any(sources.values()):
+        raise SandboxError(
+            ErrorCode.setup_failed,
+            f"No package sources of this host's release ({codename or 'unnamed'}) were found.",
+            "Add them below /etc/apt/sources.list.d, or `docker pull debian:bookworm-slim` on a network that has it.",
+        )
+    included = ",".join(sorted(packages))
+    digest = hashlib.sha256(repr((included, sources, _LEAN)).encode()).hexdigest()[:12]
+    name = f"{BOOTSTRAP_NAME}:{codename}-{digest}"
+    with translated():
+        try:
+            client.api.inspect_image(name)
+        except docker.errors.ImageNotFound:
+            _bootstrap(client, name, codename, included, sources, report)
+    return name
+
+
+def _bootstrap(
+    client: docker.DockerClient,
+    name: str,
+    codename: str,
+    included: str,
+    sources: dict[str, str],
+    report: Callable[[str], None],
+) -> None:
+    if shutil.which("mmdebstrap") is None:
+        apt_install("mmdebstrap", report)
+    report(f"making a {codename} base image with mmdebstrap (about a minute)")
+    with tempfile.TemporaryDirectory(prefix="gamebox-") as folder:
+        archive = Path(folder, "base.tar")
+        files = []
+        for suffix, text in sources.items():
+            if text:
+                files.append(Path(folder, f"host{suffix}"))
+                files[-1].write_text(text)
+        lean = [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEAN]
+        command = [
+            "mmdebstrap",
+            "--quiet",
+            "--variant=minbase",
+            "--format=tar",
+            f"--include={included}",
+            *lean,
+            "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+            codename,
+            str(archive),
+            *map(str, files),
+        ]
+        environment = {**os.environ, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+        run_logged(command, environment, "mmdebstrap could not make a base image")
+        report("importing it into the engine")
+        repository, tag = name.split(":")
+        # Without a command the engine refuses to build on it.
+        client.api.import_image_from_file(str(archive), repository=repository, tag=tag, changes=['CMD ["bash"]'])
+        for older in client.api.images(name=BOOTSTRAP_NAME):
+            for left in set(older["RepoTags"] or []) - {name}:
+                client.api.remove_image(left)  # its layers stay for as long as an image stands on them
+
+
+def host_sources(codename: str, etc: Path = Path("/etc/apt")) -> dict[str, str]:
+    """The host's own package sources for that release by file suffix: ".list" one-line style, ".sources" deb822 style.
+
+    Other parties' sources are left out: their suites have other names, and their keys may not be readable here.
+    """
+    lists = [etc / "sources.list", *sorted(etc.glob("sources.list.d/*.list"))]
+    texts = [path.read_text() for path in lists if path.is_file()]
+    lines = [line for text in texts for line in text.splitlines() if _line_suite(line, codename)]
+    stanzas = [
+        stanza
+        for path in sorted(etc.glob("sources.list.d/*.sources"))
+        for stanza in path.read_text().replace("\r\n", "\n").split("\n\n")
+        if _stanza_suite(stanza, codename)
+    ]
+    return {
+        ".list": "".join(f"{line}\n" for line in lines),
+        ".sources": "".join(f"{stanza.strip()}\n\n" for stanza in stanzas),
+    }
+
+
+def _line_suite(line: str, codename: str) -> bool:
+    if not line.startswith("deb "):
+        return False
+    words = line.split("]", 1)[-1].split() if "[" in line else line.split()[1:]
+    return len(words) > 1 and words[1].split("-")[0].split("/")[0] == codename
+
+
+def _stanza_suite(stanza: str, codename: str) -> bool:
+    lines = [line for line in stanza.splitlines() if ":" in line and not line.startswith(("#", " ", "\t"))]
+    fields = dict(line.split(":", 1) for line in lines)
+    if "deb" not in fields.get("Types", "").split() or fields.get("Enabled", "yes").strip().lower() == "no":
+        return False
+    return any(suite.split("-")[0].split("/")[0] == codename for suite in fields.get("Suites", "").split())

@@ -1,0 +1,231 @@
+"""Images: what is there is used, our own are built where they are missing, others are pulled where that is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import docker
+import docker.errors
+import docker.utils
+import requests.exceptions
+
+from sandbox.docker.engine import debian, locks
+from sandbox.docker.engine.client import image_not_found, translated
+from sandbox.errors import ErrorCode, SandboxError
+
+from .recipes import Recipe, recipe
+
+CONTENT_LABEL = "dev.gamebox.content"
+_INTERMEDIATE_LABEL = "dev.gamebox.intermediate"
+"""Carried by build stages that are of no use once the build is over."""
+_BUILD_SILENCE_SECONDS = 900
+"""How long a build may say nothing: a slow mirror during one RUN step."""
+_TAIL_LINES = 12
+_WORD = "gamebox: "
+"""What a build says to the person who set it off begins with this."""
+
+_log = logging.getLogger(__name__)
+
+
+def ensure_image(
+    client: docker.DockerClient,
+    name: str,
+    *,
+    ca_bundle: Path | None = None,
+    report: Callable[[str], None],
+    rebuild_stale: bool = False,
+    pull: bool = False,
+) -> str:
+    """The id of the image ``name``, which is on the engine when this returns.
+
+    ``gamebox/*`` images that have a recipe are built where they are missing, by one process at a time; one that is
+    older than its recipe is used as it is and reported, or built anew with ``rebuild_stale`` (which does not reach its
+    parent). ``ca_bundle``: PEM certificates the built image trusts (default: GAMEBOX_CA_BUNDLE, else the host's own).
+    ``pull`` gets any other image from its registry where it is missing. ``report`` gets one line per step that takes time.
+
+    Raises SandboxError: image_not_found, image_build_failed, host_disk_full, setup_failed,
+    engine_unavailable and its kin.
+    """
+    made_by = recipe(name, ca_bundle)
+    if made_by is None:
+        with translated():
+            found = _inspect(client, name)
+            if found is None and pull:
+                if reason := _pull(client, name, report):
+                    raise _not_pulled(name, reason)
+                found = _inspect(client, name)
+        if found is None:
+            raise image_not_found(name)
+        return found[0]
+    if made_by.by_content:
+        with translated():
+            there = _inspect(client, tagged(client, made_by)[0].reference)
+        if there is not None:
+            return there[0]
+    parent_id = ""
+    if recipe(made_by.parent) is not None:
+        parent_id = ensure_image(client, made_by.parent, ca_bundle=ca_bundle, report=report)
+    wanted = made_by.digest(parent_id)
+    with translated():
+        if made_by.by_content:
+            made_by, wanted = tagged(client, made_by)
+        if usable := _usable(client, made_by, wanted, rebuild_stale, report):
+            return usable
+        with locks.exclusive("images"):  # one build at a time: the end of one removes left-over stages of all
+            return _usable(client, made_by, wanted, rebuild_stale, _silent) or _build(
+                client, made_by, wanted, parent_id, report
+            )
+
+
+def tagged(client: docker.DockerClient, made_by: Recipe) -> tuple[Recipe, str]:
+    """A recipe that is by content with its tag, and its digest.
+
+    The digest is of what goes in and not of image ids: these differ between builds of the same. The parent counts by its
+    content label; where it is missing, by what it will be built from. Raises docker-py's errors.
+    """
+    found, parent = _inspect(client, made_by.parent), recipe(made_by.parent)
+    wanted = made_by.digest(found[1] if found is not None else parent.digest("") if parent is not None else "")
+    return dataclasses.replace(made_by, tag=wanted[:16]), wanted
+
+
+def _silent(_line: str) -> None:
+    """For the second look under the lock: what it finds was reported before."""
+
+
+def _inspect(client: docker.DockerClient, name: str) -> tuple[str, str] | None:
+    """Id and content label of an image, or None."""
+    try:
+        found = client.api.inspect_image(name)
+    except docker.errors.ImageNotFound:
+        return None
+    labels = (found.get("Config") or {}).get("Labels") or {}
+    return str(found["Id"]), str(labels.get(CONTENT_LABEL, ""))
+
+
+def _usable(
+    client: docker.DockerClient, made_by: Recipe, wanted: str, rebuild_stale: bool, report: Callable[[str], None]
+) -> str:
+    found = _inspect(client, made_by.reference)
+    if found is None or (found[1] != wanted and rebuild_stale):
+        return ""
+    if found[1] != wanted:
+        report(f"{made_by.name} is older than its recipe; `gamebox setup` rebuilds it")
+    return found[0]
+
+
+def _build(
+    client: docker.DockerClient, made_by: Recipe, wanted: str, parent_id: str, report: Callable[[str], None]
+) -> str:
+    before = _inspect(client, made_by.reference)
+    if parent_id or not made_by.parent:
+        built = _build_on(client, made_by, wanted, parent_id, report)
+    else:
+        built = _build_on_foreign(client, made_by, wanted, report)
+    if before is not None and before[0] != built:
+        _forget(client, before[0])
+    client.api.prune_images(filters={"dangling": True, "label": _INTERMEDIATE_LABEL})
+    return built
+
+
+def _build_on_foreign(client: docker.DockerClient, made_by: Recipe, wanted: str, report: Callable[[str], None]) -> str:
+    """Build on a public image where it is there or a registry has it, else on one this host makes itself."""
+    if _inspect(client, made_by.parent) is not None or not _pull(client, made_by.parent, report):
+        try:
+            return _build_on(client, made_by, wanted, made_by.parent, report)
+        except SandboxError as error:
+            if error.code is not ErrorCode.image_build_failed or not debian.can_bootstrap():
+                raise
+            report(f"building on {made_by.parent} failed; making the base here instead")
+            _log.warning("build of %s on %s failed: %s", made_by.name, made_by.parent, error)
+    if not debian.can_bootstrap():
+        raise SandboxError(
+            ErrorCode.image_build_failed,
+            f"{made_by.name} needs {made_by.parent}, and this engine could not get it from a registry.",
+            f"Try `docker pull {made_by.parent}` on a working network, or `docker load` it; "
+            "as root on Debian or Ubuntu, Gamebox can build it here.",
+        )
+    packages = made_by.files["packages.txt"].decode().split()
+    return _build_on(client, made_by, wanted, debian.bootstrap_image(client, packages, report), report)
+
+
+def _pull(client: docker.DockerClient, name: str, report: Callable[[str], None]) -> str:
+    """Get it from its registry, with the login that the docker command has; answers why that failed, "" where it did not."""
+    report(f"pulling {name}")
+    repository, tag = docker.utils.parse_repository_tag(name)
+    failed = ""
+    try:
+        for event in client.api.pull(repository, tag=tag or "latest", stream=True, decode=True):
+            failed = str(event.get("error", failed)).strip()  # read on: an unread answer leaks its connection
+    except docker.errors.APIError as error:
+        failed = str(error.explanation or error).strip()
+    except requests.exceptions.RequestException as error:
+        failed = str(error)
+    if failed:
+        _log.info("no registry gave %s: %s", name, failed)
+        report(f"could not get {name} from a registry")
+    return failed
+
+
+def _not_pulled(name: str, reason: str) -> SandboxError:
+    return SandboxError(
+        ErrorCode.image_not_found,
+        f"The image {name!r} is not on this engine and could not be pulled: {reason}.",
+        "Check the name, and that the engine can reach the registry; a private one needs `docker login`.",
+    )
+
+
+def _build_on(
+    client: docker.DockerClient, made_by: Recipe, wanted: str, base: str, report: Callable[[str], None]
+) -> str:
+    report(f"building {made_by.name}")
+    said: deque[str] = deque(maxlen=_TAIL_LINES)
+    events = client.api.build(
+        fileobj=made_by.context(),
+        custom_context=True,
+        tag=made_by.reference,
+        rm=True,
+        forcerm=True,
+        decode=True,
+        timeout=_BUILD_SILENCE_SECONDS,
+        buildargs={"BASE": base} if base else {},
+        labels={CONTENT_LABEL: wanted, "dev.gamebox.image": made_by.name},
+    )
+    failed = ""
+    for event in events:  # to the end: an unread answer leaks its connection
+        if line := str(event.get("stream", "")).strip():
+            _log.debug("%s: %s", made_by.name, line)
+            said.append(line)
+            if line.startswith(_WORD):
+                report(line.removeprefix(_WORD))
+        failed = str(event.get("error", failed)).strip()
+    built = None if failed else _inspect(client, made_by.reference)
+    if built is None:
+        raise _build_failed(made_by.name, failed or "the build ended without an image", list(said))
+    return built[0]
+
+
+def _build_failed(name: str, reason: str, said: list[str]) -> SandboxError:
+    if "no space left on device" in " ".join([reason, *said]).lower():
+        return SandboxError(
+            ErrorCode.host_disk_full,
+            f"The engine ran out of disk space while building {name}.",
+            "Free some space on the engine's disk, for example with `docker image prune`.",
+        )
+    return SandboxError(
+        ErrorCode.image_build_failed,
+        f"Building {name} failed: {reason}.",
+        "The last lines of the build: " + " | ".join(said),
+        result={"log": said},
+    )
+
+
+def _forget(client: docker.DockerClient, image_id: str) -> None:
+    """Remove what a newer build replaced, unless something still stands on it."""
+    try:
+        client.api.remove_image(image_id)
+    except docker.errors.APIError as error:
+        _log.debug("replaced image %s stays: %s", image_id, error)

@@ -1,0 +1,333 @@
+"""The guest's own interpreter and code, as one read-only volume shared by all sandboxes of an engine.
+
+The interpreter is the image ``gamebox/runtime``, tagged by its content; the volume is that image's one folder plus the
+guest's modules, so that an edited guest costs a copy and not a build. A volume is named after everything in it, so that
+several installations of Gamebox share an engine and do not disturb each other. It counts only once a second, empty volume, named
+after it, says that a container has checked every file: whatever dies half-way leaves a volume nobody uses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import tarfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+
+import sandbox
+from sandbox.docker.engine import locks
+from sandbox.docker.engine.client import translated
+from sandbox.errors import ErrorCode, SandboxError
+
+from .images import ensure_image, tagged
+from .recipes import Recipe, recipe
+
+MOUNT_POINT = "/.gamebox"
+RUNTIME_IMAGE = "gamebox/runtime"
+GUEST_PACKAGE = "gamebox_guest"
+RUNTIME_LABEL = "dev.gamebox.runtime"
+HOST_LABEL = "dev.gamebox.host"
+
+ARGV = (
+    f"{MOUNT_POINT}/lib/loader",
+    "--inhibit-cache",
+    "--library-path",
+    f"{MOUNT_POINT}/lib",
+    f"{MOUNT_POINT}/bin/python3",
+    "-I",
+    "-S",
+    "-B",
+    "-X",
+    "utf8",
+)
+"""Starts the interpreter through its own loader, deaf to the image's loader cache, environment and locale."""
+
+CA_BUNDLE = f"{MOUNT_POINT}/etc/ca-certificates.crt"
+"""Certificates for the guest's own TLS, inside the sandbox: those gamebox/base trusts."""
+
+STALE_SECONDS = 24 * 3600.0
+KEPT_VOLUMES, KEPT_IMAGES = 16, 8
+"""Of other content: more than these go even where they are younger, the oldest first."""
+_FRESH_SECONDS = 600.0
+"""Younger ones always stay: somebody whose locks cannot be seen from here may be about to use one."""
+_ATTEMPTS = 3
+_FINISH_SECONDS = 120
+_OTHERS_SECONDS = 20.0
+_VERIFIED = "-verified"
+
+_log = logging.getLogger(__name__)
+# By client and not by its address: docker-py calls every local socket by the same one.
+_known: weakref.WeakKeyDictionary[docker.DockerClient, _Known] = weakref.WeakKeyDictionary()
+_known_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class RuntimeVolume:
+    """A verified volume: mount ``name`` read-only at ``mount``; ``argv`` + ("-m", "gamebox_guest") starts the guest."""
+
+    name: str
+    mount: str = MOUNT_POINT
+    argv: tuple[str, ...] = ARGV
+
+
+@dataclass
+class _Known:
+    """What is known of one engine. The lock is held while its volume is made, which may take minutes."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    volume: RuntimeVolume | None = None
+
+
+def ensure_runtime(client: docker.DockerClient, *, report: Callable[[str], None]) -> RuntimeVolume:
+    """The runtime volume of this guest code on this engine, made and verified if it is not there yet.
+
+    Looked up once per client; after that the answer costs nothing (`forget_runtime` makes it look again),
+    and the volume is kept for as long as this process lives. Raises SandboxError: setup_failed, image_build_failed,
+    host_disk_full, start_failed, engine_*.
+    """
+    with _known_lock:
+        known = _known.setdefault(client, _Known())
+    with known.lock:
+        if known.volume is None:
+            known.volume = _find_or_make(client, report)
+        return known.volume
+
+
+def forget_runtime(client: docker.DockerClient) -> None:
+    """Look again at the next `ensure_runtime`: somebody removed the volume, or the guest's code has changed."""
+    with _known_lock:
+        _known.pop(client, None)
+
+
+def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) -> RuntimeVolume:
+    guest = guest_files()
+    for attempt in range(1, _ATTEMPTS + 1):
+        made_by, name = _named(client, guest)
+        locks.hold_shared(name)  # for the life of this process: nobody may take the volume for a stale one meanwhile
+        with translated():
+            if _is_verified(client, name):
+                return RuntimeVolume(name)
+        try:
+            with locks.exclusive("runtime"), translated():
+                if not _is_verified(client, name):
+                    image_id = ensure_image(client, RUNTIME_IMAGE, report=report)
+                    if _named(client, guest)[1] != name:  # its parent was built anew meanwhile
+                        continue
+                    report("making the guest's runtime volume")
+                    _make(client, name, image_id, guest)
+                    _remove_stale(client, name, made_by.reference)
+        except SandboxError as error:
+            if attempt == _ATTEMPTS or not _is_anothers_doing(error):
+                raise
+            _log.info("somebody else works on the runtime volume or its image: %s", error)
+            if _appears(client, name):
+                return RuntimeVolume(name)
+        else:
+            return RuntimeVolume(name)
+    raise SandboxError(
+        ErrorCode.setup_failed,
+        "The image gamebox/base kept being rebuilt while the guest's runtime was made from it.",
+        "Wait until the other `gamebox setup` has finished, then try again.",
+        retryable=True,
+    )
+
+
+def _is_anothers_doing(error: SandboxError) -> bool:
+    """Whether another user, or one with another home, may have been in the way: locks do not reach them.
+
+    An image, volume or container was taken away or in use; or the volume failed its check, as it does where two fill it at once.
+    """
+    cause = error.__cause__
+    taken = isinstance(cause, docker.errors.APIError) and cause.status_code in (404, 409)
+    return taken or error.code in (ErrorCode.image_not_found, ErrorCode.setup_failed)
+
+
+def _appears(client: docker.DockerClient, name: str) -> bool:
+    """Wait for a volume that somebody else is making. Returns whether it is verified within 20 s; at once if it is not there."""
+    deadline = time.monotonic() + _OTHERS_SECONDS
+    with translated():
+        while any(each["Name"] == name for each in client.api.volumes(filters={"name": name}).get("Volumes") or []):
+            if _is_verified(client, name):
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.2)
+    return False
+
+
+def runtime_image(client: docker.DockerClient) -> str:
+    """Name and tag of the runtime image that this installation makes on this engine. Raises SandboxError."""
+    return _named(client, {})[0].reference
+
+
+def _named(client: docker.DockerClient, guest: dict[str, bytes]) -> tuple[Recipe, str]:
+    """The image's recipe with its tag, and the name of the volume: both say what goes in, and not which build made it."""
+    made_by = recipe(RUNTIME_IMAGE)
+    if made_by is None:
+        raise SandboxError(ErrorCode.setup_failed, f"The recipe of {RUNTIME_IMAGE} is missing.", "Install gamebox again.")
+    with translated():
+        made_by, content = tagged(client, made_by)
+    return made_by, f"gamebox-runtime-{_digest(content, guest)}"
+
+
+def guest_files() -> dict[str, bytes]:
+    """The guest's modules by their path in the volume, from this installation of the package."""
+    folder = Path(sandbox.__file__).parent / "guest"
+    return {
+        f"{GUEST_PACKAGE}/{path.relative_to(folder).as_posix()}": path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def _digest(image: str, guest: dict[str, bytes]) -> str:
+    total = hashlib.sha256(image.encode())
+    for path, content in guest.items():
+        total.update(f"\0{path}\0{len(content)}\0".encode() + content)
+    return total.hexdigest()[:16]
+
+
+def _is_verified(client: docker.DockerClient, name: str) -> bool:
+    listed = client.api.volumes(filters={"label": f"{RUNTIME_LABEL}={name}"}).get("Volumes") or []
+    return {name, name + _VERIFIED} <= {volume["Name"] for volume in listed}
+
+
+def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes]) -> None:
+    _remove(client, name + _VERIFIED)  # first of all: the mark must not vouch for what is being made
+    for left in client.api.containers(all=True, filters={"label": f"{RUNTIME_LABEL}={name}"}):
+        if left["State"] != "running" or time.time() - left["Created"] > _FINISH_SECONDS:  # else somebody is at it just now
+            client.api.remove_container(left["Id"], force=True, v=True)
+    _remove(client, name)
+    labels = {RUNTIME_LABEL: name, HOST_LABEL: _this_host()}
+    client.api.create_volume(name, labels=labels)
+    try:
+        _finish(client, name, image_id, guest, labels)
+    except Exception:
+        with contextlib.suppress(docker.errors.DockerException):  # somebody else is filling it
+            _remove(client, name)
+        raise
+    client.api.create_volume(name + _VERIFIED, labels=labels)
+
+
+def _finish(
+    client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes], labels: dict[str, str]
+) -> None:
+    """Fill the volume (the engine copies the image's folder into an empty one); its own interpreter completes it."""
+    mounts = [docker.types.Mount(MOUNT_POINT, name, type="volume")]
+    host_config = client.api.create_host_config(
+        network_mode="none",
+        mounts=mounts,
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges"],
+        log_config=docker.types.LogConfig(type="json-file"),
+    )
+    created = client.api.create_container(
+        image_id, command=[*ARGV, f"{MOUNT_POINT}/finish.py"], host_config=host_config, labels=labels, user="0:0"
+    )
+    container: str = created["Id"]
+    try:
+        client.api.put_archive(container, MOUNT_POINT, _archive(guest))
+        client.api.start(container)
+        status = client.api.wait(container, timeout=_FINISH_SECONDS)["StatusCode"]
+        said = client.api.logs(container).decode(errors="replace").strip()
+    finally:
+        client.api.remove_container(container, force=True, v=True)
+    if status != 0 or said != "complete":
+        last = said.splitlines()[-1] if said else "no output"
+        raise SandboxError(
+            ErrorCode.setup_failed,
+            f"The guest's runtime did not pass its check (exit {status}): {last}.",
+            "Rebuild it: remove the images gamebox/runtime (`docker image rm`), then run `gamebox setup`.",
+            result={"log": said[-4000:]},
+        )
+
+
+def _archive(guest: dict[str, bytes]) -> bytes:
+    manifest = {path: hashlib.sha256(content).hexdigest() for path, content in guest.items()}
+    files = {"arrived/manifest.json": json.dumps(manifest).encode()}
+    files |= {f"arrived/{path}": content for path, content in guest.items()}
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        for path in sorted({str(parent) for file in files for parent in Path(file).parents if str(parent) != "."}):
+            folder = tarfile.TarInfo(path)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(folder)
+        for path, content in files.items():
+            member = tarfile.TarInfo(path)
+            member.size, member.mode = len(content), 0o644
+            archive.addfile(member, io.BytesIO(content))
+    return target.getvalue()
+
+
+def _remove_stale(client: docker.DockerClient, current: str, image: str) -> None:
+    """Remove this host's runtime volumes and images of other content that are old, or too many.
+
+    None that a process of this user or any container uses, and no young one.
+    """
+    listed = client.api.volumes(filters={"label": f"{HOST_LABEL}={_this_host()}"}).get("Volumes") or []
+    ages: dict[str, float] = {}
+    for volume in listed:
+        name = volume["Labels"].get(RUNTIME_LABEL, "")
+        if name not in ("", current):
+            ages[name] = min(_age_seconds(volume), ages.get(name, float("inf")))
+    for name in stale(ages, KEPT_VOLUMES):
+        with locks.if_unused(name) as unused:
+            if not unused:
+                continue
+            try:
+                _remove(client, name)
+                _remove(client, name + _VERIFIED)  # after: one in use keeps its mark
+            except docker.errors.APIError as error:
+                _log.debug("runtime volume %s stays: %s", name, error)
+    now = datetime.now(UTC).timestamp()
+    found = client.api.images(name=RUNTIME_IMAGE)
+    images = {tag: now - each["Created"] for each in found for tag in each.get("RepoTags") or [] if tag != image}
+    for tag in stale(images, KEPT_IMAGES):
+        try:
+            client.api.remove_image(tag)
+        except docker.errors.APIError as error:
+            _log.debug("runtime image %s stays: %s", tag, error)
+
+
+def stale(ages: Mapping[str, float], kept: int) -> list[str]:
+    """Those that are to go: older than a day, and the oldest of more than ``kept``. Ages in seconds; young ones stay."""
+    by_age = sorted(ages, key=lambda name: ages[name])
+    return [
+        name
+        for place, name in enumerate(by_age)
+        if ages[name] > STALE_SECONDS or (place >= kept and ages[name] > _FRESH_SECONDS)
+    ]
+
+
+def _age_seconds(volume: Mapping[str, Any]) -> float:
+    """How long ago the engine made it; 0 where it does not say."""
+    try:
+        made = datetime.fromisoformat(volume["CreatedAt"])
+    except (KeyError, TypeError, ValueError):
+        return 0.0
+    return (datetime.now(UTC) - made).total_seconds() if made.tzinfo else 0.0
+
+
+def _remove(client: docker.DockerClient, name: str) -> None:
+    try:
+        client.api.remove_volume(name)
+    except docker.errors.NotFound:
+        return
+
+
+def _this_host() -> str:
+    """The id of this machine, hashed as machine-id(5) asks; hosts without one share the volumes of such hosts."""
+    path = Path("/etc/machine-id")
+    return hashlib.sha256(path.read_bytes() if path.exists() else b"").hexdigest()[:16]

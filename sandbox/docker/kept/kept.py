@@ -1,0 +1,247 @@
+"""Kept sandboxes on an engine: what their labels say, and how one is found again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import docker
+
+from sandbox.docker.container.disk import Disk
+from sandbox.docker.engine import locks
+from sandbox.docker.engine.client import translated
+from sandbox.docker.engine.events import SANDBOX_LABEL
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.guest.protocol.reattach import TOKEN_BYTES
+from sandbox.limits import Limits
+from sandbox.messages.readers import attach, phrased
+from sandbox.names import RULES, is_sandbox_name
+from sandbox.network.policy import Network
+from sandbox.network.rules import ascii_name
+from sandbox.network.services.names import MOST_NAMES
+
+from . import labels as marks
+from .labels import KEEP_LABEL, NAME_LABEL
+
+log = logging.getLogger(__name__)
+
+# As many characters of an id as tell sandboxes apart in practice; docker shows 12.
+LEAST_PREFIX = 4
+# What a container is called that is, or is about to be, a sandbox that can be used. What has ended gives its name back.
+LIVING = ("created", "running", "paused", "restarting")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is needed to serve a sandbox that another process made. The token is what a guest knows its hosts by.
+
+    ``ident`` is the name of its container, ``container_id`` the engine's id ("" before it is created). ``given`` names what it was
+    made with that labels do not hold, for it may be secret: "env", "ca_bundle", "cache". ``names`` are those that it knows for
+    services of the host and the package cache.
+    """
+
+    ident: str
+    token: bytes
+    seconds: float
+    name: str | None
+    image: str
+    profile: str
+    network: Network
+    limits: Limits
+    disk: Disk
+    runtime: str | None = None
+    track_changes: bool = True
+    given: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    container_id: str = ""
+
+    def labels(self) -> dict[str, str]:
+        """The labels that hold it. They cannot be seen from inside the sandbox."""
+        disk = self.disk
+        fields = {
+            "token": self.token.hex(), "seconds": self.seconds, "image": self.image, "profile": self.profile,
+            "network": "bridge" if self.network.mode == "bridge" else "none", "limits": dataclasses.asdict(self.limits),
+            "disk": {"kind": disk.kind, "places": disk.places, "watched": disk.watched, "why": disk.why},
+            "runtime": self.runtime, "track_changes": self.track_changes, "given": self.given,
+            "names": self.names,
+        }  # fmt: skip
+        named = {} if self.name is None else {NAME_LABEL: self.name}
+        return {KEEP_LABEL: json.dumps(fields), **named}
+
+
+def new_token() -> bytes:
+    """A token for a new sandbox."""
+    return secrets.token_bytes(TOKEN_BYTES)
+
+
+def is_removed_by(client: docker.DockerClient) -> bool:
+    """Whether the engine is to remove a kept sandbox when it ends. Raises SandboxError.
+
+    Engines before 25 that leave containers running over their own restart (live-restore) end those that they are to remove: so
+    there the remains of one that has ended wait for the next orchestrator (see ``orphans``).
+    """
+    with translated():
+        return not client.info().get("LiveRestoreEnabled")
+
+
+def check(seconds: float, name: str | None) -> None:
+    """Raises SandboxError ``invalid_configuration`` for a time or a name that cannot be."""
+    if not 0 < seconds < float("inf"):
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"keep_seconds={seconds!r} is no time to wait for an orchestrator.",
+            "Give a positive number of seconds, as in 3600.0.",
+        )
+    if name is not None and not is_sandbox_name(name):
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"{name[:80]!r} is no name for a sandbox.",
+            f"A name consists of {RULES['sandbox']}.",
+        )
+
+
+@contextlib.contextmanager
+def naming(client: docker.DockerClient, ident: str, name: str | None) -> Iterator[None]:
+    """Create the container ``ident`` with that name within: of several at once, at most one gets it.
+
+    Those of this user and host take turns. For all others there is a look before, and one after: whoever sees another then, lets
+    go, so that two at the very same moment may both be refused. Raises SandboxError ``invalid_configuration`` where a sandbox of
+    that name is on the engine.
+    """
+    if name is None:
+        yield
+        return
+    with locks.exclusive(f"names-{hashlib.sha256(name.encode()).hexdigest()[0]}"):  # 16 files for all names there are
+        _check_name_is_free(client, name, ident)
+        yield
+        _check_name_is_free(client, name, ident)
+
+
+def _check_name_is_free(client: docker.DockerClient, name: str, ident: str) -> None:
+    with translated():
+        listed = client.api.containers(all=True, filters={"label": f"{NAME_LABEL}={name}"})
+    taken = [each for each in listed if each["State"] in LIVING and marks.ident(each) not in (None, ident)]
+    if taken:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"There is a sandbox {name!r} already ({taken[0]['Id'][:12]}).",
+            phrased(f"Use it with {{how}}, end it with `gamebox rm {name}`, or take another name.", how=attach(name)),
+        )
+
+
+def find(client: docker.DockerClient, id_or_name: str) -> Kept:
+    """The kept sandbox of that name, id or beginning of an id.
+
+    Raises SandboxError: sandbox_not_found, invalid_configuration where several are meant or one is of another version.
+    """
+    with translated():
+        listed = client.api.containers(filters={"label": SANDBOX_LABEL})
+    found = [each for each in listed if matches(each, id_or_name)]
+    kept = [each for each in found if marks.text(each, KEEP_LABEL)]
+    if not kept:
+        raise _not_found(id_or_name, [each["Id"][:12] for each in found])
+    if len(kept) > 1:
+        several = ", ".join(each["Id"][:12] for each in kept)
+        raise SandboxError(
+            ErrorCode.invalid_configuration, f"{id_or_name!r} may be any of {several}.", "Give more of the id."
+        )
+    return kept_of(kept[0])
+
+
+def matches(listed: dict[str, Any], id_or_name: str) -> bool:
+    """Whether a container of the engine's list is meant, and is a sandbox."""
+    ident = marks.ident(listed)
+    if ident is None:
+        return False
+    if id_or_name in (marks.name(listed), ident):
+        return True
+    return len(id_or_name) >= LEAST_PREFIX and listed["Id"].startswith(id_or_name)
+
+
+def kept_of(listed: dict[str, Any]) -> Kept:
+    """A container of the engine's list as a kept sandbox. Raises SandboxError ``invalid_configuration``."""
+    ident, fields = marks.ident(listed), marks.keep(listed)
+    try:
+        if ident is None or fields is None:
+            raise ValueError("its labels cannot be read")
+        known = {f.name for f in dataclasses.fields(Limits)}
+        disk = fields["disk"]
+        return Kept(
+            ident=ident,
+            token=bytes.fromhex(fields["token"]),
+            seconds=_seconds(listed),
+            name=marks.name(listed),
+            image=str(fields["image"]),
+            profile=str(fields["profile"]),
+            network=_network(fields["network"]),
+            limits=Limits(**{k: v for k, v in fields["limits"].items() if k in known}),
+            disk=Disk(
+                disk["kind"], tuple((p, s) for p, s in disk["places"]), watched=tuple(disk["watched"]), why=disk["why"]
+            ),
+            runtime=fields["runtime"],
+            track_changes=bool(fields["track_changes"]),
+            given=tuple(map(str, fields["given"])),
+            names=_names(fields["names"]),
+            container_id=listed["Id"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The sandbox {listed['Id'][:12]} was made by another version of gamebox ({type(error).__name__}: {error}).",
+            "Attach to it with that version, or end it with gamebox rm.",
+        ) from error
+
+
+def network_of(found: Kept, asked: Network | None) -> Network:
+    """The policy of who attaches. Raises SandboxError ``invalid_configuration`` where the sandbox's interfaces are others."""
+    if asked is None:
+        return found.network
+    if "bridge" in (asked.mode, found.network.mode) and asked.mode != found.network.mode:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The sandbox was made with {'the' if found.network.mode == 'bridge' else 'no'} bridge, which cannot be changed.",
+            "Leave out network, or make another sandbox.",
+        )
+    return asked
+
+
+def _names(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list) or len(given) > MOST_NAMES or any(ascii_name(str(name)) != name for name in given):
+        raise ValueError("names")
+    return tuple(given)
+
+
+def _seconds(listed: dict[str, Any]) -> float:
+    seconds = marks.keep_seconds(listed)
+    if seconds is None:
+        raise ValueError("seconds")
+    return seconds
+
+
+def _network(mode: object) -> Network:
+    if mode == "none":
+        return Network.none()
+    if mode == "bridge":
+        return Network.bridge()
+    raise ValueError("network")
+
+
+def _not_found(id_or_name: str, ordinary: list[str]) -> SandboxError:
+    if ordinary:
+        return SandboxError(
+            ErrorCode.sandbox_not_found,
+            f"The sandbox {ordinary[0]} is not kept: it belongs to the process that started it.",
+            "Make a sandbox with DockerEnvironment(keep=True) to attach to it later.",
+        )
+    return SandboxError(
+        ErrorCode.sandbox_not_found,
+        f"There is no kept sandbox {id_or_name!r} on this engine.",
+        "See gamebox ls for those there are; one that had no orchestrator for its keep_seconds, or was idle, has ended.",
+    )

@@ -1,0 +1,117 @@
+"""What orchestrators left behind on an engine and nothing else ends.
+
+The engine removes a sandbox by itself once it has run and ended, and it ends with its pipe, or with its lease; a kept one ends
+after its keep_seconds. Left are those that were created and never started (their orchestrator died between the two calls, some
+50 ms, or gave up on a create that was carried out later), those that cannot end (paused ones, for example), and kept ones that
+ended on an engine with live-restore (see ``kept.is_removed_by``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import docker
+import docker.errors
+
+from sandbox.docker.container.create import BOOT_LABEL, HOST_LABEL, OWNER_LABEL, owner
+from sandbox.docker.container.disk import remove_unused
+from sandbox.docker.container.enforcement import boot_id
+from sandbox.docker.engine.client import translated
+from sandbox.docker.engine.events import SANDBOX_LABEL
+from sandbox.errors import SandboxError
+
+from . import labels as marks
+from . import owners
+from .labels import KEEP_LABEL
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 60.0
+# Over its keep_seconds, until a paused kept sandbox is woken to end by itself.
+MARGIN_SECONDS = 300.0
+
+_swept: weakref.WeakKeyDictionary[docker.DockerClient, float] = weakref.WeakKeyDictionary()
+_swept_lock = threading.Lock()
+
+
+def sweep(client: docker.DockerClient) -> None:
+    """Remove what dead orchestrators of this host left; at most once a minute for a process and engine.
+
+    Nothing else is touched: neither what is another host's, nor what is of a process that cannot be seen from here (in
+    another namespace of process ids, as in a container), nor what carries neither OWNER_LABEL nor
+    KEEP_LABEL (an empty one is none), nor what is not called as its labels say. A kept one that has
+    run is never removed: paused and without an owner for longer than its keep_seconds, it is woken, and its guest ends it
+    unless it has a host after all.
+    """
+    now = time.monotonic()
+    with _swept_lock:
+        if now - _swept.get(client, -SWEEP_SECONDS) < SWEEP_SECONDS:
+            return
+        _swept[client] = now
+    here = f"{HOST_LABEL}={socket.gethostname()}"
+    mine = [SANDBOX_LABEL, here, f"{BOOT_LABEL}={boot_id()}"]
+    with contextlib.suppress(SandboxError), translated():
+        for found in client.api.containers(all=True, filters={"label": [*mine, OWNER_LABEL]}):
+            if is_dead(marks.text(found, OWNER_LABEL)):
+                _apart(client, found, _remove)
+        waiting = {"status": ["created", "paused"], "label": [*mine, KEEP_LABEL]}
+        for found in client.api.containers(all=True, filters=waiting):
+            _apart(client, found, _tidy)
+        ended = {"status": ["exited", "dead"], "label": [KEEP_LABEL, here]}
+        for found in client.api.containers(all=True, filters=ended):
+            if marks.keep(found) is not None:
+                _apart(client, found, _remove)
+    with contextlib.suppress(SandboxError):
+        remove_unused(client)
+    with contextlib.suppress(SandboxError):
+        owners.forget_old()
+
+
+def _apart(
+    client: docker.DockerClient, found: dict[str, Any], act: Callable[[docker.DockerClient, dict[str, Any]], None]
+) -> None:
+    """One that cannot be dealt with does not keep the others, nor the start of a sandbox."""
+    if marks.ident(found) is None:
+        log.info("passing over %s: its labels are not those of a sandbox", found["Id"][:12])
+        return
+    try:
+        with translated():
+            act(client, found)
+    except (SandboxError, ValueError, TypeError, OSError) as error:
+        log.info("could not tidy %s: %s", found["Id"][:12], error)
+
+
+def _remove(client: docker.DockerClient, found: dict[str, Any]) -> None:
+    log.info("removing %s, which its orchestrator left behind", found["Names"])
+    with contextlib.suppress(docker.errors.NotFound):
+        client.api.remove_container(found["Id"], force=True, v=True)
+
+
+def _tidy(client: docker.DockerClient, found: dict[str, Any]) -> None:
+    """A kept one that does not run."""
+    seconds = marks.keep_seconds(found)
+    if seconds is None:
+        return
+    alone = owners.ownerless_seconds(marks.ident(found) or "")
+    if found["State"] == "created" and alone is not None:
+        _remove(client, found)
+    elif found["State"] == "paused" and alone is not None and alone > seconds + MARGIN_SECONDS:
+        log.info("waking %s, which was left paused", found["Names"])
+        with contextlib.suppress(docker.errors.NotFound):
+            client.api.unpause(found["Id"])
+
+
+def is_dead(owned_by: str) -> bool:
+    """Whether the process of an OWNER_LABEL ended for sure; where that cannot be told from here, it counts as alive."""
+    here = owner(os.getpid()).partition("/")[0]
+    where, _, rest = owned_by.partition("/")
+    pid = marks.number(rest.partition("/")[0])
+    return bool(here) and where == here and pid is not None and owner(pid) != owned_by

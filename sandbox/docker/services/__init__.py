@@ -1,0 +1,1 @@
+"""Side services: sandboxes beside a sandbox, each with one server."""

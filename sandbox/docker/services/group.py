@@ -1,0 +1,159 @@
+"""All that stands beside one sandbox: its side services, started together with it, reached by their names, ended with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import Self
+
+from sandbox.envelope import Notice
+from sandbox.environment.secrets import Secrets
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.messages.notices import host_notice
+from sandbox.network.dialling import UnreachableError
+from sandbox.network.relay import Relay
+from sandbox.network.services.crossing import GONE
+from sandbox.network.services.names import Name, Way, named
+from sandbox.network.services.side import SideService
+
+from .running import RunningService, ServiceEnvironment, started
+
+# Sandboxes that are made or ended at once: an engine gets no faster by more.
+TOGETHER = 4
+
+
+class Beside:
+    """Side services by their names; a RunningService is one of another's, which is only reached. A context manager.
+
+    Raises SandboxError ``invalid_configuration``. ``names`` are what the sandbox that they stand beside is told; what is ``hidden``
+    of it is masked in what they print.
+    """
+
+    def __init__(
+        self, services: Mapping[str, SideService | RunningService], report: Callable[[str], None], hidden: Secrets | None = None
+    ) -> None:  # fmt: skip
+        given: Mapping[str, object] = services
+        for name, one in given.items():
+            if not isinstance(one, SideService | RunningService):
+                what = f"{one!r:.80}" if isinstance(one, str) else type(one).__name__  # a dict may hold secrets
+                raise SandboxError(
+                    ErrorCode.invalid_configuration,
+                    f"The service {name!r} is {what}, which is no side service.",
+                    f"Give it as in services={{{str(name)!r}: SideService(image=..., port=5432)}}.",
+                )
+        known = {
+            name: one.service.all_ports if isinstance(one, RunningService) else one.all_ports
+            for name, one in services.items()
+        }
+        self.names: tuple[Name, ...] = named(known)
+        self._asked = {name: one for name, one in services.items() if isinstance(one, SideService)}
+        self._report = report
+        self._hidden = Secrets() if hidden is None else hidden
+        self._running = {name: one for name, one in services.items() if isinstance(one, RunningService)}
+        self._lock = threading.Lock()
+        self._made: list[ServiceEnvironment] = []
+        self._starts: dict[str, Future[RunningService]] = {}
+        self._closed = False
+        self._told: set[str] = set()
+
+    @property
+    def running(self) -> Mapping[str, RunningService]:
+        """Those that are ready."""
+        return dict(self._running)
+
+    # --- life ------------------------------------------------------------------
+    def begin(self) -> None:
+        """Start them, each in a thread; answers at once."""
+        if not self._asked or self._starts or self._closed:
+            return
+        pool = ThreadPoolExecutor(len(self._asked), thread_name_prefix="gamebox-beside")
+        turns = threading.BoundedSemaphore(TOGETHER)
+        for name, service in self._asked.items():
+            self._starts[name] = pool.submit(started, name, service, self._report, self._take, turns)
+        pool.shutdown(wait=False)
+
+    def finish(self) -> None:
+        """Wait until all are ready. Raises SandboxError of the first that is not; ``close`` then."""
+        wait(self._starts.values(), return_when=FIRST_EXCEPTION)
+        for start in self._starts.values():
+            if start.done():
+                start.result()
+        self._running.update({name: start.result() for name, start in self._starts.items()})
+
+    def close(self) -> None:
+        """End all that were started here; may be called more than once."""
+        with self._lock:
+            self._closed = True
+            made, self._made = self._made, []
+        starts = list(self._starts.values())
+        for start in starts:
+            start.cancel()
+        if made:
+            with ThreadPoolExecutor(TOGETHER, thread_name_prefix="gamebox-beside") as pool:
+                list(pool.map(lambda environment: environment.close(), made))
+        for start in starts:  # those that were being made see that they are not wanted
+            if not start.cancelled():
+                start.exception()
+
+    def _take(self, environment: ServiceEnvironment) -> None:
+        self._hidden.followed_by(environment.hidden)
+        with self._lock:
+            if not self._closed:
+                self._made.append(environment)
+                return
+        environment.close()
+        raise SandboxError(
+            ErrorCode.sandbox_closed, "The sandbox that it stands beside was closed.", "Start another one."
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            self.begin()
+            self.finish()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- the sandbox that they stand beside ------------------------------------------------------------------
+    def ways(self) -> dict[tuple[str, int], Way]:
+        """How each name and port is reached."""
+        return {(name.name, port): self._way(name.name, port) for name in self.names for port in name.ports}
+
+    def _way(self, name: str, port: int) -> Way:
+        async def dial(protocol: Callable[[], Relay]) -> tuple[Relay, str]:
+            service = self._running.get(name)
+            if service is None:
+                raise UnreachableError(f"the service {name} is not ready yet")
+            if service.ended is not None:
+                raise UnreachableError(f"the service {name} has ended: {service.ended[0]}")
+            crossing = service.environment.crossing(port)
+            if crossing is None:
+                raise UnreachableError(GONE)
+            return await crossing.dial(protocol)
+
+        return dial
+
+    def notices(self) -> tuple[Notice, ...]:
+        """What has not been told yet."""
+        found = []
+        for name, service in list(self._running.items()):
+            ended = service.ended
+            if ended is None:
+                continue
+            with self._lock:
+                if name in self._told:
+                    continue
+                self._told.add(name)
+            how, lines = map(self._hidden.mask.part, ended)  # before they are cut
+            found.append(host_notice("service_ended", {"name": name, "how": how, "lines": lines}))
+        return tuple(found)
+
+    def describe(self) -> str:
+        """One sentence for the model; "" where there is none."""
+        listed = [f"{name.name} (port {', '.join(map(str, name.ports))})" for name in self.names]
+        return f" Beside this sandbox run, reached by name: {'; '.join(listed)}." if listed else ""

@@ -1,0 +1,72 @@
+"""Types of arguments, checked by calls that would otherwise fail somewhere inside, or keep what is wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args
+
+from sandbox.errors import ErrorCode, OperationError, SandboxError
+from sandbox.messages.wording import value_text
+
+# What a path of the host may be given as.
+HOST_PATH: Any = str | os.PathLike
+
+_NAMES: dict[Any, str] = {NoneType: "None", os.PathLike: "a path", int: "an int", float: "a float"}
+
+
+def check_types(call: str, **given: tuple[object, type | UnionType]) -> None:
+    """Raise TypeError, naming the first argument that is not of its type: ``check_types("mark", name=(name, str | None))``.
+
+    True and False are no numbers.
+    """
+    for name, (value, wanted) in given.items():
+        kinds = get_args(wanted) or (wanted,)
+        if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in kinds and object not in kinds):
+            names = " or ".join(_NAMES.get(kind, f"a {kind.__name__}") for kind in kinds)
+            raise TypeError(f"{call}(): {name} must be {names}, not {type(value).__name__}.")
+
+
+def check_host_path(path: str | os.PathLike[str]) -> None:
+    """Raise OperationError ``path_invalid`` for what no file of this host can be named."""
+    text = os.fspath(path)
+    why = "it has a NUL character" if "\0" in text else ""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        why = "it has characters that cannot be written"
+    if why:
+        raise OperationError(
+            ErrorCode.path_invalid, f"{value_text(text)} cannot be a path of this host: {why}.", "Give another path."
+        )
+
+
+def check_callable(call: str, name: str, value: object) -> None:
+    """Raise TypeError if the argument is neither None nor a function."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{call}(): {name} must be a function or None, not {type(value).__name__}.")
+
+
+def path_is(path: str | os.PathLike[str], look: Callable[[Path], bool]) -> bool:
+    """Whether ``look`` says so of ``path``; False also if the system refuses it as too long."""
+    try:
+        return look(Path(path))
+    except (OSError, ValueError):
+        return False
+
+
+def is_writable(text: str) -> bool:
+    """Whether it can be written as UTF-8: half of a pair of surrogates cannot."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def check_variables(call: str, env: Mapping[str, str]) -> None:
+    """Raise TypeError for what is no text, SandboxError ``invalid_configuration`` for what cannot be a variable."""
+    for name, value in env.items():
+        check_types(call, env=(name, str))
+        check_types(call, **{f"env[{value_text(name)}]": (value, str)})
+        if not name or "=" in name or "\0" in name + value or not is_writable(name + value):
+            problem = f"{value_text(name)} cannot be a variable, or its value cannot."
+            raise SandboxError(ErrorCode.invalid_configuration, problem, "Give another name or value, without NUL.")

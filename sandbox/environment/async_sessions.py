@@ -1,0 +1,49 @@
+"""A session of ``run`` as an object, for asyncio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from sandbox import results as res
+from sandbox.envelope import Envelope
+
+from .sessions import ended, is_among
+
+if TYPE_CHECKING:
+    from sandbox.aio import AsyncEnvironment
+
+
+class AsyncSession:
+    """A ``Session`` for asyncio: ``async with env.session("build") as session``."""
+
+    def __init__(self, environment: AsyncEnvironment, name: str, user: str | int | None = None) -> None:
+        self.name = name
+        self.user = user
+        self._environment = environment
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}{'' if self.user is None else f' of {self.user!r}'}>"
+
+    async def open(self) -> Envelope[res.OpenSessionResult]:
+        """See ``Session.open``."""
+        return await self._environment.open_session(self.name, user=self.user)
+
+    async def run(self, command: str | None = None, **options: Any) -> Envelope[res.RunResult]:
+        """See ``Session.run``."""
+        own = {"session": self.name, "user": self.user, "needs_session": True}
+        return await self._environment.run(command, **{**options, **own})
+
+    async def exists(self) -> bool:
+        """See ``Session.exists``."""
+        return is_among(self.name, (await self._environment.sessions(user=self.user)).unwrap())
+
+    async def close(self) -> Envelope[res.EndSessionResult]:
+        """See ``Session.close``."""
+        return ended(self.name, await self._environment.end_session(self.name, user=self.user))
+
+    async def __aenter__(self) -> Self:
+        (await self.open()).unwrap()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

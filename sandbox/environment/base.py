@@ -1,0 +1,369 @@
+"""Environment: where actions are carried out, answered with one envelope whatever happens.
+
+The base class runs the functions of actions on the host, as the seeds' own class does. Sandboxed environments extend it: an action
+bound to one of their operations goes into the sandbox, any other runs here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, runtime_checkable
+
+from pydantic import ValidationError
+
+from sandbox import results as res
+from sandbox.envelope import Envelope, Failure, Notice, Success, jsonable
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.messages import arguments as argument_words
+from sandbox.messages.readers import Hint
+from sandbox.messages.wording import value_text
+from sandbox.operations import OPERATIONS, HostArguments, Request, schema_of
+from sandbox.operations.commands import UNLIMITED
+from sandbox.state.methods import StateMethods
+
+from .call_errors import check_request
+from .host_actions import (
+    HostCallTimeoutError,
+    call_with_deadline,
+    checked_result,
+    failure_of_exception,
+    failure_of_stopped,
+    failure_of_unstopped,
+)
+from .methods import OperationMethods
+from .secrets import Secrets
+from .watching import CancelToken, Watch
+
+if TYPE_CHECKING:
+    from sandbox.network.connections import Connection
+
+log = logging.getLogger(__name__)
+
+# Failures after which doing it again may work, where doing it twice does no harm.
+_RETRYABLE_WHEN_IDEMPOTENT = {"timeout", "io_error", "connection_failed", "transfer_incomplete", "too_many_processes"}
+
+Approver = Callable[[str, Mapping[str, Any]], bool]
+
+
+@runtime_checkable
+class ActionLike(Protocol):
+    """What an environment needs of an action; ``operation`` and ``metadata`` may be missing."""
+
+    name: str
+
+    def execute(self, /, **kwargs: Any) -> Any:
+        """Call the action's function."""
+
+
+class Environment(OperationMethods, StateMethods):
+    """Carries out actions. ``execute_action`` never raises for what a tool does.
+
+    ``approver`` is asked before an action whose metadata says ``requires_approval``; without one such actions are refused.
+    """
+
+    def __init__(self, approver: Approver | None = None) -> None:
+        self.approver = approver
+
+    def execute_action(self, action: ActionLike, args: Any) -> dict[str, Any]:
+        """Carry out ``action`` with ``args``; the answer is the envelope as a dict.
+
+        Metadata of the action has these effects: ``requires_approval`` asks the approver first; ``timeout_s`` bounds the
+        call (seconds); ``idempotent`` says that a failure may be retried; ``shown_chars`` is how much of its result a model is
+        shown, instead of 10,000 characters. What a function returns is checked against the
+        action's ``return_schema``.
+        """
+        started = time.monotonic()
+        if not isinstance(getattr(action, "name", None), str):
+            return Failure[Any](
+                ErrorCode.unknown_tool, f"{action!r:.200} is no action.", "Give an action with a name and execute."
+            ).to_dict()
+        metadata: Mapping[str, Any] = getattr(action, "metadata", None) or {}
+        if args is None:
+            args = {}
+        if not isinstance(args, Mapping):
+            return _invalid(
+                action, f"The arguments of {action.name} must be an object, not {type(args).__name__}."
+            ).to_dict()
+        if metadata.get("requires_approval") and not self._approved(action.name, args):
+            return Failure[Any](
+                ErrorCode.approval_refused,
+                f"{action.name} needs an approval and did not get one.",
+                "Do without this action, or explain to the user why it is needed.",
+            ).to_dict()
+        operation = getattr(action, "operation", None)
+        if operation is not None and operation in OPERATIONS:
+            return self._operate(action, operation, args, metadata)
+        answer = self._call(action, args, metadata, started)
+        masked: dict[str, Any] = self.hidden.data(answer if isinstance(answer, dict) else answer.to_dict())
+        if late := self._owed_notices():
+            masked["notices"] = [*(masked.get("notices") or ()), *(notice.to_dict() for notice in late)]
+        return masked
+
+    def _owed_notices(self) -> tuple[Notice, ...]:
+        """The notices that no answer has carried yet, each once."""
+        return ()
+
+    @cached_property
+    def hidden(self) -> Secrets:
+        """What ``secret`` was given: it is masked in every answer."""
+        return Secrets()
+
+    def secret(self, name: str, value: str, *, always: bool = True) -> None:
+        """Give commands the variable ``name`` with a value that is shown as ``***name***`` wherever it would be answered.
+
+        All commands get it; with ``always=False`` only those run with ``secrets=[name]``. It may be called before the start and
+        again for another value: the earlier one stays masked. Raises SandboxError: ``invalid_configuration`` for a value of fewer
+        than 8 characters, ``operation_not_supported`` where no commands are run.
+        """
+        raise _unsupported("secret")
+
+    def _approved(self, name: str, args: Mapping[str, Any]) -> bool:
+        """What the approver says; one that fails has not approved."""
+        try:
+            return self.approver is not None and bool(self.approver(name, args))
+        except Exception:
+            log.warning("the approver failed on %s", name, exc_info=True)
+            return False
+
+    def _operate(
+        self, action: ActionLike, operation: str, args: Mapping[str, Any], metadata: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Carry out an action that is bound to an operation."""
+        if refused := sorted(OPERATIONS[operation].host_only() & set(args)):
+            return _invalid(action, f"{action.name} has no argument {', '.join(refused)}.").to_dict()
+        if args.get("timeout_seconds") in (UNLIMITED, math.inf):
+            return _invalid(action, f"timeout_seconds of {action.name} must be a number of seconds.").to_dict()
+        bounded = _bounded(operation, args, metadata)
+        bound = None if "timeout_seconds" in bounded else metadata.get("timeout_s")
+        idempotent = bool(metadata.get("idempotent"))
+        token = CancelToken()
+        watch = None if bound is None else Watch(cancel=token)
+        try:
+            answer = call_with_deadline(
+                action.name, lambda: self.execute(operation, bounded, watch=watch).to_dict(), bound, token.cancel
+            )
+        except HostCallTimeoutError as error:
+            return failure_of_unstopped(action.name, error.seconds, idempotent).to_dict()
+        if token.cancelled and bound is not None and answer.get("code") == ErrorCode.cancelled:
+            answer = failure_of_stopped(action.name, answer, bound, idempotent).to_dict()
+        envelope = checked_result(action.name, answer, getattr(action, "return_schema", None))
+        if idempotent and envelope.get("code") in _RETRYABLE_WHEN_IDEMPOTENT:
+            envelope["retryable"] = True
+        return envelope
+
+    def _call(
+        self, action: ActionLike, args: Mapping[str, Any], metadata: Mapping[str, Any], started: float
+    ) -> dict[str, Any] | Failure[Any]:
+        retryable = bool(metadata.get("idempotent"))
+        try:
+            value = call_with_deadline(action.name, lambda: action.execute(**args), metadata.get("timeout_s"))
+        except Exception as error:
+            log.info("tool %s failed", action.name, exc_info=True)
+            return failure_of_exception(
+                action.name, error, (time.monotonic() - started) * 1000, retryable, self.hidden.mask.text
+            )
+        if isinstance(value, Success | Failure):
+            value = value.to_dict()
+        if not (isinstance(value, dict) and isinstance(value.get("tool_executed"), bool)):
+            value = self.format_result(value)
+        schema = getattr(action, "return_schema", None)
+        envelope = checked_result(action.name, dict(value), schema, self.hidden.mask.text)
+        if isinstance(chars := metadata.get("shown_chars"), int):
+            envelope["shown_chars"] = chars
+        envelope.setdefault("duration_ms", 0.0)
+        if not envelope["duration_ms"]:
+            envelope["duration_ms"] = round((time.monotonic() - started) * 1000, 3)
+        return envelope
+
+    def format_result(self, result: Any) -> dict[str, Any]:
+        """The success envelope around the value that a tool's function returned. May be overridden to add metadata."""
+        return Success(jsonable(result)).to_dict()
+
+    def execute(self, operation: str, args: Mapping[str, Any], *, watch: Watch | None = None) -> Envelope[Any]:
+        """Carry out a sandbox operation by name; see ``operations.OPERATIONS`` for names and arguments.
+
+        The arguments may be those of a model: host-only ones such as ``user`` are the failure ``invalid_arguments``. Programs give
+        these to the methods (``run(user=...)``), or as ``HostArguments``.
+        ``watch`` is told the output of a command as it comes, and can stop it.
+        """
+        return self.hidden.envelope(self._executed(operation, args, watch))
+
+    def _executed(self, operation: str, args: Mapping[str, Any], watch: Watch | None) -> Envelope[Any]:
+        started = time.monotonic()
+        given: tuple[object, object] = operation, args  # by callers whose types nobody has checked
+        kind = OPERATIONS.get(operation) if isinstance(given[0], str) else None
+        if kind is None:
+            message = f"There is no operation {value_text(operation)}."
+            return Failure[Any](ErrorCode.unknown_tool, message, f"Use one of: {', '.join(OPERATIONS)}.")
+        if not isinstance(given[1], Mapping):
+            return Failure[Any](
+                ErrorCode.invalid_arguments,
+                f"The arguments of {operation} must be an object, not {type(args).__name__}.",
+                f"Call {operation} again with arguments that fit its schema.",
+                schema=schema_of(kind),
+            )
+        if not isinstance(args, HostArguments) and (refused := _host_only(kind, args)):
+            return Failure[Any](
+                ErrorCode.invalid_arguments,
+                f"Only the host's program may give {operation} the argument {refused!r}.",
+                Hint(f"Call {operation} without it.", host=f"Call env.{operation}(...), or leave it out."),
+                next_tool=operation,
+                schema=schema_of(kind),
+            )
+        try:
+            request = kind.model_validate(dict(args))
+        except ValidationError as error:
+            return invalid_arguments(kind, error, self.hidden.mask.text)
+        try:
+            return self.perform(request) if watch is None else self.perform(request, watch)
+        except SandboxError as error:
+            schema = schema_of(kind) if error.code is ErrorCode.invalid_arguments else None
+            return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000, schema=schema)
+
+    def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
+        """Carry out a validated request, with host-only arguments, too: it is for the host's program, not for what a model sent.
+
+        Raises SandboxError for what ``execute`` answers as a failure, except what happened within the sandbox, and TypeError for
+        what is not a request.
+        """
+        check_request(request, watch)
+        raise _unsupported(request.operation)
+
+    def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[res.UploadResult]:
+        return Failure.of(_unsupported("upload"))
+
+    def download(
+        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = (), overwrite: bool = False
+    ) -> Envelope[res.DownloadResult]:
+        return Failure.of(_unsupported("download"))
+
+    def service_logs(self, name: str, **options: Any) -> Envelope[res.LogsResult]:
+        """What the side service ``name`` has printed; options as in ``logs``."""
+        return Failure.of(_unsupported("service_logs"))
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """The last connections that its programs made or tried, as far as there is anything that sees them."""
+        return ()
+
+    def describe(self) -> dict[str, str]:
+        """Short sections about this environment for the prompt, in a stable order; {} when there is nothing to say."""
+        return {}
+
+    def start(self) -> Self:
+        """Make the environment ready; does nothing the second time."""
+        return self
+
+    def close(self) -> None:
+        """Release what the environment holds; may be called more than once."""
+
+    def remove(self) -> None:
+        """End what ``close`` may leave running, which is only a kept sandbox; else the same."""
+        self.close()
+
+    def pause(self) -> None:
+        """Stop everything in the sandbox until ``resume``. Raises SandboxError where there is none that could be stopped."""
+        raise _unsupported("pause")
+
+    def resume(self) -> None:
+        """Undo ``pause``. Raises SandboxError."""
+        raise _unsupported("resume")
+
+    def __repr__(self) -> str:
+        return f"<{' '.join((type(self).__name__, *self._summary()))}>"
+
+    def _summary(self) -> tuple[str, ...]:
+        """What a short text about this environment names: which one it is, and how it is."""
+        return ()
+
+    if not TYPE_CHECKING:  # a type checker is to find this itself
+
+        async def __aenter__(self) -> NoReturn:
+            raise TypeError(
+                f"{type(self).__name__} is not asynchronous: use 'async with AsyncEnvironment({type(self).__name__}(...)) as env', "
+                "or a plain 'with'."
+            )
+
+        async def __aexit__(self, *exc: object) -> None:
+            """Only there so that ``__aenter__`` is called."""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _host_only(kind: type[Request], args: Mapping[str, Any]) -> str | None:
+    """The first host-only argument that is given and is not what it would be anyway."""
+    given = sorted(kind.host_only() & set(args))
+    return next((name for name in given if args[name] is not kind.model_fields[name].default), None)
+
+
+def _text_of(value: object) -> str:
+    """``value`` as text, all of it: what is masked must not be cut before."""
+    return value if isinstance(value, str) else value_text(value, most=sys.maxsize)
+
+
+def invalid_arguments(kind: type[Request], error: ValidationError, masked: Callable[[str], str]) -> Failure[Any]:
+    """The failure that names each wrong argument with its value, and carries the schema. What is cut is ``masked`` before."""
+    schema = schema_of(kind)
+    return Failure[Any](
+        ErrorCode.invalid_arguments,
+        f"{'; '.join(_problem(kind, e, schema, masked) for e in error.errors(include_url=False)[:5])}.",
+        f"Correct that and call {kind.operation} again.",
+        next_tool=kind.operation,
+        retryable=False,
+        schema=schema,
+    )
+
+
+def _problem(kind: type[Request], error: Any, schema: Mapping[str, Any], masked: Callable[[str], str]) -> str:
+    name = str(error["loc"][0]) if error["loc"] else "arguments"
+    if error["type"] == "missing":
+        return argument_words.missing(kind.operation, [name], schema)
+    if error["type"] == "extra_forbidden":
+        return argument_words.unknown(kind.operation, name, schema)
+    value = error.get("input")
+    return argument_words.wrong(name, masked(value) if isinstance(value, str) else value, schema)
+
+
+def _invalid(action: ActionLike, message: str) -> Failure[Any]:
+    schema = getattr(action, "parameters", None)
+    return Failure[Any](
+        ErrorCode.invalid_arguments,
+        message,
+        "Send the arguments as one JSON object that fits the schema.",
+        schema=schema,
+    )
+
+
+def _unsupported(operation: str) -> SandboxError:
+    where = (
+        "DockerEnvironment"
+        if operation in ("pause", "resume", "service_logs")
+        else "DockerEnvironment or LocalEnvironment"
+    )
+    return SandboxError(
+        ErrorCode.operation_not_supported,
+        f"There is no sandbox to carry out {operation!r} in.",
+        Hint("No tool for files, commands or pages works here: finish, and say that there is no sandbox.", host=f"Use {where}.")
+        if operation in OPERATIONS and operation not in ("upload", "download")
+        else f"Use {where}.",
+    )
+
+
+def _bounded(operation: str, args: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with ``timeout_s`` of the metadata as an upper bound of the command's own timeout."""
+    bound = metadata.get("timeout_s")
+    bounded = dict(args)
+    if bound is not None and "timeout_seconds" in OPERATIONS[operation].model_fields:
+        asked = bounded.get("timeout_seconds")
+        bounded["timeout_seconds"] = min(asked, bound) if isinstance(asked, int | float) else bound
+    return bounded

@@ -1,0 +1,119 @@
+"""Mistakes of a calling program, as the exceptions that Python has for them: wrong types of arguments and unknown option names.
+
+The methods of an environment raise these. ``execute`` and ``execute_action`` carry out what a model asks for, and answer with
+the failure ``invalid_arguments`` instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from pydantic import ValidationError
+
+from sandbox.envelope import Envelope, Failure
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.operations import Request
+
+from .argument_types import check_types
+from .watching import CancelToken, Watch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def check_call(request: type[Request], args: Mapping[str, Any]) -> None:
+    """Raise TypeError for an option that ``request`` does not have, one that is missing, or a value of a wrong type.
+
+    A value of the right type that is out of range is not a wrong call: it is the failure ``invalid_arguments``.
+    Nothing is converted, as JSON of models is: "5" is not a number, and 1 is not True. Any collection may be given as a list,
+    any mapping as a dict, an int as a float.
+    """
+    for given, strict in ((dict(args), False), ({name: _plain(value) for name, value in args.items()}, True)):
+        try:
+            request.model_validate(given, strict=strict)
+        except ValidationError as error:
+            raise_if_wrong_call(request, error)
+
+
+def raise_if_wrong_call(request: type[Request], error: ValidationError) -> None:
+    """Raise the TypeError of ``check_call`` if ``error`` has one."""
+    problems = error.errors(include_url=False, include_context=False)
+    name = request.operation
+    for problem in problems:
+        option = str(problem["loc"][0])
+        if problem["type"] == "extra_forbidden":
+            raise TypeError(f"{name}() has no option {option!r}.{_meant(option, request.model_fields)}")
+        if problem["type"] == "missing":
+            raise TypeError(f"{name}() needs the argument {option!r}.")
+    wrong = [problem for problem in problems if _is_of_wrong_type(problem)]
+    if wrong:
+        raise TypeError(_worded(name, wrong))
+
+
+def check_request(request: object, watch: object) -> None:
+    """Raise TypeError for what ``perform`` does not take."""
+    if not isinstance(request, Request):
+        given = type(request).__name__
+        raise TypeError(f"perform(): request must be a Request such as Run(command='ls'), not {given}; execute() takes a name.")
+    check_types("perform", watch=(watch, Watch | None))
+
+
+def check_cancel(call: str, cancel: object) -> None:
+    """Raise TypeError if ``cancel`` is neither a CancelToken nor None."""
+    if cancel is not None and not isinstance(cancel, CancelToken):
+        raise TypeError(f"{call}(): cancel must be a CancelToken or None, not {type(cancel).__name__}.")
+
+
+def answered(method: Callable[P, Envelope[T]], *args: P.args, **options: P.kwargs) -> Envelope[T]:
+    """Return what a method of an environment answers, as a failure also where the sandbox is closed.
+
+    For work on a sandbox that another thread or its owner may close at any time.
+    """
+    try:
+        return method(*args, **options)
+    except SandboxError as error:
+        if error.code is not ErrorCode.sandbox_closed:
+            raise
+        return Failure.of(error)
+
+
+def raise_if_closed(answer: Envelope[Any]) -> None:
+    """Raise SandboxError if ``answer`` says that the sandbox is closed or was not started: only the program can change that."""
+    if isinstance(answer, Failure) and answer.code is ErrorCode.sandbox_closed:
+        answer.unwrap()
+
+
+def _meant(option: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(option, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else f" It takes {', '.join(known)}."
+
+
+def _plain(value: Any) -> Any:
+    """``value`` in the one type of its kind that is valid strictly."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    is_list = isinstance(value, Collection) and not isinstance(value, str | bytes | bytearray | memoryview)
+    return tuple(value) if is_list else value
+
+
+def _is_of_wrong_type(problem: Any) -> bool:
+    kind, given = problem["type"], problem["input"]
+    if kind == "float_type" and isinstance(given, int) and not isinstance(given, bool):
+        return False  # it has more digits than a float can hold
+    if kind == "literal_error":
+        return not isinstance(given, str)
+    return bool(kind.endswith(("_type", "_parsing")) or kind == "int_from_float")
+
+
+def _worded(call: str, wrong: list[Any]) -> str:
+    """The sentence on the first argument that is wrong; each type that a value may have is a problem of its own."""
+    place = wrong[0]["loc"]
+    same = [problem for problem in wrong if problem["loc"][0] == place[0]]
+    wanted = dict.fromkeys(
+        problem["msg"].removeprefix("Input should be ").partition(",")[0] for problem in same
+    )
+    inner = "".join(f"[{part!r}]" for part in place[1:]) if len(same) == 1 else ""
+    return f"{call}(): {place[0]}{inner} must be {' or '.join(wanted)}, not {type(wrong[0]['input']).__name__}."

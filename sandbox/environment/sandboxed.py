@@ -1,0 +1,438 @@
+"""GuestEnvironment: the operations over a transport, the same for every kind of sandbox that a guest runs in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from pydantic import ValidationError
+
+from sandbox import operations as op
+from sandbox import results as res
+from sandbox.envelope import Envelope, Failure, Notice, Success
+from sandbox.errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
+from sandbox.limits import Limits
+from sandbox.messages.wording import duration, size
+from sandbox.network.policy import Network
+from sandbox.pipe import descriptors
+from sandbox.pipe import forked_processes as forks
+from sandbox.pipe.preparing import FILE_SECONDS, feed_from, prepared
+from sandbox.pipe.replies import fault_of, notices_of, result_of, syntax_error_line, violation, worded
+from sandbox.pipe.transport import Transport
+from sandbox.state.history import History
+from sandbox.state.keeping import KeepsState
+from sandbox.transfers.copying import Incoming, outgoing
+
+from .argument_types import HOST_PATH, check_types
+from .base import Approver, invalid_arguments
+from .call_errors import check_request, raise_if_wrong_call
+from .forwarding import ForwardingEnvironment
+from .watching import Watch, with_onlooker
+
+if TYPE_CHECKING:
+    from sandbox.text.screen import Screens
+
+T = TypeVar("T")
+# Notices that wait for the next answer; a guest sends fewer.
+MOST_OWED = 20
+# What is told once, whatever the request was that it came with: it is not for the caller of that request alone.
+ONCE = frozenset({
+    "command_ended", "server_listening", "cpu_limit", "lifetime_ending", "idle_ending", "service_ended", "reconnected",
+    "memory_nearly_full", "disk_nearly_full", "processes_nearly_full",
+})  # fmt: skip
+# The notices of the requests that the function of a tool makes.
+_heard: ContextVar[list[Notice] | None] = ContextVar("heard", default=None)
+# A prompt is not kept waiting for what is left of the sandbox.
+LOOK_SECONDS = 1.0
+# What a start takes at its most, and the way back from half of one.
+START_DESCRIPTORS = 24
+PACKAGE_MANAGERS = ("pip (in a venv)", "npm (if the image has it)")
+
+
+class GuestEnvironment(ForwardingEnvironment, KeepsState):
+    """An environment whose operations a guest carries out. Subclasses say how to reach one.
+
+    May be used by many threads at once: foreground runs of one session queue, nothing else waits for them.
+    """
+
+    def __init__(
+        self, limits: Limits | None, network: Network | None, approver: Approver | None, track_changes: bool = True,
+        read_roots: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(approver, network or Network.none(), limits or Limits())
+        self.track_changes = track_changes
+        self.read_roots = _checked_folders(read_roots)
+        self.history = History(lambda *args, **call: self._live().request(*args, **call), self.limits.checkpoint_bytes)
+        self._starting = threading.RLock()
+        self._start_error: SandboxError | None = None
+        self._owed: deque[Notice] = deque(maxlen=MOST_OWED)
+        # Ids of commands that the host's program runs for itself, such as a kernel: notices of them reach no model.
+        self.internal_commands: set[str] = set()
+        self._closed = False
+        self._detaches = False  # whether ``close`` leaves the sandbox running
+
+    # --- what subclasses say ------------------------------------------------------------------
+    @abstractmethod
+    def _connect(self) -> Transport:
+        """Start a guest and greet it. Raises SandboxError."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Release what ``_connect`` made, also half made; may be called more than once."""
+
+    def _starts_empty(self) -> bool:
+        """Whether nothing is in the workspace at the start."""
+        return False
+
+    def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
+        """Make good on a command's deadline though the guest is silent; the error to report."""
+        return error
+
+    def _host_notices(self) -> tuple[Notice, ...]:
+        """What the host has to tell with the next answer; each once."""
+        return ()
+
+    # --- life ------------------------------------------------------------------
+    def start(self) -> Self:
+        """Start the sandbox; does nothing when it is started. Raises SandboxError; nothing is left behind then.
+
+        Of several threads one starts it; the others wait, and have the same sandbox or the same error.
+        """
+        forks.check(self._pid)
+        with self._starting:
+            if self._start_error is not None:
+                raise self._start_error
+            if self._transport is None:
+                try:
+                    self._start()
+                except SandboxError as error:
+                    self._start_error = error
+                    raise
+        return self
+
+    def _start(self) -> None:
+        """Start what is not started; one thread at a time. Raises SandboxError; nothing is left behind then."""
+        if self._closed:
+            raise _closed()
+        if (none := descriptors.want(START_DESCRIPTORS)) is not None:  # before anything is made that is to be undone
+            raise descriptors.refusal(none, "The sandbox could not be started")
+        try:
+            with descriptors.worded("The sandbox could not be started"):
+                self._transport = self._connect()
+                if self.track_changes:
+                    self._begin_history(self._starts_empty())
+            if self._closed:  # by another thread, which did not find all that was made since
+                raise _closed()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the sandbox and everything in it, or leave a kept one running; may be called more than once.
+
+        Does nothing in a process that was forked from the one that made the environment.
+        """
+        if forks.forked_since(self._pid):
+            return
+        self._closed = True
+        transport, self._transport = self._transport, None
+        try:
+            if transport is not None:
+                if self._detaches:
+                    with contextlib.suppress(SandboxError):
+                        self._pause.drop()
+                transport.close(detach=self._detaches)
+        finally:
+            try:
+                self._end_network()
+            finally:
+                try:
+                    self.history.close()
+                finally:
+                    self._release()
+
+    def _live(self) -> Transport:
+        forks.check(self._pid)
+        if not self._closed:
+            self._pause.check()
+        if self._transport is None:
+            if self._closed:
+                raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is closed.", "Make a new environment.")
+            hint = "Use it inside a with block, or call start() first."
+            raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", hint)
+        return self._transport
+
+    def _summary(self) -> tuple[str, ...]:
+        if self._transport is None:
+            return ("closed" if self._closed else "not started",)
+        if self._transport.loss is not None:
+            return (f"lost ({self._transport.loss.reason})",)
+        return ("paused" if self._pause.on else "running",)
+
+    # --- operations ------------------------------------------------------------------
+    def perform(self, request: op.Request, watch: Watch | None = None) -> Envelope[Any]:
+        """See ``Environment.perform``."""
+        check_request(request, watch)
+        started = time.monotonic()
+        if isinstance(request, op.Upload | op.Download):
+            raise OperationError(
+                ErrorCode.operation_not_supported,
+                f"{request.operation} moves bytes between host and sandbox and is not a tool.",
+                f"Call env.{request.operation}(...) from the host's own code.",
+            )
+        args, call = prepared(request, self.limits)
+        self._give_secrets(request, args)
+        if isinstance(request, op.Send) and request.keys:
+            args["application_keys"] = self._screens.application_keys(request.id, self._ask_screen)
+        if isinstance(request, op.Change):
+            call["request_id"] = request.request_id
+        if (watch := _watch_of(request, watch)) is not None:
+            call["watch"] = watch = watch.masked(self.hidden.mask) if self.hidden else watch
+            feed_from(watch.stdin, request, args, call)
+        try:
+            if isinstance(request, op.Screen):
+                fields, blob = self._screens.draw(request.id, self._ask_screen), b""
+            else:
+                fields, blob = self._live().request(request.operation, args, **call)
+            if isinstance(request, op.Send):
+                fields = self._screens.added(fields, self._ask_screen)
+        except SandboxUnavailableError as error:
+            if error.reason == "no_answer" and isinstance(request, op.Run) and not request.background:
+                raise self._unanswered(error) from error
+            raise
+        if watch is not None:
+            watch.finish()
+        return self._envelope(request, fields, blob, started)
+
+    def _give_secrets(self, request: op.Request, args: dict[str, Any]) -> None:
+        if isinstance(request, op.Run) and (self.hidden or request.secrets):
+            args["env"] = {**self.hidden.variables(request.secrets), **(args["env"] or {})}
+
+    @cached_property
+    def _screens(self) -> Screens:
+        from sandbox.text.screen import Screens  # pyte takes 60 ms to load
+
+        return Screens()
+
+    def _ask_screen(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        return self._live().request("screen", args, timeout_seconds=FILE_SECONDS)
+
+    def _envelope(self, request: op.Request, fields: Mapping[str, Any], blob: bytes, started: float) -> Envelope[Any]:
+        duration_ms = (time.monotonic() - started) * 1000
+        notices = (*self._owed_notices(), *self._notices_in(fields), *self._host_notices())
+        if (heard := _heard.get()) is not None:
+            heard += [n for n in notices if n.code in ONCE]
+        result = result_of(request, fields, blob)
+        if isinstance(result, res.UsageResult):
+            result = result.model_copy(update=self._network_usage())
+        if isinstance(result, res.RunResult | res.LogsResult) and result.encoding_errors:
+            notices = (*notices, *notices_of([{"code": "output_not_text"}]))
+        if isinstance(request, op.Run) and isinstance(result, res.RunResult) and (line := syntax_error_line(result)):
+            notices = (*notices, *notices_of([{"code": "syntax_error", "line": line}]))
+        fault = fields.get("fault")
+        if fault is None:
+            if result is None:
+                raise violation(request.operation)
+            return Success(result, duration_ms=duration_ms, notices=notices)
+        error = fault_of(self.hidden.fields(fault), request.operation)
+        schema = op.schema_of(type(request)) if error.code is ErrorCode.invalid_arguments else None
+        return Failure.of(error, result=result, duration_ms=duration_ms, notices=notices, schema=schema)
+
+    def _notices_in(self, fields: Mapping[str, Any]) -> list[Notice]:
+        notices = self.hidden.fields(fields.get("notices"))
+        if self.internal_commands and isinstance(notices, list):
+            notices = [n for n in notices if not (isinstance(n, dict) and n.get("id") in self.internal_commands)]
+        return notices_of(notices, self._known_of_packages())
+
+    def _known_of_packages(self) -> dict[str, Any]:
+        """What notices say of packages: who can install some ("" for nobody that this host knows of), and if / is read-only."""
+        installers = " or ".join(PACKAGE_MANAGERS) if self.network.mode in ("open", "bridge") else ""
+        return {"installers": installers, "read_only_root": False}
+
+    def _call(self, *call: Any) -> dict[str, Any] | Failure[Any]:
+        """See the base class. What the function's own requests were told is owed, unless the function passes it on."""
+        heard: list[Notice] = []
+        token = _heard.set(heard)
+        try:
+            answer = super()._call(*call)
+        finally:
+            _heard.reset(token)
+        passed_on = answer.notices if isinstance(answer, Failure) else answer.get("notices") or ()
+        self._owed.extend(n for n in heard if n not in passed_on and n.to_dict() not in passed_on)
+        return answer
+
+    def _owed_notices(self) -> tuple[Notice, ...]:
+        """See the base class: what came while only the prompt asked, for which there is no envelope."""
+        found = []
+        with contextlib.suppress(IndexError):  # several threads may be answered at once
+            while True:
+                found.append(self._owed.popleft())
+        return tuple(found)
+
+    # --- transfer ------------------------------------------------------------------
+    def upload(
+        self, data_or_path: bytes | str | os.PathLike[str], path: str, *, mode: int | None = None
+    ) -> Envelope[res.UploadResult]:
+        """See ``OperationMethods.upload``; ``mode`` is the file's, where it should not be the host file's own."""
+        data = (data_or_path, bytes | bytearray | memoryview | HOST_PATH)
+        check_types("upload", data_or_path=data, path=(path, str), mode=(mode, int | None))
+        return self._upload(data_or_path, path, mode)
+
+    def _upload(
+        self, data_or_path: bytes | str | os.PathLike[str], path: str, mode: int | None = None,
+        passing: Callable[[Iterable[bytes]], Iterable[bytes]] = iter,
+    ) -> Envelope[res.UploadResult]:  # fmt: skip
+        def work(started: float) -> Envelope[res.UploadResult]:
+            kind, own_mode, pieces = outgoing(data_or_path, self.limits.transfer_bytes)
+            body = passing(pieces)
+            request = op.Upload(path=path, kind=kind, mode=own_mode if mode is None else mode)
+            fields, blob = self._live().request("upload", request.model_dump(), timeout_seconds=FILE_SECONDS, body=body)
+            return self._envelope(request, fields, blob, started)
+
+        return self.hidden.envelope(self._guarded(op.Upload, work))
+
+    def download(
+        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = (), overwrite: bool = False
+    ) -> Envelope[res.DownloadResult]:
+        """See ``OperationMethods.download``."""
+        check_types("download", path=(path, str), to=(to, HOST_PATH | None), without=(without, Sequence))
+
+        def work(started: float) -> Envelope[res.DownloadResult]:
+            request = op.Download(path=path, without=tuple(without))
+            with Incoming(to, self.limits.transfer_bytes, overwrite=overwrite) as incoming:
+                fields, blob = self._live().request(
+                    "download", request.model_dump(), timeout_seconds=FILE_SECONDS, sink=incoming.take
+                )
+                envelope: Envelope[res.DownloadResult] = self._envelope(request, fields, blob, started)
+                if envelope.ok:
+                    return Success(
+                        incoming.finish(envelope.result), duration_ms=envelope.duration_ms, notices=envelope.notices
+                    )
+                return envelope
+
+        return self.hidden.envelope(self._guarded(op.Download, work))
+
+    def _guarded(self, kind: type[op.Request], work: Callable[[float], Envelope[T]]) -> Envelope[T]:
+        started = time.monotonic()
+        try:
+            return work(started)
+        except ValidationError as error:
+            raise_if_wrong_call(kind, error)
+            return invalid_arguments(kind, error, self.hidden.mask.text)
+        except SandboxError as error:
+            if error.code is ErrorCode.sandbox_closed:
+                raise
+            return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
+        except OSError as error:  # of the host's files; the pipe's own are worded by the transport
+            message = f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."
+            return Failure(ErrorCode.io_error, message, "Check the files on the host, then do it again.", effects="unknown")
+
+    def secret(self, name: str, value: str, *, always: bool = True) -> None:
+        """See ``Environment.secret``. Programs in the sandbox can read it: it is masked in what comes out, and no more."""
+        self.hidden.add(name, value, always)
+
+    # --- description ------------------------------------------------------------------
+    def describe(self) -> dict[str, str]:
+        """Short sections for the prompt; what is left of a started sandbox (see ``usage``) comes last, for it changes."""
+        limits = self.limits
+        return {
+            "sandbox": (
+                f"{self._kind()} Commands run in /bin/bash where the image has it; relative paths start at the workspace."
+                f"{self._readable_words()}"
+            ),
+            "network": self.network.describe(self.hidden.mask.names),
+            **self.hidden.describe(),
+            "limits": (
+                f"{limits.memory_bytes >> 20} MiB memory, {limits.cpus:g} cpus, {limits.pids} processes, "
+                f"{size(self._workspace_bytes)} workspace; a command may take {limits.timeout_seconds:g} s unless "
+                f"timeout_seconds says otherwise{_cpu_words(limits)}.{end_words(limits)}"
+            ),
+            **self._left(),
+        }
+
+    def _readable_words(self) -> str:
+        return f" File tools also read, and do not write, below {', '.join(self.read_roots)}." if self.read_roots else ""
+
+    @property
+    def _workspace_bytes(self) -> int:
+        return self.limits.workspace_bytes
+
+    def _left(self) -> dict[str, str]:
+        """The section on what is left now; {} before the start, and where there is no answer."""
+        if self._transport is None or forks.forked_since(self._pid):
+            return {}
+        if self._pause.on:  # it could not answer, and the prompt would wait for it
+            return {"left": "paused"}
+        try:
+            fields, _ = self._transport.request("usage", {}, timeout_seconds=LOOK_SECONDS)
+            self._owed.extend(self._notices_in(fields))
+            result = result_of(op.Usage(), fields, b"")
+        except SandboxError:
+            return {}
+        if not isinstance(result, res.UsageResult):
+            return {}
+        return {"left": self.hidden.mask.text(result.model_copy(update=self._network_usage()).to_text())}
+
+    def _kind(self) -> str:
+        return "A sandbox."
+
+    def _hello(self, place: Mapping[str, Any], isolated: bool) -> dict[str, Any]:
+        limits = {**asdict(self.limits), "network": self.network.mode, "tell_changes": self.track_changes}
+        return {"isolated": isolated, "place": {**place, "limits": limits, "read_roots": list(self.read_roots)}}
+
+
+def _checked_folders(read_roots: Sequence[str]) -> tuple[str, ...]:
+    """Raises SandboxError for what is not a list of absolute paths."""
+    check_types("DockerEnvironment or LocalEnvironment", read_roots=(read_roots, Sequence))
+    folders: tuple[object, ...] = (read_roots,) if isinstance(read_roots, str) else tuple(read_roots)
+    for folder in folders:
+        if not isinstance(folder, str) or not folder.startswith("/") or "\0" in folder or ".." in folder.split("/"):
+            raise SandboxError(
+                ErrorCode.invalid_configuration,
+                f"read_roots has {folder!r}, which is not the absolute path of a folder in the sandbox.",
+                "Give folders as in read_roots=['/etc'], or ['/'] for all that commands can read.",
+            )
+    return tuple(os.path.normpath(str(folder)) for folder in folders)
+
+
+def _closed() -> SandboxError:
+    return SandboxError(ErrorCode.sandbox_closed, "The sandbox was closed.", "Make a new environment.")
+
+
+def _cpu_words(limits: Limits) -> str:
+    seconds = limits.cpu_seconds_per_command
+    return "" if seconds is None else f", and {seconds:g} s of processor time"
+
+
+def end_words(limits: Limits) -> str:
+    """When a sandbox with these limits ends by itself, as a sentence after another; "" for never."""
+    ends = []
+    if limits.lifetime_seconds is not None:
+        ends.append(f"{duration(limits.lifetime_seconds)} after its start")
+    if limits.idle_seconds is not None:
+        ends.append(f"when nothing was done in it for {duration(limits.idle_seconds)}")
+    return f" The sandbox ends by itself {' and '.join(ends)}." if ends else ""
+
+
+def _watch_of(request: op.Request, watch: Watch | None) -> Watch | None:
+    """Return the watch, with the onlooker of a command that is waited for.
+
+    Raises OperationError where there is nothing to watch, or it was cancelled before it began.
+    """
+    if watch is not None and watch.cancel is not None and watch.cancel.cancelled:
+        raise worded(ErrorCode.cancelled, {}, request.operation)
+    if not isinstance(request, op.Run):
+        return watch
+    if request.background and watch is not None and watch.listens:
+        problem = "on_output is for commands that are waited for; see the output of one in the background with logs"
+        raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
+    return watch if request.background else with_onlooker(watch)

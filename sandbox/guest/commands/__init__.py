@@ -1,0 +1,1 @@
+"""Commands: started, fed, watched for their end, and stopped."""

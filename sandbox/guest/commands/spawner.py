@@ -1,0 +1,338 @@
+"""The guest's side of the zygote: hands a spec to a waiting leader and reports what its runner says."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import time
+from collections import deque
+
+from .. import kernel
+from ..loop.reactor import Reactor
+from . import zygote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    OnPacket = Callable[[bytes], None]
+
+RETRY_SECONDS = 0.02
+STARVED_SECONDS = 1.0
+MOST_SPARES = 4
+# oom_score_adj. The memory of a killed command may take some milliseconds to come free (files in memory): without a spare left to
+# take meanwhile, the kernel took the guest.
+VICTIM, SPARE = 1000, 900
+HIGHEST_DESCRIPTOR = 64  # the guest has opened about ten when it forks
+
+
+class Runner:
+    """One runner process: ``pid`` is the root of its command's tree. ``on_packet(b"")`` says that it is gone.
+
+    ``held`` counts those who still look at that tree: until then it gets no other command. ``past_seconds`` is the processor
+    time of the commands it had before. ``unwanted`` says that the command is being stopped: if it has not begun, it must not.
+    """
+
+    __slots__ = ("done", "held", "leader", "on_packet", "past_seconds", "pid", "socket", "unwanted")
+
+    def __init__(self, pid: int, sock: socket.socket) -> None:
+        self.pid = pid
+        self.leader = 0
+        self.held = 0
+        self.done = False
+        self.unwanted = False
+        self.past_seconds = 0.0
+        self.socket = sock
+        self.on_packet: OnPacket | None = None
+
+
+class Spawner:
+    """Starts processes. Lives in the reactor's thread.
+
+    ``setting`` is {"isolated", "uid", "gid", "any_user"}; ``interpreter`` starts this Python with the guest importable (used only
+    after a kill of everything took the zygote too).
+    """
+
+    def __init__(self, reactor: Reactor, setting: dict[str, Any], interpreter: tuple[str, ...]) -> None:
+        self._reactor = reactor
+        self._setting = setting
+        self._interpreter = interpreter
+        self.acting_as_user = kernel.ActingOnFiles(setting["uid"], setting["gid"], setting["isolated"])
+        self.pids: set[int] = set()  # of the guest's own processes: not commands
+        self.on_lost: Callable[[], None] | None = None
+        self._zygote = 0
+        self._refused = 0.0  # when there was no process to be had, monotonic
+        self._paused = False
+        self._spares: deque[Runner] = deque()
+        self._waiting: deque[Callable[[Runner], None]] = deque()
+        self._control = self._fork()
+        self._watch_control()
+
+    def acting_as(self, user: dict[str, Any] | None) -> kernel.ActingOnFiles:
+        """``acting_as_user`` for the user of a spec: {"uid", "gid", "groups"}, or None for the sandbox's own."""
+        return self.acting_as_user if user is None else kernel.ActingOnFiles(user["uid"], user["gid"], True)
+
+    def spawn(
+        self, spec: dict[str, Any], descriptors: list[int], on_packet: OnPacket, started: Callable[[Runner], None]
+    ) -> Callable[[], None]:
+        """Start ``spec``; ``started(runner)`` is called once it was handed over, ``on_packet`` for each packet after that.
+
+        ``descriptors`` are taken over. Answers a call that gives up where it has not started yet.
+        """
+        packet = json.dumps(spec).encode()
+        if len(packet) > zygote.SPEC_IN_PACKET:
+            descriptors = [*descriptors, in_memory(packet)]
+            packet = zygote.SPEC_IN_FILE
+
+        def hand_over(runner: Runner) -> None:
+            runner.on_packet, runner.unwanted = on_packet, False
+            self._offer_to_kernel(runner.leader, VICTIM)
+            try:
+                socket.send_fds(runner.socket, [packet], descriptors)
+            except OSError:  # killed while it waited
+                self._forget(runner)
+                self._need(hand_over)
+                return
+            release()
+            started(runner)
+
+        def release() -> None:
+            for fd in descriptors:
+                os.close(fd)
+
+        def give_up() -> None:
+            if hand_over in self._waiting:
+                self._waiting.remove(hand_over)
+                release()
+
+        self._need(hand_over)
+        return give_up
+
+    def _need(self, use: Callable[[Runner], None]) -> None:
+        if self._spares:
+            use(self._spares.popleft())
+        else:
+            self._waiting.append(use)
+        if not self._spares:
+            self._refill()
+
+    def _refill(self) -> None:
+        try:
+            self._control.send(zygote.REFILL)
+        except OSError:  # its end is noticed by the reactor, which starts another
+            pass
+
+    # --- the zygote ------------------------------------------------------------------
+    def _fork(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            keep = theirs.fileno()
+            os.closerange(3, keep)  # the pipe to the host above all
+            os.closerange(keep + 1, HIGHEST_DESCRIPTOR)
+            zygote.serve(theirs, self._setting)
+        self._is_zygote(pid)
+        theirs.close()
+        return ours
+
+    def _exec(self) -> socket.socket:
+        """A new zygote by exec: forking a process with threads is not safe."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.set_inheritable(True)
+        argv = [*self._interpreter, "-m", f"{__package__}.zygote", str(theirs.fileno()), json.dumps(self._setting)]
+        self._is_zygote(os.posix_spawn(argv[0], argv, os.environ))
+        theirs.close()
+        return ours
+
+    def _is_zygote(self, pid: int) -> None:
+        self.pids.discard(self._zygote)
+        self.pids.add(pid)
+        self._zygote = pid
+
+    def _watch_control(self) -> None:
+        self._reactor.watch(self._control.fileno(), select.EPOLLIN, self._on_control)
+
+    def _on_control(self, _: int) -> None:
+        try:
+            data, descriptors, _flags, _address = socket.recv_fds(self._control, 64, 1)
+        except OSError:
+            data, descriptors = b"", []
+        if data[:1] == b"S" and descriptors:
+            pid = zygote.READY.unpack(data)[1]
+            self._adopt(Runner(pid, socket.socket(fileno=descriptors[0])))
+        elif data[:1] == b"N":
+            self._refused = time.monotonic()
+            self._reactor.after(RETRY_SECONDS, self._refill)
+        else:
+            self._restart()
+
+    @property
+    def starved(self) -> bool:
+        """Whether a command that waits does so because no process is to be had, not because the machine is slow."""
+        return time.monotonic() - self._refused < STARVED_SECONDS
+
+    def pause(self) -> None:
+        """Start no new zygote while everything is being killed; may be called from any thread."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Undo ``pause``."""
+        self._paused = False
+        if self._control.fileno() < 0:
+            self._restart()
+
+    def _restart(self) -> None:
+        if self._control.fileno() >= 0:
+            self._reactor.unwatch(self._control.fileno())
+            self._control.close()
+        if self._paused:
+            return
+        try:
+            self._control = self._exec()
+        except OSError:  # no process to be had just now
+            self._refused = time.monotonic()
+            self._reactor.after(RETRY_SECONDS, self._restart)
+            return
+        self._watch_control()
+        for _ in range(len(self._waiting) - 1):
+            self._refill()
+
+    # --- runners ------------------------------------------------------------------
+    def _adopt(self, runner: Runner) -> None:
+        runner.socket.setblocking(False)
+        self.pids.add(runner.pid)
+        self._reactor.watch(runner.socket.fileno(), select.EPOLLIN, lambda _: self._on_runner(runner))
+
+    def _on_runner(self, runner: Runner) -> None:
+        try:
+            packet = runner.socket.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        kind = packet[:1]
+        if kind == b"L":
+            self._ready(runner, zygote.READY.unpack(packet)[1])
+        elif kind == b"D":
+            self._unused(runner, zygote.UNUSED.unpack(packet)[1])
+        else:
+            self._said(runner, kind, packet)
+
+    def _unused(self, runner: Runner, status: int) -> None:
+        """Its leader was killed before it took a command: have another one, which takes the command where there is one."""
+        if runner in self._spares:
+            self._spares.remove(runner)
+        if runner.unwanted and runner.on_packet is not None:
+            self._never_began(runner, status)
+            return
+        try:
+            runner.socket.send(zygote.NEXT)
+        except OSError:  # its end is noticed by the reactor
+            pass
+
+    def _never_began(self, runner: Runner, status: int) -> None:
+        """A command that was stopped before it began: its runner goes with it, and with that the command."""
+        on_packet, runner.on_packet = runner.on_packet, None
+        self._forget(runner)
+        if on_packet is not None:
+            on_packet(zygote.STATUS.pack(b"X", status, 1, 0.0, 0))
+
+    def _said(self, runner: Runner, kind: bytes, packet: bytes) -> None:
+        runner.done = kind == b"Z" or (kind == b"X" and bool(zygote.STATUS.unpack(packet)[2]))
+        on_packet = runner.on_packet
+        if runner.done:
+            runner.on_packet = None
+        if on_packet is not None:
+            on_packet(packet)
+        elif runner in self._spares:  # killed while it waited for a command
+            self._spares.remove(runner)
+        if not packet:
+            self._forget(runner)
+            if self._setting["isolated"] and self._setting["any_user"] and not self._paused and self.on_lost is not None:
+                self.on_lost()
+        elif runner.done:
+            runner.past_seconds += zygote.spent(packet)[0]
+            self._recycle(runner)
+
+    def _ready(self, runner: Runner, leader: int) -> None:
+        runner.leader = leader
+        self._offer_to_kernel(leader, SPARE if runner.on_packet is None else VICTIM)
+        if runner.on_packet is not None:  # its last leader was killed before it took the command
+            self._go_on(runner)
+            return
+        if self._waiting:
+            self._waiting.popleft()(runner)
+        elif len(self._spares) < MOST_SPARES:
+            self._spares.append(runner)
+        else:  # of many commands that ended at once
+            self._forget(runner)
+
+    def _go_on(self, runner: Runner) -> None:
+        if runner.unwanted:
+            self._never_began(runner, signal.SIGKILL)
+            return
+        try:
+            runner.socket.send(zygote.GO)
+        except OSError:  # its end is noticed by the reactor
+            pass
+
+    def hold(self, runner: Runner) -> None:
+        """Keep ``runner`` from its next command until ``release``."""
+        runner.held += 1
+
+    def release(self, runner: Runner) -> None:
+        """Undo one ``hold``."""
+        runner.held -= 1
+        self._recycle(runner)
+
+    def _recycle(self, runner: Runner) -> None:
+        """Give a runner that has nothing left below it its next leader, or let it go."""
+        if runner.held or not runner.done or runner.socket.fileno() < 0:
+            return
+        runner.done = False
+        if len(self._spares) >= MOST_SPARES:
+            self._forget(runner)
+            return
+        try:
+            runner.socket.send(zygote.NEXT)
+        except OSError:
+            self._forget(runner)
+
+    def _forget(self, runner: Runner) -> None:
+        self.pids.discard(runner.pid)
+        if runner in self._spares:
+            self._spares.remove(runner)
+        if runner.socket.fileno() >= 0:
+            self._reactor.unwatch(runner.socket.fileno())
+            runner.socket.close()
+        if not self._spares:
+            self._refill()
+
+    def _offer_to_kernel(self, leader: int, score: int) -> None:
+        """Have the kernel take commands, then spares, not the guest, when memory runs out (inherited by all it starts)."""
+        if not self._setting["isolated"]:
+            return
+        try:
+            with open(f"/proc/{leader}/oom_score_adj", "wb", buffering=0) as file:
+                file.write(b"%d" % score)
+        except OSError:
+            pass
+
+
+def in_memory(data: bytes) -> int:
+    """A descriptor of a file in memory that holds ``data``, to be read from the start."""
+    memory = os.memfd_create("data", os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(memory, view) :]
+    os.lseek(memory, 0, os.SEEK_SET)
+    return memory
+
+
+def become_reaper() -> None:
+    """Have orphans of runners that were killed come to this process."""
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)

@@ -1,0 +1,1 @@
+"""Operations on files, all beneath the roots, on held descriptors."""

@@ -1,0 +1,189 @@
+"""Reading files: by lines or by bytes, in bounded memory and bounded time whatever the file is."""
+
+from __future__ import annotations
+
+import codecs
+import os
+
+from ..loop.context import Call
+from ..protocol.faults import Fault
+from .beneath import readable_roots_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+CHUNK = 1 << 18
+SNIFFED = 8192  # bytes in which a NUL makes a file binary, as git and ripgrep look at it
+COUNTED = 64 << 20  # bytes read on to count the lines of a file
+SKIPPED = 1 << 30  # bytes read to find the first line that was asked for
+
+
+def read(call: Call) -> tuple[dict[str, Any], bytes]:
+    """The handler of ``read``; the content goes beside the result, as it is in the file."""
+    args = call.args
+    path: str = args["path"]
+    check_range(args)
+    roots = readable_roots_of(call.place)
+    fd, status = roots.regular(path)
+    try:
+        shown = {"path": roots.display(path), "size_bytes": status.st_size}
+        return read_open(fd, shown, args, int(call.place.limits["read_bytes"]))
+    except OSError as error:
+        raise roots.fault(error, path) from None
+    finally:
+        os.close(fd)
+
+
+def check_range(args: dict[str, Any]) -> None:
+    """Raises Fault ``invalid_arguments`` where lines and bytes are mixed, or a range ends before it starts."""
+    first, last = args.get("start_line"), args.get("end_line")
+    if _by_bytes(args) and (first is not None or last is not None or args.get("numbered")):
+        raise Fault(
+            "invalid_arguments",
+            problem="lines (start_line, end_line, numbered) and bytes (offset, max_bytes) exclude each other",
+        )
+    if first is not None and last is not None and last < first:
+        raise Fault("invalid_arguments", problem=f"end_line {last} is before start_line {first}")
+
+
+def _by_bytes(args: dict[str, Any]) -> bool:
+    return args.get("offset") is not None or args.get("max_bytes") is not None
+
+
+def read_open(fd: int, shown: dict[str, Any], args: dict[str, Any], limit: int) -> tuple[dict[str, Any], bytes]:
+    """The range of an open file that ``args`` asks for; ``shown`` has its path and its size, ``limit`` is in bytes."""
+    if _by_bytes(args):
+        return _bytes(fd, shown, args.get("offset") or 0, min(args.get("max_bytes") or limit, limit))
+    if b"\0" in os.pread(fd, SNIFFED, 0):
+        return {**shown, "binary": True}, b""
+    return _lines(fd, shown, args.get("start_line") or 1, args.get("end_line"), limit, bool(args.get("numbered")))
+
+
+def _bytes(fd: int, shown: dict[str, Any], offset: int, count: int) -> tuple[dict[str, Any], bytes]:
+    size = shown["size_bytes"]
+    if offset > size:
+        raise Fault("range_outside_file", path=shown["path"], offset=offset, size_bytes=size)
+    data = _pread(fd, min(count, size - offset), offset)
+    if offset + len(data) < size:
+        data = _whole_characters(data)
+    end = offset + len(data)
+    return {
+        **shown, "offset": offset, "next_offset": end, "truncated": end < size, "encoding_errors": not _is_utf8(data),
+    }, data  # fmt: skip
+
+
+def _lines(
+    fd: int, shown: dict[str, Any], first: int, last: int | None, limit: int, numbered: bool
+) -> tuple[dict[str, Any], bytes]:
+    size = shown["size_bytes"]
+    start, before = _start_of_line(fd, first, size)
+    if start is None:
+        known: dict[str, Any] = {} if before is None else {"total_lines": before}
+        raise Fault("range_outside_file", path=shown["path"], start_line=first, size_bytes=size, **known)
+    data = _pread(fd, min(limit, size - start), start)
+    whole = start + len(data) >= size
+    raw, content = _take(data, first, None if last is None else last - first + 1, limit, numbered, whole)
+    count = raw.count(b"\n") + (not raw.endswith(b"\n") and bool(raw) and start + len(raw) >= size)
+    wanted_all = last is not None and count >= last - first + 1
+    truncated = not wanted_all and start + len(raw) < size
+    end_line = first + count - 1 if count else None
+    result = {
+        **shown, "start_line": first if raw else None, "end_line": end_line, "truncated": truncated,
+        "total_lines": _total(fd, start + len(raw), size, first - 1 + raw.count(b"\n"), raw[-1:]),
+        "encoding_errors": not _is_utf8(raw),
+    }  # fmt: skip
+    if truncated:
+        result |= {"offset": start, "next_offset": start + len(raw)}
+    return result, content
+
+
+def _take(data: bytes, first: int, count: int | None, limit: int, numbered: bool, whole: bool) -> tuple[bytes, bytes]:
+    """Of ``data``, as many whole lines as were asked for and fit; and the same as it is shown.
+
+    Where not even one whole line fits, the beginning of it.
+    """
+    parts = data.split(b"\n")  # splitlines would also split at a bare \r
+    taken, shown_size, out = 0, 0, []
+    for number, part in enumerate(parts[:count], first):
+        last_part = number - first == len(parts) - 1
+        if last_part and (not part or not whole):
+            break
+        line = part if last_part else part + b"\n"
+        text = b"%6d\t%b" % (number, line) if numbered else line
+        if shown_size + len(text) > limit:
+            break
+        out.append(text)
+        taken += len(line)
+        shown_size += len(text)
+    if out or not data:
+        return data[:taken], b"".join(out)
+    prefix = b"%6d\t" % first if numbered else b""
+    piece = _whole_characters(parts[0][: max(1, limit - len(prefix))])
+    return piece, prefix + piece
+
+
+def _start_of_line(fd: int, line: int, size: int) -> tuple[int | None, int | None]:
+    """Where a line starts; (None, how many lines there are) where there are fewer, (None, None) where it is too far."""
+    at, missing = 0, line - 1
+    ended = b"\n"
+    while missing:
+        if at >= SKIPPED:
+            return None, None
+        data = _pread(fd, min(CHUNK, size - at), at)
+        if not data:
+            return None, line - 1 - missing + (ended != b"\n")
+        ended = data[-1:]
+        found = data.count(b"\n")
+        if found < missing:
+            missing -= found
+            at += len(data)
+            continue
+        place = -1
+        for _ in range(missing):
+            place = data.index(b"\n", place + 1)
+        at, missing = at + place + 1, 0
+    if at >= size and line > 1:
+        return None, line - 1
+    return at, None
+
+
+def _total(fd: int, at: int, size: int, lines: int, ended: bytes) -> int | None:
+    """All lines of the file, counted on from ``at``; None where that is too far to read."""
+    if size - at > COUNTED:
+        return None
+    while data := _pread(fd, min(CHUNK, size - at), at):
+        lines += data.count(b"\n")
+        ended = data[-1:]
+        at += len(data)
+    return lines + (ended not in (b"\n", b""))
+
+
+def _pread(fd: int, count: int, offset: int) -> bytes:
+    """Exactly ``count`` bytes, fewer only at the end of the file."""
+    parts: list[bytes] = []
+    while count > 0 and (data := os.pread(fd, min(count, CHUNK), offset)):
+        parts.append(data)
+        count -= len(data)
+        offset += len(data)
+    return b"".join(parts)
+
+
+def _whole_characters(data: bytes) -> bytes:
+    """Without the beginning of a UTF-8 character at the end, so that the next range starts with all of it."""
+    for cut in range(1, min(4, len(data))):
+        byte = data[-cut]
+        if byte & 0xC0 == 0xC0:
+            wanted = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return data[:-cut] if wanted > cut else data
+        if byte < 0x80:
+            break
+    return data
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        codecs.utf_8_decode(data, "strict", True)
+    except UnicodeDecodeError:
+        return False
+    return True

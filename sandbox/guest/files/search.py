@@ -1,0 +1,351 @@
+"""Searching file contents: ripgrep where the sandbox has it, else a plain search of our own with the same result."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from ..loop.context import Call, Finished
+from ..protocol.faults import Fault
+from .beneath import Roots, readable_roots_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SECONDS = 30.0
+OUTPUT_BYTES = 8 << 20
+LINE_CHARS = 1000
+BEFORE_CHARS = 300  # of a longer line, what is shown before the match
+# A second look: at files that were left out, at how many matches there are, at a line that is too long for the first.
+AGAIN_SECONDS, AGAIN_BYTES = 3.0, 1 << 20
+AROUND_CHARS = 200  # of such a line, on either side of the match
+LEFT_OUT_SHOWN, LEFT_OUT_SNIFFED, SNIFFED = 5, 50, 8192
+RESULT_CHARS = 1 << 20  # text of all matches with their context
+
+
+def search(call: Call) -> dict[str, Any]:
+    """The handler of ``search``.
+
+    Raises Fault ``invalid_pattern`` with the engine's words, and ``timeout`` with what was found so far.
+    """
+    args = call.args
+    path: str = args.get("path", ".")
+    check_texts(args)
+    roots = readable_roots_of(call.place)
+    fd, is_folder = _open(roots, path)
+    deadline = time.monotonic() + SECONDS  # of all looks: the host waits for little longer
+    found = Found(roots, path, is_folder, args.get("max_matches", 100), args.get("context_lines", 0))
+    more: dict[str, Any] = {}
+    try:
+        engine = "ripgrep"
+        try:
+            done = _run(call, ripgrep_argv(args, is_folder), fd, is_folder)
+        except Fault as fault:
+            if fault.code != "program_not_found":
+                raise
+            engine = "builtin"
+            done = _run(call, _builtin_argv(call, args, is_folder), fd, is_folder)
+        result = {**found.read(done.stdout), "engine": engine}
+        if engine == "ripgrep" and found.too_long is not None:
+            found.add_long_lines(_matched_parts(call, roots, args, found.too_long, deadline))
+            result |= {"matches": found.matches, "files_with_matches": len(found.files)}
+        result["truncated"] = result["truncated"] or done.truncated
+        if engine == "ripgrep" and not done.timed_out and done.exit_code in (0, 1, 2):
+            if result["truncated"]:
+                more = _total(call, args, fd, is_folder, deadline)
+                more["truncated"] = more.get("total_matches") != len(result["matches"])
+            elif not result["matches"] and is_folder:
+                more = _left_out(call, roots, args, fd, deadline)
+    finally:
+        os.close(fd)
+    result |= {**more, "unreadable": engine == "ripgrep" and done.exit_code == 2 and not done.stderr.strip()}
+    if done.timed_out:
+        raise Fault("timeout", result=result, seconds=SECONDS)
+    _raise_for(done, result, args)
+    return result
+
+
+def check_texts(args: dict[str, Any]) -> None:
+    """Raises Fault ``invalid_pattern`` for a pattern or a glob that no program can be given."""
+    for name in ("pattern", "glob"):
+        _require_plain(name, args.get(name))
+
+
+def _require_plain(name: str, text: str | None) -> None:
+    if text is None:
+        return
+    if "\0" in text:
+        raise Fault(
+            "invalid_pattern", pattern=text.replace("\0", "\\0"), problem=f"the {name} contains a NUL character"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Fault("invalid_pattern", pattern=ascii(text), problem=f"the {name} is not valid Unicode") from None
+
+
+def _open(roots: Roots, path: str) -> tuple[int, bool]:
+    try:
+        return roots.regular(path)[0], False
+    except Fault as fault:
+        if fault.code != "is_a_directory":
+            raise
+    return roots.open(path, os.O_RDONLY | os.O_DIRECTORY), True
+
+
+def _run(
+    call: Call, argv: list[str], fd: int, is_folder: bool, seconds: float | None = None, size: int = OUTPUT_BYTES
+) -> Finished:
+    # a folder is the working folder and a file the standard input, so that neither is looked up by name again;
+    # with PYTHONSAFEPATH nothing in that folder is imported
+    env = {**call.place.environ, "PYTHONSAFEPATH": "1"}
+    return call.run_helper(
+        argv,
+        timeout_seconds=SECONDS if seconds is None else seconds,
+        max_output_bytes=size,
+        cwd_fd=fd if is_folder else None,
+        stdin=b"" if is_folder else fd,
+        env=env,
+    )
+
+
+def ripgrep_argv(args: dict[str, Any], is_folder: bool) -> list[str]:
+    """The command line of ripgrep. Hidden files are searched, .git is not; ignore files always count."""
+    argv = ["rg", "--json", "--no-config", "--no-messages", "--no-require-git", "--hidden", "--sort=path"]
+    argv.append(f"--max-count={args.get('max_matches', 100) + 1}")
+    if args.get("context_lines"):
+        argv.append(f"--context={args['context_lines']}")
+    if not is_folder:
+        argv.append("--text")  # who names a file means it, whatever is in it
+    return [*argv, *_what(args, is_folder)]
+
+
+def _what(args: dict[str, Any], is_folder: bool) -> list[str]:
+    """The arguments of ripgrep that say what is searched for, and where."""
+    argv = []
+    if args.get("literal"):
+        argv.append("--fixed-strings")
+    if args.get("ignore_case"):
+        argv.append("--ignore-case")
+    if args.get("glob") and is_folder:
+        argv.append(f"--glob={args['glob']}")
+    return [*argv, "--glob=!.git", f"--regexp={args['pattern']}", "--", "./" if is_folder else "-"]
+
+
+def _again(deadline: float) -> float:
+    """How long a second look may take."""
+    return max(0.01, min(AGAIN_SECONDS, deadline - time.monotonic()))
+
+
+def _left_out(call: Call, roots: Roots, args: dict[str, Any], fd: int, deadline: float) -> dict[str, Any]:
+    """Files that have a match and were not searched: .gitignore names them ("ignored"), or they are "binary"."""
+    argv = ["rg", "--files-with-matches", "--null", "--no-config", "--no-messages", "--no-ignore", "--hidden", "--text"]
+    done = _run(call, [*argv, *_what(args, True)], fd, True, _again(deadline), AGAIN_BYTES)
+    names = sorted(name for name in done.stdout.split(b"\0")[:-1] if b"\n" not in name)
+    found: dict[str, list[str]] = {"ignored": [], "binary": []}
+    for name in names[:LEFT_OUT_SNIFFED]:
+        path = os.path.join(args.get("path", "."), os.fsdecode(name))
+        kind = found["binary" if _is_binary(roots, path) else "ignored"]
+        if len(kind) < LEFT_OUT_SHOWN:
+            kind.append(roots.display(path.encode("utf-8", "surrogateescape")))
+    return {**found, "left_out_files": len(names), "left_out_unknown": done.timed_out}
+
+
+def _is_binary(roots: Roots, path: str) -> bool:
+    try:
+        fd, _ = roots.regular(path)
+    except Fault:  # gone meanwhile
+        return False
+    try:
+        return b"\0" in os.read(fd, SNIFFED)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def _total(call: Call, args: dict[str, Any], fd: int, is_folder: bool, deadline: float) -> dict[str, Any]:
+    """How many lines match in all, where they can be counted in time."""
+    argv = ["rg", "--count", "--no-filename", "--no-config", "--no-messages", "--no-require-git", "--hidden"]
+    if not is_folder:
+        os.lseek(fd, 0, os.SEEK_SET)
+        argv.append("--text")
+    done = _run(call, [*argv, *_what(args, is_folder)], fd, is_folder, _again(deadline), AGAIN_BYTES)
+    counts = [int(word) for word in done.stdout.split() if word.isdigit() and len(word) < 16]
+    return {} if done.timed_out or done.truncated or not counts else {"total_matches": sum(counts)}
+
+
+def _matched_parts(call: Call, roots: Roots, args: dict[str, Any], path: str, deadline: float) -> list[tuple[int, str]]:
+    """Number and matched part of the matching lines of a file with lines that are too long to be shown whole."""
+    try:
+        fd, _ = roots.regular(path)
+    except Fault:
+        return []
+    try:
+        argv = ["rg", "--only-matching", "--line-number", "--no-filename", "--color=never", "--no-config", "--text"]
+        argv.append(f"--max-count={args.get('max_matches', 100)}")
+        plain = re.escape(args["pattern"]).replace("\\ ", " ") if args.get("literal") else args["pattern"]
+        around = {**args, "pattern": f".{{0,{AROUND_CHARS}}}(?:{plain}).{{0,{AROUND_CHARS}}}", "literal": False}
+        done = _run(call, [*argv, *_what(around, False)], fd, False, _again(deadline), AGAIN_BYTES)
+    finally:
+        os.close(fd)
+    found: dict[int, str] = {}
+    for line in done.stdout.splitlines():
+        number, _, text = line.partition(b":")
+        if number.isdigit() and len(number) < 16:
+            found.setdefault(int(number), text.decode("utf-8", "replace")[:LINE_CHARS])
+    return list(found.items())
+
+
+def _builtin_argv(call: Call, args: dict[str, Any], is_folder: bool) -> list[str]:
+    names = ("pattern", "glob", "literal", "ignore_case", "context_lines", "max_matches")
+    request = {name: args[name] for name in names if name in args} | {"folder": is_folder}
+    return [*call.place.interpreter, "-m", f"{__package__}.search_builtin", json.dumps(request)]
+
+
+def _raise_for(done: Finished, result: dict[str, Any], args: dict[str, Any]) -> None:
+    """The engine ends with 0 (found), 1 (not found), 2 (something was wrong, maybe with one file only)."""
+    if done.exit_code in (0, 1) or done.truncated or result["matches"]:
+        return
+    said = done.stderr.decode("utf-8", "replace").strip()
+    problem = said.rpartition("error: ")[2].partition("\n\n")[0][:LINE_CHARS]
+    if done.exit_code == 2:
+        if not problem:  # files that could not be read are not spoken of
+            return
+        about = args.get("glob") if "glob" in said and args.get("glob") else args["pattern"]
+        raise Fault("invalid_pattern", pattern=about, problem=problem)
+    raise Fault(
+        "io_error",
+        path=args.get("path", "."),
+        errno="unknown",
+        problem=problem or "the search program was ended by a signal",
+    )
+
+
+class Found:
+    """Reads the lines of ``rg --json`` (or of what imitates them), which the sandbox may have forged."""
+
+    def __init__(self, roots: Roots, path: str, is_folder: bool, most: int, context: int) -> None:
+        self._roots, self._path, self._is_folder = roots, path, is_folder
+        self._most, self._context = most, context
+        self._before: deque[tuple[int, str]] = deque(maxlen=max(context, 0))
+        self._open: list[dict[str, Any]] = []  # matches that still miss lines after them
+        self.matches: list[dict[str, Any]] = []
+        self.files: set[str] = set()
+        self._chars = 0
+        self._full = False
+        self.too_long: str | None = None  # the first file with a match in a line that did not come whole
+
+    def read(self, output: bytes) -> dict[str, Any]:
+        """The result without its ``engine``."""
+        for kind, data in self._events(output):
+            if self._full and not self._open:
+                break
+            if kind == "begin":
+                self._before.clear()
+                self._open.clear()
+            elif kind in ("match", "context"):
+                self._line(kind, data)
+        return {"matches": self.matches, "files_with_matches": len(self.files), "truncated": self._full}
+
+    def _line(self, kind: str, data: dict[str, Any]) -> None:
+        number, text = data.get("line_number"), _text(data.get("lines"))
+        if not isinstance(number, int) or not 0 < number < 1 << 53 or text is None:
+            return
+        text = shortened(text.rstrip("\r\n"), data)
+        self._open = [
+            m for m in self._open if len(m["after"]) < self._context and number == m["line"] + len(m["after"]) + 1
+        ]
+        for match in self._open:
+            match["after"].append(text)
+            self._chars += len(text)
+        if kind == "match":
+            self._match(number, text, data)
+        if self._context:
+            self._before.append((number, text))
+
+    def _match(self, number: int, text: str, data: dict[str, Any]) -> None:
+        if len(self.matches) >= self._most or self._chars > RESULT_CHARS:
+            self._full = True
+            return
+        name = _text(data.get("path"), "surrogateescape")
+        path = os.path.join(self._path, name) if self._is_folder and name else self._path
+        shown = self._roots.display(path.encode("utf-8", "surrogateescape"))
+        before = [line for n, line in self._before if n >= number - self._context]
+        match = {"path": shown, "line": number, "text": text, "before": before, "after": []}
+        self._chars += len(text) + sum(map(len, before))
+        self.files.add(shown)
+        self.matches.append(match)
+        if self._context:
+            self._open.append(match)
+
+
+    def _events(self, output: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+        for line in output.split(b"\n"):
+            try:
+                event = json.loads(line)
+            except (ValueError, RecursionError):  # cut, or no JSON
+                begun = _BEGUN.match(line)
+                if begun and self.too_long is None:
+                    self.too_long = os.path.join(self._path, os.fsdecode(begun[1])) if self._is_folder else self._path
+                continue
+            if isinstance(event, dict) and isinstance(event.get("data"), dict):
+                yield str(event.get("type")), event["data"]
+
+    def add_long_lines(self, parts: list[tuple[int, str]]) -> None:
+        """Add matches of the file ``too_long`` of which only the matched part is known."""
+        shown = self._roots.display((self.too_long or "").encode("utf-8", "surrogateescape"))
+        known = {(match["path"], match["line"]) for match in self.matches}
+        for number, text in parts:
+            if (shown, number) not in known and len(self.matches) < self._most:
+                text = f"[a part of a long line] {text}"
+                self.matches.append({"path": shown, "line": number, "text": text, "before": [], "after": []})
+                self.files.add(shown)
+
+
+# The beginning of an event that was cut: a match in a file, named without escapes.
+_BEGUN = re.compile(rb'\{"type":"match","data":\{"path":\{"text":"([^"\\]+)"\}')
+
+
+def shortened(text: str, data: dict[str, Any]) -> str:
+    """A line of at most LINE_CHARS characters around its first match, and how much was cut on either side."""
+    before, after = data.get("cut") or (0, 0)
+    if len(text) > LINE_CHARS:
+        at = _match_start(text, data)
+        start = 0 if at <= LINE_CHARS - BEFORE_CHARS else min(at - BEFORE_CHARS, len(text) - LINE_CHARS)
+        before, after = before + start, after + len(text) - start - LINE_CHARS
+        text = text[start : start + LINE_CHARS]
+    head = f"[{before} characters cut]" if before else ""
+    return head + text + (f"[{after} characters cut]" if after else "")
+
+
+def _match_start(text: str, data: dict[str, Any]) -> int:
+    """The index of the first match in a line, which ripgrep tells in bytes; 0 where it does not."""
+    found = data.get("submatches")
+    first = found[0] if isinstance(found, list) and found else None
+    start = first.get("start") if isinstance(first, dict) else None
+    if type(start) is not int or start <= 0:
+        return 0
+    if start >= len(text) * 4:
+        return 0
+    if text.isascii():
+        return min(start, len(text))
+    return len(text.encode("utf-8", "replace")[:start].decode("utf-8", "ignore"))
+
+
+def _text(field: Any, errors: str = "replace") -> str | None:
+    """The text of a field: valid Unicode comes as text, anything else as bytes in base64."""
+    if not isinstance(field, dict):
+        return None
+    if isinstance(field.get("text"), str):
+        return str(field["text"].encode("utf-8", "replace").decode())
+    try:
+        return base64.b64decode(field["bytes"], validate=True).decode("utf-8", errors)
+    except (KeyError, TypeError, ValueError):
+        return None

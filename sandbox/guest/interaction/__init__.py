@@ -1,0 +1,1 @@
+"""Talk with commands that run: type into them, follow their output, wait for what they do."""

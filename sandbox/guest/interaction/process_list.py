@@ -1,0 +1,179 @@
+"""``processes``: every command and the tree of processes below it.
+
+The list is made in the reactor's thread, /proc is read in a worker. Everything read belongs to the commands: names, counts and
+depths are bounded whatever they are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from functools import partial
+
+from ..protocol.faults import Fault
+from ..watch import process_stat as procstat
+from ..watch import sockets
+from ..watch.waiting import waiting_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..commands.command import Command
+    from ..commands.jobs import Reply
+    from ..commands.processes import Processes
+    from ..commands.spawner import Runner
+    from ..loop.reactor import Reactor
+    from ..loop.workers import Workers
+    from ..watch.process_stat import Stat
+
+    Tree = tuple[int, str | None]  # the pid of a runner, and what the command's standard input is called
+
+# Shown at most: commands, processes of one command among others, processes in all.
+MOST_COMMANDS, MOST_OF_ONE, MOST_PROCESSES = 80, 50, 200
+# The load is taken since the last look, where that is neither too short for the kernel's clock nor long past.
+LEAST_SAMPLE_SECONDS, LONGEST_SAMPLE_SECONDS = 0.2, 30.0
+MOST_DESCRIPTORS, MOST_PORTS = 1024, 8
+
+
+class Census:
+    """Answers ``processes``; remembers the CPU times of the last look."""
+
+    def __init__(self, reactor: Reactor, processes: Processes, workers: Workers) -> None:
+        self._reactor = reactor
+        self._processes = processes
+        self._workers = workers
+        self._before: tuple[float, dict[int, Stat]] = (0.0, {})
+
+    def processes(self, args: dict[str, Any], reply: Reply) -> None:
+        """List all commands, or the one with an id. Raises Fault."""
+        known = self._processes.commands
+        listed = list(known.values()) if args["id"] is None else [self._processes.find(args["id"])]
+        listed.sort(key=_rank)
+        more, listed = len(listed[MOST_COMMANDS:]), listed[:MOST_COMMANDS]
+        facts = [_facts(command) for command in listed]
+        trees: list[Tree | None] = []
+        runners: list[Runner] = []
+        for command in listed:
+            runner = None if command.tree_empty else command.runner
+            trees.append(None if runner is None else (runner.pid, command.input.name if command.input else None))
+            runners += [] if runner is None else [runner]
+        for runner in runners:
+            self._processes.spawner.hold(runner)
+
+        def finish(result: dict[str, Any] | None) -> None:
+            for runner in runners:
+                self._processes.spawner.release(runner)
+            if result is None:
+                reply({"fault": Fault("io_error", problem="the processes could not be read")}, b"")
+            else:
+                reply({"result": {**result, "more_commands": more}}, b"")
+
+        self._workers.submit(partial(self._work, facts, trees, finish))
+
+    def _work(
+        self, facts: list[dict[str, Any]], trees: list[Tree | None], finish: Callable[[dict[str, Any] | None], None]
+    ) -> None:
+        result: dict[str, Any] | None = None
+        try:
+            result = self._look(facts, trees)
+        except (OSError, ValueError) as error:  # what is read there changes while it is read
+            print(f"processes: {error}", file=sys.stderr)
+        self._reactor.hand_over(partial(finish, result))
+
+    def _look(self, facts: list[dict[str, Any]], trees: list[Tree | None]) -> dict[str, Any]:
+        at, before = self._before
+        if any(trees) and not LEAST_SAMPLE_SECONDS <= time.monotonic() - at <= LONGEST_SAMPLE_SECONDS:
+            at, before = time.monotonic(), procstat.all_stats()
+            time.sleep(LEAST_SAMPLE_SECONDS)
+        now, table = (time.monotonic(), procstat.all_stats()) if any(trees) else (at, {})
+        self._before = (now, table) if table else self._before
+        look = _Look(table, before, max(now - at, 0.001))
+        for fact, tree in zip(facts, trees, strict=True):
+            if tree is not None:
+                look.add(fact, tree, MOST_OF_ONE if len(facts) > 1 else MOST_PROCESSES)
+        return {"commands": facts, "sampled_seconds": round(now - at, 3), **self._used()}
+
+    def _used(self) -> dict[str, Any]:
+        """What the sandbox takes of what is bounded, and the bounds; what the kernel does not show is left out."""
+        cgroup, limits = self._processes.cgroup, self._processes.place.limits
+        memory, processes = cgroup.memory_needed(), cgroup.processes()
+        found: dict[str, Any] = {}
+        if memory is not None:
+            found.update(memory_bytes=memory, memory_limit_bytes=limits["memory_bytes"])
+        if processes is not None:
+            found.update(pids=processes, pids_limit=limits["pids"])
+        return found
+
+
+class _Look:
+    """One look at /proc."""
+
+    def __init__(self, table: dict[int, Stat], before: dict[int, Stat], seconds: float) -> None:
+        self._table, self._before, self._seconds = table, before, seconds
+        self._children: dict[int, list[int]] = {}
+        for pid, stat in table.items():
+            self._children.setdefault(stat.parent, []).append(pid)
+        self._left = MOST_PROCESSES
+        self._listeners = sockets.listeners() if table else {}
+
+    def add(self, fact: dict[str, Any], tree: Tree, most: int) -> None:
+        """Note the processes below a command's runner, and what it waits for."""
+        root, stdin = tree
+        below = procstat.below(root, self._children)
+        shown = below[: min(most, self._left)]
+        self._left -= len(shown)
+        fact["process_count"] = len(below)
+        fact["processes"] = [self._process(pid, root) for pid in procstat.in_order(root, shown, self._children)]
+        if fact["running"]:
+            fact["waiting_for"] = waiting_for(root, stdin, self._children)
+
+    def _process(self, pid: int, root: int) -> dict[str, Any]:
+        stat = self._table[pid]
+        before = self._before.get(pid)
+        same = before is not None and before.started == stat.started
+        ticks = stat.ticks - before.ticks if before is not None and same else stat.ticks
+        return {
+            "pid": pid, "parent": 0 if stat.parent == root else stat.parent, "name": stat.name, "state": stat.state,
+            "command": procstat.command_line(pid), "cpu_seconds": round(stat.ticks / procstat.HERTZ, 2),
+            "cpu_percent": round(100 * max(ticks, 0) / procstat.HERTZ / self._seconds, 1), "memory_bytes": stat.memory,
+            "threads": stat.threads, "age_seconds": round(stat.age, 2), "listens": self._listens(pid),
+        }  # fmt: skip
+
+    def _listens(self, pid: int) -> list[dict[str, Any]]:
+        if not self._listeners:
+            return []
+        found: dict[tuple[str, str, int], None] = {}
+        try:
+            descriptors = os.listdir(f"/proc/{pid}/fd")[:MOST_DESCRIPTORS]
+        except OSError:  # gone, or it has made itself unreadable
+            return []
+        for fd in descriptors:
+            try:
+                link = os.readlink(f"/proc/{pid}/fd/{fd}")
+            except OSError:
+                continue
+            if link.startswith("socket:[") and (socket := self._listeners.get(link[8:-1])):
+                found[socket] = None
+        return [{"protocol": p, "address": a[:400], "port": n} for p, a, n in sorted(found)[:MOST_PORTS]]
+
+
+def _rank(command: Command) -> tuple[int, float]:
+    """What runs first, then what left processes, then what ended, the latest first."""
+    if command.running:
+        return 0, command.started
+    return (1, command.ended) if not command.tree_empty else (2, -command.ended)
+
+
+def _facts(command: Command) -> dict[str, Any]:
+    exit_code, signal = command.outcome
+    until = time.monotonic() if command.running else command.ended
+    about = command.about
+    return {
+        "id": command.id, "command": about.get("text", ""), "session": about.get("session"),
+        "background": bool(about.get("background")), "running": command.running, "exit_code": exit_code, "signal": signal,
+        "stop_reason": command.stop_reason, "seconds": round(until - command.started, 3),
+        "output_bytes": command.output.total,
+    }  # fmt: skip

@@ -1,0 +1,168 @@
+"""One request under way in a worker: its body, its stream back, its helper programs."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+
+from ..commands.processes import Processes
+from ..protocol import wire
+from ..protocol.faults import Fault
+from .context import Finished, Place
+from .link import Link
+from .reactor import Reactor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+CREDIT_STEP = wire.WINDOW // 4
+
+
+class WorkerCall:
+    """Implements ``context.Call``. ``feed``, ``finish_body``, ``credit`` and ``cancel`` are the reactor's side."""
+
+    def __init__(
+        self, place: Place, args: dict[str, Any], channel: int, link: Link, reactor: Reactor, processes: Processes
+    ):
+        self.place = place
+        self.args = args
+        self._channel = channel
+        self._link = link
+        self._reactor = reactor
+        self.processes = processes
+        self._changed = threading.Condition()
+        self._chunks: deque[bytes] = deque()
+        self._held = 0
+        self._ended: str | None = None
+        self._window = wire.WINDOW
+        self._cancelled = False
+        self._stop_helper: Callable[[], None] | None = None
+
+    # --- the worker's side ------------------------------------------------------------------
+    def body(self) -> Iterator[bytes]:
+        """See ``context.Call``."""
+        owed = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._chunks or self._ended is not None or self._cancelled)
+                if self._cancelled:
+                    raise Fault("cancelled")
+                if not self._chunks:
+                    break
+                chunk = self._chunks.popleft()
+                self._held -= len(chunk)
+            owed += len(chunk)
+            if owed >= CREDIT_STEP:
+                self._link.frame(wire.Kind.CREDIT, self._channel, owed.to_bytes(4, "big"))
+                owed = 0
+            yield chunk
+        if self._ended:
+            raise Fault("transfer_incomplete", problem=self._ended)
+
+    def send(self, chunk: bytes) -> None:
+        """See ``context.Call``."""
+        view = memoryview(chunk)
+        while view:
+            with self._changed:
+                self._changed.wait_for(lambda: self._window > 0 or self._cancelled or self._link.lost)
+                if self._cancelled or self._link.lost:
+                    raise Fault("cancelled")
+                piece = view[: min(self._window, wire.MAX_PAYLOAD)]
+                self._window -= len(piece)
+            self._link.frame(wire.Kind.DATA, self._channel, piece)
+            view = view[len(piece) :]
+
+    def run_helper(
+        self,
+        argv: list[str],
+        *,
+        timeout_seconds: float,
+        max_output_bytes: int,
+        cwd_fd: int | None = None,
+        stdin: bytes | int = b"",
+        env: dict[str, str] | None = None,
+    ) -> Finished:
+        """See ``context.Call``."""
+        done = threading.Event()
+        outcome: list[Finished | Fault] = []
+
+        def report(finished: Finished | Fault) -> None:
+            outcome.append(finished)
+            done.set()
+
+        environ = {**self.place.environ, **(env or {})}
+        spec = {
+            "argv": argv,
+            "env": environ,
+            "cwd": None if cwd_fd is not None else "/",
+            "state_fd": None,
+            "announce": False,
+        }
+        source = os.dup(stdin) if isinstance(stdin, int) else stdin
+        folder = os.dup(cwd_fd) if cwd_fd is not None else None
+
+        def start() -> None:
+            self._stop_helper = self.processes.helper(spec, source, folder, timeout_seconds, max_output_bytes, report)
+            if self._cancelled:
+                self._stop_helper()
+
+        self._reactor.hand_over(start)
+        done.wait()
+        self._stop_helper = None
+        if self._cancelled:
+            raise Fault("cancelled")
+        if isinstance(outcome[0], Fault):
+            raise outcome[0]
+        return outcome[0]
+
+    def hand_over(self, work: Callable[[], None]) -> None:
+        """See ``context.Call``."""
+        done = threading.Event()
+        failed: list[Exception] = []
+
+        def carry_out() -> None:
+            try:
+                work()
+            except Exception as error:  # the request's, not the reactor's, which all others need
+                failed.append(error)
+            finally:
+                done.set()
+
+        self._reactor.hand_over(carry_out)
+        done.wait()
+        if failed:
+            raise failed[0]
+
+    # --- the reactor's side ------------------------------------------------------------------
+    def feed(self, chunk: bytes) -> None:
+        """A piece of the body. Raises WireError where the host sends more than it was credited."""
+        with self._changed:
+            self._held += len(chunk)
+            if self._held > wire.WINDOW:
+                raise wire.WireError("body beyond its credit")
+            self._chunks.append(chunk)
+            self._changed.notify_all()
+
+    def finish_body(self, problem: str) -> None:
+        """No more body; ``problem`` says why it is not whole, "" that it is."""
+        with self._changed:
+            self._ended = problem
+            self._changed.notify_all()
+
+    def credit(self, size: int) -> None:
+        """The host took ``size`` bytes of the stream."""
+        with self._changed:
+            self._window = min(self._window + size, wire.WINDOW)
+            self._changed.notify_all()
+
+    def cancel(self) -> None:
+        """Give up as soon as the worker touches its streams again; its helper program is ended at once."""
+        with self._changed:
+            self._cancelled = True
+            self._changed.notify_all()
+        stop = self._stop_helper
+        if stop is not None:
+            stop()

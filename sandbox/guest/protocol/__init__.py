@@ -1,0 +1,1 @@
+"""What passes over the pipe. The host imports nothing else of the guest."""

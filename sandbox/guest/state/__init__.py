@@ -1,0 +1,1 @@
+"""The files of a sandbox as a whole: scanned, fetched, compared, restored."""

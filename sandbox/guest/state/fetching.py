@@ -1,0 +1,185 @@
+"""The contents of many files, one after the other, holes left out. For the host, which keeps them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from ..files.beneath import SAFE
+from ..files.walking import DIRECTORY
+from ..loop.context import StateCall
+from ..protocol.faults import Fault
+from ..protocol.records import CHANGED, FETCHED, GONE, GOT, PART, WANTED
+from .scanning import root_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+ASKED_BYTES = 64 << 20
+PIECE = 1 << 18
+
+
+def fetch(call: StateCall) -> dict[str, Any]:
+    """The handler of ``fetch``: the body lists paths, what is streamed back are their contents in that order."""
+    folders = Folders(call)
+    sender = _Sender(call)
+    files = 0
+    try:
+        for number, (root, path) in enumerate(_wanted(call)):
+            try:
+                folder, name = folders.holding(root, path)
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | SAFE, dir_fd=folder)
+            except OSError:  # gone, exchanged, or not ours to read
+                sender.send(FETCHED.pack(number, GONE, 0, 0, 0, 0, 0))
+                continue
+            try:
+                files += _content(fd, number, sender)
+            finally:
+                os.close(fd)
+        sender.flush()
+    finally:
+        folders.close()
+    return {"files": files}
+
+
+def _wanted(call: StateCall) -> Iterator[tuple[int, bytes]]:
+    asked = bytearray()
+    for chunk in call.body():
+        asked += chunk
+        if len(asked) > ASKED_BYTES:
+            raise Fault("invalid_arguments", problem="too many files are asked for at once")
+    at = 0
+    while at < len(asked):
+        start = at + WANTED.size
+        root, length = WANTED.unpack_from(asked, at) if start <= len(asked) else (0, len(asked))
+        at = start + length
+        path = bytes(asked[start:at])
+        if at > len(asked) or b"\0" in path:
+            raise Fault("invalid_arguments", problem="the list of files that are asked for is none")
+        yield root, path
+
+
+class _Sender:
+    def __init__(self, call: StateCall) -> None:
+        self._call, self._piece = call, bytearray()
+
+    def send(self, data: bytes) -> None:
+        self._piece += data
+        if len(self._piece) >= PIECE:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._piece:
+            self._call.send(bytes(self._piece))
+            self._piece.clear()
+
+
+def _content(fd: int, number: int, sender: _Sender) -> bool:
+    """Send one file; whether it was one."""
+    before = os.fstat(fd)
+    if not stat.S_ISREG(before.st_mode):
+        sender.send(FETCHED.pack(number, GONE, 0, 0, 0, 0, 0))
+        return False
+    size = before.st_size
+    sender.send(FETCHED.pack(number, GOT, size, before.st_mtime_ns, before.st_ctime_ns, before.st_dev, before.st_ino))
+    whole = True
+    at = 0
+    while at < size:
+        start, end = _data(fd, at, size)
+        if start >= size:
+            break
+        if end <= start:  # a hole was made there just now; a part without bytes would be the end
+            whole, at = False, start + 1
+            continue
+        sender.send(PART.pack(start, end - start))
+        whole = _part(fd, start, end, sender) and whole
+        at = end
+    sender.send(PART.pack(size, 0))
+    after = os.fstat(fd)
+    same = (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (
+        after.st_size,
+        after.st_mtime_ns,
+        after.st_ctime_ns,
+    )
+    sender.send(CHANGED.pack(not (whole and same)))
+    return True
+
+
+def _data(fd: int, at: int, size: int) -> tuple[int, int]:
+    """The next part of a file that is no hole, (size, size) where there is none."""
+    try:
+        start = os.lseek(fd, at, os.SEEK_DATA)
+        return min(start, size), min(os.lseek(fd, start, os.SEEK_HOLE), size)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # only a hole is left
+            return size, size
+        return at, size
+
+
+def _part(fd: int, at: int, end: int, sender: _Sender) -> bool:
+    """Send exactly these bytes, zeros for what is not there any more; whether all was there."""
+    while at < end:
+        try:
+            data = os.pread(fd, min(PIECE, end - at), at)
+        except OSError:
+            data = b""
+        if not data:
+            while at < end:
+                piece = bytes(min(PIECE, end - at))
+                sender.send(piece)
+                at += len(piece)
+            return False
+        sender.send(data)
+        at += len(data)
+    return True
+
+
+class Folders:
+    """Folders below the roots by path, no link followed on the way; the last one stays open for the next file in it."""
+
+    def __init__(self, call: StateCall) -> None:
+        self._call = call
+        self._tops: dict[int, int] = {}
+        self._at: tuple[int, bytes] | None = None
+        self._fd = -1
+
+    def top(self, root: int) -> int:
+        """The folder of a root. Raises OSError."""
+        if root not in self._tops:
+            self._tops[root] = os.open(root_path(self._call, root), DIRECTORY)
+        return self._tops[root]
+
+    def holding(self, root: int, path: bytes) -> tuple[int, bytes]:
+        """The folder that holds ``path``, open until the next call, and the name in it. Raises OSError, Fault for no path."""
+        parts = path.split(b"/")
+        if any(part in (b"", b".", b"..") for part in parts) or b"\0" in path:
+            raise Fault("path_invalid", path=ascii(path)[:200], problem="it is no path below a root")
+        *folders, name = parts
+        where = (root, b"/".join(folders))
+        if self._at != where:
+            here = os.dup(self.top(root))
+            for folder in folders:
+                try:
+                    inner = os.open(folder, DIRECTORY, dir_fd=here)
+                finally:
+                    os.close(here)
+                here = inner
+            self.forget()
+            self._fd, self._at = here, where
+        return self._fd, name
+
+    def forget(self) -> None:
+        """Open the next folder anew: one on the way to it may have been exchanged."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._at = -1, None
+
+    def close(self) -> None:
+        """Let go of all folders."""
+        self.forget()
+        for fd in self._tops.values():
+            os.close(fd)
+        self._tops.clear()

@@ -1,0 +1,1 @@
+"""What the kernel says of processes, limits and what is left of them."""

@@ -1,0 +1,24 @@
+"""What errors and notices advise, in the words for who typed ``gamebox``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from .readers import hint_for
+
+if TYPE_CHECKING:
+    from sandbox.envelope import Envelope
+
+
+def message_for_cli(message: str) -> str:
+    """The message of an error, with options where it names arguments."""
+    return message.replace("keep_seconds=", "--keep-seconds ")
+
+
+def envelope_for_cli(answer: Envelope[Any]) -> Envelope[Any]:
+    """The answer with the advice for this reader."""
+    notices = tuple(dataclasses.replace(n, hint=hint_for("cli", n.hint)) for n in answer.notices)
+    if answer.ok:
+        return dataclasses.replace(answer, notices=notices)
+    return dataclasses.replace(answer, notices=notices, hint=hint_for("cli", answer.hint))

@@ -1,0 +1,43 @@
+"""Why a sandbox ended by itself, in words: its lifetime or its lease was over, or it was idle."""
+
+from __future__ import annotations
+
+from sandbox.errors import SandboxUnavailableError
+from sandbox.guest.watch.lifetime import IDLE, LEASE_OVER, LIFETIME_OVER
+from sandbox.limits import Limits
+
+from .readers import Phrase, limit, phrased
+from .wording import duration
+
+
+def of_its_own_accord(
+    exit_code: int | None, limits: Limits, keep_seconds: float | None = None
+) -> SandboxUnavailableError | None:
+    """The post-mortem where the guest's exit code says that a limit of time ended it; else None.
+
+    ``keep_seconds`` is the patience of a kept sandbox, which has no lease of its limits.
+    """
+    if exit_code == LIFETIME_OVER and limits.lifetime_seconds is not None:
+        return SandboxUnavailableError(
+            "lifetime_over",
+            f"The sandbox has ended, with everything in it: its lifetime of {duration(limits.lifetime_seconds)} was over.",
+            f"Start another one, with lifetime_seconds above {limits.lifetime_seconds:g} where the work takes longer.",
+        )
+    if exit_code == IDLE and limits.idle_seconds is not None:
+        return SandboxUnavailableError(
+            "idle",
+            f"The sandbox has ended, with everything in it: nothing was done in it for {duration(limits.idle_seconds)}.",
+            f"Start another one, with idle_seconds above {limits.idle_seconds:g} (or None) where it has to wait that long.",
+        )
+    if exit_code == LEASE_OVER:
+        seconds, name = limits.lease_seconds, limit("lease_seconds")
+        if keep_seconds is not None:
+            seconds, name = keep_seconds, Phrase("keep_seconds", "--keep-seconds", "keep_seconds")
+        return SandboxUnavailableError(
+            "lease_ended",
+            f"The sandbox heard nothing from this process for {seconds:g} seconds, and ended by itself.",
+            phrased(
+                "This process was stopped for that long, or cut off. Start another sandbox; {name} is its patience.", name=name
+            ),
+        )
+    return None

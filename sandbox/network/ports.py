@@ -1,0 +1,25 @@
+"""What is a TCP port, for those who are given one by a caller."""
+
+from __future__ import annotations
+
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.messages.wording import value_text
+
+MOST = 65535
+
+
+def is_port(value: object, least: int = 1) -> bool:
+    """Whether it is the number of a port."""
+    return type(value) is int and least <= value <= MOST
+
+
+def check_port(call: str, name: str, value: object, least: int = 1) -> None:
+    """Raise TypeError if the argument ``name`` of ``call`` is not an int, SandboxError ``invalid_arguments`` if it is no port."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{call}(): {name} must be an int, not {type(value).__name__}.")
+    if not is_port(value, least):
+        raise SandboxError(
+            ErrorCode.invalid_arguments,
+            f"{name} is {value_text(value)}, which is no port.",
+            f"Give a number from {least} to {MOST}.",
+        )

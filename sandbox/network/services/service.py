@@ -1,0 +1,158 @@
+"""Services of the host that a sandbox may use without knowing their secrets: values, and what of a request is allowed."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from sandbox.environment.argument_types import check_types
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.network.rules import ascii_name
+from sandbox.text.masking import LEAST_CHARS, credentials_of
+
+DOMAIN = "internal"
+PORT = 80
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+class Problem(NamedTuple):
+    """Why a request is not allowed, and what is open in place of what was asked: for the command that made it.
+
+    Texts of the request are not cut in it: whoever shows it masks first.
+    """
+
+    why: str
+    kind: Literal["method", "path", "form"] = "form"
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """In the sandbox a plain ``http://NAME.internal/``; the host adds ``headers`` and asks ``upstream``.
+
+    The values of ``headers`` never enter the sandbox: where an answer echoes one, it is masked. ``plain_headers`` are added too and
+    are no secret. ``methods`` and ``paths`` (patterns as in "/v1/*", of the path behind the upstream's own; ``*`` matches slashes)
+    narrow what may be asked; empty means any. ``upstream`` may be any address the host reaches: it is the caller's choice, not
+    the sandbox's. ``ca_bundle`` is a file of certificates to trust in place of the usual ones. Raises SandboxError
+    ``invalid_configuration``.
+    """
+
+    name: str
+    upstream: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    methods: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    ca_bundle: str | None = None
+    plain_headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_types("Service", name=(self.name, str), upstream=(self.upstream, str), ca_bundle=(self.ca_bundle, str | None))
+        for option, headers in (("headers", self.headers), ("plain_headers", self.plain_headers)):
+            check_types("Service", **{option: (headers, Mapping)})
+            for name, value in headers.items():  # a value is a secret: only its type is shown
+                check_types("Service", **{f"the name of a header in {option}": (name, str), f"a value of {option}": (value, str)})
+        _check_narrowed(self.methods, self.paths)
+        parts = urlsplit(self.upstream)
+        if ascii_name(self.name) != self.name or "." in self.name:
+            raise _refused(f"{self.name!r} is no name for a service", "Use lower-case letters, digits and hyphens.")
+        if parts.username or parts.password:
+            raise _refused("An upstream may hold no user name or password", "Give them as a header.")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            # A query may hold a key.
+            place = f"{parts.scheme}://{parts.hostname}" if parts.hostname else "What was given"
+            raise _refused(
+                f"{place!r}, as it was given, is no upstream", "Give it as https://api.example.com, or with a path."
+            )
+        for name, value in (*self.headers.items(), *self.plain_headers.items()):
+            if not _TOKEN.fullmatch(name) or not value or any(c in value for c in "\r\n\0") or not value.isascii():
+                raise _refused(f"The header {name!r} cannot be sent", "Give a name and one line of ASCII.")
+        for name, value in self.headers.items():
+            if len(value) < LEAST_CHARS:
+                raise _refused(
+                    f"The value of the header {name!r} has fewer than {LEAST_CHARS} characters: masking it would garble answers",
+                    "Give what is no secret in plain_headers.",
+                )
+
+    @property
+    def host(self) -> str:
+        """Its host name in the sandbox."""
+        return f"{self.name}.{DOMAIN}"
+
+    @property
+    def url(self) -> str:
+        """Where the sandbox finds it."""
+        return f"http://{self.host}/"
+
+    def problem(self, method: str, target: str) -> Problem | None:
+        """Why a request is not allowed; None where it is. ``target`` is path and query as the sandbox sent them."""
+        try:
+            path = unquote(target.partition("?")[0], errors="strict")
+        except UnicodeDecodeError:  # overlong forms of "." and "/" among them, which some servers read
+            return Problem(f"{target!r} has escapes that are not UTF-8")
+        if not target.startswith("/") or "#" in target or not _is_plain(path):
+            return Problem(f"{target!r} is no plain path")
+        if method.upper() in ("TRACE", "CONNECT"):
+            return Problem(f"{method} is never open", "method", ", ".join(self.methods))
+        if self.methods and method.upper() not in {one.upper() for one in self.methods}:
+            listed = ", ".join(self.methods)
+            return Problem(f"{method} is not one of the methods that are open: {listed}", "method", listed)
+        if self.paths and "%2f" in target.partition("?")[0].lower():  # it fits as a slash and is sent as it is
+            return Problem(f"{target!r} has an encoded slash, and only some paths are open")
+        if self.paths and not any(fnmatch.fnmatchcase(path, pattern) for pattern in self.paths):
+            listed = ", ".join(self.paths)
+            return Problem(f"{path} is not one of the paths that are open: {listed}", "path", listed)
+        return None
+
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be seen in the sandbox: the values, and the credentials within them."""
+        return tuple(part for value in self.headers.values() for part in credentials_of(value))
+
+    def describe(self) -> str:
+        """A clause for the model: where it is and what may be asked."""
+        narrowed = [
+            *([f"methods {', '.join(self.methods)}"] if self.methods else []),
+            *([f"paths {', '.join(self.paths)}"] if self.paths else []),
+        ]
+        return f"{self.url} ({'; '.join(narrowed)})" if narrowed else self.url
+
+
+def _check_narrowed(methods: object, paths: object) -> None:
+    """Refuse what narrows nothing, or not as it reads: a string for a tuple would be taken for its letters, "*" among them."""
+    for field_name, given, example in (("methods", methods, "GET"), ("paths", paths, "/v1/*")):
+        hint = f'Give a tuple: {field_name}=("{example}",).'
+        if not isinstance(given, tuple | list):
+            raise _refused(f"{given!r:.200} is no tuple of {field_name}", hint)
+        for one in given:
+            if not isinstance(one, str):
+                raise _refused(f"{one!r:.200} among the {field_name} is no text", hint)
+            if field_name == "methods" and not _TOKEN.fullmatch(one):
+                raise _refused(f"{one!r:.200} is no method", hint)
+            if field_name == "paths" and not one.startswith(("/", "*")):
+                raise _refused(f"The path {one!r:.200} begins with neither '/' nor '*': no request has it", hint)
+
+
+def _is_plain(path: str) -> bool:
+    """Whether every server reads the same path in it: no dot segments (";" hides them from some), no "//", no backslash, and no
+    other characters that a server may take for these (``．``, ``／``).
+    """
+    normal = unicodedata.normalize("NFKC", path)
+    if normal != path:
+        return normal.count("/") == path.count("/") and _is_plain(normal)
+    segments = [segment.partition(";")[0] for segment in path.split("/")]
+    return (
+        "//" not in path
+        and "\\" not in path
+        and "%" not in path  # encoded twice
+        and not any(segment in (".", "..") for segment in segments)
+        and not _CONTROL.search(path)
+    )
+
+
+def _refused(why: str, hint: str) -> SandboxError:
+    return SandboxError(ErrorCode.invalid_configuration, f"{why}.", hint)

@@ -1,0 +1,93 @@
+"""Streaming the standard input of a command to a guest, from a file or an iterator of the host."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Self
+
+from sandbox.guest.protocol.wire import Kind
+from sandbox.interrupts import Shield
+
+from .stdin import CHUNK, pieces
+
+if TYPE_CHECKING:
+    from .pending import Pending
+    from .transport import Transport
+
+LOOK_SECONDS = 1.0
+
+
+class Feeder:
+    """Streams ``source`` to a command while its caller waits for the answer (``with``), no faster than the command reads.
+
+    The source is read in a thread of its own, so that one that never ends holds up no answer; that thread ends when the source
+    answers. What the source raises stops the command, and is ``error`` then.
+    """
+
+    def __init__(self, transport: Transport, pending: Pending, channel: int, source: Iterable[bytes] | None) -> None:
+        self.error: BaseException | None = None
+        self._transport = transport
+        self._pending = pending
+        self._channel = channel
+        self._source = source
+        self._over = False
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def __enter__(self) -> Self:
+        if self._source is not None:
+            self._pending.on_room = self._wake
+            try:
+                with Shield():  # the start of a thread waits for an Event, whose lock a signal can leave taken
+                    threading.Thread(target=self._work, args=(self._source,), name="gamebox-stdin", daemon=True).start()
+            except BaseException:  # a Ctrl-C: what was not entered is not left either
+                self.__exit__()
+                raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._room.empty():
+            self._room.put(None)
+
+    def _work(self, source: Iterable[bytes]) -> None:
+        try:
+            for piece in pieces(source):
+                if not self._send(piece):
+                    return
+        except BaseException as error:  # noqa: BLE001  # raised in the caller's thread
+            if not self._ended:
+                self.error = error
+                self._pending.cancel()
+            return
+        with contextlib.suppress(OSError):  # the reader notices, and words it
+            self._transport.flow(Kind.END, self._channel)
+
+    @property
+    def _ended(self) -> bool:
+        pending = self._pending
+        return self._over or pending.reply is not None or pending.error is not None
+
+    def _send(self, piece: bytes) -> bool:
+        """Send all of it; False where nobody takes it any more."""
+        pending, view = self._pending, memoryview(piece)
+        while view:
+            while pending.window <= 0 and not self._ended:
+                with contextlib.suppress(queue.Empty):
+                    self._room.get(timeout=LOOK_SECONDS)
+            if self._ended:
+                return False
+            part = view[: min(pending.window, CHUNK)]
+            with pending.lock:
+                pending.window -= len(part)
+            try:
+                self._transport.flow(Kind.DATA, self._channel, part)
+            except OSError:  # the reader notices, and words it
+                return False
+            view = view[len(part) :]
+        return not self._ended

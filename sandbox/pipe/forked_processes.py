@@ -1,0 +1,56 @@
+"""Processes forked from the one that made a sandbox: they hold its descriptors too, and may not use it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from typing import Protocol
+
+from sandbox.errors import ErrorCode, SandboxError
+
+
+class Parted(Protocol):
+    """What a forked process must let go of."""
+
+    def part(self) -> None:
+        """Let go of it in this process, which was just forked; the parent's stays as it is. Raises OSError."""
+
+
+_parted: weakref.WeakSet[Parted] = weakref.WeakSet()
+
+
+def part_in_children(each: Parted) -> None:
+    """Have ``each.part()`` called in every process that is forked from now on."""
+    _parted.add(each)
+
+
+def let_go(fd: int) -> None:
+    """Make ``fd`` lead to nothing in this process: what another process holds of it is not ended, nor kept open, by this one."""
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(nothing, fd, inheritable=False)
+    os.close(nothing)
+
+
+def forked_since(pid: int) -> bool:
+    """Whether this is not the process ``pid``, but one that was forked from it."""
+    return os.getpid() != pid
+
+
+def check(pid: int) -> None:
+    """Raise SandboxError ``sandbox_owned`` in a process that was forked from ``pid``, which made the environment."""
+    if forked_since(pid):
+        raise SandboxError(
+            ErrorCode.sandbox_owned,
+            f"This process ({os.getpid()}) was forked from the one that made the environment ({pid}), and only that can use it.",
+            f"Use it in process {pid}, or make another environment in this one.",
+        )
+
+
+def _part_all() -> None:
+    for each in list(_parted):
+        with contextlib.suppress(OSError):
+            each.part()
+
+
+os.register_at_fork(after_in_child=_part_all)

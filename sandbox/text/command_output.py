@@ -1,0 +1,127 @@
+"""The output of a command, put together on the host from the segments the guest kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox.errors import SandboxUnavailableError
+
+HEAD, TAIL = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """``output`` is both streams as they arrived, ``stdout`` and ``stderr`` the same apart; a cut is marked in each.
+
+    ``encoding_errors`` says that bytes which are no UTF-8 were replaced in them; ``stdout_bytes`` and ``stderr_bytes`` are the
+    bytes that were kept, as they were printed and without the mark.
+    """
+
+    output: str
+    stdout: str
+    stderr: str
+    encoding_errors: bool
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+
+
+def shown_output(segments: Any, blob: bytes, total: int, truncated: bool, where: str | None) -> Shown:
+    """The texts of ``blob`` cut into ``segments`` [stream, length, part]. Raises SandboxUnavailableError for nonsense.
+
+    Invalid UTF-8 is replaced, and said so; a character that is split between two segments of a stream stays whole, one that the
+    cut split is dropped.
+    """
+    pieces = _pieces(segments, blob)
+    missing = total - len(blob)
+    mark = (
+        f"\n[... {missing} bytes cut{'; all of it in ' + where if where else ''} ...]\n"
+        if truncated and missing > 0
+        else ""
+    )
+    texts = []
+    replaced = False
+    for stream in (None, 1, 2):
+        head = [(s, d) for s, d, part in pieces if part == HEAD and stream in (None, s)]
+        tail = [(s, d) for s, d, part in pieces if part == TAIL and stream in (None, s)]
+        if not mark:
+            text, wrong = _decode(head + tail)
+        elif stream is None or head or tail:
+            first, wrong_first = _decode(head, cut_end=True)
+            last, wrong_last = _decode(tail, cut_start=True)
+            text, wrong = first + mark + last, wrong_first or wrong_last
+        else:
+            text, wrong = "", False
+        texts.append(text)
+        replaced = replaced or wrong
+    out, err = (b"".join(d for s, d, _ in pieces if s == stream) for stream in (1, 2))
+    return Shown(texts[0], texts[1], texts[2], encoding_errors=replaced, stdout_bytes=out, stderr_bytes=err)
+
+
+def shown_part(blob: bytes, *, starts: bool, ends: bool) -> tuple[str, bool]:
+    """The text of a part of an output, and whether bytes that are no UTF-8 were replaced in it.
+
+    ``starts`` and ``ends`` say whether the part reaches the beginning and the end of the output: a character that is torn at
+    another border is replaced, too, but it is no such error.
+    """
+    whole = blob if starts else _without_torn_start(blob)
+    whole = whole if ends else whole[: len(whole) - _torn_end(whole)]
+    return blob.decode("utf-8", "replace"), _text(whole)[1]
+
+
+def _pieces(segments: Any, blob: bytes) -> list[tuple[int, bytes, int]]:
+    pieces: list[tuple[int, bytes, int]] = []
+    at = 0
+    valid = isinstance(segments, list)
+    for segment in segments if valid else ():
+        ok = isinstance(segment, list) and len(segment) == 3 and all(type(x) is int for x in segment)
+        if not ok or segment[0] not in (1, 2) or segment[2] not in (HEAD, TAIL) or not 0 < segment[1] <= len(blob) - at:
+            valid = False
+            break
+        pieces.append((segment[0], blob[at : at + segment[1]], segment[2]))
+        at += segment[1]
+    if not valid or at != len(blob):
+        raise SandboxUnavailableError("protocol_violation", "The sandbox sent output that does not add up.")
+    return pieces
+
+
+def _decode(pieces: list[tuple[int, bytes]], cut_start: bool = False, cut_end: bool = False) -> tuple[str, bool]:
+    texts: list[tuple[str, bool]] = []
+    begun: dict[int, bytes] = {}
+    seen: set[int] = set()
+    for stream, piece in pieces:
+        data = begun.pop(stream, b"") + piece
+        if cut_start and stream not in seen:
+            data = _without_torn_start(data)
+        seen.add(stream)
+        whole = len(data) - _torn_end(data)
+        begun[stream] = data[whole:]
+        texts.append(_text(data[:whole]))
+    if not cut_end:
+        texts += [_text(rest) for rest in begun.values() if rest]
+    return "".join(text for text, _ in texts), any(wrong for _, wrong in texts)
+
+
+def _text(data: bytes) -> tuple[str, bool]:
+    try:
+        return data.decode(), False
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace"), True
+
+
+def _without_torn_start(data: bytes) -> bytes:
+    torn = 0
+    while torn < min(4, len(data)) and data[torn] & 0xC0 == 0x80:
+        torn += 1
+    return data if torn > 3 else data[torn:]  # more than three are no end of a character
+
+
+def _torn_end(data: bytes) -> int:
+    """How many bytes at the end begin a character that is not whole."""
+    for back in range(1, min(3, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        needed = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+        return back if needed > back else 0
+    return 0

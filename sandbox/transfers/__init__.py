@@ -1,0 +1,1 @@
+"""Copy files and folders between the host and a sandbox."""

@@ -1,0 +1,190 @@
+"""Folders as tar streams on the host's side: made from a folder of ours, or unpacked from bytes that are hostile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from sandbox.errors import ErrorCode, OperationError
+from sandbox.messages.readers import limit as limit_words
+from sandbox.messages.readers import phrased
+
+from . import folders
+
+CHUNK = 256 * 1024
+BLOCK = tarfile.BLOCKSIZE
+MAX_ENTRIES = 200_000
+SHOWN_NAMES = 100
+
+
+def file_chunks(path: Path, limit: int) -> Iterator[bytes]:
+    """The bytes of a file. Raises OperationError ``file_too_large`` past ``limit`` bytes."""
+    sent = 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            sent += len(chunk)
+            if sent > limit:
+                raise _too_large(path, limit)
+            yield chunk
+
+
+def tree_chunks(root: Path, limit: int) -> Iterator[bytes]:
+    """A tar of what is below ``root``: files, folders and links as they are; devices, pipes and sockets are left out."""
+    sent = 0
+    top = os.path.join(root, "")
+    for entry in folders.walk(top):
+        for chunk in _entry_chunks(entry.path, entry.path[len(top) :]):
+            sent += len(chunk)
+            if sent > limit:
+                raise _too_large(root, limit)
+            yield chunk
+    yield bytes(2 * BLOCK)
+
+
+def _entry_chunks(path: str, name: str) -> Iterator[bytes]:
+    try:
+        status = os.lstat(path)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise folders.too_long(path) from error
+        raise
+    info = tarfile.TarInfo(name)
+    info.mode = status.st_mode & 0o777
+    info.mtime = int(status.st_mtime)
+    if stat.S_ISDIR(status.st_mode):
+        info.type = tarfile.DIRTYPE
+    elif stat.S_ISLNK(status.st_mode):
+        info.type, info.linkname = tarfile.SYMTYPE, os.readlink(path)
+    elif stat.S_ISREG(status.st_mode):
+        info.size = status.st_size
+    else:
+        return
+    yield info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    if info.size:
+        yield from _padded(Path(path), info.size)
+
+
+def _padded(path: Path, size: int) -> Iterator[bytes]:
+    """Exactly ``size`` bytes of the file, zeros where it shrank meanwhile, and the padding to a whole block."""
+    left = size
+    with path.open("rb") as file:
+        while left > 0:
+            chunk = file.read(min(CHUNK, left)) or bytes(min(CHUNK, left))
+            left -= len(chunk)
+            yield chunk
+    if size % BLOCK:
+        yield bytes(BLOCK - size % BLOCK)
+
+
+def unpack(archive: BinaryIO, target: Path, limit: int) -> tuple[int, int, list[str]]:
+    """Unpack a hostile tar into the new folder ``target``: (files, bytes, names that were skipped).
+
+    Nothing is written outside ``target``: links are made only after every file, and only those that stay inside. Devices, pipes
+    and set-id bits are dropped. Raises OperationError ``unsafe_archive`` for ``..`` and absolute names and past the bounds; the
+    target is then removed.
+    """
+    target.mkdir(mode=0o755)
+    try:
+        return _unpack(archive, target, limit)
+    except BaseException:
+        folders.remove(target)
+        raise
+
+
+def _unpack(archive: BinaryIO, target: Path, limit: int) -> tuple[int, int, list[str]]:
+    files = total = count = 0
+    links: list[tuple[Path, str]] = []
+    skipped: list[str] = []
+    try:
+        with tarfile.open(fileobj=archive, mode="r|", errorlevel=2) as tar:
+            for member in tar:
+                count += 1
+                if count > MAX_ENTRIES:
+                    raise _unsafe(f"it has more than {MAX_ENTRIES} entries")
+                path = _inside(target, member.name)
+                if member.isdir():
+                    folders.make(path, target)
+                elif member.issym():
+                    links.append((path, member.linkname))
+                elif member.isreg():
+                    total += member.size
+                    if total > limit:
+                        raise _unsafe(f"it unpacks to more than {limit} bytes")
+                    folders.make(path.parent, target)
+                    _write(tar, member, path)
+                    files += 1
+                else:
+                    skipped.append(member.name[:500])
+    except (tarfile.TarError, ValueError, FileExistsError, NotADirectoryError, IsADirectoryError, EOFError) as error:
+        raise _unsafe(f"it is damaged or contradicts itself ({type(error).__name__})") from error
+    skipped += _make_links(target, links)
+    return files, total, skipped[:SHOWN_NAMES]
+
+
+def _inside(target: Path, name: str) -> Path:
+    parts = [p for p in name.split("/") if p not in ("", ".")]
+    if name.startswith("/") or ".." in parts or "\0" in name or not parts:
+        raise _unsafe(f"the name {name[:200]!r} leads out of it")
+    return target.joinpath(*parts)
+
+
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    source = tar.extractfile(member)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with os.fdopen(os.open(path, flags, member.mode & 0o777 | 0o200), "wb") as file:
+        if source is not None:
+            shutil.copyfileobj(source, file, CHUNK)
+
+
+def _make_links(target: Path, links: list[tuple[Path, str]]) -> list[str]:
+    """Make the links that stay inside, alone and through one another; the names of the others."""
+    skipped: list[str] = []
+    made: list[Path] = []
+    root = os.path.realpath(target)
+    for path, destination in links:
+        try:
+            folders.make(path.parent, target)
+            if not _stays(root, path.parent):
+                raise OSError
+            path.symlink_to(destination)
+            made.append(path)
+        except (OSError, ValueError):
+            skipped.append(str(path.relative_to(target)))
+    while out := [p for p in made if os.path.isabs(os.readlink(p)) or not _stays(root, p)]:
+        for path in out:
+            path.unlink()
+            made.remove(path)
+            skipped.append(str(path.relative_to(target)))
+    return skipped
+
+
+def _stays(root: str, path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # more than 40 links one after another: following them here would take for ever
+            return False
+    real = os.path.realpath(path)
+    return real == root or real.startswith(root + os.sep)
+
+
+def _unsafe(problem: str) -> OperationError:
+    return OperationError(
+        ErrorCode.unsafe_archive,
+        f"The archive was refused: {problem}.",
+        "Nothing was kept; copy fewer or plainer files.",
+    )
+
+
+def _too_large(path: Path, limit: int) -> OperationError:
+    return OperationError(
+        ErrorCode.file_too_large,
+        f"{path} is larger than the transfer limit of {limit} bytes.",
+        phrased("Copy a part of it, or raise {limit}.", limit=limit_words("transfer_bytes")),
+    )
