@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandbox.envelope import Failure, Success
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.messages.wording import count_of
+from sandbox.text.wording import count_of
 
 from . import lineage
 from .actions import Action

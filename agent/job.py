@@ -15,10 +15,10 @@ from agent.repo.snapshot import SMALLER, Snapshot, take
 from sandbox.cli.status_line import progress, terminal
 from sandbox.environment.base import Environment
 from sandbox.environment.call_errors import answered
-from sandbox.environment.watching import onlooker
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.interrupts import terminated_like_interrupted, uninterrupted
 from sandbox.network.connections import Connection
+from sandbox.pipe.watching import onlooker
 from sandbox.text.invisible import visible
 
 from . import lineage

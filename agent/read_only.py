@@ -11,9 +11,9 @@ from sandbox import results as res
 from sandbox.envelope import Envelope, Failure, Success
 from sandbox.environment.base import ActionLike, Environment
 from sandbox.environment.call_errors import answered, check_request
-from sandbox.environment.watching import Watch
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations import OPERATIONS, Request
+from sandbox.pipe.watching import Watch
 from sandbox.results.state import ChangedPath
 
 from .envelopes import LOST

@@ -9,8 +9,8 @@ from typing import Any
 from sandbox.envelope import Envelope
 from sandbox.environment.base import ActionLike, Environment
 from sandbox.environment.call_errors import check_request
-from sandbox.environment.watching import Watch
 from sandbox.operations import HostArguments, Request
+from sandbox.pipe.watching import Watch
 
 from .wrapped import WrappedEnvironment
 

@@ -10,8 +10,8 @@ from sandbox import results as res
 from sandbox.envelope import Envelope
 from sandbox.environment.base import ActionLike, Approver, Environment
 from sandbox.environment.secrets import Secrets
-from sandbox.environment.watching import Watch
 from sandbox.operations import Request
+from sandbox.pipe.watching import Watch
 from sandbox.state.methods import StateMethods
 
 

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from sandbox.docker.environment import DockerEnvironment
     from sandbox.environment.base import Environment
     from sandbox.environment.command_error import CommandError
-    from sandbox.environment.watching import CancelToken
     from sandbox.network.connection_file import ConnectionFile
     from sandbox.network.policy import Network
     from sandbox.network.services.service import Service
     from sandbox.network.services.side import Ready, SideService
     from sandbox.packages.cache import PackageCache
+    from sandbox.pipe.watching import CancelToken
 
     from .aio import AsyncEnvironment
     from .envelope import Envelope, Failure, Notice, Success
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncEnvironment": ".aio",
-    "CancelToken": ".environment.watching",
+    "CancelToken": ".pipe.watching",
     "CommandError": ".environment.command_error",
     "ConnectionFile": ".network.connection_file",
     "DockerEnvironment": ".docker.environment",

@@ -19,12 +19,12 @@ from sandbox.environment.async_sessions import AsyncSession
 from sandbox.environment.base import ActionLike, Environment
 from sandbox.environment.forwarding import ForwardingEnvironment
 from sandbox.environment.methods import OperationMethods, RunOptions, checked
-from sandbox.environment.watching import CancelToken, OnOutput, StreamName, Watch
 from sandbox.network.connections import Connection
 from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
 from sandbox.network.ports import check_port
 from sandbox.pipe.following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Tail, rests
+from sandbox.pipe.watching import CancelToken, OnOutput, StreamName, Watch
 from sandbox.state.methods import StateMethods
 
 from . import results as res

@@ -17,7 +17,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from sandbox.messages.readers import hint_for
+from .readers import hint_for
 
 
 class ErrorCode(StrEnum):

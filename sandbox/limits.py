@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from sandbox.messages.wording import value_text
+from sandbox.text.wording import value_text
 
 from .errors import ErrorCode, SandboxError
 

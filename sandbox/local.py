@@ -14,15 +14,15 @@ import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sandbox.environment.argument_types import HOST_PATH, check_callable, check_types, check_variables, path_is
 from sandbox.environment.base import Approver
 from sandbox.environment.sandboxed import GuestEnvironment, end_words
 from sandbox.messages.sandbox_ends import of_its_own_accord
-from sandbox.messages.wording import value_text
 from sandbox.network.policy import Network
 from sandbox.pipe.forked_processes import forked_since, let_go, part_in_children
 from sandbox.pipe.transport import Transport
+from sandbox.text.wording import value_text
 
+from .argument_types import HOST_PATH, check_callable, check_types, check_variables, path_is
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
 from .interrupts import Shield
 from .limits import Limits

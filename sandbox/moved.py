@@ -12,7 +12,6 @@ from types import ModuleType
 MOVED = {
     "sandbox.docker.side": "sandbox.docker.services.running",
     "sandbox.guest_environment": "sandbox.environment.sandboxed",
-    "sandbox.readers": "sandbox.messages.readers",
 }
 
 

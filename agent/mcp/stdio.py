@@ -10,8 +10,8 @@ from typing import Any
 
 from sandbox.environment.base import Environment
 from sandbox.environment.call_errors import answered
-from sandbox.environment.watching import CancelToken, Watch
 from sandbox.errors import ErrorCode, OperationError
+from sandbox.pipe.watching import CancelToken, Watch
 
 from .wire import MAX_MESSAGE_BYTES, MAX_WORDS, Message, decoded, encoded, gone, is_answer, late, nonsense
 

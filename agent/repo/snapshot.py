@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.messages.wording import size
+from sandbox.text.wording import size
 
 from .beneath import Folder, leads_into_git, walk_files
 from .history import History

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sandbox.messages.wording import one_line
+from sandbox.text.wording import one_line
 
 from .run import bad_input, print_json, say_error
 from .table import write_table

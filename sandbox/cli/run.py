@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import typer
 
 from sandbox.messages.command_line import envelope_for_cli, message_for_cli
-from sandbox.messages.readers import hint_for
+from sandbox.readers import hint_for
 
 from .conflicts import refuse_with_in, refuse_with_local
 from .network_options import (  # fmt: skip
@@ -177,8 +177,8 @@ def run(
 
 def carry_out(sandbox: GuestEnvironment, args: dict[str, Any], *, as_json: bool, stdin: bool, stays: bool) -> NoReturn:
     """Run the command of ``args``, show what comes of it, and exit as it did. ``stays``: the sandbox outlives this process."""
-    from sandbox.environment.watching import Watch
     from sandbox.operations import HostArguments
+    from sandbox.pipe.watching import Watch
 
     args = {**args, "stdin": sys.stdin.buffer.read() if stdin else None}
     args["keep_output_bytes"] = _kept(sandbox.limits) if as_json else 0

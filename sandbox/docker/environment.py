@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import docker
 import docker.errors
 
+from sandbox.argument_types import HOST_PATH, check_callable, check_types
 from sandbox.docker.container.arguments import check_inputs, check_runtime
 from sandbox.docker.container.disk import Disk, prepare, refused_devices
 from sandbox.docker.container.profiles import Profile, profile_named
@@ -26,7 +27,6 @@ from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep
 from sandbox.docker.services.served import check_attached, check_known
 from sandbox.envelope import Envelope, Failure
-from sandbox.environment.argument_types import HOST_PATH, check_callable, check_types
 from sandbox.environment.base import Approver
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits

@@ -21,11 +21,12 @@ from sandbox import results as res
 from sandbox.envelope import Envelope, Failure, Notice, Success, jsonable
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.messages import arguments as argument_words
-from sandbox.messages.readers import Hint
-from sandbox.messages.wording import value_text
 from sandbox.operations import OPERATIONS, HostArguments, Request, schema_of
 from sandbox.operations.commands import UNLIMITED
+from sandbox.pipe.watching import CancelToken, Watch
+from sandbox.readers import Hint
 from sandbox.state.methods import StateMethods
+from sandbox.text.wording import value_text
 
 from .call_errors import check_request
 from .host_actions import (
@@ -38,7 +39,6 @@ from .host_actions import (
 )
 from .methods import OperationMethods
 from .secrets import Secrets
-from .watching import CancelToken, Watch
 
 if TYPE_CHECKING:
     from sandbox.network.connections import Connection

@@ -11,12 +11,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
 
+from sandbox.argument_types import check_types
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations import Request
-
-from .argument_types import check_types
-from .watching import CancelToken, Watch
+from sandbox.pipe.watching import CancelToken, Watch
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from sandbox.operations import OPERATIONS, HostArguments
 from sandbox.pipe.following import Following
 from sandbox.pipe.output_stream import CommandOutput
 from sandbox.pipe.stdin import Stdin, is_source
+from sandbox.pipe.watching import CancelToken, OnOutput, Watch
 
 from .call_errors import check_call, check_cancel, raise_if_closed
 from .sessions import Session
-from .watching import CancelToken, OnOutput, Watch
 
 
 class RunOptions(TypedDict, total=False):

@@ -18,25 +18,25 @@ from pydantic import ValidationError
 
 from sandbox import operations as op
 from sandbox import results as res
+from sandbox.argument_types import HOST_PATH, check_types
 from sandbox.envelope import Envelope, Failure, Notice, Success
 from sandbox.errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
-from sandbox.messages.wording import duration, size
 from sandbox.network.policy import Network
 from sandbox.pipe import descriptors
 from sandbox.pipe import forked_processes as forks
 from sandbox.pipe.preparing import FILE_SECONDS, feed_from, prepared
 from sandbox.pipe.replies import fault_of, notices_of, result_of, syntax_error_line, violation, worded
 from sandbox.pipe.transport import Transport
+from sandbox.pipe.watching import Watch, with_onlooker
 from sandbox.state.history import History
 from sandbox.state.keeping import KeepsState
+from sandbox.text.wording import duration, size
 from sandbox.transfers.copying import Incoming, outgoing
 
-from .argument_types import HOST_PATH, check_types
 from .base import Approver, invalid_arguments
 from .call_errors import check_request, raise_if_wrong_call
 from .forwarding import ForwardingEnvironment
-from .watching import Watch, with_onlooker
 
 if TYPE_CHECKING:
     from sandbox.text.screen import Screens

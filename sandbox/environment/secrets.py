@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from sandbox import results as res
+from sandbox.argument_types import check_types
 from sandbox.envelope import Envelope, Notice, Success
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.messages.readers import changed
+from sandbox.readers import changed
 from sandbox.text.masking import LEAST_CHARS, Mask, forms_of
-
-from .argument_types import check_types
 
 T = TypeVar("T")
 # What the kernel takes of one variable, its name included.

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .wording import value_text
+from sandbox.text.wording import value_text
 
 Schema = Mapping[str, Any]
 VALUE_CHARS = 80

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from .readers import hint_for
+from sandbox.readers import hint_for
 
 if TYPE_CHECKING:
     from sandbox.envelope import Envelope

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sandbox.errors import ErrorCode
+from sandbox.text.wording import Wording, duration
 
 from .waiting import cannot_send, how_it_ended
-from .wording import Wording, duration
 
 Fields = Mapping[str, Any]
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from sandbox.envelope import Notice
 from sandbox.errors import ErrorCode
+from sandbox.readers import Hint
+from sandbox.text.wording import Wording, count_of, duration, one_line, size
 
 from . import conditions
 from . import network as network_words
 from . import paths as path_words
 from . import waiting as waits
 from .notices import NOTICES
-from .readers import Hint
-from .wording import Wording, count_of, duration, one_line, size
 
 Fields = Mapping[str, Any]
 

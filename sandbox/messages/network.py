@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .readers import Hint, Phrase, limit, opened, phrased
-from .wording import Wording, one_line
+from sandbox.readers import Hint, Phrase, limit, opened, phrased
+from sandbox.text.wording import Wording, one_line
 
 Fields = Mapping[str, Any]
 NAME_CHARS = 120

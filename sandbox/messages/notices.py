@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sandbox.envelope import Notice
+from sandbox.readers import Hint
+from sandbox.text.wording import count_of, duration, one_line, size
 
 from . import network as network_words
 from . import waiting as waits
-from .readers import Hint
-from .wording import count_of, duration, one_line, size
 
 Fields = Mapping[str, Any]
 

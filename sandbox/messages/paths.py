@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sandbox.errors import ErrorCode
-
-from .wording import Wording
+from sandbox.text.wording import Wording
 
 Fields = Mapping[str, Any]
 

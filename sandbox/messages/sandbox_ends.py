@@ -5,9 +5,8 @@ from __future__ import annotations
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.watch.lifetime import IDLE, LEASE_OVER, LIFETIME_OVER
 from sandbox.limits import Limits
-
-from .readers import Phrase, limit, phrased
-from .wording import duration
+from sandbox.readers import Phrase, limit, phrased
+from sandbox.text.wording import duration
 
 
 def of_its_own_accord(

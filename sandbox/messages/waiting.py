@@ -8,9 +8,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandbox.errors import ErrorCode
-
-from .readers import Hint
-from .wording import Wording, count_of, one_line
+from sandbox.readers import Hint
+from sandbox.text.wording import Wording, count_of, one_line
 
 Kind = Literal["stdin", "lock", "socket", "child", "cpu", "sleep", "disk", "other"]
 

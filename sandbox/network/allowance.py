@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from sandbox.limits import Limits
-from sandbox.messages.wording import size
+from sandbox.text.wording import size
 
 
 class Allowance:

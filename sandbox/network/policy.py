@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from sandbox.environment.argument_types import check_types
+from sandbox.argument_types import check_types
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.messages.wording import value_text
+from sandbox.text.wording import value_text
 
 from .addresses import PRIVATE, Address, carried, closed_kind, is_of_private_network, literal, plain
 from .rules import ALL_PORTS, Rule, ascii_name, pinned_name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.messages.wording import value_text
+from sandbox.text.wording import value_text
 
 MOST = 65535
 

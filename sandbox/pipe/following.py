@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sandbox.envelope import Envelope
-from sandbox.environment.watching import CancelToken, StreamName
 from sandbox.errors import ErrorCode
 from sandbox.results import LogsResult
+
+from .watching import CancelToken, StreamName
 
 # How long one question waits for output; then it is asked again.
 WAIT_SECONDS = 30.0

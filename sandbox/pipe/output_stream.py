@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from sandbox.envelope import Envelope
-from sandbox.environment.watching import CancelToken, StreamName
 
 from .following import OutputChunk
+from .watching import CancelToken, StreamName
 
 if TYPE_CHECKING:
     from sandbox import results as res

@@ -8,7 +8,7 @@ from typing import Any
 from sandbox import operations as op
 from sandbox.errors import ErrorCode
 from sandbox.limits import Limits
-from sandbox.messages.wording import value_text
+from sandbox.text.wording import value_text
 
 from .replies import worded
 from .stdin import INLINE_BYTES

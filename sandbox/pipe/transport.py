@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sandbox.environment.watching import Watch
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.reattach import ANSWER_BYTES
@@ -26,6 +25,7 @@ from .feeding import Feeder
 from .pending import GRACE_SECONDS, Pending
 from .reattaching import Asks, ByteStream, Cut, Keep
 from .sender import TURN_SECONDS, Carried, FrameSender
+from .watching import Watch
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import signal
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.messages.waiting import WaitingFor, state_of
-from sandbox.messages.wording import count_of
 from sandbox.text.excerpt import SHOWN_CHARS, both_ends, joined, size_in_bytes
 from sandbox.text.plain_text import plain
+from sandbox.text.wording import count_of
 
 from .base import Result
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.messages.waiting import WaitingFor, state_of
-from sandbox.messages.wording import count_of, size
+from sandbox.text.wording import count_of, size
 
 from .base import Result
 

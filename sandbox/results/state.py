@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from sandbox.messages.wording import one_line
+from sandbox.text.wording import one_line
 
 from .base import Result
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandbox.messages.wording import duration, one_line, size
+from sandbox.text.wording import duration, one_line, size
 
 from .base import Result
 

@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from sandbox.messages.waiting import state_of
-from sandbox.messages.wording import count_of
 from sandbox.text.plain_text import plain
+from sandbox.text.wording import count_of
 
 from .base import Result
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from sandbox.argument_types import check_types
 from sandbox.envelope import Success
-from sandbox.environment.argument_types import check_types
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.protocol.records import HOME, WORKSPACE
-from sandbox.messages.wording import value_text
 from sandbox.results import ForkResult
+from sandbox.text.wording import value_text
 
 from .checkpoint import Checkpoint
 from .history import History

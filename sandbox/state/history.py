@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from sandbox.environment.argument_types import is_writable
+from sandbox.argument_types import is_writable
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.protocol.records import FILE, HOME, UNREAD, WORKSPACE
-from sandbox.messages.wording import value_text
+from sandbox.text.wording import value_text
 
 from .asking import Asking, Scan
 from .base import StartBase

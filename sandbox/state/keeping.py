@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sandbox import results as res
+from sandbox.argument_types import HOST_PATH, check_host_path, check_types
 from sandbox.envelope import Envelope, Failure, Notice, Success
 from sandbox.envelope import now as timestamp
-from sandbox.environment.argument_types import HOST_PATH, check_host_path, check_types
 from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, OperationError, SandboxError
 from sandbox.guest.protocol.leftovers import LEFTOVERS

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.protocol.leftovers import is_leftover
 from sandbox.guest.protocol.records import FILE, FOLDER, LINK, WORKSPACE
-from sandbox.messages.wording import size
 from sandbox.patches.git import EXECUTABLE, MAX_BINARY_BYTES, REGULAR, SYMLINK, Version, file_patch
 from sandbox.patches.lines import Budget
+from sandbox.text.wording import size
 
 from .base import StartBase
 from .checkpoint import Checkpoint

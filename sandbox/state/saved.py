@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.guest.protocol.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE, sessions_of
-from sandbox.messages.readers import limit, phrased
-from sandbox.messages.wording import size
+from sandbox.readers import limit, phrased
+from sandbox.text.wording import size
 
 from .checkpoint import Checkpoint, summary
 from .store import Reader, Store

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from sandbox.errors import ErrorCode, OperationError, SandboxError
 from sandbox.guest.protocol.records import PART
-from sandbox.messages.readers import limit, phrased
-from sandbox.messages.wording import size
+from sandbox.readers import limit, phrased
+from sandbox.text.wording import size
 
 from .table import Key
 from .writing import CHUNK, Writing, put, unnamed

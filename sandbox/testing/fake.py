@@ -15,7 +15,6 @@ from sandbox.envelope import Envelope
 from sandbox.environment.base import Approver
 from sandbox.environment.call_errors import check_request
 from sandbox.environment.sandboxed import GuestEnvironment
-from sandbox.environment.watching import Watch
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.loop.arguments import expand_home
 from sandbox.guest.loop.remembered import Remembered
@@ -25,6 +24,7 @@ from sandbox.limits import Limits
 from sandbox.network.policy import Network, judge_host
 from sandbox.pipe.stdin import pieces
 from sandbox.pipe.transport import Transport
+from sandbox.pipe.watching import Watch
 
 from .commands import Commands, Table
 from .files import FileOperations

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.messages.readers import limit as limit_words
-from sandbox.messages.readers import phrased
+from sandbox.readers import limit as limit_words
+from sandbox.readers import phrased
 
 from . import folders
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, Literal, Self
 
-from sandbox.environment.argument_types import check_host_path
+from sandbox.argument_types import check_host_path
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.messages.readers import limit, phrased
+from sandbox.readers import limit, phrased
 from sandbox.results import DownloadResult
 
 from . import folders

@@ -14,8 +14,8 @@ from agent import Action, ActionRegistry, Agent, JsonLanguage, sandbox_tools
 from sandbox import AsyncEnvironment
 from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.environment.secrets import Secrets
-from sandbox.environment.watching import Watch
 from sandbox.errors import SandboxError
+from sandbox.pipe.watching import Watch
 
 from .checks import done, refused
 

@@ -12,9 +12,9 @@ import pytest
 
 from sandbox import AsyncEnvironment, CancelToken
 from sandbox.environment.sandboxed import GuestEnvironment
-from sandbox.environment.watching import Watch, onlooker
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.pipe.following import OutputChunk
+from sandbox.pipe.watching import Watch, onlooker
 
 from .checks import done, refused, so_far
 

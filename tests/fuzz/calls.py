@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.envelope import Failure, Success
-from sandbox.environment.watching import CancelToken
 from sandbox.errors import SandboxError
+from sandbox.pipe.watching import CancelToken
 from sandbox.state.checkpoint import EMPTY
 from sandbox.state.history import History
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from sandbox.envelope import Failure, Success
 from sandbox.environment.sandboxed import GuestEnvironment
-from sandbox.environment.watching import Watch
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.guest.protocol.wire import MAX_PAYLOAD, WINDOW, Kind
 from sandbox.pipe.exchange import CREDIT_STEP
 from sandbox.pipe.pending import GRACE_SECONDS
+from sandbox.pipe.watching import Watch
 
 from .calls import call
 from .conversations import Exchange, Frame, encode, pick

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from sandbox import operations as op
-from sandbox.environment.watching import CancelToken, Watch
 from sandbox.errors import SandboxError, SandboxUnavailableError
 from sandbox.guest.loop import host_lease as keeping
 from sandbox.guest.protocol.reattach import CALL_BYTES, OWNER_DEAD, TAKE_OVER, Call, CallFinder
 from sandbox.guest.watch.lifetime import LEASE_OVER
 from sandbox.pipe.reattaching import NoAnswerError
+from sandbox.pipe.watching import CancelToken, Watch
 
 from .switchboard import Switchboard
 

@@ -10,7 +10,7 @@ import pytest
 
 from sandbox import DockerEnvironment, Limits
 from sandbox.errors import ErrorCode
-from sandbox.messages.readers import hint_for
+from sandbox.readers import hint_for
 
 from .made_images import BARE_FOLDERS, busybox_image, import_image, remove_image, static_busybox
 

@@ -11,8 +11,8 @@ from sandbox import DockerEnvironment, Limits, SandboxError
 from sandbox.docker.engine.client import connect
 from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.errors import ErrorCode
-from sandbox.messages.readers import hint_for
-from sandbox.messages.wording import size
+from sandbox.readers import hint_for
+from sandbox.text.wording import size
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., DockerEnvironment]

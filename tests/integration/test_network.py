@@ -12,8 +12,8 @@ import pytest
 from sandbox import DockerEnvironment, Limits, LocalEnvironment, Network
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.messages.network import WITHOUT
-from sandbox.messages.readers import hint_for
 from sandbox.network.connections import Connection
+from sandbox.readers import hint_for
 
 from .observing import eventually, within
 from .serving import Server, serving

@@ -14,7 +14,7 @@ import pytest
 from sandbox import DockerEnvironment, Limits, Network
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode
-from sandbox.messages.readers import hint_for
+from sandbox.readers import hint_for
 
 from .serving import ELSEWHERE, certificate, serving_files
 

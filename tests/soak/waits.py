@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from sandbox.environment.watching import CancelToken
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.pipe.watching import CancelToken
 
 from .subject import Subject, check, in_thread
 

@@ -19,8 +19,8 @@ from sandbox.envelope import Notice, Success
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.messages.command_line import envelope_for_cli
 from sandbox.messages.faults import word_fault
-from sandbox.messages.readers import attach, hint_for, limit, opened, phrased
 from sandbox.network.policy import Network
+from sandbox.readers import attach, hint_for, limit, opened, phrased
 from sandbox.text.invisible import visible
 from tests.programs import run_gamebox
 from tests.scripted_runs import coding

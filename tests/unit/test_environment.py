@@ -14,9 +14,9 @@ from agent import Action
 from agent.tools import SandboxAction
 from sandbox import Environment, Limits, LocalEnvironment
 from sandbox.envelope import Envelope
-from sandbox.environment.watching import Watch
 from sandbox.errors import ErrorCode, OperationError, SandboxError
 from sandbox.operations import Request
+from sandbox.pipe.watching import Watch
 from sandbox.testing import FakeEnvironment
 
 

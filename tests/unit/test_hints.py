@@ -13,8 +13,8 @@ import sandbox
 from sandbox.errors import ErrorCode
 from sandbox.messages import faults as hints
 from sandbox.messages.notices import NOTICES
-from sandbox.messages.wording import duration, size
 from sandbox.operations import OPERATIONS
+from sandbox.text.wording import duration, size
 
 GUEST = Path(sandbox.__file__).parent / "guest"
 # Codes as the guest sends them: by name, or through the table of errno values.

@@ -9,9 +9,9 @@ import pytest
 
 from sandbox.limits import Limits
 from sandbox.messages.network import refusal
-from sandbox.messages.readers import hint_for
 from sandbox.network.allowance import Allowance
 from sandbox.network.policy import Network, Verdict, judge_address, judge_host
+from sandbox.readers import hint_for
 
 
 def hint(host: str, port: int, **fields: Any) -> str:

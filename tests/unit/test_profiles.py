@@ -16,7 +16,7 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.guest.watch import limits as pressure
 from sandbox.limits import MIB
 from sandbox.messages.faults import word_fault
-from sandbox.messages.readers import hint_for
+from sandbox.readers import hint_for
 
 
 def test_an_unknown_profile_names_those_there_are() -> None:

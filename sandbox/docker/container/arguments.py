@@ -7,10 +7,10 @@ from pathlib import Path
 
 import docker
 
+from sandbox.argument_types import check_variables, is_writable, path_is
 from sandbox.docker.engine.client import translated
-from sandbox.environment.argument_types import check_variables, is_writable, path_is
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.messages.wording import value_text
+from sandbox.text.wording import value_text
 
 
 def check_inputs(image: str, workspace: Path | None, bundle: Path | None, env: Mapping[str, str]) -> None:

@@ -26,7 +26,7 @@ from sandbox.docker.engine.client import is_local, translated
 from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import GIB, MIB, Limits
-from sandbox.messages.wording import size
+from sandbox.text.wording import size
 
 from . import loop_device as loop
 from .profiles import Profile

@@ -11,8 +11,8 @@ from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, Fate
 from sandbox.errors import SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
-from sandbox.messages.readers import attach, phrased
 from sandbox.messages.sandbox_ends import of_its_own_accord
+from sandbox.readers import attach, phrased
 
 # The end of the pipe is worded within 2 s: that long for the engine's own word, the rest for asking it.
 FATE_SECONDS = 1.2

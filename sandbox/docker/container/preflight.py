@@ -11,8 +11,8 @@ import docker
 from sandbox.docker.engine.client import describe
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
-from sandbox.messages.readers import limit, phrased
-from sandbox.messages.wording import size
+from sandbox.readers import limit, phrased
+from sandbox.text.wording import size
 from sandbox.transfers import folders
 
 BLOCK = 4096

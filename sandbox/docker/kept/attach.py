@@ -17,8 +17,8 @@ from sandbox.docker.engine.client import connect, translated
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.reattach import OWNER_DEAD, TAKE_OVER, Call, answer_prefix
-from sandbox.messages.readers import attach, phrased
 from sandbox.pipe.reattaching import ByteStream, NoAnswerError, call_guest
+from sandbox.readers import attach, phrased
 
 from . import owners
 from .kept import Kept

@@ -21,11 +21,11 @@ from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.guest.protocol.reattach import TOKEN_BYTES
 from sandbox.limits import Limits
-from sandbox.messages.readers import attach, phrased
 from sandbox.names import RULES, is_sandbox_name
 from sandbox.network.policy import Network
 from sandbox.network.rules import ascii_name
 from sandbox.network.services.names import MOST_NAMES
+from sandbox.readers import attach, phrased
 
 from . import labels as marks
 from .labels import KEEP_LABEL, NAME_LABEL

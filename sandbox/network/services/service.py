@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from sandbox.environment.argument_types import check_types
+from sandbox.argument_types import check_types
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.rules import ascii_name
 from sandbox.text.masking import LEAST_CHARS, credentials_of

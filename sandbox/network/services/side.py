@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sandbox.environment.argument_types import check_types
+from sandbox.argument_types import check_types
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
-from sandbox.messages.wording import value_text
 from sandbox.network.ports import is_port
+from sandbox.text.wording import value_text
 
 READY_SECONDS = 60.0
 

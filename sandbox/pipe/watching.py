@@ -10,10 +10,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO, Literal
 
+from sandbox.argument_types import check_callable, check_types
 from sandbox.errors import SandboxUnavailableError
 from sandbox.text.masking import Mask, MaskedStream
-
-from .argument_types import check_callable, check_types
 
 StreamName = Literal["stdout", "stderr"]
 OnOutput = Callable[[StreamName, str], None]

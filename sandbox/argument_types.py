@@ -8,8 +8,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args
 
-from sandbox.errors import ErrorCode, OperationError, SandboxError
-from sandbox.messages.wording import value_text
+from sandbox.text.wording import value_text
+
+from .errors import ErrorCode, OperationError, SandboxError
 
 # What a path of the host may be given as.
 HOST_PATH: Any = str | os.PathLike
