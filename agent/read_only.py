@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sandbox import results as res
+from sandbox import operations as op
 from sandbox.envelope import Envelope, Failure, Success
 from sandbox.environment.base import ActionLike, Environment
 from sandbox.environment.call_errors import answered, check_request
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations import OPERATIONS, Request
+from sandbox.operations.state import ChangedPath
 from sandbox.pipe.watching import Watch
-from sandbox.results.state import ChangedPath
 
 from .envelopes import LOST
 from .hooks import Hooks
@@ -84,7 +84,7 @@ class ReadOnlyEnvironment(WrappedEnvironment):
 
     def upload(
         self, data_or_path: bytes | str | os.PathLike[str], path: str, **options: Any  # noqa: ARG002
-    ) -> Envelope[res.UploadResult]:
+    ) -> Envelope[op.UploadResult]:
         """Refused."""
         return _refused("upload")
 

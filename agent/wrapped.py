@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from sandbox import results as res
+from sandbox import operations as op
 from sandbox.envelope import Envelope
 from sandbox.environment.base import ActionLike, Approver, Environment
 from sandbox.environment.secrets import Secrets
@@ -53,15 +53,15 @@ class WrappedEnvironment(Environment):
 
     def upload(
         self, data_or_path: bytes | str | os.PathLike[str], path: str, **options: Any
-    ) -> Envelope[res.UploadResult]:
+    ) -> Envelope[op.UploadResult]:
         return self.inner.upload(data_or_path, path, **options)
 
     def download(
         self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = (), overwrite: bool = False
-    ) -> Envelope[res.DownloadResult]:
+    ) -> Envelope[op.DownloadResult]:
         return self.inner.download(path, to, without=without, overwrite=overwrite)
 
-    def service_logs(self, name: str, **options: Any) -> Envelope[res.LogsResult]:
+    def service_logs(self, name: str, **options: Any) -> Envelope[op.LogsResult]:
         return self.inner.service_logs(name, **options)
 
     def describe(self) -> dict[str, str]:

@@ -27,7 +27,7 @@ from sandbox.pipe.following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Ta
 from sandbox.pipe.watching import CancelToken, OnOutput, StreamName, Watch
 from sandbox.state.methods import StateMethods
 
-from . import results as res
+from . import operations as op
 from .envelope import Envelope, Failure
 from .errors import ErrorCode, SandboxError
 from .limits import Limits
@@ -166,7 +166,7 @@ class AsyncEnvironment:
     # --- commands ------------------------------------------------------------------
     async def run(
         self, command: str | Sequence[str] | None = None, *, cancel: CancelToken | None = None, **options: Any
-    ) -> Envelope[res.RunResult]:
+    ) -> Envelope[op.RunResult]:
         """See ``OperationMethods.run``; ``stdin`` may be an asynchronous iterable, too.
 
         ``on_output`` is called in a thread of the pool; ``stream`` is the way for coroutines.
@@ -177,28 +177,28 @@ class AsyncEnvironment:
 
     async def sh(
         self, command: str | Sequence[str], *, check: bool = False, **options: Unpack[RunOptions]
-    ) -> res.RunResult:
+    ) -> op.RunResult:
         """See ``OperationMethods.sh``."""
         result = (await self.run(command, **options)).unwrap()
         return checked(command, result) if check else result
 
-    async def logs(self, id: str, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.LogsResult]:  # noqa: A002
+    async def logs(self, id: str, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[op.LogsResult]:  # noqa: A002
         """See ``OperationMethods.logs``."""
         return await self._stoppable(partial(self.environment.logs, id, **options), cancel, self._waiters)
 
-    async def service_logs(self, name: str, **options: Any) -> Envelope[res.LogsResult]:
+    async def service_logs(self, name: str, **options: Any) -> Envelope[op.LogsResult]:
         """See ``Environment.service_logs``."""
         return await asyncio.get_running_loop().run_in_executor(
             self._waiters, partial(self.environment.service_logs, name, **options)
         )
 
-    async def wait_for(self, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[res.WaitForResult]:
+    async def wait_for(self, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[op.WaitForResult]:
         """See ``OperationMethods.wait_for``."""
         return await self._stoppable(partial(self.environment.wait_for, **options), cancel, self._waiters)
 
     async def wait_for_port(
         self, port: int, *, timeout_seconds: float = 30.0, **options: Any
-    ) -> Envelope[res.WaitForResult]:
+    ) -> Envelope[op.WaitForResult]:
         """See ``OperationMethods.wait_for_port``."""
         try:
             check_port("wait_for_port", "port", port)
@@ -253,19 +253,19 @@ class AsyncEnvironment:
         return await self._stoppable(call, watched.cancel, self._pool if operation == "run" else self._waiters)
 
     # --- files ------------------------------------------------------------------
-    async def read(self, path: str, **options: Any) -> Envelope[res.ReadResult]:
+    async def read(self, path: str, **options: Any) -> Envelope[op.ReadResult]:
         """See ``OperationMethods.read``."""
         return await self._call(self.environment.read, path, **options)
 
-    async def write(self, path: str, content: str, *, request_id: str | None = None) -> Envelope[res.WriteResult]:
+    async def write(self, path: str, content: str, *, request_id: str | None = None) -> Envelope[op.WriteResult]:
         """See ``OperationMethods.write``."""
         return await self._call(self.environment.write, path, content, request_id=request_id)
 
     async def upload(
         self, data_or_path: bytes | str | os.PathLike[str], path: str, *, mode: int | None = None
-    ) -> Envelope[res.UploadResult]:
+    ) -> Envelope[op.UploadResult]:
         """See ``OperationMethods.upload``, and ``GuestEnvironment.upload`` for ``mode``."""
-        upload: Callable[..., Envelope[res.UploadResult]] = self.environment.upload
+        upload: Callable[..., Envelope[op.UploadResult]] = self.environment.upload
         return await self._call(upload, data_or_path, path, **({} if mode is None else {"mode": mode}))
 
     async def download(
@@ -275,24 +275,24 @@ class AsyncEnvironment:
         *,
         without: Sequence[str] = (),
         overwrite: bool = False,
-    ) -> Envelope[res.DownloadResult]:
+    ) -> Envelope[op.DownloadResult]:
         """See ``OperationMethods.download``."""
         options: dict[str, Any] = {"without": tuple(without)} if without else {}
         return await self._call(self.environment.download, path, to, overwrite=overwrite, **options)
 
-    async def stat(self, path: str) -> Envelope[res.StatResult]:
+    async def stat(self, path: str) -> Envelope[op.StatResult]:
         """See ``OperationMethods.stat``."""
         return await self._call(self.environment.stat, path)
 
-    async def open_session(self, session: str, *, user: str | int | None = None) -> Envelope[res.OpenSessionResult]:
+    async def open_session(self, session: str, *, user: str | int | None = None) -> Envelope[op.OpenSessionResult]:
         """See ``OperationMethods.open_session``."""
         return await self._call(self.environment.open_session, session, user=user)
 
-    async def sessions(self, *, user: str | int | None = None) -> Envelope[res.SessionsResult]:
+    async def sessions(self, *, user: str | int | None = None) -> Envelope[op.SessionsResult]:
         """See ``OperationMethods.sessions``."""
         return await self._call(self.environment.sessions, user=user)
 
-    async def end_session(self, session: str, *, user: str | int | None = None) -> Envelope[res.EndSessionResult]:
+    async def end_session(self, session: str, *, user: str | int | None = None) -> Envelope[op.EndSessionResult]:
         """See ``OperationMethods.end_session``."""
         return await self._call(self.environment.end_session, session, user=user)
 
@@ -314,7 +314,7 @@ class OutputOfCommand:
     """
 
     def __init__(self, environment: AsyncEnvironment, command: str | Sequence[str] | None, options: Mapping[str, Any]) -> None:
-        self.envelope: Envelope[res.RunResult] | None = None
+        self.envelope: Envelope[op.RunResult] | None = None
         self._token = options.get("cancel") or CancelToken()
         self._chunks: asyncio.Queue[OutputChunk | None] = asyncio.Queue()
         self._room = threading.Semaphore(PIECES_AHEAD)

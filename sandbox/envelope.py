@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
-from sandbox.results.base import Result
+from pydantic import BaseModel, ConfigDict
+
 from sandbox.text.excerpt import SHOWN_CHARS, without_middle
 
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
@@ -27,6 +28,20 @@ Effects = Literal["none", "partial", "unknown"]
 def now() -> str:
     """The present time as ISO 8601 with milliseconds and a zone offset."""
     return datetime.now(UTC).astimezone().isoformat(timespec="milliseconds")
+
+
+class Result(BaseModel):
+    """Base of all results: frozen; fields the sandbox sends beyond the known ones are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """What a model is shown of it, in about ``chars`` characters."""
+        return without_middle(self._words(), chars)
+
+    def _words(self) -> str:
+        """All of it as text; JSON for what only the host's own code asks for."""
+        return json.dumps(self.model_dump(mode="json"), ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from types import ModuleType
 MOVED = {
     "sandbox.docker.side": "sandbox.docker.services.running",
     "sandbox.guest_environment": "sandbox.environment.sandboxed",
+    "sandbox.results": "sandbox.operations",
 }
 
 

@@ -19,7 +19,7 @@ from sandbox.environment.methods import OperationMethods
 
 from .envelope import Envelope
 from .errors import ErrorCode, SandboxError
-from .results import BrowseResult, RunResult, WaitForResult
+from .operations import BrowseResult, RunResult, WaitForResult
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from agent.kits import Kit
 from agent.memory import Memory
 from agent.status import RunStatus, StopRun
 from sandbox.envelope import Envelope
-from sandbox.results import RunResult
+from sandbox.operations import RunResult
 
 from .placed import Place
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sandbox.errors import SandboxError
     from sandbox.limits import Limits
     from sandbox.network.services.service import Service
-    from sandbox.results import RunResult
+    from sandbox.operations import RunResult
 
 # With --json the sandbox is gone when the output is printed, so all of it has to be kept; the guest keeps it in the sandbox's
 # memory, and this share of that is no harm to the command.
@@ -327,7 +327,7 @@ def exit_code(answer: Envelope[RunResult]) -> int:
 
 def status_of(code: int | None, signal_name: str | None) -> int:
     """The status that a shell has for a command that ended with this exit code, or by this signal: 128+n."""
-    from sandbox.results.commands import shell_status
+    from sandbox.operations.commands import shell_status
 
     return shell_status(code, signal_name) or 0
 

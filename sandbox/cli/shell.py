@@ -35,7 +35,7 @@ from .status_line import progress
 
 if TYPE_CHECKING:
     from sandbox.environment.sandboxed import GuestEnvironment
-    from sandbox.results import LogsResult
+    from sandbox.operations import LogsResult
 
 EPILOG = """Examples:
 

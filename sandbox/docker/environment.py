@@ -35,9 +35,9 @@ from sandbox.network.services.host import HostServices, taken_apart
 from sandbox.network.services.names import for_guest
 from sandbox.network.services.service import Service
 from sandbox.network.services.side import SideService
+from sandbox.operations import ForkResult
 from sandbox.packages.cache import PackageCache
 from sandbox.pipe.transport import Transport
-from sandbox.results import ForkResult
 from sandbox.state.base import StartBase
 from sandbox.state.forking import forked
 

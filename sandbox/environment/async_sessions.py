@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from sandbox import results as res
+from sandbox import operations as op
 from sandbox.envelope import Envelope
 
 from .sessions import ended, is_among
@@ -24,11 +24,11 @@ class AsyncSession:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}{'' if self.user is None else f' of {self.user!r}'}>"
 
-    async def open(self) -> Envelope[res.OpenSessionResult]:
+    async def open(self) -> Envelope[op.OpenSessionResult]:
         """See ``Session.open``."""
         return await self._environment.open_session(self.name, user=self.user)
 
-    async def run(self, command: str | None = None, **options: Any) -> Envelope[res.RunResult]:
+    async def run(self, command: str | None = None, **options: Any) -> Envelope[op.RunResult]:
         """See ``Session.run``."""
         own = {"session": self.name, "user": self.user, "needs_session": True}
         return await self._environment.run(command, **{**options, **own})
@@ -37,7 +37,7 @@ class AsyncSession:
         """See ``Session.exists``."""
         return is_among(self.name, (await self._environment.sessions(user=self.user)).unwrap())
 
-    async def close(self) -> Envelope[res.EndSessionResult]:
+    async def close(self) -> Envelope[op.EndSessionResult]:
         """See ``Session.close``."""
         return ended(self.name, await self._environment.end_session(self.name, user=self.user))
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, runtime_checkab
 
 from pydantic import ValidationError
 
-from sandbox import results as res
+from sandbox import operations as op
 from sandbox.envelope import Envelope, Failure, Notice, Success, jsonable
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.messages import arguments as argument_words
@@ -235,15 +235,15 @@ class Environment(OperationMethods, StateMethods):
         check_request(request, watch)
         raise _unsupported(request.operation)
 
-    def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[res.UploadResult]:
+    def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[op.UploadResult]:
         return Failure.of(_unsupported("upload"))
 
     def download(
         self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = (), overwrite: bool = False
-    ) -> Envelope[res.DownloadResult]:
+    ) -> Envelope[op.DownloadResult]:
         return Failure.of(_unsupported("download"))
 
-    def service_logs(self, name: str, **options: Any) -> Envelope[res.LogsResult]:
+    def service_logs(self, name: str, **options: Any) -> Envelope[op.LogsResult]:
         """What the side service ``name`` has printed; options as in ``logs``."""
         return Failure.of(_unsupported("service_logs"))
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sandbox.results import RunResult
+    from sandbox.operations import RunResult
 
 TAIL_CHARS = 2000
 # Of a signal that Python has no name for; what a shell answers with "out of range".

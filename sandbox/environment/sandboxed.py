@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from pydantic import ValidationError
 
 from sandbox import operations as op
-from sandbox import results as res
 from sandbox.argument_types import HOST_PATH, check_types
 from sandbox.envelope import Envelope, Failure, Notice, Success
 from sandbox.errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
@@ -232,11 +231,11 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         if (heard := _heard.get()) is not None:
             heard += [n for n in notices if n.code in ONCE]
         result = result_of(request, fields, blob)
-        if isinstance(result, res.UsageResult):
+        if isinstance(result, op.UsageResult):
             result = result.model_copy(update=self._network_usage())
-        if isinstance(result, res.RunResult | res.LogsResult) and result.encoding_errors:
+        if isinstance(result, op.RunResult | op.LogsResult) and result.encoding_errors:
             notices = (*notices, *notices_of([{"code": "output_not_text"}]))
-        if isinstance(request, op.Run) and isinstance(result, res.RunResult) and (line := syntax_error_line(result)):
+        if isinstance(request, op.Run) and isinstance(result, op.RunResult) and (line := syntax_error_line(result)):
             notices = (*notices, *notices_of([{"code": "syntax_error", "line": line}]))
         fault = fields.get("fault")
         if fault is None:
@@ -281,7 +280,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
     # --- transfer ------------------------------------------------------------------
     def upload(
         self, data_or_path: bytes | str | os.PathLike[str], path: str, *, mode: int | None = None
-    ) -> Envelope[res.UploadResult]:
+    ) -> Envelope[op.UploadResult]:
         """See ``OperationMethods.upload``; ``mode`` is the file's, where it should not be the host file's own."""
         data = (data_or_path, bytes | bytearray | memoryview | HOST_PATH)
         check_types("upload", data_or_path=data, path=(path, str), mode=(mode, int | None))
@@ -290,8 +289,8 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
     def _upload(
         self, data_or_path: bytes | str | os.PathLike[str], path: str, mode: int | None = None,
         passing: Callable[[Iterable[bytes]], Iterable[bytes]] = iter,
-    ) -> Envelope[res.UploadResult]:  # fmt: skip
-        def work(started: float) -> Envelope[res.UploadResult]:
+    ) -> Envelope[op.UploadResult]:  # fmt: skip
+        def work(started: float) -> Envelope[op.UploadResult]:
             kind, own_mode, pieces = outgoing(data_or_path, self.limits.transfer_bytes)
             body = passing(pieces)
             request = op.Upload(path=path, kind=kind, mode=own_mode if mode is None else mode)
@@ -302,17 +301,17 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
 
     def download(
         self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = (), overwrite: bool = False
-    ) -> Envelope[res.DownloadResult]:
+    ) -> Envelope[op.DownloadResult]:
         """See ``OperationMethods.download``."""
         check_types("download", path=(path, str), to=(to, HOST_PATH | None), without=(without, Sequence))
 
-        def work(started: float) -> Envelope[res.DownloadResult]:
+        def work(started: float) -> Envelope[op.DownloadResult]:
             request = op.Download(path=path, without=tuple(without))
             with Incoming(to, self.limits.transfer_bytes, overwrite=overwrite) as incoming:
                 fields, blob = self._live().request(
                     "download", request.model_dump(), timeout_seconds=FILE_SECONDS, sink=incoming.take
                 )
-                envelope: Envelope[res.DownloadResult] = self._envelope(request, fields, blob, started)
+                envelope: Envelope[op.DownloadResult] = self._envelope(request, fields, blob, started)
                 if envelope.ok:
                     return Success(
                         incoming.finish(envelope.result), duration_ms=envelope.duration_ms, notices=envelope.notices
@@ -378,7 +377,7 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
             result = result_of(op.Usage(), fields, b"")
         except SandboxError:
             return {}
-        if not isinstance(result, res.UsageResult):
+        if not isinstance(result, op.UsageResult):
             return {}
         return {"left": self.hidden.mask.text(result.model_copy(update=self._network_usage()).to_text())}
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from sandbox import results as res
+from sandbox import operations as op
 from sandbox.argument_types import check_types
 from sandbox.envelope import Envelope, Notice, Success
 from sandbox.errors import ErrorCode, SandboxError
@@ -24,12 +24,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CUT = re.compile(r"(\n\[\.\.\. \d+ bytes cut[^\n]*\.\.\.\]\n)")
 # Texts that were cut out of longer ones.
 _PARTS = (
-    res.LogsResult, res.SendResult, res.WaitForResult, res.ReadResult, res.BrowseResult, res.SearchResult, res.ProcessesResult,
+    op.LogsResult, op.SendResult, op.WaitForResult, op.ReadResult, op.BrowseResult, op.SearchResult, op.ProcessesResult,
 )  # fmt: skip
 # A guest cuts no text that it tells shorter than that, so only a longer one may end within a secret.
 SHORTEST_CUT = 40
 # Bytes for the host's own code, which are what they are in the sandbox.
-_AS_THEY_ARE = (res.DownloadResult, res.PatchResult)
+_AS_THEY_ARE = (op.DownloadResult, op.PatchResult)
 
 
 class Secrets:
@@ -139,10 +139,10 @@ class Secrets:
             masked = self._value(result, self.mask.part)
             screen = getattr(result, "screen", None)
             return masked if screen is None else masked.model_copy(update={"screen": self._result(screen)})
-        if isinstance(result, res.ScreenResult):
+        if isinstance(result, op.ScreenResult):
             masked = self._value(result, self.mask.text)
             return masked.model_copy(update={"text": self.mask.drawn(result.text)})
-        if isinstance(result, res.RunResult) and result.truncated:
+        if isinstance(result, op.RunResult) and result.truncated:
             masked = self._value(result, self.mask.text)
             texts = {name: self._cut_in_two(getattr(masked, name)) for name in ("output", "stdout", "stderr")}
             return masked.model_copy(update=texts)

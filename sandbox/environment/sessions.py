@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from sandbox import results as res
+from sandbox import operations as op
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode
 from sandbox.messages.faults import word_fault
@@ -27,11 +27,11 @@ class Session:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}{'' if self.user is None else f' of {self.user!r}'}>"
 
-    def open(self) -> Envelope[res.OpenSessionResult]:
+    def open(self) -> Envelope[op.OpenSessionResult]:
         """Make the session; failure ``session_exists`` if there is one of that name."""
         return self._environment.open_session(self.name, user=self.user)
 
-    def run(self, command: str | None = None, **options: Any) -> Envelope[res.RunResult]:
+    def run(self, command: str | None = None, **options: Any) -> Envelope[op.RunResult]:
         """See ``OperationMethods.run``; failure ``session_not_found`` if the session is not open."""
         own = {"session": self.name, "user": self.user, "needs_session": True}
         return self._environment.run(command, **{**options, **own})
@@ -40,7 +40,7 @@ class Session:
         """Return whether the session is open. Raises SandboxError if the sandbox cannot say."""
         return is_among(self.name, self._environment.sessions(user=self.user).unwrap())
 
-    def close(self) -> Envelope[res.EndSessionResult]:
+    def close(self) -> Envelope[op.EndSessionResult]:
         """End the session; failure ``session_not_found`` if it is not open. Its commands in the background go on."""
         return ended(self.name, self._environment.end_session(self.name, user=self.user))
 
@@ -52,12 +52,12 @@ class Session:
         self.close()
 
 
-def is_among(name: str, listed: res.SessionsResult) -> bool:
+def is_among(name: str, listed: op.SessionsResult) -> bool:
     """Return whether a session of that name is listed."""
     return any(each.name == name for each in listed.sessions)
 
 
-def ended(name: str, answer: Envelope[res.EndSessionResult]) -> Envelope[res.EndSessionResult]:
+def ended(name: str, answer: Envelope[op.EndSessionResult]) -> Envelope[op.EndSessionResult]:
     """Return the answer of ``end_session``; failure ``session_not_found`` where there was nothing to end."""
     if answer.ok and not answer.unwrap().existed:
         words = word_fault(ErrorCode.session_not_found, {"session": name}, "end_session")

@@ -1,4 +1,4 @@
-"""The operations of a sandbox as values: a typed request and a typed result each.
+"""The operations of a sandbox as values: a typed request and a typed result each, one file per family.
 
 A request's docstring and field descriptions are what a model reads; ``OPERATIONS`` is the table from which tools, methods and the
 wire are made. Paths may be relative (to the working folder of the sandbox) or absolute inside its roots.
@@ -8,19 +8,146 @@ from __future__ import annotations
 
 from typing import Any
 
+from sandbox.envelope import Result
+
 from .base import Change, HostArguments, Request
-from .commands import EndSession, Kill, Logs, OpenSession, Run, Sessions
-from .files import Delete, Download, Edit, List, MakeDir, Move, Read, Search, Stat, Upload, Write
-from .interaction import Resize, Screen, Send
-from .pages import Browse
-from .usage import Usage
-from .waiting import Processes, WaitFor
+from .commands import (
+    EndSession,
+    EndSessionResult,
+    Kill,
+    KillResult,
+    Logs,
+    LogsResult,
+    OomVictim,
+    OpenSession,
+    OpenSessionResult,
+    Run,
+    RunResult,
+    Sessions,
+    SessionsResult,
+    SessionState,
+)
+from .files import (
+    Candidate,
+    Delete,
+    DeleteResult,
+    Download,
+    DownloadResult,
+    Edit,
+    EditResult,
+    Entry,
+    FileType,
+    List,
+    ListResult,
+    MakeDir,
+    MakeDirResult,
+    Match,
+    Move,
+    MoveResult,
+    Read,
+    ReadResult,
+    Search,
+    SearchResult,
+    Stat,
+    StatResult,
+    Upload,
+    UploadResult,
+    Write,
+    WriteResult,
+)
+from .pages import Browse, BrowseResult, Link
+from .state import (
+    ChangedPath,
+    ChangesResult,
+    CheckpointResult,
+    CheckpointsResult,
+    DeletedCheckpointResult,
+    ForkResult,
+    PatchResult,
+    RollbackResult,
+    SavedCheckpointResult,
+)
+from .terminals import Resize, ResizeResult, Screen, ScreenResult, Send, SendResult
+from .usage import PlaceUsage, Usage, UsageResult
+from .waiting import ListedCommand, Port, Process, Processes, ProcessesResult, WaitFor, WaitForResult
 
 __all__ = [
-    "OPERATIONS", "REQUESTS", "Browse", "Change", "Delete", "Download", "Edit", "EndSession", "HostArguments", "Kill", "List",
-    "Logs", "MakeDir", "Move", "OpenSession", "Processes", "Read", "Request", "Resize", "Run", "Screen", "Search", "Send",
-    "Sessions", "Stat", "Upload", "Usage", "WaitFor", "Write", "schema_of",
-]  # fmt: skip
+    "OPERATIONS",
+    "REQUESTS",
+    "Browse",
+    "BrowseResult",
+    "Candidate",
+    "Change",
+    "ChangedPath",
+    "ChangesResult",
+    "CheckpointResult",
+    "CheckpointsResult",
+    "Delete",
+    "DeleteResult",
+    "DeletedCheckpointResult",
+    "Download",
+    "DownloadResult",
+    "Edit",
+    "EditResult",
+    "EndSession",
+    "EndSessionResult",
+    "Entry",
+    "FileType",
+    "ForkResult",
+    "HostArguments",
+    "Kill",
+    "KillResult",
+    "Link",
+    "List",
+    "ListResult",
+    "ListedCommand",
+    "Logs",
+    "LogsResult",
+    "MakeDir",
+    "MakeDirResult",
+    "Match",
+    "Move",
+    "MoveResult",
+    "OomVictim",
+    "OpenSession",
+    "OpenSessionResult",
+    "PatchResult",
+    "PlaceUsage",
+    "Port",
+    "Process",
+    "Processes",
+    "ProcessesResult",
+    "Read",
+    "ReadResult",
+    "Request",
+    "Resize",
+    "ResizeResult",
+    "Result",
+    "RollbackResult",
+    "Run",
+    "RunResult",
+    "SavedCheckpointResult",
+    "Screen",
+    "ScreenResult",
+    "Search",
+    "SearchResult",
+    "Send",
+    "SendResult",
+    "SessionState",
+    "Sessions",
+    "SessionsResult",
+    "Stat",
+    "StatResult",
+    "Upload",
+    "UploadResult",
+    "Usage",
+    "UsageResult",
+    "WaitFor",
+    "WaitForResult",
+    "Write",
+    "WriteResult",
+    "schema_of",
+]
 
 REQUESTS: tuple[type[Request], ...] = (
     Read, Write, Edit, List, Search, MakeDir, Move, Delete, Run, Logs, Kill, EndSession, Send, Resize, Screen, WaitFor, Processes,

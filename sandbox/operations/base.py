@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from sandbox import results
+from sandbox.envelope import Result
 
 Path = Annotated[str, Field(min_length=1, max_length=4096, description="Path, relative to the workspace or absolute.")]
 Id = Annotated[str, Field(min_length=1, max_length=64, description="Id of the command.")]
@@ -27,7 +27,7 @@ class Request(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
     operation: ClassVar[str]
-    result: ClassVar[type[results.Result]]
+    result: ClassVar[type[Result]]
 
     @classmethod
     def host_only(cls) -> frozenset[str]:

@@ -1,14 +1,60 @@
-"""Requests on files and folders."""
+"""The operations on files and folders, and on what moves them in and out."""
 
 from __future__ import annotations
 
+import shlex
+import stat
+from datetime import UTC, datetime
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from sandbox import results
+from sandbox.envelope import Result
+from sandbox.text.excerpt import SHOWN_CHARS, first_lines, first_part, size_in_bytes, without_middle
 
 from .base import Change, Path, Request
+
+FileType = Literal["file", "directory", "symlink", "other"]
+
+
+class ReadResult(Result):
+    """``content`` is text (invalid UTF-8 replaced); for a binary file it is empty and ``binary`` is true."""
+
+    path: str
+    content: str = ""
+    size_bytes: int = 0
+    total_lines: int | None = None
+    start_line: int | None = None
+    end_line: int | None = None
+    offset: int | None = None
+    next_offset: int | None = None
+    truncated: bool = False
+    binary: bool = False
+    encoding_errors: bool = False
+
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """The content, or as much of its beginning as ``chars`` allow, with a last line that says which part that is."""
+        if self.binary:
+            return (
+                f"[{self.path} is a binary file of {self.size_bytes} bytes: it is not shown as text. "
+                f"Look at it with run, as in: head -c 256 {shlex.quote(self.path)} | od -c]"
+            )
+        shown = first_part(self.content, chars)
+        if shown == self.content and not self.truncated:
+            return self.content or self._nothing()
+        if self.end_line is not None and self.start_line is not None and shown.endswith("\n"):
+            last = self.start_line + shown.count("\n") - 1 if shown != self.content else self.end_line
+            of = self.total_lines or "many"
+            return f"{shown}[lines {self.start_line}-{last} of {of} are shown; read on with start_line={last + 1}]"
+        if self.offset is None and self.start_line != 1:
+            return f"{shown}\n[line {self.start_line} is too long to be shown whole; read a part of it with offset and max_bytes]"
+        start = self.offset or 0
+        start -= len(number) if shown.startswith(number := f"{self.start_line or 0:6d}\t") else 0
+        end = self.next_offset if shown == self.content and self.next_offset else start + size_in_bytes(shown)
+        return f"{shown}\n[bytes {self.offset or 0}-{end} of {self.size_bytes} are shown; read on with offset={end}]"
+
+    def _nothing(self) -> str:
+        return f"[{self.path} is empty]" if self.size_bytes == 0 else f"[nothing of {self.path} is in this range]"
 
 
 class Read(Request):
@@ -20,13 +66,25 @@ class Read(Request):
     """
 
     operation: ClassVar[str] = "read"
-    result: ClassVar[type[results.Result]] = results.ReadResult
+    result: ClassVar[type[Result]] = ReadResult
     path: Path
     start_line: int | None = Field(None, ge=1, description="First line to read, 1-based.")
     end_line: int | None = Field(None, ge=1, description="Last line to read, inclusive.")
     offset: int | None = Field(None, ge=0, description="First byte to read, instead of lines.")
     max_bytes: int | None = Field(None, ge=1, description="How many bytes to read at most.")
     numbered: bool = Field(False, description="Put line numbers before the lines.")
+
+
+class WriteResult(Result):
+    """``created`` says that there was no such file before."""
+
+    path: str
+    size_bytes: int = 0
+    created: bool = False
+
+    def _words(self) -> str:
+        """What was written."""
+        return f"[{'created' if self.created else 'replaced'} {self.path}, {self.size_bytes} bytes]"
 
 
 class Write(Change):
@@ -36,9 +94,41 @@ class Write(Change):
     """
 
     operation: ClassVar[str] = "write"
-    result: ClassVar[type[results.Result]] = results.WriteResult
+    result: ClassVar[type[Result]] = WriteResult
     path: Path
     content: str = Field(description="The whole new content of the file.")
+
+
+class Candidate(Result):
+    """A place in a file: ``start_line`` is 1-based, ``text`` the lines there, ``similarity`` 0 to 1."""
+
+    start_line: int
+    end_line: int
+    text: str
+    similarity: float = 1.0
+
+    def _words(self) -> str:
+        """The lines under their numbers."""
+        one = self.start_line == self.end_line
+        tabs = " (indented with tabs)" if any(line.startswith("\t") for line in self.text.splitlines()) else ""
+        return f"{'Line' if one else 'Lines'} {self.start_line}{'' if one else f'-{self.end_line}'}{tabs}:\n{self.text}"
+
+
+class EditResult(Result):
+    """``diff`` is a unified diff of what changed; ``candidates`` the nearest or the several matches of a failure."""
+
+    path: str
+    replacements: int = 0
+    size_bytes: int = 0
+    first_line: int | None = None
+    diff: str = ""
+    candidates: tuple[Candidate, ...] = ()
+
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """The diff, or the candidates with their tabs made visible where only white space differs."""
+        if self.candidates:
+            return without_middle("\n".join(candidate.to_text() for candidate in self.candidates), chars)
+        return without_middle(self.diff, chars)
 
 
 class Edit(Change):
@@ -50,22 +140,76 @@ class Edit(Change):
     """
 
     operation: ClassVar[str] = "edit"
-    result: ClassVar[type[results.Result]] = results.EditResult
+    result: ClassVar[type[Result]] = EditResult
     path: Path
     old_text: str = Field(min_length=1, description="The exact text to replace.")
     new_text: str = Field(description="The text to put in its place.")
     replace_all: bool = Field(False, description="Replace every occurrence.")
 
 
+class Entry(Result):
+    path: str
+    type: FileType
+    size_bytes: int | None = None
+    target: str | None = None
+
+
+class ListResult(Result):
+    path: str
+    entries: tuple[Entry, ...] = ()
+    total_entries: int = 0
+    truncated: bool = False
+
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """One line for each entry; folders end in a slash. A last line says how many are not shown."""
+        lines = [_entry_line(e) for e in self.entries]
+        if not lines:
+            return f"[{self.path} is empty]"
+        shown = first_lines(lines, chars)
+        if self.truncated or len(shown) < len(lines):
+            of = f"{self.total_entries:,}" if self.total_entries > len(shown) else "more"
+            shown = [
+                *shown,
+                f"[the first {len(shown):,} of {of} entries are shown: list one folder of it, or use a lower depth]",
+            ]
+        return "\n".join(shown)
+
+
 class List(Request):
     """List a folder: names, types, sizes; deeper with depth."""
 
     operation: ClassVar[str] = "list"
-    result: ClassVar[type[results.Result]] = results.ListResult
+    result: ClassVar[type[Result]] = ListResult
     path: Path = "."
     depth: int = Field(1, ge=1, le=20, description="How many levels to list.")
     hidden: bool = Field(True, description="Show names that begin with a dot.")
     max_entries: int = Field(500, ge=1, le=10000, description="How many entries at most.")
+
+
+class StatResult(Result):
+    """``mode`` are the permission bits; ``owner`` is the name of ``uid`` in /etc/passwd, None if it has none.
+
+    ``mtime_seconds`` is the time of the last change, in seconds since 1970. ``link_target`` is where a link points: ``type`` and
+    the rest are those of what it points to, and "symlink" where that cannot be reached.
+    """
+
+    path: str
+    type: FileType = "file"
+    size_bytes: int = Field(0, ge=0)
+    mode: int = Field(0, ge=0, le=0o7777)
+    uid: int = Field(0, ge=0)
+    gid: int = Field(0, ge=0)
+    owner: str | None = Field(None, max_length=256)
+    mtime_seconds: float = 0.0
+    link_target: str | None = Field(None, max_length=4096)
+
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:  # noqa: ARG002
+        """One line, as ls -l."""
+        kinds = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "symlink": stat.S_IFLNK, "other": 0}
+        mode = stat.filemode(kinds[self.type] | self.mode)
+        when = datetime.fromtimestamp(self.mtime_seconds, UTC).isoformat(timespec="seconds")
+        link = "" if self.link_target is None else f" -> {self.link_target}"
+        return f"{mode} {self.owner or self.uid}:{self.gid} {self.size_bytes} bytes {when} {self.path}{link}"
 
 
 class Stat(Request):
@@ -75,8 +219,80 @@ class Stat(Request):
     """
 
     operation: ClassVar[str] = "stat"
-    result: ClassVar[type[results.Result]] = results.StatResult
+    result: ClassVar[type[Result]] = StatResult
     path: Path
+
+
+def _entry_line(entry: Entry) -> str:
+    if entry.type == "directory":
+        return f"{entry.path}/"
+    if entry.type == "symlink":
+        return f"{entry.path} -> {entry.target}"
+    if entry.type != "file":
+        return f"{entry.path} (special file)"
+    return f"{entry.path} ({entry.size_bytes} bytes)" if entry.size_bytes else f"{entry.path} (empty)"
+
+
+class Match(Result):
+    """``line`` is 1-based; ``text`` the matching line, of a long one 1,000 characters around the match and how many were cut."""
+
+    path: str
+    line: int
+    text: str
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+class SearchResult(Result):
+    """``total_matches`` is known where the matches were truncated and could be counted.
+
+    Where nothing matched in a folder: ``ignored`` and ``binary`` are the first files that do have a match and were left out,
+    because an ignore file names them or because they are binary; ``left_out_files`` counts all of those, and ``left_out_unknown``
+    says that there was no time to look at all of them. ``unreadable`` says that something could not be read at all.
+    """
+
+    matches: tuple[Match, ...] = ()
+    files_with_matches: int = 0
+    truncated: bool = False
+    total_matches: int | None = None
+    ignored: tuple[str, ...] = ()
+    binary: tuple[str, ...] = ()
+    left_out_files: int = 0
+    left_out_unknown: bool = False
+    unreadable: bool = False
+    engine: Literal["ripgrep", "builtin"] = "ripgrep"
+
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """Grep's own form: path:line:text, context as path-line-text. A last line says that not all matches are shown."""
+        blocks = first_lines([_match_text(match) for match in self.matches], chars)
+        if not blocks:
+            return self._nothing()
+        text = first_part("\n".join(blocks), chars)
+        if self.truncated or len(blocks) < len(self.matches):
+            known = self.total_matches or (None if self.truncated else len(self.matches))
+            of_all = "" if known is None else f" of {known}"
+            text += (
+                f"\n[the first {len(blocks)}{of_all} matches; narrow the pattern, the path or the glob for the rest]"
+            )
+        return text
+
+    def _nothing(self) -> str:
+        """That there is no match, and where there is one that was not looked at."""
+        partly = self.left_out_files or self.left_out_unknown or self.unreadable
+        lines = ["[no match in the files that were searched]" if partly else "[no match]"]
+        more = self.left_out_files - len(self.ignored) - len(self.binary)
+        for kind, paths in (("Ignored files (.gitignore)", self.ignored), ("Binary files", self.binary)):
+            if paths:
+                beside = f" and {more} more" if more > 0 else ""
+                lines.append(
+                    f"[{kind} that match were left out: {', '.join(paths)}{beside}. Search one with path={paths[0]!r}.]"
+                )
+                more = 0
+        if self.left_out_unknown:
+            lines.append("[Not all ignored files (.gitignore) were looked at: search their folder by its path.]")
+        if self.unreadable:
+            lines.append("[Some files or folders could not be read. Find them with run: find . ! -readable]")
+        return "\n".join(lines)
 
 
 class Search(Request):
@@ -86,7 +302,7 @@ class Search(Request):
     """
 
     operation: ClassVar[str] = "search"
-    result: ClassVar[type[results.Result]] = results.SearchResult
+    result: ClassVar[type[Result]] = SearchResult
     pattern: str = Field(
         min_length=1, max_length=4096, description="Regular expression, or plain text with literal=true."
     )
@@ -98,47 +314,110 @@ class Search(Request):
     max_matches: int = Field(100, ge=1, le=5000, description="How many matches at most.")
 
 
+def _match_text(match: Match) -> str:
+    first = match.line - len(match.before)
+    lines = [f"{match.path}-{first + i}-{text}" for i, text in enumerate(match.before)]
+    lines.append(f"{match.path}:{match.line}:{match.text}")
+    lines += [f"{match.path}-{match.line + 1 + i}-{text}" for i, text in enumerate(match.after)]
+    return "\n".join(lines)
+
+
+class MakeDirResult(Result):
+    """``created`` is false where the folder was there already."""
+
+    path: str
+    created: bool = False
+
+    def _words(self) -> str:
+        """What was made."""
+        return f"[created the folder {self.path}]" if self.created else f"[the folder {self.path} was there already]"
+
+
 class MakeDir(Change):
     """Make a folder, and its parents; a folder that is already there is fine."""
 
     operation: ClassVar[str] = "make_dir"
-    result: ClassVar[type[results.Result]] = results.MakeDirResult
+    result: ClassVar[type[Result]] = MakeDirResult
     path: Path
+
+
+class MoveResult(Result):
+    """The paths before and after."""
+
+    source: str
+    target: str
+
+    def _words(self) -> str:
+        """What was moved."""
+        return f"[moved {self.source} to {self.target}]"
 
 
 class Move(Change):
     """Move or rename a file or folder; an existing target is refused unless overwrite is set."""
 
     operation: ClassVar[str] = "move"
-    result: ClassVar[type[results.Result]] = results.MoveResult
+    result: ClassVar[type[Result]] = MoveResult
     source: Path
     target: Path
     overwrite: bool = Field(False, description="Replace an existing file at the target.")
+
+
+class DeleteResult(Result):
+    """``entries_deleted`` counts files and folders, ``path`` itself among them."""
+
+    path: str
+    entries_deleted: int = 0
+
+    def _words(self) -> str:
+        """What was deleted; nothing for a failure that left all as it was."""
+        if not self.entries_deleted:
+            return ""
+        inside = "" if self.entries_deleted == 1 else f": {self.entries_deleted} files and folders"
+        return f"[deleted {self.path}{inside}]"
 
 
 class Delete(Change):
     """Delete a file, or a folder with recursive=true. A symlink itself is deleted, never what it points to."""
 
     operation: ClassVar[str] = "delete"
-    result: ClassVar[type[results.Result]] = results.DeleteResult
+    result: ClassVar[type[Result]] = DeleteResult
     path: Path
     recursive: bool = Field(False, description="Delete a folder with all that is in it.")
+
+
+class UploadResult(Result):
+    path: str
+    files: int = 0
+    size_bytes: int = 0
 
 
 class Upload(Request):
     """Copy a file or a folder of the host, or bytes, into the sandbox."""
 
     operation: ClassVar[str] = "upload"
-    result: ClassVar[type[results.Result]] = results.UploadResult
+    result: ClassVar[type[Result]] = UploadResult
     path: Path
     kind: Literal["file", "tree"] = "file"
     mode: int | None = Field(None, ge=0, le=0o777, description="Mode of the file.")
+
+
+class DownloadResult(Result):
+    """``content`` holds the bytes of a file that was not saved to the host; ``saved_to`` the place where it was."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64")
+    path: str
+    kind: Literal["file", "tree"] = "file"
+    files: int = 0
+    size_bytes: int = 0
+    content: bytes | None = Field(default=None, repr=False)
+    saved_to: str | None = None
+    skipped: tuple[str, ...] = ()
 
 
 class Download(Request):
     """Copy a file or a folder out of the sandbox."""
 
     operation: ClassVar[str] = "download"
-    result: ClassVar[type[results.Result]] = results.DownloadResult
+    result: ClassVar[type[Result]] = DownloadResult
     path: Path
     without: tuple[str, ...] = Field((), max_length=20, description="Names that are left out, at any depth.")

@@ -1,14 +1,60 @@
-"""Requests for web pages."""
+"""The operation on web pages."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from sandbox import results
+from sandbox.envelope import Result
+from sandbox.text.excerpt import SHOWN_CHARS, first_lines, first_part
 
 from .base import Request
+
+_MOST_LINKS_SHARE = 4  # a quarter of the room is for links
+
+
+class Link(Result):
+    text: str
+    url: str
+
+
+class BrowseResult(Result):
+    """``text`` is the readable page from ``offset`` on; ``total_chars`` the length of all of it."""
+
+    url: str
+    final_url: str = ""
+    status: int | None = None
+    content_type: str = ""
+    title: str = ""
+    text: str = ""
+    links: tuple[Link, ...] = ()
+    offset: int = 0
+    total_chars: int = 0
+    size_bytes: int = 0
+    truncated: bool = False
+    redirects: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _sane(self) -> BrowseResult:
+        if self.status is not None and not 100 <= self.status <= 999:
+            raise ValueError("status is no HTTP status")
+        return self
+
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """Status line, text, links; then how to read on where that is not all of the text."""
+        head = f"[{self.status} {self.final_url or self.url} {self.content_type}]"
+        links = [f"[{i}] {link.text}: {link.url}" for i, link in enumerate(self.links, 1)]
+        if links:
+            shown = first_lines(links, chars // _MOST_LINKS_SHARE)
+            links = [*shown, *([f"[... and {len(links) - len(shown)} more links]"] if len(shown) < len(links) else [])]
+        listed = "\n".join(links)
+        text = first_part(self.text, max(chars - len(listed), chars // 2))
+        end = self.offset + len(text)
+        cut = self.truncated or len(text) < len(self.text)
+        more = f"; read on with offset={end}" if end < self.total_chars else ""
+        where = f"[characters {self.offset}-{end} of {self.total_chars}{more}]" if cut else ""
+        return "\n".join(part for part in (head, self.title, text, listed, where) if part)
 
 
 class Browse(Request):
@@ -19,7 +65,7 @@ class Browse(Request):
     """
 
     operation: ClassVar[str] = "browse"
-    result: ClassVar[type[results.Result]] = results.BrowseResult
+    result: ClassVar[type[Result]] = BrowseResult
     url: str = Field(min_length=1, max_length=8192, description="http:// or https:// address.")
     offset: int = Field(0, ge=0, description="Character of the text to start at.")
     max_chars: int = Field(20000, ge=1, le=200000, description="How many characters of text at most.")

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from sandbox.envelope import Envelope
 from sandbox.errors import ErrorCode
-from sandbox.results import LogsResult
+from sandbox.operations import LogsResult
 
 from .watching import CancelToken, StreamName
 

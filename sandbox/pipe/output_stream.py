@@ -14,7 +14,7 @@ from .following import OutputChunk
 from .watching import CancelToken, StreamName
 
 if TYPE_CHECKING:
-    from sandbox import results as res
+    from sandbox import operations as op
 
 # Pieces of output that may wait for the caller before the command has to.
 PIECES_AHEAD = 16
@@ -27,8 +27,8 @@ class CommandOutput:
     The command runs in a thread. Where the loop is left early, ``close`` or the end of a ``with`` block stops the command.
     """
 
-    def __init__(self, run: Callable[..., Envelope[res.RunResult]], command: str | None, options: dict[str, Any]) -> None:
-        self.envelope: Envelope[res.RunResult] | None = None
+    def __init__(self, run: Callable[..., Envelope[op.RunResult]], command: str | None, options: dict[str, Any]) -> None:
+        self.envelope: Envelope[op.RunResult] | None = None
         self._token: CancelToken = options.get("cancel") or CancelToken()
         self._chunks: queue.Queue[OutputChunk] = queue.Queue(PIECES_AHEAD)
         self._error: BaseException | None = None
@@ -60,7 +60,7 @@ class CommandOutput:
             self._token.cancel()
             self._thread.join()
 
-    def _work(self, run: Callable[..., Envelope[res.RunResult]], command: str | None, call: dict[str, Any]) -> None:
+    def _work(self, run: Callable[..., Envelope[op.RunResult]], command: str | None, call: dict[str, Any]) -> None:
         try:
             self.envelope = run(command, **call)
         except BaseException as error:  # noqa: BLE001  # raised where it is iterated

@@ -8,14 +8,13 @@ from dataclasses import asdict
 from typing import Any
 
 from sandbox import operations as op
-from sandbox import results as res
 from sandbox.envelope import Notice
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.messages.faults import word_fault, word_notice
 from sandbox.text.command_output import shown_output, shown_part
 
 
-def result_of(request: op.Request, fields: Mapping[str, Any], blob: bytes) -> res.Result | None:
+def result_of(request: op.Request, fields: Mapping[str, Any], blob: bytes) -> op.Result | None:
     """The typed result in a reply, or None. Raises SandboxUnavailableError for what no guest of ours would send."""
     known = fields.get("result")
     if known is None:
@@ -76,7 +75,7 @@ _SYNTAX_ERROR = re.compile(
 )
 
 
-def syntax_error_line(result: res.RunResult) -> int | None:
+def syntax_error_line(result: op.RunResult) -> int | None:
     """Return the line of the command that its shell could not parse, as far as it says so; None if it could."""
     found = _SYNTAX_ERROR.search(result.stderr) if result.exit_code in (1, 2) else None
     return None if found is None else int(found[1] or found[2])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandbox.environment.call_errors import answered
-from sandbox.results.processes import ListedCommand
+from sandbox.operations.waiting import ListedCommand
 
 from .recorded import Recorded
 

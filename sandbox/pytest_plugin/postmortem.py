@@ -13,7 +13,7 @@ from typing import Any
 from sandbox.environment.call_errors import answered
 from sandbox.errors import ErrorCode
 from sandbox.network.connections import Connection
-from sandbox.results.processes import ListedCommand
+from sandbox.operations.waiting import ListedCommand
 
 from .inspection import LOOK_SECONDS, MOST_FILES, Changes, Snapshot, changes, processes, snapshot
 from .recorded import Entry, Recorded, cut

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sandbox import results as res
+from sandbox import operations as op
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.envelope import Envelope, Failure, Success
 from sandbox.environment.sandboxed import GuestEnvironment
@@ -69,7 +69,7 @@ class Record:
     def add(self, operation: str, args: Mapping[str, Any], envelope: Envelope[Any]) -> None:
         """Remember how ``operation`` ended."""
         result = envelope.result
-        ran = result if isinstance(result, res.RunResult) else None
+        ran = result if isinstance(result, op.RunResult) else None
         subject = next((args[name] for name in _SUBJECTS if args.get(name) is not None), "")
         with self._lock:
             self.count += 1
@@ -141,13 +141,13 @@ class Recorded(GuestEnvironment):
         """See ``OperationMethods.execute``."""
         return self._remember(operation, args, super().execute(operation, args, **options))
 
-    def upload(self, data_or_path: Any, path: str, **options: Any) -> Envelope[res.UploadResult]:
+    def upload(self, data_or_path: Any, path: str, **options: Any) -> Envelope[op.UploadResult]:
         """See ``OperationMethods.upload``."""
         return self._remember("upload", {"path": path}, super().upload(data_or_path, path, **options))
 
     def download(
         self, path: str, to: Any = None, *, without: Sequence[str] = (), overwrite: bool = False
-    ) -> Envelope[res.DownloadResult]:
+    ) -> Envelope[op.DownloadResult]:
         """See ``OperationMethods.download``."""
         return self._remember("download", {"path": path}, super().download(path, to, without=without, overwrite=overwrite))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sandbox.envelope import now as timestamp
 from sandbox.guest.protocol.records import FILE, FOLDER, LINK, SPECIAL, UNREAD
-from sandbox.results import CheckpointResult
+from sandbox.operations import CheckpointResult
 
 from .naming import shown
 from .table import Entry, Key, Table, packed

@@ -11,7 +11,7 @@ from sandbox.argument_types import check_types
 from sandbox.envelope import Success
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.protocol.records import HOME, WORKSPACE
-from sandbox.results import ForkResult
+from sandbox.operations import ForkResult
 from sandbox.text.wording import value_text
 
 from .checkpoint import Checkpoint

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sandbox import results as res
+from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_host_path, check_types
 from sandbox.envelope import Envelope, Failure, Notice, Success
 from sandbox.envelope import now as timestamp
@@ -21,6 +21,7 @@ from sandbox.errors import ErrorCode, OperationError, SandboxError
 from sandbox.guest.protocol.leftovers import LEFTOVERS
 from sandbox.guest.protocol.records import FILE, FOLDER, LINK, WORKSPACE
 from sandbox.messages.faults import word_notice
+from sandbox.operations.state import Kind
 from sandbox.pipe.replies import violation, worded
 from sandbox.pipe.transport import Transport
 
@@ -81,11 +82,11 @@ class KeepsState(Environment):
     # --- looking ------------------------------------------------------------------
     def changes(
         self, since: str | None = None, *, leftovers: bool = False, max_changes: int = MOST_CHANGES
-    ) -> Envelope[res.ChangesResult]:
+    ) -> Envelope[op.ChangesResult]:
         """See ``StateMethods.changes``."""
         check_types("changes", since=(since, str | None), max_changes=(max_changes, int))
 
-        def work(history: History) -> Success[res.ChangesResult]:
+        def work(history: History) -> Success[op.ChangesResult]:
             if since == "last":
                 return Success(_last(history.last_changes()))
             before = _table(history, since)
@@ -94,7 +95,7 @@ class KeepsState(Environment):
             listed, summarised = (found, {}) if leftovers else _summarised(found)
             counts: dict[str, Any] = Counter(d.kind for d in listed)
             return Success(
-                res.ChangesResult(
+                op.ChangesResult(
                     since=since or "start", changes=tuple(map(_changed, listed[: max(0, max_changes)])), **counts,
                     truncated=len(listed) > max_changes, summarised=summarised, entries=len(scan.entries),
                     unread=scan.unread, running=scan.running,
@@ -103,11 +104,11 @@ class KeepsState(Environment):
 
         return self._with_history(work)
 
-    def mark(self, name: str | None = None) -> Envelope[res.CheckpointResult]:
+    def mark(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
         """See ``StateMethods.mark``."""
         check_types("mark", name=(name, str | None))
 
-        def work(history: History) -> Success[res.CheckpointResult]:
+        def work(history: History) -> Success[op.CheckpointResult]:
             began = time.monotonic()
             ident = history.new_id(name)
             scan = history.scan()
@@ -115,7 +116,7 @@ class KeepsState(Environment):
             entries = scan.entries.values()
             kinds = Counter(entry.kind for entry in entries)
             return Success(
-                res.CheckpointResult(
+                op.CheckpointResult(
                     id=ident, created_at=timestamp(), files=kinds[FILE], folders=kinds[FOLDER], links=kinds[LINK],
                     size_bytes=sum(e.size for e in entries if e.kind == FILE), store_bytes=history.store_bytes,
                     seconds=round(time.monotonic() - began, 3),
@@ -126,11 +127,11 @@ class KeepsState(Environment):
 
     def export_patch(
         self, since: str | None = None, *, to: str | os.PathLike[str] | None = None, leftovers: bool = False
-    ) -> Envelope[res.PatchResult]:
+    ) -> Envelope[op.PatchResult]:
         """See ``StateMethods.export_patch``."""
         check_types("export_patch", since=(since, str | None), to=(to, HOST_PATH | None))
 
-        def work(history: History) -> Success[res.PatchResult]:
+        def work(history: History) -> Success[op.PatchResult]:
             began = time.monotonic()
             if to is not None:
                 check_host_path(to)
@@ -138,7 +139,7 @@ class KeepsState(Environment):
             patch = b"".join(made.parts)
             if to is not None:
                 write_new(to, patch)
-            result = res.PatchResult(
+            result = op.PatchResult(
                 since=since or "start", patch=patch, files=tuple(made.files), left_out=made.left_out,
                 seconds=round(time.monotonic() - began, 3),
             )  # fmt: skip
@@ -147,11 +148,11 @@ class KeepsState(Environment):
         return self._with_history(work)
 
     # --- checkpoints ------------------------------------------------------------------
-    def checkpoint(self, name: str | None = None) -> Envelope[res.CheckpointResult]:
+    def checkpoint(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
         """See ``StateMethods.checkpoint``."""
         check_types("checkpoint", name=(name, str | None))
 
-        def work(history: History) -> Success[res.CheckpointResult]:
+        def work(history: History) -> Success[op.CheckpointResult]:
             made, scan, torn = history.checkpoint(name)
             notices = self.torn_notice(torn, scan.running) + self.missing_notice(history, made)
             return Success(made.result, notices=notices + self.root_notice())
@@ -170,43 +171,43 @@ class KeepsState(Environment):
         """That what was kept is not the state of one moment, where it is so."""
         return self._torn([path.decode("utf-8", "replace") for _, path in torn], running)
 
-    def checkpoints(self) -> Envelope[res.CheckpointsResult]:
+    def checkpoints(self) -> Envelope[op.CheckpointsResult]:
         """See ``StateMethods.checkpoints``."""
 
-        def work(history: History) -> Success[res.CheckpointsResult]:
+        def work(history: History) -> Success[op.CheckpointsResult]:
             kept = tuple(checkpoint.result for checkpoint in history.checkpoints.values())
             return Success(
-                res.CheckpointsResult(checkpoints=kept, store_bytes=history.store_bytes, limit_bytes=history.limit)
+                op.CheckpointsResult(checkpoints=kept, store_bytes=history.store_bytes, limit_bytes=history.limit)
             )
 
         return self._with_history(work)
 
-    def delete_checkpoint(self, id: str) -> Envelope[res.DeletedCheckpointResult]:  # noqa: A002
+    def delete_checkpoint(self, id: str) -> Envelope[op.DeletedCheckpointResult]:  # noqa: A002
         """See ``StateMethods.delete_checkpoint``."""
         check_types("delete_checkpoint", id=(id, str))
 
-        def work(history: History) -> Success[res.DeletedCheckpointResult]:
+        def work(history: History) -> Success[op.DeletedCheckpointResult]:
             freed = 0 if history.marks.pop(id, None) is not None else history.delete(id)
-            return Success(res.DeletedCheckpointResult(id=id, freed_bytes=freed, store_bytes=history.store_bytes))
+            return Success(op.DeletedCheckpointResult(id=id, freed_bytes=freed, store_bytes=history.store_bytes))
 
         return self._with_history(work)
 
-    def save_checkpoint(self, id: str, to: str | os.PathLike[str]) -> Envelope[res.SavedCheckpointResult]:  # noqa: A002
+    def save_checkpoint(self, id: str, to: str | os.PathLike[str]) -> Envelope[op.SavedCheckpointResult]:  # noqa: A002
         """See ``StateMethods.save_checkpoint``."""
         check_types("save_checkpoint", id=(id, str), to=(to, HOST_PATH))
 
-        def work(history: History) -> Success[res.SavedCheckpointResult]:
+        def work(history: History) -> Success[op.SavedCheckpointResult]:
             check_host_path(to)
             size = save(history.found(id), history.store, to, history.limit)
-            return Success(res.SavedCheckpointResult(id=id, path=os.fspath(to), size_bytes=size))
+            return Success(op.SavedCheckpointResult(id=id, path=os.fspath(to), size_bytes=size))
 
         return self._with_history(work)
 
-    def load_checkpoint(self, path: str | os.PathLike[str], name: str | None = None) -> Envelope[res.CheckpointResult]:
+    def load_checkpoint(self, path: str | os.PathLike[str], name: str | None = None) -> Envelope[op.CheckpointResult]:
         """See ``StateMethods.load_checkpoint``."""
         check_types("load_checkpoint", path=(path, HOST_PATH), name=(name, str | None))
 
-        def work(history: History) -> Success[res.CheckpointResult]:
+        def work(history: History) -> Success[op.CheckpointResult]:
             check_host_path(path)
             with opened(path) as file:
                 loaded = load(file, os.fspath(path), history.new_id(name), history.store)
@@ -215,11 +216,11 @@ class KeepsState(Environment):
 
         return self._with_history(work)
 
-    def rollback(self, id: str, *, kill: bool = False) -> Envelope[res.RollbackResult]:  # noqa: A002
+    def rollback(self, id: str, *, kill: bool = False) -> Envelope[op.RollbackResult]:  # noqa: A002
         """See ``StateMethods.rollback``."""
         check_types("rollback", id=(id, str))
 
-        def work(history: History) -> Success[res.RollbackResult]:
+        def work(history: History) -> Success[op.RollbackResult]:
             checkpoint = history.found(id)
             scan, killed = self._at_rest(history, kill)
             result = self.restored(history, checkpoint, scan, killed)
@@ -258,13 +259,13 @@ class KeepsState(Environment):
 
     def restored(
         self, history: History, checkpoint: Checkpoint, scan: Scan, killed: tuple[str, ...] = ()
-    ) -> res.RollbackResult:
+    ) -> op.RollbackResult:
         """Go back to ``checkpoint``. Raises SandboxError, ``restore_incomplete`` where something is not as it was."""
         began = time.monotonic()
         steps = history.planned(checkpoint, scan)
         sent = history.restore(checkpoint, steps)
         wrong = [shown(e) for e in (*history.verified(checkpoint), *steps.impossible)]
-        result = res.RollbackResult(
+        result = op.RollbackResult(
             id=checkpoint.result.id, restored=len(steps.put) + len(steps.same) + len(steps.make), removed=len(steps.remove),
             adjusted=len(steps.attributes), sent_bytes=sent, killed=killed, differs=tuple(wrong[:NAMED]),
             seconds=round(time.monotonic() - began, 3),
@@ -307,28 +308,28 @@ def _summarised(found: Sequence[Difference]) -> tuple[list[Difference], dict[str
     return listed, dict(summarised.most_common(NAMED))
 
 
-def _kind(entry: Entry) -> res.state.Kind:
+def _kind(entry: Entry) -> Kind:
     return {FILE: "file", FOLDER: "folder", LINK: "link"}.get(entry.kind, "special")  # type: ignore[return-value]
 
 
-def _changed(difference: Difference) -> res.ChangedPath:
+def _changed(difference: Difference) -> op.ChangedPath:
     entry, before = difference.entry, difference.before if difference.after else None
-    return res.ChangedPath(
+    return op.ChangedPath(
         path=shown(entry), change=difference.kind, kind=_kind(entry), size_bytes=entry.size if entry.kind == FILE else 0,
         mode=entry.mode, was=_kind(before) if before and before.kind != entry.kind else None,
         old_mode=before.mode if before and before.mode != entry.mode else None,
     )  # fmt: skip
 
 
-def _last(said: Mapping[str, Any]) -> res.ChangesResult:
+def _last(said: Mapping[str, Any]) -> op.ChangesResult:
     """What the guest told of the last command; hostile until it is checked. Raises SandboxUnavailableError."""
-    listed: list[res.ChangedPath] = []
+    listed: list[op.ChangedPath] = []
     counts: dict[str, Any] = {}
     for kind in ("created", "modified", "deleted"):
         paths = said.get(kind, [])
         if not isinstance(paths, list):
             raise violation("changes")
         counts[kind] = len(paths[:MOST_CHANGES])
-        listed += [res.ChangedPath(path=as_text(p)[:4096], change=kind) for p in paths[:MOST_CHANGES]]
+        listed += [op.ChangedPath(path=as_text(p)[:4096], change=kind) for p in paths[:MOST_CHANGES]]
     since = f"the beginning of {as_text(said['id'])[:64]}" if said.get("id") else "the start"
-    return res.ChangesResult(since=since, changes=tuple(listed), **counts)
+    return op.ChangesResult(since=since, changes=tuple(listed), **counts)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sandbox import results as res
+from sandbox import operations as op
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -21,7 +21,7 @@ class StateMethods:
 
     def changes(
         self, since: str | None = None, *, leftovers: bool = False, max_changes: int = MOST_CHANGES
-    ) -> Envelope[res.ChangesResult]:
+    ) -> Envelope[op.ChangesResult]:
         """What was created, modified and deleted in the workspace since the start, a mark or a checkpoint (``since``: its id).
 
         ``since="last"``: during the last command, of which a notice told. By names, types, modes, sizes and times, not by content:
@@ -30,11 +30,11 @@ class StateMethods:
         """
         return self._no_state("changes")
 
-    def mark(self, name: str | None = None) -> Envelope[res.CheckpointResult]:
+    def mark(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
         """Remember what is where, for ``changes``; no contents, so it is cheaper than a checkpoint."""
         return self._no_state("mark")
 
-    def checkpoint(self, name: str | None = None) -> Envelope[res.CheckpointResult]:
+    def checkpoint(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
         """Keep all files of workspace and home on the host. ``name`` is its id, else one is made up.
 
         May be called while commands run: a notice says that it is not the state of one moment. Failures: ``store_full``,
@@ -42,15 +42,15 @@ class StateMethods:
         """
         return self._no_state("checkpoint")
 
-    def checkpoints(self) -> Envelope[res.CheckpointsResult]:
+    def checkpoints(self) -> Envelope[op.CheckpointsResult]:
         """What checkpoints there are."""
         return self._no_state("checkpoints")
 
-    def delete_checkpoint(self, id: str) -> Envelope[res.DeletedCheckpointResult]:  # noqa: A002
+    def delete_checkpoint(self, id: str) -> Envelope[op.DeletedCheckpointResult]:  # noqa: A002
         """Forget a checkpoint, and what only it needed; or a mark."""
         return self._no_state("delete_checkpoint")
 
-    def rollback(self, id: str, *, kill: bool = False) -> Envelope[res.RollbackResult]:  # noqa: A002
+    def rollback(self, id: str, *, kill: bool = False) -> Envelope[op.RollbackResult]:  # noqa: A002
         """Make workspace, home and sessions what they were in the checkpoint: bytes, modes, times, and nothing else there.
 
         While anything runs in the sandbox it is the failure ``commands_running``; with ``kill`` they are killed first. Do not start
@@ -59,17 +59,17 @@ class StateMethods:
         """
         return self._no_state("rollback")
 
-    def save_checkpoint(self, id: str, to: str | os.PathLike[str]) -> Envelope[res.SavedCheckpointResult]:  # noqa: A002
+    def save_checkpoint(self, id: str, to: str | os.PathLike[str]) -> Envelope[op.SavedCheckpointResult]:  # noqa: A002
         """Write a checkpoint to a file of the host, a tar, which must not exist: for another process, another day."""
         return self._no_state("save_checkpoint")
 
-    def load_checkpoint(self, path: str | os.PathLike[str], name: str | None = None) -> Envelope[res.CheckpointResult]:
+    def load_checkpoint(self, path: str | os.PathLike[str], name: str | None = None) -> Envelope[op.CheckpointResult]:
         """Take the checkpoint in such a file for one of this sandbox: ``rollback`` brings its files here."""
         return self._no_state("load_checkpoint")
 
     def export_patch(
         self, since: str | None = None, *, to: str | os.PathLike[str] | None = None, leftovers: bool = False
-    ) -> Envelope[res.PatchResult]:
+    ) -> Envelope[op.PatchResult]:
         """The changes of the workspace since the start, or since a checkpoint, as a diff that ``git apply`` takes.
 
         With ``to``, it is written to that path of the host as well, which must not exist. ``leftovers`` puts in what tools left
@@ -77,7 +77,7 @@ class StateMethods:
         """
         return self._no_state("export_patch")
 
-    def fork(self, count: int = 1, checkpoint: str | None = None) -> Envelope[res.ForkResult]:
+    def fork(self, count: int = 1, checkpoint: str | None = None) -> Envelope[op.ForkResult]:
         """``count`` further environments like this one, started, with the files of a checkpoint, or else of now."""
         return self._no_state("fork")
 

@@ -10,8 +10,8 @@ from typing import BinaryIO, Literal, Self
 
 from sandbox.argument_types import check_host_path
 from sandbox.errors import ErrorCode, OperationError
+from sandbox.operations import DownloadResult
 from sandbox.readers import limit, phrased
-from sandbox.results import DownloadResult
 
 from . import folders
 from .archives import file_chunks, tree_chunks, unpack

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from sandbox import results as res
+from sandbox import operations as op
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -28,7 +28,7 @@ def done(envelope: Envelope[T]) -> T:
     assert data["tool_executed"] is True
     _check_common(data)
     result: Any = envelope.unwrap()
-    if not isinstance(result, res.DownloadResult):  # bytes are no JSON
+    if not isinstance(result, op.DownloadResult):  # bytes are no JSON
         again = type(result).model_validate(json.loads(json.dumps(data["result"])))
         assert again.model_dump() == result.model_dump()
     if hasattr(result, "to_text"):

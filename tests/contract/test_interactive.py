@@ -11,7 +11,7 @@ import pytest
 from sandbox import FakeEnvironment, LocalEnvironment
 from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.guest.commands.spawner import MOST_SPARES
-from sandbox.results import RunResult, ScreenResult, SendResult
+from sandbox.operations import RunResult, ScreenResult, SendResult
 from sandbox.testing import Ran
 
 from .backends import SHELL

@@ -9,7 +9,7 @@ import pytest
 
 from sandbox import FakeEnvironment, LocalEnvironment
 from sandbox.environment.sandboxed import GuestEnvironment
-from sandbox.results import ListedCommand, Process
+from sandbox.operations import ListedCommand, Process
 from sandbox.testing import Ran
 
 from .checks import done, refused

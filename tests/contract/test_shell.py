@@ -13,7 +13,7 @@ import pytest
 
 from sandbox.envelope import Envelope
 from sandbox.environment.sandboxed import GuestEnvironment
-from sandbox.results import RunResult
+from sandbox.operations import RunResult
 
 from .backends import SHELL, folder_of
 from .checks import codes_of, done, refused

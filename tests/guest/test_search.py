@@ -13,7 +13,7 @@ import pytest
 from sandbox.guest.files.search import search
 from sandbox.guest.loop.context import Finished, Place
 from sandbox.guest.protocol.faults import Fault
-from sandbox.results import SearchResult
+from sandbox.operations import SearchResult
 
 from .calls import RealCall, place_at
 

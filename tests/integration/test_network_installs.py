@@ -15,7 +15,7 @@ import pytest
 
 from sandbox import DockerEnvironment, Network
 from sandbox.envelope import Success
-from sandbox.results.commands import RunResult
+from sandbox.operations.commands import RunResult
 from tests.servers import git, sockets
 from tests.servers.authority import Authority
 from tests.servers.packages import cargo_registry, debian_repository, go_proxy, npm_package, python_index

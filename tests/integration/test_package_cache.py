@@ -13,7 +13,7 @@ import docker
 import pytest
 
 from sandbox import DockerEnvironment, Limits, Network, PackageCache, SandboxError, Service
-from sandbox.results.commands import RunResult
+from sandbox.operations.commands import RunResult
 from tests.servers.packages import npm_package, python_index
 from tests.servers.upstream import Upstream
 

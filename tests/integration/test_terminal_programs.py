@@ -12,7 +12,7 @@ import pytest
 
 from sandbox import DockerEnvironment, Limits
 from sandbox.docker.images.runtime import MOUNT_POINT
-from sandbox.results import ScreenResult
+from sandbox.operations import ScreenResult
 
 from .made_images import remove_image
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sandbox.errors import ErrorCode
-from sandbox.results import ProcessesResult
+from sandbox.operations import ProcessesResult
 from tests.integration.observing import eventually
 
 from .subject import MIB, Subject, check

@@ -19,7 +19,7 @@ from agent.repo.snapshot import take
 from sandbox import LocalEnvironment
 from sandbox.envelope import Envelope
 from sandbox.errors import SandboxError
-from sandbox.results import RunResult
+from sandbox.operations import RunResult
 
 SETTINGS = ("user.name=t", "user.email=t@example.com", "protocol.file.allow=always", "init.defaultBranch=main")
 

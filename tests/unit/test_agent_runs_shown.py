@@ -17,7 +17,7 @@ from agent.runs_shown import show_run
 from agent.show import main_argument
 from agent.store import EventLog
 from agent.tools import standard_registry
-from sandbox.results import RunResult
+from sandbox.operations import RunResult
 from sandbox.text.wrapping import columns, wrapped
 
 WIDE = "漢字" * 60

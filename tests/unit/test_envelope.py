@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sandbox.envelope import Envelope, Failure, Notice, Success, jsonable
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError, ToolError
-from sandbox.results import ReadResult, RunResult
+from sandbox.operations import ReadResult, RunResult
 
 WHEN = "2024-05-01T12:00:00.000+02:00"
 NOTICE = Notice("disk_nearly_full", "The disk is nearly full.", "Delete something.")

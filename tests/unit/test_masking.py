@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox import results as res
+from sandbox import operations as op
 from sandbox.envelope import Failure, Notice, Success
 from sandbox.environment.base import Environment
 from sandbox.environment.secrets import Secrets
@@ -109,7 +109,7 @@ def test_a_screen_keeps_its_lines() -> None:
 
 def test_everything_in_an_envelope_is_masked_but_the_bytes_of_a_download() -> None:
     hidden = secrets("topsecret-0123")
-    ran = res.RunResult(
+    ran = op.RunResult(
         id="c1", output="a topsecret-0123", stdout="topsecret-0123", stdout_bytes=b"topsecret-0123", cwd="/x"
     )
     notice = Notice("network_denied", "topsecret-0123.example.com is refused.", "Ask for topsecret-0123.")
@@ -119,7 +119,7 @@ def test_everything_in_an_envelope_is_masked_but_the_bytes_of_a_download() -> No
     failure: Any = Failure(ErrorCode.io_error, "no topsecret-0123.", "See topsecret-0123.", result=ran)
     assert "topsecret" not in json.dumps(hidden.envelope(failure).to_dict())
     got: Any = hidden.envelope(
-        Success(res.DownloadResult(path="topsecret-0123", content=b"topsecret-0123", kind="file"))
+        Success(op.DownloadResult(path="topsecret-0123", content=b"topsecret-0123", kind="file"))
     )
     assert (got.result.path, got.result.content) == ("***TOKEN***", b"topsecret-0123")
 
@@ -177,7 +177,7 @@ def test_the_log_of_connections_is_masked_before_it_is_cut(before: int) -> None:
 
 def test_an_output_without_its_middle_shows_no_part_of_a_secret_at_the_cut() -> None:
     text = "head topsecr\n[... 999 bytes cut; all of it in /run/gamebox/c1.log ...]\nret-0123 tail"
-    ran = res.RunResult(output=text, stdout=text, truncated=True)
+    ran = op.RunResult(output=text, stdout=text, truncated=True)
     answer: Any = secrets("topsecret-0123").envelope(Success(ran))
     shown = answer.result.output
     assert shown == "head ***TOKEN***\n[... 999 bytes cut; all of it in /run/gamebox/c1.log ...]\n***TOKEN*** tail"

@@ -10,8 +10,19 @@ import pytest
 from pydantic import ValidationError
 
 from sandbox.environment.methods import OperationMethods
-from sandbox.operations import OPERATIONS, REQUESTS, Read, Request, Run, schema_of
-from sandbox.results import BrowseResult, ReadResult, Result, RunResult, UsageResult
+from sandbox.operations import (
+    OPERATIONS,
+    REQUESTS,
+    BrowseResult,
+    Read,
+    ReadResult,
+    Request,
+    Result,
+    Run,
+    RunResult,
+    UsageResult,
+    schema_of,
+)
 
 NAMES = [
     "read", "write", "edit", "list", "search", "make_dir", "move", "delete", "run", "logs", "kill", "end_session",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.results import LogsResult, RunResult
+from sandbox.operations import LogsResult, RunResult
 from sandbox.text.plain_text import overwrites, plain
 
 _pieces = st.sampled_from(

@@ -18,7 +18,7 @@ from agent.model.response import Response, ToolCall
 from agent.registry import ActionRegistry
 from agent.tools.sandbox_tools import SandboxAction, sandbox_tools
 from sandbox import LocalEnvironment
-from sandbox import results as res
+from sandbox import operations as op
 from sandbox.operations import OPERATIONS
 from sandbox.text.excerpt import SHOWN_CHARS
 
@@ -149,7 +149,7 @@ def test_a1_the_answer_of_a_tool_on_the_host_is_cut_once_and_a_tool_may_ask_for_
 
 
 def test_a1_the_two_streams_are_not_doubled_in_json() -> None:
-    envelope = {"tool_executed": True, "result": res.RunResult(output="a" * 50_000, stdout="a" * 50_000).model_dump()}
+    envelope = {"tool_executed": True, "result": op.RunResult(output="a" * 50_000, stdout="a" * 50_000).model_dump()}
     assert len(text_of(envelope)) < SHOWN_CHARS + SLACK
     assert '"stdout"' not in text_of(envelope)
 
@@ -160,5 +160,5 @@ def test_d_every_result_of_a_tool_has_its_own_words(operation: str) -> None:
     if operation in ("upload", "download"):
         return  # for the host's own code
     kind = OPERATIONS[operation].result
-    own = {"to_text", "_words"} & {name for base in kind.__mro__[: kind.__mro__.index(res.Result)] for name in vars(base)}
+    own = {"to_text", "_words"} & {name for base in kind.__mro__[: kind.__mro__.index(op.Result)] for name in vars(base)}
     assert own

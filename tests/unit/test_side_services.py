@@ -17,7 +17,7 @@ from sandbox.messages.faults import word_notice
 from sandbox.messages.notices import host_notice
 from sandbox.network.connections import Connection
 from sandbox.network.services.names import named, without_proxy
-from sandbox.results import LogsResult
+from sandbox.operations import LogsResult
 from sandbox.testing import FakeEnvironment
 
 

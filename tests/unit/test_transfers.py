@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.results import DownloadResult
+from sandbox.operations import DownloadResult
 from sandbox.transfers.copying import Incoming, outgoing
 
 LIMIT = 1 << 20

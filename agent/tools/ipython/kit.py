@@ -11,7 +11,7 @@ from agent.envelopes import text_of
 from agent.kits import Kit
 from agent.tools.placed import Place
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.results import Result
+from sandbox.operations import Result
 from sandbox.text.plain_text import plain
 
 from .channel import START_SECONDS, Channel, Line, died

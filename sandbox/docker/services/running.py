@@ -18,9 +18,9 @@ from sandbox.envelope import Envelope
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.network.services.side import SideService
+from sandbox.operations import LogsResult
 from sandbox.pipe.following import Following
 from sandbox.ready import NotReadyError, wait_for_command, wait_for_http, wait_for_log, wait_for_port
-from sandbox.results import LogsResult
 from sandbox.text.wording import size
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from sandbox.network.services.host import HostServices, taken_apart
 from sandbox.network.services.names import Name, Way
 from sandbox.network.services.service import PORT, Service
 from sandbox.network.services.side import SideService
+from sandbox.operations import LogsResult
 from sandbox.packages.cache import HOST as CACHE_HOST
-from sandbox.results import LogsResult
 
 if TYPE_CHECKING:
     from sandbox.docker.kept.kept import Kept

@@ -7,9 +7,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from sandbox.envelope import Result
 from sandbox.text.wording import one_line
-
-from .base import Result
 
 Kind = Literal["file", "folder", "link", "special"]
 _MARKS = {"created": "+", "modified": "~", "deleted": "-"}
