@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-import sandbox
 from sandbox.errors import ErrorCode, SandboxError
 
 CA_BUNDLE_VARIABLE = "GAMEBOX_CA_BUNDLE"
@@ -62,7 +61,7 @@ class Recipe:
 
 def images_folder() -> Path:
     """The folder with a folder per image: inside an installed package, or beside it in a checkout."""
-    package = Path(sandbox.__file__).parent
+    package = Path(__file__).parents[2]
     for folder in (package / "_images", package.parent / "images"):
         if (folder / "base" / "Dockerfile").is_file():
             return folder

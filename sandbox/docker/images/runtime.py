@@ -26,7 +26,6 @@ from typing import Any
 import docker
 import docker.errors
 
-import sandbox
 from sandbox.docker.engine import locks
 from sandbox.docker.engine.client import translated
 from sandbox.errors import ErrorCode, SandboxError
@@ -184,7 +183,7 @@ def _named(client: docker.DockerClient, guest: dict[str, bytes]) -> tuple[Recipe
 
 def guest_files() -> dict[str, bytes]:
     """The guest's modules by their path in the volume, from this installation of the package."""
-    folder = Path(sandbox.__file__).parent / "guest"
+    folder = Path(__file__).parents[2] / "guest"
     return {
         f"{GUEST_PACKAGE}/{path.relative_to(folder).as_posix()}": path.read_bytes()
         for path in sorted(folder.rglob("*"))
