@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+    if "XDG_STATE_HOME" not in os.environ:  # workers inherit it; what tests record is nothing of the user's
+        folder = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="gamebox-tests-state-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     config.addinivalue_line("markers", "needs(*capabilities): only environments that have these take part")
 
 

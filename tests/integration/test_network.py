@@ -68,7 +68,7 @@ def test_rules_change_while_it_runs(docker_env: Make, server: Server) -> None:
     slow = env.run(curl(server.url(1 << 33), "--limit-rate 1M -o /dev/null"), background=True, session=None).unwrap().id
     assert eventually(lambda: len(server.asked) and server.asked[-1][0] == f"/{1 << 33}")
     env.deny(server.rule)
-    assert within(5, lambda: env.wait_for(id=slow, exit=True, timeout_seconds=5))[0].ok
+    assert env.wait_for(id=slow, exit=True, timeout_seconds=60).ok  # curl itself rests for as long as it was too fast before
     assert env.logs(slow).unwrap().exit_code in (18, 56)
     assert eventually(lambda: any("the rules were changed" in one.why for one in ended(env)))
     assert " 403 " in env.run(curl(server.url(), "-i")).unwrap().output

@@ -138,9 +138,13 @@ def _deep_cache(env: Environment) -> None:
 
 
 def _growing_log(env: Environment) -> Mapping[str, Any]:
-    # So large that the log has certainly grown between its reading and its replacing.
+    # So large, and written by so many, that the log has certainly grown between its reading and its replacing.
     env.run("(echo WRONG; head -c 4M /dev/zero | tr '\\0' x; echo) > app.log", session=None).unwrap()
-    return {"id": env.run("while echo request; do :; done >> app.log", background=True).unwrap().id}
+    before = env.stat("app.log").unwrap().size_bytes
+    writers = "for n in 1 2 3 4 5 6 7 8; do while echo request; do :; done >> app.log & done; wait"
+    ident = env.run(writers, background=True).unwrap().id
+    until(lambda: env.stat("app.log").unwrap().size_bytes > before)
+    return {"id": ident}
 
 
 def _spun(env: Environment) -> None:
