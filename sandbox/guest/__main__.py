@@ -1,8 +1,8 @@
-"""Start of the guest: meet the host, harden, make the zygote, serve.
+"""Start of the guest: read the host's HELLO, harden this process, fork the zygote, serve.
 
-The host speaks first: a HELLO with {"protocol", "place", "isolated"}, and {"keep"} where the sandbox is to outlive its host (see
-``keeping``). The guest answers with a HELLO of its own, {"protocol", "python"} and the limits that the kernel holds for it; where
-it cannot serve, it says why on stderr and ends.
+The host speaks first: a HELLO with {"protocol", "place", "isolated"}, and {"keep"} if the sandbox is to outlive its host (see
+``host_lease``). The guest answers with a HELLO of its own, {"protocol", "python"} and the limits that the kernel enforces. If it
+cannot serve, it prints the reason on stderr and exits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .commands.spawner import Spawner, become_reaper
 from .loop.context import Place
 from .loop.reactor import Reactor
 from .loop.shortcut import Shortcut
-from .places import settle
+from .places import prepare
 from .protocol import wire
 
 TYPE_CHECKING = False
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from .commands.processes import Processes
 
 
-# A host that does not greet within this time is gone.
-GREETING_SECONDS = 120.0
-# What reading a greeting that is none raises.
-_NONE = (wire.WireError, KeyError, TypeError, ValueError, AttributeError)
+# A host that does not send its HELLO within this time is gone.
+HELLO_SECONDS = 120.0
+# Exceptions that a malformed HELLO can raise.
+_MALFORMED_HELLO = (wire.WireError, KeyError, TypeError, ValueError, AttributeError)
 
 
 def main() -> None:
     """Serve the host on standard input and output until it goes."""
     decoder = wire.Decoder(None)
     try:
-        hello, rest = _meet(decoder)
+        hello, rest = _read_hello(decoder)
         isolated = bool(hello["isolated"])
-        place = _place(hello["place"])
-    except _NONE as error:
+        place = _parse_place(hello["place"])
+    except _MALFORMED_HELLO as error:
         _refuse(error)
     out_fd = _take_pipe()
     shortcut = None
@@ -48,7 +48,7 @@ def main() -> None:
         shortcut = Shortcut() if hello.get("keep") is None else None
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         os.setgroups([])
-        settle(hello.get("disk") or {}, place)
+        prepare(hello.get("disk") or {}, place)
     os.environ.clear()
     become_reaper()
     reactor = Reactor()
@@ -56,7 +56,7 @@ def main() -> None:
     spawner = Spawner(reactor, setting, place.interpreter)  # forks: before any thread
     try:
         processes = _serve(reactor, spawner, place, decoder, out_fd, hello, rest, shortcut)
-    except _NONE as error:  # a limit that the greeting lacks, say
+    except _MALFORMED_HELLO as error:  # a limit that the HELLO lacks, for example
         _refuse(error)
     code = reactor.run()
     if not isolated:
@@ -65,15 +65,21 @@ def main() -> None:
 
 
 def _refuse(error: Exception) -> NoReturn:
-    print(f"the host's greeting is none: {type(error).__name__}: {error}", file=sys.stderr)
+    print(f"the host's HELLO is malformed: {type(error).__name__}: {error}", file=sys.stderr)
     os._exit(3)
 
 
 def _serve(
-    reactor: Reactor, spawner: Spawner, place: Place, decoder: wire.Decoder, out_fd: int, hello: dict[str, Any],
-    rest: list[tuple[int, int, bytes]], shortcut: Shortcut | None,
-) -> Processes:  # fmt: skip
-    """Put the parts together and answer the HELLO."""
+    reactor: Reactor,
+    spawner: Spawner,
+    place: Place,
+    decoder: wire.Decoder,
+    out_fd: int,
+    hello: dict[str, Any],
+    rest: list[tuple[int, int, bytes]],
+    shortcut: Shortcut | None,
+) -> Processes:
+    """Connect the parts and answer the HELLO."""
     from .commands.processes import Processes
     from .loop.dispatch import Server, greeting
     from .loop.host_lease import lease_of
@@ -97,7 +103,9 @@ def _serve(
     requests = Requests(reactor, link, place, processes, workers)
     listens = bool(hello["isolated"]) and place.limits.get("network") != "bridge"
     egress = Egress(reactor, link, processes, workers, listens, hello.get("names"), wire.INPUT_FD)
-    server = Server(reactor, wire.INPUT_FD, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]), shortcut)
+    server = Server(
+        reactor, wire.INPUT_FD, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]), shortcut
+    )
     _reap_orphans(reactor)
     facts = enforced([os.fsencode(folder) for folder in disk.get("bounded", ())])
     link.message(wire.Kind.HELLO, 0, {**greeting(), **facts, **({} if shortcut is None else shortcut.offer())})
@@ -106,11 +114,11 @@ def _serve(
     return processes
 
 
-def _meet(decoder: wire.Decoder) -> tuple[dict[str, Any], list[tuple[int, int, bytes]]]:
-    """The host's HELLO, and frames that came right behind it."""
+def _read_hello(decoder: wire.Decoder) -> tuple[dict[str, Any], list[tuple[int, int, bytes]]]:
+    """Return the fields of the host's HELLO, and frames that arrived right after it."""
     while True:
-        # Nobody would ever end a kept sandbox whose host died before it said so: its input stays open.
-        data = os.read(0, 65536) if select.select([0], [], [], GREETING_SECONDS)[0] else b""
+        # The input of a kept sandbox stays open when its host dies: without a timeout nothing would ever end it.
+        data = os.read(0, 65536) if select.select([0], [], [], HELLO_SECONDS)[0] else b""
         if not data:
             os._exit(0)
         frames = list(decoder.feed(data))
@@ -123,7 +131,7 @@ def _meet(decoder: wire.Decoder) -> tuple[dict[str, Any], list[tuple[int, int, b
             return fields, frames[1:]
 
 
-def _place(fields: dict[str, Any]) -> Place:
+def _parse_place(fields: dict[str, Any]) -> Place:
     return Place(
         workspace=os.fsencode(fields["workspace"]),
         home=os.fsencode(fields["home"]),
@@ -153,7 +161,7 @@ def _take_pipe() -> int:
 
 
 def _reap_orphans(reactor: Reactor) -> None:
-    """Reap what runners that were killed leave to this process."""
+    """Reap the children of killed runners, which this process inherits."""
 
     def reap(_: int) -> None:
         os.read(read, 4096)

@@ -1,4 +1,4 @@
-"""Making the workspace and the home the user's own and /tmp everybody's, where the engine does not."""
+"""Preparing the workspace, the home and /tmp: their owners and modes, where the engine does not set them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LOST_AND_FOUND = b"lost+found"
 TMP = b"/tmp"
 
 
-def settle(disk: dict[str, Any], place: Place) -> None:
-    """Hand over plain volumes, tidy up new file systems, make the home. ``disk`` is what the host says of it."""
+def prepare(disk: dict[str, Any], place: Place) -> None:
+    """Give plain volumes to the user, tidy up new file systems, and make the home. ``disk`` is the host's description of both."""
     if disk.get("kind") == "volume":
         for folder in {place.workspace, place.home}:
             if os.path.ismount(folder):
                 os.chown(folder, place.uid, place.gid)
     if disk.get("kind") == "ext4":
-        with kernel.ActingOnFiles(place.uid, place.gid, True):  # who owns the folder that it is in
+        with kernel.ActingOnFiles(place.uid, place.gid, True):  # the owner of the folder that contains it
             for folder in (place.workspace, place.home):
                 _remove_empty(os.path.join(folder, LOST_AND_FOUND))
     if disk.get("kind") in ("volume", "ext4") and os.path.ismount(TMP):  # made by root, as this process is
@@ -36,5 +36,5 @@ def settle(disk: dict[str, Any], place: Place) -> None:
 def _remove_empty(folder: bytes) -> None:
     try:
         os.rmdir(folder)
-    except OSError:  # not there, or somebody put something in
+    except OSError:  # missing, or not empty
         pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sandbox.guest.protocol.constants import REFUSED
 from sandbox.readers import Hint, Phrase, limit, opened, phrased
 from sandbox.text.wording import Wording, one_line
 
@@ -16,7 +17,7 @@ WITHOUT = "Do without it: trying again does not help, and only the user can open
 
 def denied(f: Fields) -> Wording:
     """Of a page that could not be opened."""
-    why = str(f.get("problem") or "").partition(" is refused by the sandbox: ")[2] or "this sandbox has no network"
+    why = str(f.get("problem") or "").partition(REFUSED)[2] or "this sandbox has no network"
     return Wording(
         f"{f.get('host') or f.get('url')!r} cannot be reached: {why}.",
         Hint(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sandbox.errors import SandboxUnavailableError
-from sandbox.guest.watch.lifetime import IDLE, LEASE_OVER, LIFETIME_OVER
+from sandbox.guest.protocol.constants import IDLE, LEASE_OVER, LIFETIME_OVER
 from sandbox.limits import Limits
 from sandbox.readers import Phrase, limit, phrased
 from sandbox.text.wording import duration

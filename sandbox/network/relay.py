@@ -11,7 +11,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from sandbox.guest.protocol.wire import MAX_PAYLOAD, MOST_TUNNEL_WINDOW, TUNNEL_WINDOW, Kind
+from sandbox.guest.protocol.wire import (
+    MAX_PAYLOAD,
+    MOST_TUNNEL_WINDOW,
+    TUNNEL_WINDOW,
+    Kind,
+    ReceiveWindow,
+    SendWindow,
+)
 
 from .allowance import Allowance
 
@@ -61,9 +68,9 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         self._on_cut: Callable[[str], None] | None = None
         self._why: str | None = None
         self._transport: asyncio.Transport | None = None
-        self._window = TUNNEL_WINDOW
+        self._outgoing = SendWindow(TUNNEL_WINDOW, MOST_TUNNEL_WINDOW)
+        self._incoming = ReceiveWindow(TUNNEL_WINDOW)
         self._early = b""
-        self._owed = 0
         self._writable = True
         self._told_end = False
         self._near_ended = False
@@ -80,17 +87,17 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         early, self._early = self._early, b""
         for at in range(0, len(early), MAX_PAYLOAD):
             self._pass_on(memoryview(early)[at : at + MAX_PAYLOAD])
-        if self._window and self._transport is not None and not self._transport.is_closing():
+        if self._outgoing.left and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  credit decides
         """See ``asyncio.BufferedProtocol``."""
-        return _buffer()[: self._window]
+        return _buffer()[: self._outgoing.left]
 
     def buffer_updated(self, nbytes: int) -> None:
         """See ``asyncio.BufferedProtocol``."""
         self._pass_on(_buffer()[:nbytes])
-        if not self._window and self._transport is not None:
+        if not self._outgoing.left and self._transport is not None:
             self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
@@ -103,7 +110,7 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         if self._allowance is not None and (why := self._allowance.received(len(data))) is not None:
             self.cut(why, "limit", "network_bytes")
             return
-        self._window -= len(data)
+        self._outgoing.use(len(data))
         self._send(Kind.DATA, self.channel, data)
 
     def eof_received(self) -> bool:
@@ -136,13 +143,14 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         if self._allowance is not None and (why := self._allowance.sent(len(payload))) is not None:
             self.cut(why, "limit", "network_bytes")
             return
-        self._owed += len(payload)
+        self._incoming.receive(len(payload))
+        self._incoming.consume(len(payload))
         self._transport.write(payload)
         self._give_credit()
 
     def credit(self, size: int) -> None:
         """The sandbox took ``size`` bytes."""
-        self._window = min(self._window + size, MOST_TUNNEL_WINDOW)
+        self._outgoing.add_credit(size)
         self.begin()
 
     def end(self) -> None:
@@ -175,9 +183,8 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
 
     # ------------------------------------------------------------------
     def _give_credit(self) -> None:
-        if self._writable and (self._owed >= CREDIT_STEP):
-            owed, self._owed = self._owed, 0
-            self._send(Kind.CREDIT, self.channel, owed.to_bytes(4, "big"))
+        if self._writable and self._incoming.credit_due:
+            self._send(Kind.CREDIT, self.channel, self._incoming.credit())
 
     def _close_when_done(self) -> None:
         if self._told_end and self._near_ended and self._transport is not None:

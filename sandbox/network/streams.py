@@ -15,8 +15,15 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.guest.network.egress import GUEST_CHANNELS
-from sandbox.guest.protocol.wire import MOST_TUNNEL_WINDOW, TUNNEL_WINDOW, Kind, WireError, pack_message, unpack_message
+from sandbox.guest.protocol.wire import (
+    GUEST_CHANNELS,
+    MOST_TUNNEL_WINDOW,
+    TUNNEL_WINDOW,
+    Kind,
+    WireError,
+    pack_message,
+    unpack_message,
+)
 from sandbox.interrupts import Shield
 from sandbox.pipe import descriptors
 

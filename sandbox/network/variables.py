@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sandbox.guest.network.egress import PORT
+from sandbox.guest.protocol.constants import PROXY_PORT
 
 from .policy import Network
 
 # http:// for all of them: some clients (httpx) fail on a socks5:// that they have no library for.
-PROXY = f"http://127.0.0.1:{PORT}"
+PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 # Servers in the sandbox are reached directly, by each way people write them; "sandbox" is its host name.
 DIRECT = "localhost,127.0.0.1,::1,0.0.0.0,sandbox,.localhost"
 _PROXY_NAMES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 CANCEL_SECONDS = 1.5 + GRACE_SECONDS
 # A caller without a deadline looks again this often.
 LOOK_SECONDS = 30.0
-CREDIT_STEP = wire.WINDOW // 4
 # A wait that ends so much too late was not a wait: this process was stopped, or starved. It then has some more, for what came in.
 OVERSLEPT_SECONDS = 0.05
 MORE_PER_LATE_SECOND = 5
@@ -68,7 +67,7 @@ class Exchange:
                         return
                     piece = view[: min(room, wire.MAX_PAYLOAD)]
                     with pending.lock:
-                        pending.window -= len(piece)
+                        pending.outgoing.use(len(piece))
                     self._frame(Kind.DATA, piece)
                     view = view[len(piece) :]
         except BaseException as error:  # of the source, or a Ctrl-C: the guest must not take a part for the whole
@@ -79,14 +78,14 @@ class Exchange:
 
     def _await_window(self) -> int:
         pending = self._pending
-        while pending.window <= 0 and pending.reply is None and pending.error is None:
+        while pending.outgoing.left <= 0 and pending.reply is None and pending.error is None:
             self._wait()
-        return pending.window if pending.reply is None and pending.error is None else 0
+        return pending.outgoing.left if pending.reply is None and pending.error is None else 0
 
     # --- waiting ------------------------------------------------------------------
     def reply(self, sink: Callable[[bytes], None] | None = None) -> tuple[dict[str, Any], bytes]:
         """The reply; what is streamed back meanwhile goes to ``sink``."""
-        pending, owed = self._pending, 0
+        pending = self._pending
         while True:
             with contextlib.suppress(Cut):
                 self._catch_up()
@@ -100,16 +99,14 @@ class Exchange:
                         raise pending.error
                     continue
                 chunk = pending.chunks.popleft()
-                pending.held -= len(chunk)
+                pending.incoming.consume(len(chunk))
             if sink is not None:
                 began = time.monotonic()
                 sink(chunk)
                 pending.lent += time.monotonic() - began  # the caller's own time is no silence of the guest
-            owed += len(chunk)
-            if owed >= CREDIT_STEP:
+            if pending.incoming.credit_due:
                 with contextlib.suppress(Cut):
-                    self._frame(Kind.CREDIT, owed.to_bytes(4, "big"))
-                owed = 0
+                    self._frame(Kind.CREDIT, pending.incoming.credit())
 
     def _something(self) -> bool:
         pending = self._pending

@@ -77,14 +77,14 @@ class Feeder:
         """Send all of it; False where nobody takes it any more."""
         pending, view = self._pending, memoryview(piece)
         while view:
-            while pending.window <= 0 and not self._ended:
+            while pending.outgoing.left <= 0 and not self._ended:
                 with contextlib.suppress(queue.Empty):
                     self._room.get(timeout=LOOK_SECONDS)
             if self._ended:
                 return False
-            part = view[: min(pending.window, CHUNK)]
+            part = view[: min(pending.outgoing.left, CHUNK)]
             with pending.lock:
-                pending.window -= len(part)
+                pending.outgoing.use(len(part))
             try:
                 self._transport.flow(Kind.DATA, self._channel, part)
             except OSError:  # the reader notices, and words it

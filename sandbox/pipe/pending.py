@@ -57,8 +57,8 @@ class Pending:
     reply: tuple[dict[str, Any], bytes] | None = None
     error: SandboxError | None = None
     chunks: deque[bytes] = field(default_factory=deque)
-    held: int = 0
-    window: int = wire.WINDOW
+    incoming: wire.ReceiveWindow = field(default_factory=lambda: wire.ReceiveWindow(wire.WINDOW))
+    outgoing: wire.SendWindow = field(default_factory=lambda: wire.SendWindow(wire.WINDOW))
     events: set[str] = field(default_factory=set)
     again: bool = False
     stopping: bool = False
@@ -156,9 +156,9 @@ class Pending:
     def take_credit(self, size: int) -> None:
         """The guest took ``size`` bytes of the stream to it. Raises WireError."""
         with self.lock:
-            if not 0 < size <= wire.WINDOW - self.window:
+            if not 0 < size <= wire.WINDOW - self.outgoing.left:
                 raise wire.WireError("credit for what was not sent")
-            self.window += size
+            self.outgoing.add_credit(size)
         if not self.feeds:  # a command has its own deadline
             self.extend()
 
@@ -186,8 +186,8 @@ class Pending:
     def take_data(self, payload: bytes) -> None:
         """A piece of the stream from the guest. Raises WireError."""
         with self.lock:
-            self.held += len(payload)
-            if self.held > wire.WINDOW:
+            self.incoming.receive(len(payload))
+            if self.incoming.overrun:
                 raise wire.WireError("stream beyond its credit")
             self.chunks.append(payload)
         if not self.streams:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandbox.errors import ErrorCode
-from sandbox.guest.protocol.records import ENTRY, MOST_PATH_BYTES, WORKSPACE, sessions_of
+from sandbox.guest.protocol.records import ENTRY, MOST_PATH_BYTES, WORKSPACE, check_sessions
 from sandbox.pipe.replies import fault_of, violation, worded
 
 from .contents import Contents, wanted
@@ -53,7 +53,7 @@ class Asking:
             running = tuple(as_text(ident)[:64] for ident in said["running"])
             unread = tuple(as_text(name)[:4096] for name in said["unread"])
             table, entries = table_of(bytes(data), int(said["clock_ns"]), not running, roots)
-            return Scan(table, entries, running, unread, sessions_of(said["sessions"]))
+            return Scan(table, entries, running, unread, check_sessions(said["sessions"]))
         except (KeyError, TypeError, ValueError) as error:
             raise violation("scan") from error
 

@@ -14,12 +14,13 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
-from sandbox.guest.protocol.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE, sessions_of
+from sandbox.guest.protocol.chunks import ChunkReader
+from sandbox.guest.protocol.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE, check_sessions
 from sandbox.readers import limit, phrased
 from sandbox.text.wording import size
 
 from .checkpoint import Checkpoint, summary
-from .store import Reader, Store
+from .store import Store, content_reader, parts_of
 from .table import Entry, Key, Table, checked, packed
 
 NAMES = {WORKSPACE: "workspace", HOME: "home"}
@@ -83,35 +84,21 @@ def _add(
             archive.addfile(member)
             return
         member.size = entry.size
-        archive.addfile(member, _Whole(store.pieces(digest)))
+        archive.addfile(member, ChunkReader(_with_holes(store.pieces(digest))))
 
 
-class _Whole(io.RawIOBase):
-    """A content as a file to read from, holes as zeros."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        super().__init__()
-        self._bytes = self._all(Reader(pieces))
-        self._held = b""
-
-    def _all(self, reader: Reader) -> Iterator[bytes]:
-        end = 0
-        for at, length in reader.parts():
-            while end < at:
-                piece = bytes(min(CHUNK, at - end))
-                end += len(piece)
-                yield piece
-            while length:
-                piece = reader.some(min(CHUNK, length))
-                length, end = length - len(piece), end + len(piece)
-                yield piece
-
-    def read(self, size: int = -1, /) -> bytes:
-        """At most ``size`` bytes, all that were asked for unless it ends."""
-        while len(self._held) < size and (piece := next(self._bytes, b"")):
-            self._held += piece
-        data, self._held = self._held[:size], self._held[size:]
-        return data
+def _with_holes(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the bytes of a file from its content, zeros for holes."""
+    reader, end = content_reader(pieces), 0
+    for at, length in parts_of(reader):
+        while end < at:
+            piece = bytes(min(CHUNK, at - end))
+            end += len(piece)
+            yield piece
+        while length:
+            piece = reader.read_some(min(CHUNK, length))
+            length, end = length - len(piece), end + len(piece)
+            yield piece
 
 
 def opened(path: str | os.PathLike[str]) -> BinaryIO:
@@ -154,7 +141,7 @@ def load(file: BinaryIO, path: str, ident: str, store: Store) -> Checkpoint:
                     digests[entry.key] = known
         _count_names(entries)
         checked(list(entries.values()))
-        sessions = sessions_of(about["sessions"])
+        sessions = check_sessions(about["sessions"])
         # Nothing in the sandbox is known to be the same: no time of change is ever that of a scan.
         table = Table(packed(entries.values()), 0, False)
     except UNSOUND as error:

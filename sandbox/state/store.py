@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sandbox.errors import ErrorCode, OperationError, SandboxError
+from sandbox.guest.protocol.chunks import ChunkReader
 from sandbox.guest.protocol.records import PART
 from sandbox.readers import limit, phrased
 from sandbox.text.wording import size
@@ -191,55 +192,36 @@ class Store:
 def plain(pieces: Iterable[bytes], most: int) -> bytes | int:
     """The bytes of a file in a content, holes filled with zeros; only its size where that is more than ``most``."""
     data = bytearray()
-    reader = Reader(iter(pieces))
-    for at, length in reader.parts():
+    reader = content_reader(iter(pieces))
+    for at, length in parts_of(reader):
         if not length:
             return at if at > most else bytes(data) + bytes(at - len(data))
         if at + length > most:
             reader.skip(length)
             continue
-        data += bytes(at - len(data)) + reader.exactly(length)
+        data += bytes(at - len(data)) + reader.read_exactly(length)
     return bytes(data)
 
 
-class Reader:
-    """Reads a content from pieces. Raises OperationError ``transfer_incomplete`` where they end too soon."""
+def content_reader(pieces: Iterator[bytes]) -> ChunkReader:
+    """Return a reader of a content, which raises OperationError ``transfer_incomplete`` if the pieces end too soon."""
+    return ChunkReader(pieces, _ended_too_soon)
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._rest = pieces, memoryview(b"")
 
-    def some(self, most: int) -> bytes:
-        """At least one byte."""
-        while not self._rest:
-            piece = next(self._pieces, None)
-            if piece is None:
-                raise OperationError(
-                    ErrorCode.transfer_incomplete, "A content ended too soon.", "Do it again.", retryable=True
-                )
-            self._rest = memoryview(piece)
-        data, self._rest = bytes(self._rest[:most]), self._rest[most:]
-        return data
+def _ended_too_soon() -> OperationError:
+    return OperationError(
+        ErrorCode.transfer_incomplete, "A content ended too soon.", "Do it again.", retryable=True
+    )
 
-    def exactly(self, count: int) -> bytes:
-        """That many bytes."""
-        data = self.some(count)
-        while len(data) < count:
-            data += self.some(count - len(data))
-        return data
 
-    def skip(self, count: int) -> None:
-        """Pass over that many bytes."""
-        while count:
-            count -= len(self.some(count))
-
-    def parts(self) -> Iterator[tuple[int, int]]:
-        """The heads of the parts, the last one (size, 0); the caller reads what is between them."""
-        end = 0
-        while True:
-            at, length = PART.unpack(self.exactly(PART.size))
-            if at < end:
-                raise OperationError(ErrorCode.transfer_incomplete, "A content contradicts itself.", "Do it again.")
-            yield at, length
-            if not length:
-                return
-            end = at + length
+def parts_of(reader: ChunkReader) -> Iterator[tuple[int, int]]:
+    """Yield offset and length of each part of a content, and (size, 0) at its end; the caller reads the bytes in between."""
+    end = 0
+    while True:
+        at, length = PART.unpack(reader.read_exactly(PART.size))
+        if at < end:
+            raise OperationError(ErrorCode.transfer_incomplete, "A content contradicts itself.", "Do it again.")
+        yield at, length
+        if not length:
+            return
+        end = at + length

@@ -17,8 +17,9 @@ from sandbox.environment.call_errors import check_request
 from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.loop.arguments import expand_home
-from sandbox.guest.loop.remembered import Remembered
-from sandbox.guest.network.loopback import is_loopback
+from sandbox.guest.loop.reply_cache import ReplyCache
+from sandbox.guest.pages.loopback import is_loopback
+from sandbox.guest.protocol.constants import REFUSED
 from sandbox.guest.protocol.faults import Fault
 from sandbox.limits import Limits
 from sandbox.network.policy import Network, judge_host
@@ -127,7 +128,7 @@ class _MemoryTransport(Transport):
         network: Callable[[], Network],
     ) -> None:
         self.lost: SandboxUnavailableError | None = None
-        self._remembered, self._numbers, self._replied = Remembered(), itertools.count(), threading.Condition()
+        self._remembered, self._numbers, self._replied = ReplyCache(), itertools.count(), threading.Condition()
         self._state, self._network = state, network
         self._operations, self._commands, self._pages, self._requests = operations, commands, pages, requests
 
@@ -180,7 +181,7 @@ class _MemoryTransport(Transport):
         key = next(self._numbers)
         try:
             with self._replied:
-                while (known := self._remembered.ask(ident, key, *asked)) is False:
+                while (known := self._remembered.begin(ident, key, *asked)) is False:
                     self._replied.wait()
         except Fault as fault:
             fields: dict[str, Any] = {"fault": fault}
@@ -193,7 +194,7 @@ class _MemoryTransport(Transport):
             reply = answer()
         finally:  # what a test's own function raised is no answer to remember
             with self._replied:
-                self._remembered.answered(key, *(reply or ({}, b"")))
+                self._remembered.store(key, *(reply or ({}, b"")))
                 if reply is None:
                     self._remembered.acknowledge([ident])
                 self._replied.notify_all()
@@ -263,11 +264,11 @@ class _MemoryTransport(Transport):
         return self._state.restore(body) if operation == "restore" else {}
 
     def _browse(self, args: dict[str, Any]) -> dict[str, Any]:
-        from sandbox.guest.pages.page import PageError, checked  # brings the readers of web pages with it
+        from sandbox.guest.pages.page import PageError, normalize_url  # brings the readers of web pages with it
 
         url, start = args["url"], args["offset"]
         try:
-            checked(url)
+            normalize_url(url)
         except PageError as error:
             raise Fault(error.code, **error.fields) from None
         text = self._pages.get(url)
@@ -287,7 +288,7 @@ class _MemoryTransport(Transport):
         if is_loopback(host) or verdict.allowed:
             own: dict[str, Any] = {"own": True, "port": port} if is_loopback(host) else {}
             return Fault("connection_failed", url=url, problem=os.strerror(111), **own)
-        problem = f"{host}:{port} is refused by the sandbox: {verdict.why}"
+        problem = f"{host}:{port}{REFUSED}{verdict.why}"
         return Fault("network_denied", url=url, problem=problem)
 
 

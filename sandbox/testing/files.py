@@ -11,7 +11,7 @@ from typing import Any
 
 from sandbox.guest.files import reading, search
 from sandbox.guest.files import writing as files
-from sandbox.guest.files.beneath import Roots
+from sandbox.guest.files.roots import Roots
 from sandbox.guest.files.search_builtin import Search, event
 from sandbox.guest.protocol.faults import Fault
 
@@ -64,7 +64,7 @@ class FileOperations:
         absolute, node = self._tree.file(path)
         if b"\0" in node.data[: reading.SNIFFED]:
             raise Fault("not_text", path=self._tree.display(path), size_bytes=len(node.data))
-        changed, result = files.edited(node.data, args, self._tree.display(path))
+        changed, result = files.apply_edit(node.data, args, self._tree.display(path))
         if len(changed) > self._limits["write_bytes"]:
             raise Fault("file_too_large", path=path, size_bytes=len(changed), limit=self._limits["write_bytes"])
         self._tree.nodes[absolute] = File(changed, node.mode)
@@ -130,8 +130,8 @@ class FileOperations:
             raise Fault("invalid_pattern", pattern=args["pattern"], problem=f"regex parse error: {error}") from None
         is_folder = isinstance(node, Folder)
         for name, each in self._tree.below(absolute) if is_folder else [("", node)]:
-            if isinstance(each, File) and ".git" not in name.split("/") and (not is_folder or searched.wanted(name)):
-                searched.file(io.BytesIO(each.data), b"./" + os.fsencode(name))
+            if isinstance(each, File) and ".git" not in name.split("/") and (not is_folder or searched.allows(name)):
+                searched.search_file(io.BytesIO(each.data), b"./" + os.fsencode(name))
         found = search.Found(_ROOTS, path, is_folder, args["max_matches"], args["context_lines"])
         return {**found.read("\n".join(lines).encode()), "engine": "builtin"}, b""
 

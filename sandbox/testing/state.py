@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from sandbox.guest.protocol.chunks import ChunkReader
 from sandbox.guest.protocol.faults import Fault
 from sandbox.guest.protocol.records import (  # fmt: skip
     ATTRIBUTES,
@@ -28,7 +29,6 @@ from sandbox.guest.protocol.records import (  # fmt: skip
     WANTED,
     WORKSPACE,
 )
-from sandbox.guest.state.steps import Stream
 
 from .tree import ROOTS, File, Folder, Link, Node, Tree
 
@@ -105,14 +105,14 @@ class FakeState:
 
     def restore(self, body: Iterable[bytes]) -> dict[str, Any]:
         """As ``guest.restoring.restore``."""
-        stream, steps = Stream(iter(body)), 0
+        stream, steps = ChunkReader(iter(body), _ended_too_soon), 0
         while True:
-            root, kind, mode, _, _, mtime, length, more = STEP.unpack(stream.exactly(STEP.size))
+            root, kind, mode, _, _, mtime, length, more = STEP.unpack(stream.read_exactly(STEP.size))
             if kind == END:
                 return {"steps": steps, "running": []}
             path, target = (
-                self._path(root, stream.exactly(length)),
-                stream.exactly(more).decode("utf-8", "surrogateescape"),
+                self._path(root, stream.read_exactly(length)),
+                stream.read_exactly(more).decode("utf-8", "surrogateescape"),
             )
             node = self._tree.nodes.get(path.rstrip("/"))
             if kind == REMOVE:
@@ -123,7 +123,7 @@ class FakeState:
                 self._seen[path] = (made, mtime)
             steps += 1
 
-    def _made(self, kind: bytes, mode: int, target: str, node: Node | None, stream: Stream, root: int) -> Node:
+    def _made(self, kind: bytes, mode: int, target: str, node: Node | None, stream: ChunkReader, root: int) -> Node:
         if kind == PUT:
             return File(_content(stream), mode)
         if kind == POINT:
@@ -135,10 +135,14 @@ class FakeState:
         raise Fault("invalid_arguments", problem=f"there is no step {kind!r} for {node!r}")
 
 
-def _content(stream: Stream) -> bytes:
+def _content(stream: ChunkReader) -> bytes:
     data = b""
     while True:
-        at, length = PART.unpack(stream.exactly(PART.size))
+        at, length = PART.unpack(stream.read_exactly(PART.size))
         if not length:
             return data + bytes(at - len(data))
-        data += bytes(at - len(data)) + stream.exactly(length)
+        data += bytes(at - len(data)) + stream.read_exactly(length)
+
+
+def _ended_too_soon() -> Fault:
+    return Fault("transfer_incomplete", problem="the stream ended too soon")

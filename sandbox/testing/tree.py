@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sandbox.guest.files.beneath import LINK_BUDGET, Roots, encoded
+from sandbox.guest.files.roots import LINK_BUDGET, Roots, encode_path
 from sandbox.guest.protocol.faults import Fault
 
 ROOTS = ("/workspace", "/home/agent", "/tmp", "/run/gamebox")  # noqa: S108  (the container's own, in memory)
@@ -50,7 +50,7 @@ class Tree:
 
     def resolve(self, path: str, *, follow: bool = True) -> str:
         """The absolute path that ``path`` stands for, with links followed; the last name need not exist."""
-        encoded(path)
+        encode_path(path)
         here, left = ("", []) if path.startswith("/") else (WORKSPACE, [])
         left = [part for part in path.split("/") if part not in ("", ".")]
         links = 0
@@ -103,7 +103,7 @@ class Tree:
     def named(self, path: str, *, follow: bool) -> str:
         """The absolute path of something that has a name of its own, there or not: no root."""
         raw = path.rstrip("/")
-        encoded(path)
+        encode_path(path)
         if raw.rpartition("/")[2] in ("", ".", ".."):
             raise Fault(
                 "path_invalid", path=self.display(path), problem="it does not end in the name of a file or folder"
@@ -118,7 +118,7 @@ class Tree:
 
     def make_folders(self, path: str) -> tuple[str, int]:
         """The folder ``path``, made with its parents where missing, and how many were made."""
-        encoded(path)
+        encode_path(path)
         absolute = path if path.startswith("/") else f"{WORKSPACE}/{path}"
         made = 0
         at = ""

@@ -12,7 +12,7 @@ import pytest
 from sandbox import operations as op
 from sandbox.aio import AsyncEnvironment
 from sandbox.environment.sandboxed import GuestEnvironment
-from sandbox.guest.loop.remembered import MOST_REPLIES
+from sandbox.guest.loop.reply_cache import MOST_REPLIES
 
 from .checks import done, refused
 

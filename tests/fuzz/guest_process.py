@@ -20,9 +20,9 @@ from typing import Any
 
 from sandbox.errors import ErrorCode
 from sandbox.guest.protocol import wire
+from sandbox.guest.protocol.constants import LEASE_OVER
 from sandbox.guest.protocol.reattach import answer_prefix
 from sandbox.guest.protocol.wire import Kind
-from sandbox.guest.watch.lifetime import LEASE_OVER
 
 from .conversations import NONCE, Exchange, Frame, encode
 from .found import Found, open_descriptors, resident_bytes, threads
@@ -39,7 +39,7 @@ MOST_DESCRIPTORS_MORE, MOST_THREADS, MOST_BYTES_MORE = 24, 72, 96 << 20
 ALLOWED = (
     "the pipe is broken: ",
     "the host speaks protocol ",
-    "the host's greeting is none: ",
+    "the host's HELLO is malformed: ",
     "the host is not understood: ",
 )
 

@@ -13,7 +13,6 @@ from sandbox.envelope import Failure, Success
 from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.guest.protocol.wire import MAX_PAYLOAD, WINDOW, Kind
-from sandbox.pipe.exchange import CREDIT_STEP
 from sandbox.pipe.pending import GRACE_SECONDS
 from sandbox.pipe.watching import Watch
 
@@ -24,6 +23,7 @@ from .mutants import FuzzedEnvironment, MutantKeep, MutantStream, Piece
 from .mutations import in_pieces, mutated_frames, on_the_wire
 
 LATE_SECONDS = 10.0
+CREDIT_STEP = WINDOW // 4
 # How a request that is not answered may end.
 ENDINGS = ("no_answer", "pipe_broken", "protocol_violation", "taken_over", "closed")
 # What the guest credits at once, in pieces of a body.

@@ -12,8 +12,9 @@ import pytest
 from sandbox.guest.commands.processes import Processes
 from sandbox.guest.interaction.conditions import Conditions
 from sandbox.guest.loop.reactor import Reactor
+from sandbox.guest.protocol.constants import IDLE, LIFETIME_OVER
 from sandbox.guest.watch import lifetime
-from sandbox.guest.watch.lifetime import IDLE, LIFETIME_OVER, Lifetime
+from sandbox.guest.watch.lifetime import Lifetime
 
 
 class _Command:

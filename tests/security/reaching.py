@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import DockerEnvironment
-from sandbox.guest.network.egress import PORT
+from sandbox.guest.protocol.constants import PROXY_PORT
 from tests.servers.names import name_server
 
 from .probing import probe
@@ -23,7 +23,7 @@ NAME_SERVER = "127.77.0.53"
 TALK = f"""
 import json, socket, struct, sys
 def proxy():
-    return socket.create_connection(("127.0.0.1", {PORT}), timeout=30)
+    return socket.create_connection(("127.0.0.1", {PROXY_PORT}), timeout=30)
 def until(sock, end=b"\\r\\n\\r\\n"):
     data = b""
     while end not in data:

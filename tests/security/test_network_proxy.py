@@ -10,7 +10,7 @@ import pytest
 
 from sandbox import DockerEnvironment, Network
 from sandbox.envelope import Envelope
-from sandbox.guest.network.egress import PORT
+from sandbox.guest.protocol.constants import PROXY_PORT
 from tests.integration.observing import eventually
 from tests.servers import sockets
 from tests.servers.site import Site
@@ -204,8 +204,8 @@ os.system("kill -9 -1")
 
 def test_nobody_takes_its_place(allowed: DockerEnvironment, site: Site) -> None:
     """Threat: a process that ends the proxy, or listens in its place and reads what other commands send."""
-    assert "TAKEN" not in talk(allowed, IMPERSONATE % PORT)
-    assert "KILLED" not in talk(allowed, IMPERSONATE % PORT)
+    assert "TAKEN" not in talk(allowed, IMPERSONATE % PROXY_PORT)
+    assert "KILLED" not in talk(allowed, IMPERSONATE % PROXY_PORT)
     assert fetch(allowed, site).startswith("200")
 
 
@@ -214,7 +214,7 @@ def test_it_listens_before_any_command(docker_env: Make) -> None:
     env = docker_env()
     source = f"""
 with socket.socket() as sock:
-    try: sock.bind(("127.0.0.1", {PORT})); print("TAKEN")
+    try: sock.bind(("127.0.0.1", {PROXY_PORT})); print("TAKEN")
     except OSError as error: print(error.errno)
 print(status("CONNECT site.example.com:443 HTTP/1.1\\r\\n\\r\\n"))
 """

@@ -398,7 +398,7 @@ def test_ctrl_c_while_a_source_begins_to_be_read_ends_its_reading(monkeypatch: p
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(threading.Thread, "start", struck)
-    pending = Pending(10, 1000, None, window=0)
+    pending = Pending(10, 1000, None, outgoing=wire.SendWindow(0))
 
     class Nowhere:
         def flow(self, *_frame: object) -> None: ...

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest.network.egress import GUEST_CHANNELS
-from sandbox.guest.protocol.wire import Kind, pack_message
+from sandbox.guest.protocol.wire import GUEST_CHANNELS, Kind, pack_message
 from sandbox.network.streams import Streams
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 
-from ..files.beneath import roots_of
+from ..files.roots import roots_of
 from ..protocol.faults import Fault
 from ..watch import sockets
 from ..watch.process_tree import descendants
@@ -93,7 +93,7 @@ def _reading_script(processes: Processes, args: dict[str, Any]) -> dict[str, Any
             try:
                 if roots.is_missing(path):
                     continue
-                fd, _ = roots.regular(path)
+                fd, _ = roots.open_regular(path)
             except Fault:
                 continue
             try:

@@ -16,7 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .terminal import Input
 
-CREDIT_STEP = wire.WINDOW // 4
 # Handed to the pipe's writer at a time.
 AHEAD_BYTES = 256 * 1024
 
@@ -29,13 +28,13 @@ class Feed:
         self._channel = channel
         self._input: Input | None = None
         self._chunks: deque[bytes] = deque()
-        self._held = self._owed = 0
+        self._incoming = wire.ReceiveWindow(wire.WINDOW)
         self._complete = self._lost = self._pushing = False
 
     def take(self, chunk: bytes) -> None:
         """A piece of the stream. Raises WireError where the host sends more than it was credited."""
-        self._held += len(chunk)
-        if self._held > wire.WINDOW:
+        self._incoming.receive(len(chunk))
+        if self._incoming.overrun:
             raise wire.WireError("standard input beyond its credit")
         if not self._lost:
             self._chunks.append(chunk)
@@ -55,11 +54,9 @@ class Feed:
 
     def _taken(self, size: int) -> None:
         """The pipe took ``size`` bytes."""
-        self._held -= size
-        self._owed += size
-        if self._owed >= CREDIT_STEP:
-            self._link.frame(wire.Kind.CREDIT, self._channel, self._owed.to_bytes(4, "big"))
-            self._owed = 0
+        self._incoming.consume(size)
+        if self._incoming.credit_due:
+            self._link.frame(wire.Kind.CREDIT, self._channel, self._incoming.credit())
         self._push()
 
     def _push(self) -> None:

@@ -207,7 +207,7 @@ class Job:
         ):
             notices = self._keep_state(state)
         if command.fault is not None:
-            processes.changes.pass_over(command.id)
+            processes.changes.skip(command.id)
             self._place_fault(command.fault)
             self._answer({"fault": command.fault})
         else:
@@ -249,8 +249,8 @@ class Job:
 
     def _why_not_there(self, folder: str, number: int) -> dict[str, Any]:
         """What explains that a command cannot start in a folder, which may be anywhere in the sandbox."""
-        from ..files.beneath import Roots
-        from ..files.obstacles import explain
+        from ..files.path_problems import explain
+        from ..files.roots import Roots
 
         user = self._session.user
         with self._processes.spawner.acting_as(None if user is None else _identity(user)):
@@ -312,7 +312,7 @@ class Job:
         """The notice of the files that changed; where nobody is waiting for this answer, it is told with another."""
         processes = self._processes
         if self._reply is None:
-            processes.changes.pass_over(command.id)
+            processes.changes.skip(command.id)
             return None
         with processes.spawner.acting_as_user:
             return processes.changes.look(command.id, command.ended - command.started, left > 0)

@@ -28,7 +28,7 @@ class OutputStream:
         self.on_room: Callable[[], None] | None = None
         self._link = link
         self._channel = channel
-        self._window = wire.WINDOW
+        self._outgoing = wire.SendWindow(wire.WINDOW)
         self._unsent: deque[bytes] = deque()
         self._then: Callable[[], None] | None = None
         self._abandoned = False
@@ -36,7 +36,7 @@ class OutputStream:
     @property
     def full(self) -> bool:
         """Whether the command's pipes are to rest."""
-        return self._window < HEADROOM and not self._abandoned
+        return self._outgoing.left < HEADROOM and not self._abandoned
 
     def take(self, stream: int, data: bytes) -> None:
         """Send what the command wrote to ``stream``."""
@@ -48,7 +48,7 @@ class OutputStream:
 
     def credit(self, size: int) -> None:
         """The host took ``size`` bytes."""
-        self._window = min(self._window + size, wire.WINDOW)
+        self._outgoing.add_credit(size)
         self._send()
         if not self.full and self.on_room is not None:
             self.on_room()
@@ -69,9 +69,9 @@ class OutputStream:
             then()
 
     def _send(self) -> None:
-        while self._unsent and len(self._unsent[0]) <= self._window:
+        while self._unsent and len(self._unsent[0]) <= self._outgoing.left:
             piece = self._unsent.popleft()
-            self._window -= len(piece)
+            self._outgoing.use(len(piece))
             self._link.frame(wire.Kind.DATA, self._channel, piece)
         if not self._unsent and self._then is not None:
             then, self._then = self._then, None

@@ -1,1 +1,1 @@
-"""Operations on files, all beneath the roots, on held descriptors."""
+"""Operations on files and folders beneath the roots, on held descriptors."""

@@ -1,8 +1,7 @@
-"""The places of a file that are most like a text that is not in it, in bounded time.
+"""Finding the places of a file that are most similar to a text that it does not contain, in bounded time.
 
-Short pieces of the text (q-grams) are looked up in the file; each hit votes for the line where the text would begin.
-Only the lines with most votes are compared in full (after Ukkonen 1992, "Approximate string-matching with q-grams and
-maximal matches").
+Short pieces of the text (q-grams) are looked up in the file; each hit votes for the line where the text would begin. Only the lines
+with the most votes are compared in full (after Ukkonen 1992, "Approximate string-matching with q-grams and maximal matches").
 """
 
 from __future__ import annotations
@@ -20,29 +19,30 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SECONDS = 0.5  # after that, what was found so far is the answer
-SEARCHED = 4 << 20  # bytes of the file
-SHOWN = 3
+SECONDS = 0.5  # after that, the candidates found so far are returned
+SEARCHED_BYTES = 4 << 20
+MOST_CANDIDATES = 3
 COMPARED = 12  # places compared in full
 GRAM, GRAMS, HITS = 4, 64, 400  # length of a piece, pieces looked up, places of one piece that vote
 CHARS = 400  # longer texts are compared by words, as comparing characters is quadratic
 LONGEST = 20_000
-LEAST = 0.4  # less alike is of no help
+LEAST_SIMILARITY = 0.4  # less similar places are no help
 
 
-def nearest(data: bytes, wanted: bytes) -> list[dict[str, Any]]:
-    """Up to three candidates, the most alike first."""
+def find_candidates(data: bytes, wanted: bytes) -> list[dict[str, Any]]:
+    """Return up to three candidates, the most similar first."""
     deadline = time.monotonic() + SECONDS
-    data = data[:SEARCHED]
+    data = data[:SEARCHED_BYTES]
     starts = [0, *(match.end() for match in re.finditer(b"\n", data))]
     lines = wanted.replace(b"\r\n", b"\n").strip(b"\n").split(b"\n")
     found: list[tuple[float, int]] = []
-    for line in _voted(data, starts, lines, deadline):
+    for line in _vote(data, starts, lines, deadline):
         end = _end(starts, line + len(lines), len(data))
-        found.append((_alike(data[starts[line] : end], b"\n".join(lines)), line))
+        found.append((_similarity(data[starts[line] : end], b"\n".join(lines)), line))
         if time.monotonic() > deadline:
             break
-    best = sorted((item for item in found if item[0] >= LEAST), key=lambda item: (-item[0], item[1]))[:SHOWN]
+    similar = [item for item in found if item[0] >= LEAST_SIMILARITY]
+    best = sorted(similar, key=lambda item: (-item[0], item[1]))[:MOST_CANDIDATES]
     return [candidate(data, starts[n], _end(starts, n + len(lines), len(data)), score) for score, n in best]
 
 
@@ -70,8 +70,8 @@ def _end(starts: list[int], line: int, size: int) -> int:
     return starts[line] if line < len(starts) else size
 
 
-def _voted(data: bytes, starts: list[int], lines: list[bytes], deadline: float) -> list[int]:
-    """The lines where the text may begin, those with most votes first."""
+def _vote(data: bytes, starts: list[int], lines: list[bytes], deadline: float) -> list[int]:
+    """Return the lines where the text may begin, those with the most votes first."""
     votes: Counter[int] = Counter()
     common: Counter[int] = Counter()
     for number, gram in _grams(lines):
@@ -89,7 +89,7 @@ def _voted(data: bytes, starts: list[int], lines: list[bytes], deadline: float) 
 
 
 def _grams(lines: list[bytes]) -> list[tuple[int, bytes]]:
-    """Pieces of the text with the number of their line, spread evenly over it."""
+    """Return pieces of the text, spread evenly over it, with the numbers of their lines."""
     grams: list[tuple[int, bytes]] = []
     step = max(1, sum(map(len, lines)) // GRAMS)
     ends = [0]
@@ -107,8 +107,8 @@ def _grams(lines: list[bytes]) -> list[tuple[int, bytes]]:
     return grams[: GRAMS * 2]
 
 
-def _alike(one: bytes, other: bytes) -> float:
-    """From 0 to 1; differences in white space count little."""
+def _similarity(one: bytes, other: bytes) -> float:
+    """Return the similarity of two texts from 0 to 1; differences in white space count little."""
     a, b = _text(one), _text(other)
     if max(len(a), len(b)) > CHARS:
         return SequenceMatcher(None, re.findall(r"\w+|\S", a[:LONGEST]), re.findall(r"\w+|\S", b[:LONGEST])).ratio()

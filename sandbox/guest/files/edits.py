@@ -1,8 +1,7 @@
-"""Replacing a piece of text in the bytes of a file: pure logic, no files.
+"""Replacing a piece of text in the bytes of a file. Pure functions.
 
-Everything works on bytes, so that what is not part of the piece (invalid UTF-8, a byte order mark, other line endings)
-stays as it is. A line feed in the wanted text also stands for CR LF where the file has such; new text takes over the
-endings it replaces.
+Everything works on bytes, so that the rest of the file (invalid UTF-8, a byte order mark, other line endings) stays as it is. A
+line feed in the wanted text also matches CR LF; new text takes over the line endings that it replaces.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ SHOWN_PLACES = 5
 SHOWN_BYTES = 2000
 DIFF_BYTES = 1 << 16
 CONTEXT = 3  # lines around a change, as diff -u has it
-COMPARED_LINES = 400  # a longer piece is shown as replaced whole: matching lines is quadratic
+COMPARED_LINES = 400  # a longer piece counts as replaced completely: matching lines is quadratic
 CUT = "[the rest of the diff is cut]\n"
 
 
 def find(data: bytes, old: bytes) -> list[Place]:
-    """Where ``old`` occurs, not overlapping, at most MAX_PLACES + 1."""
+    """Return where ``old`` occurs, without overlaps, at most MAX_PLACES + 1 places."""
     return _found(_pattern(data, old), data) or _found(re.compile(re.escape(old)), data)
 
 
@@ -38,7 +37,7 @@ def _found(pattern: re.Pattern[bytes], data: bytes) -> list[Place]:
 
 
 def with_overlap(data: bytes, old: bytes, places: list[Place]) -> list[Place]:
-    """The places, and where there is but one, a second that overlaps with it: "aa" in "aaa" is ambiguous too."""
+    """Return the places; if there is only one, add a second that overlaps it, as "aa" in "aaa" is ambiguous, too."""
     if len(places) != 1:
         return places
     again = _pattern(data, old).search(data, places[0][0] + 1)
@@ -52,7 +51,7 @@ def _pattern(data: bytes, old: bytes) -> re.Pattern[bytes]:
 
 
 def replace(data: bytes, places: list[Place], new: bytes) -> tuple[bytes, list[Replaced]]:
-    """The new content, and each place with what was put there."""
+    """Return the new content, and each place with its new text."""
     replaced: list[Replaced] = []
     parts: list[bytes] = []
     at = 0
@@ -67,7 +66,10 @@ def replace(data: bytes, places: list[Place], new: bytes) -> tuple[bytes, list[R
 
 
 def _with_endings(data: bytes, start: int, end: int, new: bytes) -> bytes:
-    """``new`` with the line endings of the lines it replaces, inserted lines with that of their neighbour; its own CR LF stays."""
+    """Return ``new`` with the line endings of the lines it replaces.
+
+    Inserted lines get the ending of their neighbour. A CR LF in ``new`` itself stays.
+    """
     old_lines = re.split(rb"\r?\n", data[start:end])
     endings = re.findall(rb"\r?\n", data[start:end])
     new_lines = [line.removesuffix(b"\r") for line in new.split(b"\n")]
@@ -81,7 +83,7 @@ def _with_endings(data: bytes, start: int, end: int, new: bytes) -> bytes:
 
 
 def _counterparts(old: list[bytes], new: list[bytes]) -> list[int]:
-    """For each new line the index of the old one it is, replaces, or was inserted after."""
+    """Return, for each new line, the index of the old line that it equals, replaces, or follows."""
     first = _common(old, new)
     last = min(_common(old[::-1], new[::-1]), min(len(old), len(new)) - first)
     old_end, new_end = len(old) - last, len(new) - last
@@ -96,12 +98,12 @@ def _counterparts(old: list[bytes], new: list[bytes]) -> list[int]:
 
 
 def _common(one: list[bytes], other: list[bytes]) -> int:
-    """How many lines at the beginning are the same."""
+    """Return how many lines at the beginning are the same."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _ending_near(data: bytes, start: int, end: int) -> bytes:
-    """The ending of the line that a piece without one is in, or of the line before."""
+    """Return the ending of the line that contains a piece without a line ending, or of the line before."""
     at = data.find(b"\n", end)
     if at < 0:
         at = data.rfind(b"\n", 0, start)
@@ -109,7 +111,7 @@ def _ending_near(data: bytes, start: int, end: int) -> bytes:
 
 
 def candidate(data: bytes, start: int, end: int, similarity: float = 1.0) -> dict[str, Any]:
-    """A place as the result shows it: the whole lines it touches, cut to a size a model can take."""
+    """Return a place as a result has it: the whole lines that it touches, truncated to SHOWN_BYTES."""
     first = data.count(b"\n", 0, start) + 1
     begin = data.rfind(b"\n", 0, start) + 1
     stop = data.find(b"\n", max(end - 1, start))
@@ -124,12 +126,12 @@ def candidate(data: bytes, start: int, end: int, similarity: float = 1.0) -> dic
 
 
 def describe(data: bytes, places: list[Place]) -> list[dict[str, Any]]:
-    """The first places as candidates."""
+    """Return the first places as candidates."""
     return [candidate(data, start, end) for start, end in places[:SHOWN_PLACES]]
 
 
 def diff(name: str, data: bytes, replaced: list[Replaced]) -> str:
-    """A unified diff of the replacements, at most DIFF_BYTES long; made from the places alone, never the whole file."""
+    """Return a unified diff of the replacements, at most DIFF_BYTES long. Works on the places alone, not on the whole file."""
     out = [f"--- {name}\n", f"+++ {name}\n"]
     room = DIFF_BYTES - len(CUT) - sum(map(len, out))
     shift = 0
@@ -149,9 +151,9 @@ def diff(name: str, data: bytes, replaced: list[Replaced]) -> str:
 
 
 def _groups(data: bytes, replaced: list[Replaced]) -> Iterator[tuple[int, int, list[Replaced]]]:
-    """Replacements that are near one another, with the extent of the whole lines and the context around them.
+    """Yield groups of neighbouring replacements, with the extent of their lines and the context around them.
 
-    A group longer than a diff may be is not added to: all of its old text is shown, so the diff is cut in it anyway.
+    A group that exceeds the length of a diff gets no more replacements: the diff will be cut within it anyway.
     """
     begin, end, items = 0, 0, list[Replaced]()
     for item in replaced:
@@ -190,14 +192,14 @@ def _patched(data: bytes, begin: int, end: int, replaced: list[Replaced]) -> byt
 
 
 def _hunks(old: list[str], new: list[str], old_before: int, new_before: int) -> list[str]:
-    """The lines of the hunks between two short texts that begin after so many lines."""
+    """Return the lines of the hunks between two short texts that begin after ``old_before`` and ``new_before`` lines."""
     matcher = SequenceMatcher(None, old, new, autojunk=False)
     if max(len(old), len(new)) > COMPARED_LINES:
         matcher = SequenceMatcher(None, [], [])
         matcher.get_opcodes = lambda: [("replace", 0, len(old), 0, len(new))]  # type: ignore[method-assign]
     out = []
     mixed = len({line.endswith("\r\n") for line in (*old, *new) if line.endswith("\n")}) > 1
-    if mixed:  # what cannot be seen could not be corrected
+    if mixed:  # a difference in line endings would be invisible
         old, new = ([re.sub(r"\r\n\Z", "^M\n", line) for line in lines] for lines in (old, new))
     for group in matcher.get_grouped_opcodes(CONTEXT):
         first, last = group[0], group[-1]

@@ -1,4 +1,4 @@
-"""Listing folders."""
+"""Listing folders, and the status of a path."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import stat
 import time
 
 from ..loop.context import Call
-from .beneath import Roots, readable_roots_of, shown
-from .walking import DIRECTORY, Item, walk
+from ..protocol.faults import Fault
+from ..users import name_of
+from .roots import Roots, printable, readable_roots_of
+from .tree_walk import DIRECTORY, Item, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-COUNTED = 100_000  # entries counted beyond those that are shown
-SECONDS = 3.0  # after that the count stops where it is; ``truncated`` then says so
+COUNTED = 100_000  # entries counted beyond those that are returned
+SECONDS = 3.0  # after that the counting stops, and ``truncated`` is set
 
 
 def list_folder(call: Call) -> dict[str, Any]:
-    """The handler of ``list``: depth first, sorted by name, links shown and not followed."""
+    """Handle ``list``: depth first, sorted by name; links are listed, not followed. Raises Fault."""
     args = call.args
     path: str = args.get("path", ".")
     hidden, depth, most = args.get("hidden", True), args.get("depth", 1), args.get("max_entries", 500)
@@ -28,9 +30,9 @@ def list_folder(call: Call) -> dict[str, Any]:
     base = path.encode("utf-8", "surrogateescape")
     entries: list[dict[str, Any]] = []
     total, more = 0, False
-    passed: list[bytes] = []
+    skipped: list[bytes] = []
     deadline = time.monotonic() + SECONDS
-    items = walk(top, depth, passed.append, None if hidden else _is_visible)
+    items = walk(top, depth, skipped.append, None if hidden else _is_visible)
     try:
         for item in items:
             total += 1
@@ -40,10 +42,10 @@ def list_folder(call: Call) -> dict[str, Any]:
                 more = True
                 break
     except OSError as error:
-        raise roots.fault(error, path) from None
+        raise roots.fault_for(error, path) from None
     finally:
         items.close()
-    truncated = more or total > len(entries) or bool(passed)
+    truncated = more or total > len(entries) or bool(skipped)
     return {"path": roots.display(path), "entries": entries, "total_entries": total, "truncated": truncated}
 
 
@@ -65,6 +67,55 @@ def _entry(roots: Roots, base: bytes, item: Item) -> dict[str, Any]:
 
 def _target(item: Item) -> str | None:
     try:
-        return shown(os.readlink(item.name, dir_fd=item.folder_fd))
+        return printable(os.readlink(item.name, dir_fd=item.folder_fd))
     except OSError:  # no longer a link
         return None
+
+
+def status_of(call: Call) -> dict[str, Any]:
+    """Handle ``stat``: follow links, but describe a link itself that leads nowhere or outside the roots. Raises Fault."""
+    path: str = call.args["path"]
+    roots = readable_roots_of(call.place)
+    link: os.stat_result | None = None
+    target: bytes | None = None
+    try:
+        folder, name = roots.open_parent(path, follow=False)
+    except Fault as fault:
+        if fault.code != "path_invalid":  # a root, or a path that no file can have
+            raise
+    else:
+        try:
+            link = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(link.st_mode) else None
+        except OSError as error:
+            raise roots.fault_for(error, path) from None
+        finally:
+            os.close(folder)
+    try:
+        fd = roots.open(path, os.O_PATH)
+    except Fault:
+        if link is None or target is None:
+            raise
+        status = link
+    else:
+        status = os.fstat(fd)
+        os.close(fd)
+    return {
+        "path": roots.display(path),
+        "type": _kind(status.st_mode),
+        "size_bytes": status.st_size,
+        "mode": stat.S_IMODE(status.st_mode),
+        "uid": status.st_uid,
+        "gid": status.st_gid,
+        "owner": name_of(status.st_uid),
+        "mtime_seconds": status.st_mtime,
+        "link_target": None if target is None else printable(target),
+    }
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISDIR(mode):
+        return "directory"
+    return "symlink" if stat.S_ISLNK(mode) else "other"

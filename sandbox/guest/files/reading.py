@@ -1,4 +1,4 @@
-"""Reading files: by lines or by bytes, in bounded memory and bounded time whatever the file is."""
+"""Reading files by lines or by bytes, in bounded memory and time whatever the file is."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import os
 
 from ..loop.context import Call
 from ..protocol.faults import Fault
-from .beneath import readable_roots_of
+from .roots import readable_roots_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 CHUNK = 1 << 18
-SNIFFED = 8192  # bytes in which a NUL makes a file binary, as git and ripgrep look at it
-COUNTED = 64 << 20  # bytes read on to count the lines of a file
-SKIPPED = 1 << 30  # bytes read to find the first line that was asked for
+SNIFFED = 8192  # a NUL in this many bytes makes a file binary, as for git and ripgrep
+COUNTED = 64 << 20  # bytes read to count the remaining lines of a file
+SKIPPED = 1 << 30  # bytes read to find the first requested line
 
 
 def read(call: Call) -> tuple[dict[str, Any], bytes]:
-    """The handler of ``read``; the content goes beside the result, as it is in the file."""
+    """Handle ``read``. Returns the result, and the content exactly as it is in the file. Raises Fault."""
     args = call.args
     path: str = args["path"]
     check_range(args)
     roots = readable_roots_of(call.place)
-    fd, status = roots.regular(path)
+    fd, status = roots.open_regular(path)
     try:
-        shown = {"path": roots.display(path), "size_bytes": status.st_size}
-        return read_open(fd, shown, args, int(call.place.limits["read_bytes"]))
+        about = {"path": roots.display(path), "size_bytes": status.st_size}
+        return read_open(fd, about, args, int(call.place.limits["read_bytes"]))
     except OSError as error:
-        raise roots.fault(error, path) from None
+        raise roots.fault_for(error, path) from None
     finally:
         os.close(fd)
 
 
 def check_range(args: dict[str, Any]) -> None:
-    """Raises Fault ``invalid_arguments`` where lines and bytes are mixed, or a range ends before it starts."""
+    """Raise Fault ``invalid_arguments`` if lines and bytes are mixed, or a range ends before it starts."""
     first, last = args.get("start_line"), args.get("end_line")
     if _by_bytes(args) and (first is not None or last is not None or args.get("numbered")):
         raise Fault(
@@ -51,71 +51,85 @@ def _by_bytes(args: dict[str, Any]) -> bool:
     return args.get("offset") is not None or args.get("max_bytes") is not None
 
 
-def read_open(fd: int, shown: dict[str, Any], args: dict[str, Any], limit: int) -> tuple[dict[str, Any], bytes]:
-    """The range of an open file that ``args`` asks for; ``shown`` has its path and its size, ``limit`` is in bytes."""
+def read_open(fd: int, about: dict[str, Any], args: dict[str, Any], limit: int) -> tuple[dict[str, Any], bytes]:
+    """Return the range of an open file that ``args`` asks for, at most ``limit`` bytes. ``about`` has its path and size.
+
+    Raises Fault and OSError.
+    """
     if _by_bytes(args):
-        return _bytes(fd, shown, args.get("offset") or 0, min(args.get("max_bytes") or limit, limit))
+        return _read_bytes(fd, about, args.get("offset") or 0, min(args.get("max_bytes") or limit, limit))
     if b"\0" in os.pread(fd, SNIFFED, 0):
-        return {**shown, "binary": True}, b""
-    return _lines(fd, shown, args.get("start_line") or 1, args.get("end_line"), limit, bool(args.get("numbered")))
+        return {**about, "binary": True}, b""
+    numbered = bool(args.get("numbered"))
+    return _read_lines(fd, about, args.get("start_line") or 1, args.get("end_line"), limit, numbered)
 
 
-def _bytes(fd: int, shown: dict[str, Any], offset: int, count: int) -> tuple[dict[str, Any], bytes]:
-    size = shown["size_bytes"]
+def _read_bytes(fd: int, about: dict[str, Any], offset: int, count: int) -> tuple[dict[str, Any], bytes]:
+    size = about["size_bytes"]
     if offset > size:
-        raise Fault("range_outside_file", path=shown["path"], offset=offset, size_bytes=size)
+        raise Fault("range_outside_file", path=about["path"], offset=offset, size_bytes=size)
     data = _pread(fd, min(count, size - offset), offset)
     if offset + len(data) < size:
         data = _whole_characters(data)
     end = offset + len(data)
-    return {
-        **shown, "offset": offset, "next_offset": end, "truncated": end < size, "encoding_errors": not _is_utf8(data),
-    }, data  # fmt: skip
+    result = {
+        **about,
+        "offset": offset,
+        "next_offset": end,
+        "truncated": end < size,
+        "encoding_errors": not _is_utf8(data),
+    }
+    return result, data
 
 
-def _lines(
-    fd: int, shown: dict[str, Any], first: int, last: int | None, limit: int, numbered: bool
+def _read_lines(
+    fd: int, about: dict[str, Any], first: int, last: int | None, limit: int, numbered: bool
 ) -> tuple[dict[str, Any], bytes]:
-    size = shown["size_bytes"]
-    start, before = _start_of_line(fd, first, size)
+    size = about["size_bytes"]
+    start, before = _find_line(fd, first, size)
     if start is None:
         known: dict[str, Any] = {} if before is None else {"total_lines": before}
-        raise Fault("range_outside_file", path=shown["path"], start_line=first, size_bytes=size, **known)
+        raise Fault("range_outside_file", path=about["path"], start_line=first, size_bytes=size, **known)
     data = _pread(fd, min(limit, size - start), start)
     whole = start + len(data) >= size
-    raw, content = _take(data, first, None if last is None else last - first + 1, limit, numbered, whole)
+    raw, content = _take_lines(data, first, None if last is None else last - first + 1, limit, numbered, whole)
     count = raw.count(b"\n") + (not raw.endswith(b"\n") and bool(raw) and start + len(raw) >= size)
     wanted_all = last is not None and count >= last - first + 1
     truncated = not wanted_all and start + len(raw) < size
     end_line = first + count - 1 if count else None
     result = {
-        **shown, "start_line": first if raw else None, "end_line": end_line, "truncated": truncated,
-        "total_lines": _total(fd, start + len(raw), size, first - 1 + raw.count(b"\n"), raw[-1:]),
+        **about,
+        "start_line": first if raw else None,
+        "end_line": end_line,
+        "truncated": truncated,
+        "total_lines": _count_lines(fd, start + len(raw), size, first - 1 + raw.count(b"\n"), raw[-1:]),
         "encoding_errors": not _is_utf8(raw),
-    }  # fmt: skip
+    }
     if truncated:
         result |= {"offset": start, "next_offset": start + len(raw)}
     return result, content
 
 
-def _take(data: bytes, first: int, count: int | None, limit: int, numbered: bool, whole: bool) -> tuple[bytes, bytes]:
-    """Of ``data``, as many whole lines as were asked for and fit; and the same as it is shown.
+def _take_lines(
+    data: bytes, first: int, count: int | None, limit: int, numbered: bool, whole: bool
+) -> tuple[bytes, bytes]:
+    """Return up to ``count`` whole lines of ``data`` that fit the limit, as they are in the file and as they are presented.
 
-    Where not even one whole line fits, the beginning of it.
+    If not even one whole line fits, returns the beginning of it.
     """
     parts = data.split(b"\n")  # splitlines would also split at a bare \r
-    taken, shown_size, out = 0, 0, []
+    taken, out_size, out = 0, 0, []
     for number, part in enumerate(parts[:count], first):
         last_part = number - first == len(parts) - 1
         if last_part and (not part or not whole):
             break
         line = part if last_part else part + b"\n"
         text = b"%6d\t%b" % (number, line) if numbered else line
-        if shown_size + len(text) > limit:
+        if out_size + len(text) > limit:
             break
         out.append(text)
         taken += len(line)
-        shown_size += len(text)
+        out_size += len(text)
     if out or not data:
         return data[:taken], b"".join(out)
     prefix = b"%6d\t" % first if numbered else b""
@@ -123,8 +137,11 @@ def _take(data: bytes, first: int, count: int | None, limit: int, numbered: bool
     return piece, prefix + piece
 
 
-def _start_of_line(fd: int, line: int, size: int) -> tuple[int | None, int | None]:
-    """Where a line starts; (None, how many lines there are) where there are fewer, (None, None) where it is too far."""
+def _find_line(fd: int, line: int, size: int) -> tuple[int | None, int | None]:
+    """Return the offset of a line, and None.
+
+    Returns (None, number of lines) if the file has fewer lines, and (None, None) if the line is too far to be found.
+    """
     at, missing = 0, line - 1
     ended = b"\n"
     while missing:
@@ -148,8 +165,8 @@ def _start_of_line(fd: int, line: int, size: int) -> tuple[int | None, int | Non
     return at, None
 
 
-def _total(fd: int, at: int, size: int, lines: int, ended: bytes) -> int | None:
-    """All lines of the file, counted on from ``at``; None where that is too far to read."""
+def _count_lines(fd: int, at: int, size: int, lines: int, ended: bytes) -> int | None:
+    """Return the number of all lines, given that ``lines`` end before ``at``; None if the rest is too long to read."""
     if size - at > COUNTED:
         return None
     while data := _pread(fd, min(CHUNK, size - at), at):
@@ -160,7 +177,7 @@ def _total(fd: int, at: int, size: int, lines: int, ended: bytes) -> int | None:
 
 
 def _pread(fd: int, count: int, offset: int) -> bytes:
-    """Exactly ``count`` bytes, fewer only at the end of the file."""
+    """Return ``count`` bytes, fewer only at the end of the file."""
     parts: list[bytes] = []
     while count > 0 and (data := os.pread(fd, min(count, CHUNK), offset)):
         parts.append(data)
@@ -170,7 +187,7 @@ def _pread(fd: int, count: int, offset: int) -> bytes:
 
 
 def _whole_characters(data: bytes) -> bytes:
-    """Without the beginning of a UTF-8 character at the end, so that the next range starts with all of it."""
+    """Return the data without an incomplete UTF-8 character at its end, so that the next range starts with all of it."""
     for cut in range(1, min(4, len(data))):
         byte = data[-cut]
         if byte & 0xC0 == 0xC0:

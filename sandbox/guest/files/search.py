@@ -1,4 +1,4 @@
-"""Searching file contents: ripgrep where the sandbox has it, else a plain search of our own with the same result."""
+"""Searching the contents of files, with ripgrep if the sandbox has it, else with a program of our own that answers alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ..loop.context import Call, Finished
 from ..protocol.faults import Fault
-from .beneath import Roots, readable_roots_of
+from .roots import Roots, readable_roots_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,25 +21,22 @@ if TYPE_CHECKING:
 SECONDS = 30.0
 OUTPUT_BYTES = 8 << 20
 LINE_CHARS = 1000
-BEFORE_CHARS = 300  # of a longer line, what is shown before the match
-# A second look: at files that were left out, at how many matches there are, at a line that is too long for the first.
+BEFORE_CHARS = 300  # characters of a longer line that are returned before the match
+# A second search: for skipped files, for the number of matches, for a line that was too long for the first.
 AGAIN_SECONDS, AGAIN_BYTES = 3.0, 1 << 20
-AROUND_CHARS = 200  # of such a line, on either side of the match
-LEFT_OUT_SHOWN, LEFT_OUT_SNIFFED, SNIFFED = 5, 50, 8192
+AROUND_CHARS = 200  # characters of such a line on either side of the match
+MOST_SKIPPED, SNIFFED_FILES, SNIFFED_BYTES = 5, 50, 8192
 RESULT_CHARS = 1 << 20  # text of all matches with their context
 
 
 def search(call: Call) -> dict[str, Any]:
-    """The handler of ``search``.
-
-    Raises Fault ``invalid_pattern`` with the engine's words, and ``timeout`` with what was found so far.
-    """
+    """Handle ``search``. Raises Fault, ``invalid_pattern`` with the engine's message, and ``timeout`` with the matches so far."""
     args = call.args
     path: str = args.get("path", ".")
     check_texts(args)
     roots = readable_roots_of(call.place)
     fd, is_folder = _open(roots, path)
-    deadline = time.monotonic() + SECONDS  # of all looks: the host waits for little longer
+    deadline = time.monotonic() + SECONDS  # for all searches: the host waits only a little longer
     found = Found(roots, path, is_folder, args.get("max_matches", 100), args.get("context_lines", 0))
     more: dict[str, Any] = {}
     try:
@@ -53,15 +50,15 @@ def search(call: Call) -> dict[str, Any]:
             done = _run(call, _builtin_argv(call, args, is_folder), fd, is_folder)
         result = {**found.read(done.stdout), "engine": engine}
         if engine == "ripgrep" and found.too_long is not None:
-            found.add_long_lines(_matched_parts(call, roots, args, found.too_long, deadline))
+            found.add_long_lines(_search_long_lines(call, roots, args, found.too_long, deadline))
             result |= {"matches": found.matches, "files_with_matches": len(found.files)}
         result["truncated"] = result["truncated"] or done.truncated
         if engine == "ripgrep" and not done.timed_out and done.exit_code in (0, 1, 2):
             if result["truncated"]:
-                more = _total(call, args, fd, is_folder, deadline)
+                more = _count_matches(call, args, fd, is_folder, deadline)
                 more["truncated"] = more.get("total_matches") != len(result["matches"])
             elif not result["matches"] and is_folder:
-                more = _left_out(call, roots, args, fd, deadline)
+                more = _search_skipped_files(call, roots, args, fd, deadline)
     finally:
         os.close(fd)
     result |= {**more, "unreadable": engine == "ripgrep" and done.exit_code == 2 and not done.stderr.strip()}
@@ -72,12 +69,12 @@ def search(call: Call) -> dict[str, Any]:
 
 
 def check_texts(args: dict[str, Any]) -> None:
-    """Raises Fault ``invalid_pattern`` for a pattern or a glob that no program can be given."""
+    """Raise Fault ``invalid_pattern`` if the pattern or the glob cannot be an argument of a program."""
     for name in ("pattern", "glob"):
-        _require_plain(name, args.get(name))
+        _check_text(name, args.get(name))
 
 
-def _require_plain(name: str, text: str | None) -> None:
+def _check_text(name: str, text: str | None) -> None:
     if text is None:
         return
     if "\0" in text:
@@ -92,7 +89,7 @@ def _require_plain(name: str, text: str | None) -> None:
 
 def _open(roots: Roots, path: str) -> tuple[int, bool]:
     try:
-        return roots.regular(path)[0], False
+        return roots.open_regular(path)[0], False
     except Fault as fault:
         if fault.code != "is_a_directory":
             raise
@@ -102,8 +99,8 @@ def _open(roots: Roots, path: str) -> tuple[int, bool]:
 def _run(
     call: Call, argv: list[str], fd: int, is_folder: bool, seconds: float | None = None, size: int = OUTPUT_BYTES
 ) -> Finished:
-    # a folder is the working folder and a file the standard input, so that neither is looked up by name again;
-    # with PYTHONSAFEPATH nothing in that folder is imported
+    # A folder becomes the working folder and a file the standard input, so that neither is looked up by name again.
+    # PYTHONSAFEPATH: nothing in that folder is imported.
     env = {**call.place.environ, "PYTHONSAFEPATH": "1"}
     return call.run_helper(
         argv,
@@ -116,18 +113,18 @@ def _run(
 
 
 def ripgrep_argv(args: dict[str, Any], is_folder: bool) -> list[str]:
-    """The command line of ripgrep. Hidden files are searched, .git is not; ignore files always count."""
+    """Return the command line of ripgrep. Hidden files are searched, .git is not; ignore files always count."""
     argv = ["rg", "--json", "--no-config", "--no-messages", "--no-require-git", "--hidden", "--sort=path"]
     argv.append(f"--max-count={args.get('max_matches', 100) + 1}")
     if args.get("context_lines"):
         argv.append(f"--context={args['context_lines']}")
     if not is_folder:
-        argv.append("--text")  # who names a file means it, whatever is in it
-    return [*argv, *_what(args, is_folder)]
+        argv.append("--text")  # a file that is named is searched even if it is binary
+    return [*argv, *_pattern_argv(args, is_folder)]
 
 
-def _what(args: dict[str, Any], is_folder: bool) -> list[str]:
-    """The arguments of ripgrep that say what is searched for, and where."""
+def _pattern_argv(args: dict[str, Any], is_folder: bool) -> list[str]:
+    """Return the arguments of ripgrep for the pattern and the place."""
     argv = []
     if args.get("literal"):
         argv.append("--fixed-strings")
@@ -138,53 +135,55 @@ def _what(args: dict[str, Any], is_folder: bool) -> list[str]:
     return [*argv, "--glob=!.git", f"--regexp={args['pattern']}", "--", "./" if is_folder else "-"]
 
 
-def _again(deadline: float) -> float:
-    """How long a second look may take."""
+def _seconds_left(deadline: float) -> float:
+    """Return how long a second search may take."""
     return max(0.01, min(AGAIN_SECONDS, deadline - time.monotonic()))
 
 
-def _left_out(call: Call, roots: Roots, args: dict[str, Any], fd: int, deadline: float) -> dict[str, Any]:
-    """Files that have a match and were not searched: .gitignore names them ("ignored"), or they are "binary"."""
+def _search_skipped_files(call: Call, roots: Roots, args: dict[str, Any], fd: int, deadline: float) -> dict[str, Any]:
+    """Return files with a match that were not searched: .gitignore names them ("ignored"), or they are "binary"."""
     argv = ["rg", "--files-with-matches", "--null", "--no-config", "--no-messages", "--no-ignore", "--hidden", "--text"]
-    done = _run(call, [*argv, *_what(args, True)], fd, True, _again(deadline), AGAIN_BYTES)
+    done = _run(call, [*argv, *_pattern_argv(args, True)], fd, True, _seconds_left(deadline), AGAIN_BYTES)
     names = sorted(name for name in done.stdout.split(b"\0")[:-1] if b"\n" not in name)
     found: dict[str, list[str]] = {"ignored": [], "binary": []}
-    for name in names[:LEFT_OUT_SNIFFED]:
+    for name in names[:SNIFFED_FILES]:
         path = os.path.join(args.get("path", "."), os.fsdecode(name))
         kind = found["binary" if _is_binary(roots, path) else "ignored"]
-        if len(kind) < LEFT_OUT_SHOWN:
+        if len(kind) < MOST_SKIPPED:
             kind.append(roots.display(path.encode("utf-8", "surrogateescape")))
     return {**found, "left_out_files": len(names), "left_out_unknown": done.timed_out}
 
 
 def _is_binary(roots: Roots, path: str) -> bool:
     try:
-        fd, _ = roots.regular(path)
+        fd, _ = roots.open_regular(path)
     except Fault:  # gone meanwhile
         return False
     try:
-        return b"\0" in os.read(fd, SNIFFED)
+        return b"\0" in os.read(fd, SNIFFED_BYTES)
     except OSError:
         return False
     finally:
         os.close(fd)
 
 
-def _total(call: Call, args: dict[str, Any], fd: int, is_folder: bool, deadline: float) -> dict[str, Any]:
-    """How many lines match in all, where they can be counted in time."""
+def _count_matches(call: Call, args: dict[str, Any], fd: int, is_folder: bool, deadline: float) -> dict[str, Any]:
+    """Return how many lines match in total, or {} if they cannot be counted in time."""
     argv = ["rg", "--count", "--no-filename", "--no-config", "--no-messages", "--no-require-git", "--hidden"]
     if not is_folder:
         os.lseek(fd, 0, os.SEEK_SET)
         argv.append("--text")
-    done = _run(call, [*argv, *_what(args, is_folder)], fd, is_folder, _again(deadline), AGAIN_BYTES)
+    done = _run(call, [*argv, *_pattern_argv(args, is_folder)], fd, is_folder, _seconds_left(deadline), AGAIN_BYTES)
     counts = [int(word) for word in done.stdout.split() if word.isdigit() and len(word) < 16]
     return {} if done.timed_out or done.truncated or not counts else {"total_matches": sum(counts)}
 
 
-def _matched_parts(call: Call, roots: Roots, args: dict[str, Any], path: str, deadline: float) -> list[tuple[int, str]]:
-    """Number and matched part of the matching lines of a file with lines that are too long to be shown whole."""
+def _search_long_lines(
+    call: Call, roots: Roots, args: dict[str, Any], path: str, deadline: float
+) -> list[tuple[int, str]]:
+    """Return number and matched part of the matching lines in a file whose lines are too long to be returned completely."""
     try:
-        fd, _ = roots.regular(path)
+        fd, _ = roots.open_regular(path)
     except Fault:
         return []
     try:
@@ -192,7 +191,7 @@ def _matched_parts(call: Call, roots: Roots, args: dict[str, Any], path: str, de
         argv.append(f"--max-count={args.get('max_matches', 100)}")
         plain = re.escape(args["pattern"]).replace("\\ ", " ") if args.get("literal") else args["pattern"]
         around = {**args, "pattern": f".{{0,{AROUND_CHARS}}}(?:{plain}).{{0,{AROUND_CHARS}}}", "literal": False}
-        done = _run(call, [*argv, *_what(around, False)], fd, False, _again(deadline), AGAIN_BYTES)
+        done = _run(call, [*argv, *_pattern_argv(around, False)], fd, False, _seconds_left(deadline), AGAIN_BYTES)
     finally:
         os.close(fd)
     found: dict[int, str] = {}
@@ -210,15 +209,15 @@ def _builtin_argv(call: Call, args: dict[str, Any], is_folder: bool) -> list[str
 
 
 def _raise_for(done: Finished, result: dict[str, Any], args: dict[str, Any]) -> None:
-    """The engine ends with 0 (found), 1 (not found), 2 (something was wrong, maybe with one file only)."""
+    """Raise the Fault for a failed search. Exit codes: 0 found, 1 not found, 2 an error, which may concern one file only."""
     if done.exit_code in (0, 1) or done.truncated or result["matches"]:
         return
-    said = done.stderr.decode("utf-8", "replace").strip()
-    problem = said.rpartition("error: ")[2].partition("\n\n")[0][:LINE_CHARS]
+    message = done.stderr.decode("utf-8", "replace").strip()
+    problem = message.rpartition("error: ")[2].partition("\n\n")[0][:LINE_CHARS]
     if done.exit_code == 2:
-        if not problem:  # files that could not be read are not spoken of
+        if not problem:  # unreadable files are not errors
             return
-        about = args.get("glob") if "glob" in said and args.get("glob") else args["pattern"]
+        about = args.get("glob") if "glob" in message and args.get("glob") else args["pattern"]
         raise Fault("invalid_pattern", pattern=about, problem=problem)
     raise Fault(
         "io_error",
@@ -229,21 +228,21 @@ def _raise_for(done: Finished, result: dict[str, Any], args: dict[str, Any]) -> 
 
 
 class Found:
-    """Reads the lines of ``rg --json`` (or of what imitates them), which the sandbox may have forged."""
+    """Parses the lines of ``rg --json``, or of the program that imitates it; the sandbox may have forged them."""
 
     def __init__(self, roots: Roots, path: str, is_folder: bool, most: int, context: int) -> None:
         self._roots, self._path, self._is_folder = roots, path, is_folder
         self._most, self._context = most, context
         self._before: deque[tuple[int, str]] = deque(maxlen=max(context, 0))
-        self._open: list[dict[str, Any]] = []  # matches that still miss lines after them
+        self._open: list[dict[str, Any]] = []  # matches whose context is not complete yet
         self.matches: list[dict[str, Any]] = []
         self.files: set[str] = set()
         self._chars = 0
         self._full = False
-        self.too_long: str | None = None  # the first file with a match in a line that did not come whole
+        self.too_long: str | None = None  # the first file with a match in a line that was truncated
 
     def read(self, output: bytes) -> dict[str, Any]:
-        """The result without its ``engine``."""
+        """Parse the output. Returns the result without its ``engine``."""
         for kind, data in self._events(output):
             if self._full and not self._open:
                 break
@@ -251,10 +250,10 @@ class Found:
                 self._before.clear()
                 self._open.clear()
             elif kind in ("match", "context"):
-                self._line(kind, data)
+                self._add_line(kind, data)
         return {"matches": self.matches, "files_with_matches": len(self.files), "truncated": self._full}
 
-    def _line(self, kind: str, data: dict[str, Any]) -> None:
+    def _add_line(self, kind: str, data: dict[str, Any]) -> None:
         number, text = data.get("line_number"), _text(data.get("lines"))
         if not isinstance(number, int) or not 0 < number < 1 << 53 or text is None:
             return
@@ -266,31 +265,30 @@ class Found:
             match["after"].append(text)
             self._chars += len(text)
         if kind == "match":
-            self._match(number, text, data)
+            self._add_match(number, text, data)
         if self._context:
             self._before.append((number, text))
 
-    def _match(self, number: int, text: str, data: dict[str, Any]) -> None:
+    def _add_match(self, number: int, text: str, data: dict[str, Any]) -> None:
         if len(self.matches) >= self._most or self._chars > RESULT_CHARS:
             self._full = True
             return
         name = _text(data.get("path"), "surrogateescape")
         path = os.path.join(self._path, name) if self._is_folder and name else self._path
-        shown = self._roots.display(path.encode("utf-8", "surrogateescape"))
+        displayed = self._roots.display(path.encode("utf-8", "surrogateescape"))
         before = [line for n, line in self._before if n >= number - self._context]
-        match = {"path": shown, "line": number, "text": text, "before": before, "after": []}
+        match = {"path": displayed, "line": number, "text": text, "before": before, "after": []}
         self._chars += len(text) + sum(map(len, before))
-        self.files.add(shown)
+        self.files.add(displayed)
         self.matches.append(match)
         if self._context:
             self._open.append(match)
-
 
     def _events(self, output: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
         for line in output.split(b"\n"):
             try:
                 event = json.loads(line)
-            except (ValueError, RecursionError):  # cut, or no JSON
+            except (ValueError, RecursionError):  # truncated, or not JSON
                 begun = _BEGUN.match(line)
                 if begun and self.too_long is None:
                     self.too_long = os.path.join(self._path, os.fsdecode(begun[1])) if self._is_folder else self._path
@@ -299,22 +297,22 @@ class Found:
                 yield str(event.get("type")), event["data"]
 
     def add_long_lines(self, parts: list[tuple[int, str]]) -> None:
-        """Add matches of the file ``too_long`` of which only the matched part is known."""
-        shown = self._roots.display((self.too_long or "").encode("utf-8", "surrogateescape"))
+        """Add matches of the file ``too_long`` for which only the matched part is known."""
+        path = self._roots.display((self.too_long or "").encode("utf-8", "surrogateescape"))
         known = {(match["path"], match["line"]) for match in self.matches}
         for number, text in parts:
-            if (shown, number) not in known and len(self.matches) < self._most:
+            if (path, number) not in known and len(self.matches) < self._most:
                 text = f"[a part of a long line] {text}"
-                self.matches.append({"path": shown, "line": number, "text": text, "before": [], "after": []})
-                self.files.add(shown)
+                self.matches.append({"path": path, "line": number, "text": text, "before": [], "after": []})
+                self.files.add(path)
 
 
-# The beginning of an event that was cut: a match in a file, named without escapes.
+# The beginning of a truncated event: a match in a file whose name has no escapes.
 _BEGUN = re.compile(rb'\{"type":"match","data":\{"path":\{"text":"([^"\\]+)"\}')
 
 
 def shortened(text: str, data: dict[str, Any]) -> str:
-    """A line of at most LINE_CHARS characters around its first match, and how much was cut on either side."""
+    """Return at most LINE_CHARS characters of a line around its first match, with notes on how much was cut on either side."""
     before, after = data.get("cut") or (0, 0)
     if len(text) > LINE_CHARS:
         at = _match_start(text, data)
@@ -326,7 +324,7 @@ def shortened(text: str, data: dict[str, Any]) -> str:
 
 
 def _match_start(text: str, data: dict[str, Any]) -> int:
-    """The index of the first match in a line, which ripgrep tells in bytes; 0 where it does not."""
+    """Return the index of the first match in a line, which ripgrep reports in bytes; 0 if it reports none."""
     found = data.get("submatches")
     first = found[0] if isinstance(found, list) and found else None
     start = first.get("start") if isinstance(first, dict) else None
@@ -340,7 +338,7 @@ def _match_start(text: str, data: dict[str, Any]) -> int:
 
 
 def _text(field: Any, errors: str = "replace") -> str | None:
-    """The text of a field: valid Unicode comes as text, anything else as bytes in base64."""
+    """Return the text of a field: ripgrep writes valid Unicode as text, anything else as bytes in base64."""
     if not isinstance(field, dict):
         return None
     if isinstance(field.get("text"), str):

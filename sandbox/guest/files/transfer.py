@@ -1,4 +1,4 @@
-"""Streaming files and trees into the sandbox and out of it."""
+"""Streaming files and trees of folders into the sandbox and out of it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from ..loop.context import Call
 from ..protocol.faults import Fault
-from .beneath import Roots, readable_roots_of, roots_of, shown
-from .replacing import Replacement
+from .replacement import Replacement
+from .roots import Roots, printable, readable_roots_of, roots_of
+from .tree_walk import DIRECTORY, Item, walk
 from .unpacking import unpack
-from .walking import DIRECTORY, Item, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ SKIPPED_NAMES = 100
 
 
 def upload(call: Call) -> dict[str, Any]:
-    """The handler of ``upload``: a file put in place in one step, or a tar stream unpacked into a folder."""
+    """Handle ``upload``: put a file in place in one step, or unpack a tar stream into a folder. Raises Fault."""
     path: str = call.args["path"]
     roots = roots_of(call.place)
     limit = int(call.place.limits["transfer_bytes"])
@@ -44,12 +44,12 @@ def upload(call: Call) -> dict[str, Any]:
 
 
 def download(call: Call) -> dict[str, Any]:
-    """The handler of ``download``: the bytes of a file, or a tar stream of a folder; ``kind`` says which it was."""
+    """Handle ``download``: send the bytes of a file, or a tar stream of a folder; ``kind`` says which. Raises Fault."""
     path: str = call.args["path"]
     roots = readable_roots_of(call.place)
     limit = int(call.place.limits["transfer_bytes"])
     try:
-        fd, status = roots.regular(path)
+        fd, status = roots.open_regular(path)
     except Fault as fault:
         if fault.code != "is_a_directory":
             raise
@@ -63,22 +63,23 @@ def download(call: Call) -> dict[str, Any]:
             call.send(chunk)
             sent += len(chunk)
     except OSError as error:
-        raise roots.fault(error, path) from None
+        raise roots.fault_for(error, path) from None
     finally:
         os.close(fd)
     return {"path": roots.display(path), "kind": "file", "files": 1, "size_bytes": sent, "skipped": []}
 
 
 def chunks_of(fd: int, size: int) -> Iterator[bytes]:
-    """At most ``size`` bytes of a file from where it stands, fewer where it ends before."""
+    """Yield at most ``size`` bytes of a file from its current offset; fewer if it ends before."""
     while size > 0 and (chunk := os.read(fd, min(CHUNK, size))):
         yield chunk
         size -= len(chunk)
 
 
 class _Tree:
-    """A folder on its way out: at most ``limit`` bytes, and a whole archive whatever happens to the files meanwhile. Names in
-    ``without`` are left out.
+    """Sends a folder as a tar archive of at most ``limit`` bytes, valid whatever happens to the files meanwhile.
+
+    Names in ``without`` are left out.
     """
 
     def __init__(self, call: Call, roots: Roots, path: str, limit: int, without: frozenset[bytes]) -> None:
@@ -90,7 +91,7 @@ class _Tree:
         self._files = self._size = 0
 
     def write(self, block: bytes) -> int:
-        """What tarfile calls with each block."""
+        """Send a block of the archive; tarfile calls this."""
         self._streamed += len(block)
         if self._streamed > self._limit + tarfile.RECORDSIZE:  # the end of an archive is padded
             raise self._too_large(self._streamed)
@@ -98,8 +99,8 @@ class _Tree:
         return len(block)
 
     def send(self) -> dict[str, Any]:
-        """Stream the archive; the result of the operation."""
-        items = walk(self._top, passed_over=self._skip, wanted=lambda name: name not in self._without)
+        """Stream the archive. Returns the result of the operation."""
+        items = walk(self._top, on_skip=self._skip, accept=lambda name: name not in self._without)
         try:
             with tarfile.open(
                 fileobj=self, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8", errors="surrogateescape"
@@ -107,7 +108,7 @@ class _Tree:
                 for item in items:
                     self._add(archive, item)
         except OSError as error:
-            raise self._roots.fault(error, self._path) from None
+            raise self._roots.fault_for(error, self._path) from None
         finally:
             items.close()
         return self._result()
@@ -118,7 +119,7 @@ class _Tree:
 
     def _skip(self, path: bytes) -> None:
         if len(self._skipped) < SKIPPED_NAMES:
-            self._skipped.append(shown(path))
+            self._skipped.append(printable(path))
 
     def _too_large(self, size: int) -> Fault:
         path = self._roots.display(self._path)
@@ -154,7 +155,7 @@ class _Tree:
                 os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC,
                 dir_fd=item.folder_fd,
             )
-        except OSError:  # not ours to read, or gone
+        except OSError:  # unreadable, or gone
             self._skip(item.path)
             return
         try:
@@ -176,7 +177,7 @@ class _Tree:
 
 
 class _Padded(io.RawIOBase):
-    """A file that never ends: what is cut off while it is read becomes zeros, so that the archive stays whole."""
+    """A file that never ends: if it is truncated while it is read, zeros follow, so that the archive stays valid."""
 
     def __init__(self, fd: int) -> None:
         super().__init__()
@@ -189,6 +190,6 @@ class _Padded(io.RawIOBase):
             for chunk in chunks_of(self._fd, size):
                 parts.append(chunk)
                 size -= len(chunk)
-        except OSError:  # unreadable now; the caller sees by its times that it changed, or not at all
+        except OSError:  # unreadable now: zeros follow
             pass
         return b"".join([*parts, bytes(size)])

@@ -1,4 +1,4 @@
-"""Changing the tree of folders: make_dir, move, delete."""
+"""Changing the tree of folders: making folders, moving, copying and deleting."""
 
 from __future__ import annotations
 
@@ -9,38 +9,39 @@ import stat
 
 from ..loop.context import Call
 from ..protocol.faults import Fault
-from .beneath import Roots, roots_of
-from .copying import copy
-from .walking import DIRECTORY
+from .roots import SAFE, Roots, file_kind, printable, roots_of
+from .tree_walk import DIRECTORY, LEVELS, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 RENAME_NOREPLACE = 1
-LEVELS = 100  # folders held open at once while a tree is deleted
+HELD_LEVELS = 100  # folders held open at once while a tree is deleted
+CHUNK = 1 << 20
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def make_dir(call: Call) -> dict[str, Any]:
-    """The handler of ``make_dir``."""
+    """Handle ``make_dir``. Raises Fault."""
     path: str = call.args["path"]
     roots = roots_of(call.place)
     try:
         fd, made = roots.make_dirs(path)
     except Fault as fault:
         if fault.code == "not_a_directory":
-            raise _what_is_there(roots, path, fault) from None
+            raise _existing_file_fault(roots, path, fault) from None
         raise
     os.close(fd)
     return {"path": roots.display(path), "created": made > 0}
 
 
-def _what_is_there(roots: Roots, path: str, fault: Fault) -> Fault:
-    """``path_exists`` where the path itself is a file, and not one of its parents."""
+def _existing_file_fault(roots: Roots, path: str, fault: Fault) -> Fault:
+    """Return ``path_exists`` if the path itself is a file; ``fault`` if one of its parents is."""
     try:
-        folder, name = roots.parent(path, follow=False)
+        folder, name = roots.open_parent(path, follow=False)
     except Fault:
         return fault
     try:
@@ -53,12 +54,12 @@ def _what_is_there(roots: Roots, path: str, fault: Fault) -> Fault:
 
 
 def move(call: Call) -> dict[str, Any]:
-    """The handler of ``move``: a rename where source and target are on one file system, else a copy and a delete."""
+    """Handle ``move``: rename if source and target are on one file system, otherwise copy and delete. Raises Fault."""
     source, target = call.args["source"], call.args["target"]
     roots = roots_of(call.place)
-    source_dir, source_name = roots.parent(source, follow=False)
+    source_dir, source_name = roots.open_parent(source, follow=False)
     try:
-        target_dir, target_name = roots.parent(target, follow=False)
+        target_dir, target_name = roots.open_parent(target, follow=False)
         try:
             _move(
                 roots,
@@ -97,21 +98,21 @@ def _move(roots: Roots, source: End, target: End, overwrite: bool) -> None:
                 "path_invalid", path=roots.display(target[2]), problem="it lies inside the folder to be moved"
             ) from None
         if error.errno != errno.EXDEV:
-            raise _refused(roots, error, source, target) from None
+            raise _rename_fault(roots, error, source, target) from None
         _move_by_copy(roots, source, target, overwrite)
 
 
-def _refused(roots: Roots, error: OSError, source: End, target: End) -> Fault:
-    """The fault of a rename: at its source where only that folder forbids it, else at its target."""
-    fault = roots.fault(error, target[2], entry=True)
+def _rename_fault(roots: Roots, error: OSError, source: End, target: End) -> Fault:
+    """Return the fault of a rename: for its source if only the folder there forbids it, otherwise for its target."""
+    fault = roots.fault_for(error, target[2], entry=True)
     if fault.code == "permission_denied" and fault.fields.get("part") is None:
-        at_source = roots.fault(error, source[2], entry=True)
+        at_source = roots.fault_for(error, source[2], entry=True)
         return at_source if at_source.fields.get("part") is not None else fault
     return fault
 
 
 def _move_by_copy(roots: Roots, source: End, target: End, overwrite: bool) -> None:
-    """To another file system: copied under another name, put in place in one step, then deleted at the source."""
+    """Move to another file system: copy under another name, rename in one step, then delete the source."""
     temporary = b".gamebox-" + os.urandom(8).hex().encode()
     beside = (target[0], temporary, target[2])
     try:
@@ -121,15 +122,15 @@ def _move_by_copy(roots: Roots, source: End, target: End, overwrite: bool) -> No
         _discard(target[0], temporary)
         if isinstance(error, Fault) and error.fields.get("too_deep"):
             error.fields["path"] = roots.display(source[2])
-        raise (error if isinstance(error, Fault) else roots.fault(error, target[2], entry=True)) from None
+        raise (error if isinstance(error, Fault) else roots.fault_for(error, target[2], entry=True)) from None
     try:
         _delete(source[0], source[1], _Count())
     except OSError as error:
-        raise roots.fault(error, source[2], effects="partial", entry=True) from None
+        raise roots.fault_for(error, source[2], effects="partial", entry=True) from None
 
 
 def rename(source: End, target: End, *, replace: bool) -> None:
-    """Rename; without ``replace`` an existing target is EEXIST, in one step where the file system can do that."""
+    """Rename. Raises OSError; without ``replace``, EEXIST if the target exists (checked in one step if the file system can)."""
     if replace:
         os.rename(source[1], target[1], src_dir_fd=source[0], dst_dir_fd=target[0])
         return
@@ -146,15 +147,99 @@ def rename(source: End, target: End, *, replace: bool) -> None:
     raise FileExistsError(errno.EEXIST, "exists")
 
 
+def copy(source_dir: int, source: bytes, target_dir: int, target: bytes) -> None:
+    """Copy a file, link or folder with modes and times; ``target`` must not exist.
+
+    Raises OSError, and Fault for FIFOs, sockets, devices, and folders that are unreadable or too deep (``path_invalid``).
+    """
+    status = os.stat(source, dir_fd=source_dir, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode):
+        _copy_file(source_dir, source, status, target_dir, target)
+        return
+    os.mkdir(target, 0o700, dir_fd=target_dir)
+    modes = [(b"", status.st_mode)]
+    unread: list[bytes] = []
+    top = os.open(target, DIRECTORY, dir_fd=target_dir)
+    try:
+        items = walk(os.open(source, DIRECTORY, dir_fd=source_dir), on_skip=unread.append)
+        for item in items:
+            inner, name = _enter_beneath(top, item.path)
+            try:
+                if stat.S_ISDIR(item.status.st_mode):
+                    os.mkdir(name, 0o700, dir_fd=inner)
+                    modes.append((item.path, item.status.st_mode))
+                else:
+                    _copy_file(item.folder_fd, item.name, item.status, inner, name)
+            finally:
+                os.close(inner)
+        if unread:
+            raise _unread_fault(unread[0])
+        for path, mode in reversed(modes):
+            inner, _ = _enter_beneath(top, path + b"/")
+            try:
+                os.fchmod(inner, stat.S_IMODE(mode))
+            finally:
+                os.close(inner)
+    finally:
+        os.close(top)
+
+
+def _unread_fault(path: bytes) -> Fault:
+    """Return the fault for a folder that could not be read completely."""
+    if path.count(b"/") + 1 >= LEVELS:
+        return Fault("path_invalid", path=printable(path), too_deep=True, limit=LEVELS)
+    return Fault("permission_denied", path=printable(path), problem="not all of this folder could be read")
+
+
+def _enter_beneath(top: int, path: bytes) -> tuple[int, bytes]:
+    """Open the folder of ``path`` beneath ``top``, following no links. Returns its descriptor and the name in it."""
+    *folders, name = path.split(b"/")
+    here = os.dup(top)
+    for folder in filter(None, folders):
+        try:
+            inner = os.open(folder, DIRECTORY, dir_fd=here)
+        finally:
+            os.close(here)
+        here = inner
+    return here, name
+
+
+def _copy_file(source_dir: int, source: bytes, status: os.stat_result, target_dir: int, target: bytes) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        os.symlink(os.readlink(source, dir_fd=source_dir), target, dir_fd=target_dir)
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise Fault("not_a_regular_file", path=printable(source), kind=file_kind(status.st_mode))
+    reader = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | SAFE, dir_fd=source_dir)
+    try:
+        real = os.fstat(reader)
+        if not stat.S_ISREG(real.st_mode):
+            raise Fault("not_a_regular_file", path=printable(source), kind=file_kind(real.st_mode))
+        writer = os.open(target, NEW, 0o600, dir_fd=target_dir)
+        try:
+            left = real.st_size
+            while left > 0 and (data := os.read(reader, min(CHUNK, left))):
+                left -= len(data)
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(writer, view) :]
+            os.fchmod(writer, stat.S_IMODE(real.st_mode))
+            os.utime(writer, ns=(real.st_atime_ns, real.st_mtime_ns))
+        finally:
+            os.close(writer)
+    finally:
+        os.close(reader)
+
+
 class _Count:
     entries = 0
 
 
 def delete(call: Call) -> dict[str, Any]:
-    """The handler of ``delete``: a link itself is deleted, a folder that is not empty only with ``recursive``."""
+    """Handle ``delete``: delete a link itself, and a folder that is not empty only with ``recursive``. Raises Fault."""
     path: str = call.args["path"]
     roots = roots_of(call.place)
-    folder, name = roots.parent(path, follow=False)
+    folder, name = roots.open_parent(path, follow=False)
     count = _Count()
     result = {"path": roots.display(path)}
     try:
@@ -166,7 +251,7 @@ def delete(call: Call) -> dict[str, Any]:
             _delete(folder, name, count)
     except OSError as error:
         effects = "partial" if count.entries else "none"
-        fault = roots.fault(error, path, effects=effects, entry=True)
+        fault = roots.fault_for(error, path, effects=effects, entry=True)
         fault.result = {**result, "entries_deleted": count.entries}
         raise fault from None
     finally:
@@ -178,11 +263,11 @@ def _status(roots: Roots, end: End) -> os.stat_result:
     try:
         return os.stat(end[1], dir_fd=end[0], follow_symlinks=False)
     except OSError as error:
-        raise roots.fault(error, end[2]) from None
+        raise roots.fault_for(error, end[2]) from None
 
 
 def remove_tree(folder: int, name: bytes) -> int:
-    """Delete ``name`` with all that is in it; how many entries that were. Raises OSError."""
+    """Delete ``name`` with everything below it. Returns how many entries that were. Raises OSError."""
     count = _Count()
     _delete(folder, name, count)
     return count.entries
@@ -196,7 +281,7 @@ def _discard(folder: int, name: bytes) -> None:
 
 
 def _delete(folder: int, name: bytes, count: _Count) -> None:
-    """Delete ``name`` with all that is in it, folders deepest first, on held descriptors. Raises OSError."""
+    """Delete ``name`` with everything below it, deepest folders first, on held descriptors. Raises OSError."""
     try:
         os.unlink(name, dir_fd=folder)
         count.entries += 1
@@ -207,7 +292,7 @@ def _delete(folder: int, name: bytes, count: _Count) -> None:
     try:
         while levels:
             fd, above, own = levels[-1]
-            child = _empty(fd, levels[0][0], len(levels) >= LEVELS, count)
+            child = _empty(fd, levels[0][0], len(levels) >= HELD_LEVELS, count)
             if child is not None:
                 levels.append((os.open(child, DIRECTORY, dir_fd=fd), fd, child))
                 continue
@@ -220,9 +305,9 @@ def _delete(folder: int, name: bytes, count: _Count) -> None:
 
 
 def _empty(fd: int, top: int, too_deep: bool, count: _Count) -> bytes | None:
-    """Delete the files of a folder; the name of a folder in it that must go first, None when it is empty.
+    """Delete the files of a folder. Returns the name of a folder in it that must be deleted first, or None if it is empty.
 
-    A folder too far down to hold all folders above it open is brought up to the top of the tree and goes later.
+    Folders that are too deep to hold all folders above them open are moved to the top of the tree and deleted later.
     """
     os.lseek(fd, 0, os.SEEK_SET)
     with os.scandir(fd) as entries:

@@ -1,4 +1,4 @@
-"""Unpacking a tar stream into a folder. The archive is not trusted: nothing is made outside the folder's root."""
+"""Unpacking a tar stream into a folder. The archive is hostile: nothing is made outside the roots."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import stat
 import tarfile
 from collections.abc import Iterator
 
+from ..protocol.chunks import ChunkReader
 from ..protocol.faults import Fault
-from .beneath import Roots, shown
-from .walking import DIRECTORY
+from .roots import Roots, printable
+from .tree_walk import DIRECTORY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
 
 ENTRIES = 200_000
-HEADER_BYTES = 1 << 20  # of an extended header, which tarfile holds in memory
+HEADER_BYTES = 1 << 20  # the longest extended header: tarfile holds it in memory
 CHUNK = 1 << 18
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 EXTENDED = {
@@ -29,50 +30,33 @@ EXTENDED = {
 
 
 def unpack(roots: Roots, path: str, body: Iterator[bytes], limit: int) -> dict[str, Any]:
-    """Unpack into the folder ``path``, made if missing, merged with what is there; at most ``limit`` bytes.
+    """Unpack at most ``limit`` bytes into the folder ``path``, which is made if missing and merged with its contents otherwise.
 
-    Raises Fault ``unsafe_archive`` for names that lead out, devices and the like, and archives that are none; what was
-    unpacked before stays (effects "partial", the counts in the result).
+    Raises Fault ``unsafe_archive`` for names that lead out, devices and the like, and invalid archives. What was unpacked before
+    stays (effects "partial", the counts in the result).
     """
     unpacking = _Unpacking(roots, path, limit)
     try:
-        unpacking.run(_Stream(body))
+        unpacking.run(ChunkReader(body))
     except Fault as fault:
-        raise unpacking.partly(fault) from None
+        raise unpacking.add_effects(fault) from None
     except (tarfile.TarError, ValueError, LookupError, ArithmeticError, EOFError) as error:
-        raise unpacking.partly(Fault("unsafe_archive", path=roots.display(path), problem=str(error))) from None
+        raise unpacking.add_effects(Fault("unsafe_archive", path=roots.display(path), problem=str(error))) from None
     except OSError as error:
-        raise unpacking.partly(roots.fault(error, unpacking.at)) from None
+        raise unpacking.add_effects(roots.fault_for(error, unpacking.at)) from None
     finally:
         unpacking.close()
     return unpacking.result()
 
 
 class _Member(tarfile.TarInfo):
-    """A header whose extensions are bounded: tarfile reads them whole, as long as the archive says."""
+    """A header with bounded extensions: tarfile would read them into memory, as long as the archive says they are."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> Self:
         if self.type in EXTENDED and self.size > HEADER_BYTES:
             raise tarfile.ReadError("an extended header is too long")
         made: Self = super()._proc_member(archive)  # type: ignore[misc]
         return made
-
-
-class _Stream:
-    """A body of chunks as something to read from."""
-
-    def __init__(self, body: Iterator[bytes]) -> None:
-        self._body, self._rest = body, b""
-
-    def read(self, size: int) -> bytes:
-        """At most ``size`` bytes; none at the end."""
-        while not self._rest:
-            chunk = next(self._body, None)
-            if chunk is None:
-                return b""
-            self._rest = chunk
-        data, self._rest = self._rest[:size], self._rest[size:]
-        return data
 
 
 class _Unpacking:
@@ -87,8 +71,8 @@ class _Unpacking:
     def result(self) -> dict[str, Any]:
         return {"path": self._roots.display(self._path), "files": self._files, "size_bytes": self._size}
 
-    def partly(self, fault: Fault) -> Fault:
-        """The fault, with what was done before it."""
+    def add_effects(self, fault: Fault) -> Fault:
+        """Add to a fault what was unpacked before it."""
         if self._changed:
             fault.effects, fault.result = "partial", self.result()
         return fault
@@ -98,7 +82,7 @@ class _Unpacking:
             os.close(self._folder[1])
             self._folder = None
 
-    def run(self, stream: _Stream) -> None:
+    def run(self, stream: ChunkReader) -> None:
         self._enter(b"")
         with tarfile.open(
             fileobj=stream,
@@ -110,8 +94,8 @@ class _Unpacking:
             for count, member in enumerate(archive):
                 if count >= ENTRIES:
                     raise self._unsafe(f"it has more than {ENTRIES} entries")
-                archive.members = []  # or it would keep every header
-                self._take(archive, member)
+                archive.members = []  # or it would hold every header in memory
+                self._unpack_member(archive, member)
         while stream.read(CHUNK):  # the padding at its end
             pass
         self.close()
@@ -122,7 +106,7 @@ class _Unpacking:
             finally:
                 os.close(fd)
 
-    def _take(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    def _unpack_member(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         parts = self._parts(member.name)
         if not parts:
             return
@@ -134,28 +118,28 @@ class _Unpacking:
             return
         folder, name = self._enter(b"/".join(parts[:-1])), parts[-1]
         if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE) and not member.issparse():
-            self._file(archive, member, folder, name)
+            self._write_file(archive, member, folder, name)
         elif member.type == tarfile.SYMTYPE:
             target = member.linkname.encode("utf-8", "surrogateescape")
-            _make_way(folder, name)
+            _unlink_if_there(folder, name)
             os.symlink(target, name, dir_fd=folder)
         elif member.type == tarfile.LNKTYPE:
-            self._hard_link(member, folder, name)
+            self._link_file(member, folder, name)
         else:
-            raise self._unsafe(f"{shown(b'/'.join(parts))} is neither a file nor a folder nor a link")
+            raise self._unsafe(f"{printable(b'/'.join(parts))} is neither a file nor a folder nor a link")
 
     def _parts(self, name: str) -> list[bytes]:
         raw = name.encode("utf-8", "surrogateescape")
         parts = [part for part in raw.split(b"/") if part not in (b"", b".")]
         if raw.startswith(b"/") or b".." in parts or b"\0" in raw:
-            raise self._unsafe(f"the name {shown(raw[:200])!r} leads out of the folder")
+            raise self._unsafe(f"the name {printable(raw[:200])!r} leads out of the folder")
         return parts
 
     def _unsafe(self, problem: str) -> Fault:
         return Fault("unsafe_archive", path=self._roots.display(self._path), problem=problem)
 
     def _enter(self, below: bytes) -> int:
-        """The folder beneath the target, made where missing. Links on the way are followed only inside the roots."""
+        """Open the folder ``below`` beneath the target, made if missing. Links on the way are followed only inside the roots."""
         if self._folder is None or self._folder[0] != below:
             fd, made = self._roots.make_dirs(os.path.join(self._path, below.decode("utf-8", "surrogateescape")))
             self._changed = self._changed or made > 0
@@ -163,7 +147,7 @@ class _Unpacking:
             self._folder = (below, fd)
         return self._folder[1]
 
-    def _file(self, archive: tarfile.TarFile, member: tarfile.TarInfo, folder: int, name: bytes) -> None:
+    def _write_file(self, archive: tarfile.TarFile, member: tarfile.TarInfo, folder: int, name: bytes) -> None:
         if member.size < 0:
             raise self._unsafe("it has a file of negative size")
         if self._size + member.size > self._limit:
@@ -172,7 +156,7 @@ class _Unpacking:
         source = archive.extractfile(member)
         if source is None:
             raise self._unsafe(f"{member.name[:200]!r} has no content")
-        _make_way(folder, name)
+        _unlink_if_there(folder, name)
         fd = os.open(name, NEW, 0o600, dir_fd=folder)
         try:
             while chunk := source.read(CHUNK):
@@ -188,25 +172,25 @@ class _Unpacking:
         self._files += 1
         self._size += member.size
 
-    def _hard_link(self, member: tarfile.TarInfo, folder: int, name: bytes) -> None:
-        """Another name of a file of this archive; tar makes such entries for files that have two names."""
+    def _link_file(self, member: tarfile.TarInfo, folder: int, name: bytes) -> None:
+        """Make another name of a file of this archive; tar makes such entries for files with two names."""
         parts = self._parts(member.linkname)
         if not parts:
             raise self._unsafe(f"the hard link {member.name[:200]!r} leads nowhere")
         source = os.path.join(self._path, b"/".join(parts).decode("utf-8", "surrogateescape"))
-        source_dir, source_name = self._roots.parent(source, follow=False)
+        source_dir, source_name = self._roots.open_parent(source, follow=False)
         try:
             if not stat.S_ISREG(os.stat(source_name, dir_fd=source_dir, follow_symlinks=False).st_mode):
                 raise self._unsafe(f"the hard link {member.name[:200]!r} leads to no file")
-            _make_way(folder, name)
+            _unlink_if_there(folder, name)
             os.link(source_name, name, src_dir_fd=source_dir, dst_dir_fd=folder, follow_symlinks=False)
         finally:
             os.close(source_dir)
         self._files += 1
 
 
-def _make_way(folder: int, name: bytes) -> None:
-    """Delete the file or link that is there; a folder is left, and what comes next fails on it."""
+def _unlink_if_there(folder: int, name: bytes) -> None:
+    """Delete a file or link if there is one. Raises OSError for a folder, which stays."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ..files.beneath import readable_roots_of
+from ..files.roots import readable_roots_of
 from ..loop.context import Place
 from ..protocol.faults import Fault
 
@@ -38,7 +38,7 @@ class FileProbe:
             if self._text is None:
                 os.close(self._roots.open(self._path, os.O_PATH))
                 return {"path": self._roots.display(self._path)}
-            fd, status = self._roots.regular(self._path)
+            fd, status = self._roots.open_regular(self._path)
         except Fault as fault:
             if fault.code in _MISSING:
                 self._seen = ()
@@ -47,7 +47,7 @@ class FileProbe:
         try:
             found = self._contains(fd, status, self._text)
         except OSError as error:
-            raise self._roots.fault(error, self._path) from None
+            raise self._roots.fault_for(error, self._path) from None
         finally:
             os.close(fd)
         return {"path": self._roots.display(self._path)} if found else None

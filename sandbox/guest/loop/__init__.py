@@ -1,1 +1,1 @@
-"""The event loop, the pipe's inner end, and requests from their arrival to their answer."""
+"""The event loop, the guest's end of the pipe, and requests from their arrival to their reply."""

@@ -1,4 +1,4 @@
-"""What a handler is given: the sandbox it works in and the request it answers."""
+"""The arguments of handlers: the sandbox in which they work, and the request that they answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Place:
-    """The sandbox as handlers see it: absolute paths as bytes, sizes in bytes. Not to be changed.
+    """The sandbox as handlers see it: absolute paths as bytes, sizes in bytes. Do not change it.
 
     ``roots`` are the folders that file operations may touch, the workspace first; relative paths start at ``workspace``.
     ``read_roots`` are folders that may only be read. ``user`` is the name of the user that commands run as; ``any_user`` says
@@ -18,9 +18,20 @@ class Place:
     """
 
     __slots__ = (
-        "any_user", "ca_bundle", "environ", "gid", "home", "interpreter", "limits", "read_roots", "roots", "spill", "uid", "user",
+        "any_user",
+        "ca_bundle",
+        "environ",
+        "gid",
+        "home",
+        "interpreter",
+        "limits",
+        "read_roots",
+        "roots",
+        "spill",
+        "uid",
+        "user",
         "workspace",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -54,7 +65,7 @@ class Place:
 
 
 class Finished:
-    """How a helper process ended; ``exit_code`` is None where a signal ended it or it was timed out."""
+    """How a helper process ended; ``exit_code`` is None if a signal or the timeout ended it."""
 
     __slots__ = ("exit_code", "stderr", "stdout", "timed_out", "truncated")
 
@@ -69,16 +80,16 @@ class Finished:
 if TYPE_CHECKING:
 
     class Call(Protocol):
-        """One request under way. Handlers run in a thread that acts as the sandbox's user on files."""
+        """One request in progress. Handlers run in a thread that acts on files as the sandbox's user."""
 
         place: Place
         args: dict[str, Any]
 
         def body(self) -> Iterator[bytes]:
-            """The bytes the caller streams to this request; raises Fault ``transfer_incomplete`` where they end too soon."""
+            """Yield the bytes that the caller streams. Raises Fault ``transfer_incomplete`` if they end too soon."""
 
         def send(self, chunk: bytes) -> None:
-            """Stream bytes back, blocking while the caller does not take them; Fault ``cancelled`` when it gave up."""
+            """Stream bytes back; blocks while the caller does not take them. Raises Fault ``cancelled`` if it gave up."""
 
         def run_helper(
             self,
@@ -90,22 +101,19 @@ if TYPE_CHECKING:
             stdin: bytes | int = b"",
             env: dict[str, str] | None = None,
         ) -> Finished:
-            """Run a program as the sandbox's user and collect its output; everything it started is killed at the end.
+            """Run a program as the sandbox's user and return its output; everything that it started is killed at the end.
 
             ``stdin`` is bytes or a descriptor to read from. Raises Fault ``program_not_found`` and the like.
             """
 
     class StateCall(Call, Protocol):
-        """A call of the handlers that have to know what runs."""
+        """A request whose handler must know what runs."""
 
         processes: Any
         """The sandbox's commands and sessions (``processes.Processes``)."""
 
         def hand_over(self, work: Callable[[], None]) -> None:
-            """Have ``work`` done in the reactor's thread, which owns commands and sessions, and wait for it.
-
-            What it raises is raised here.
-            """
+            """Call ``work`` in the reactor's thread, which owns commands and sessions, and wait. What it raises is raised here."""
 
 else:
     Call = StateCall = object

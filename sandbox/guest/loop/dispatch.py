@@ -1,4 +1,4 @@
-"""The guest's server: who its host is, and where each frame of it goes."""
+"""The guest's server: which host it serves, and where each of the host's frames goes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import sys
 from ..commands.processes import Processes
 from ..network.egress import Egress
 from ..protocol import wire
+from ..protocol.constants import LEASE_OVER
 from ..protocol.reattach import Call
 from ..protocol.wire import Kind
-from ..watch.lifetime import LEASE_OVER
-from .entrances import Door, Entrance
-from .host_lease import Keeper, Lease
+from .host_lease import KeptLease, Lease
 from .link import Link
 from .reactor import Reactor
 from .requests import Requests
@@ -23,21 +22,33 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .entrances import Entrance
+
 READ_BYTES = 256 * 1024
-# After a pause, or a time without a processor, the host is heard a moment later than the lease ends.
+# After a pause, or a time without a processor, the host is heard a moment after the lease has ended.
 LATE_SECONDS = 2.0
 
 
 class Server:
-    """Serves a host until the pipe ends, the bytes on it are not the protocol's, or the lease runs out.
+    """Serve a host until the pipe ends, the bytes on it violate the protocol, or the lease runs out.
 
-    A kept sandbox (its lease is a Keeper) serves one host after another: commands, sessions and remembered replies stay; the
-    channels of an earlier host lead nowhere. Bytes that are not the protocol's are dropped until a host calls.
+    A kept sandbox (its lease is a KeptLease) serves one host after another: commands, sessions and stored replies stay; what is
+    sent to the channels of an earlier host is dropped. Invalid bytes are dropped until a host calls.
     """
 
-    def __init__(self, reactor: Reactor, in_fd: int, decoder: wire.Decoder, link: Link, processes: Processes,
-                 requests: Requests, egress: Egress, lease: Lease, isolated: bool,
-                 shortcut: Shortcut | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        reactor: Reactor,
+        in_fd: int,
+        decoder: wire.Decoder,
+        link: Link,
+        processes: Processes,
+        requests: Requests,
+        egress: Egress,
+        lease: Lease,
+        isolated: bool,
+        shortcut: Shortcut | None = None,
+    ) -> None:
         self._reactor = reactor
         self._in = in_fd
         self._decoder = decoder
@@ -49,19 +60,21 @@ class Server:
         self._assembler = wire.Assembler()
         self._shortcut = shortcut
         self._lease = lease
-        self._keeper = lease if isinstance(lease, Keeper) else None
+        self._kept_lease = lease if isinstance(lease, KeptLease) else None
         self._broken = self._late = False
         self._entrance: Entrance | None = None
-        if self._keeper is None:
+        if self._kept_lease is None:
             self._buffer = memoryview(bytearray(READ_BYTES))
             os.set_blocking(in_fd, False)
             reactor.watch(in_fd, select.EPOLLIN, self._readable)
         else:
-            self._entrance = Entrance(reactor, self._keeper.token, in_fd, link.fd, self._entered)
+            from .entrances import Door, Entrance
+
+            self._entrance = Entrance(reactor, self._kept_lease.token, in_fd, link.fd, self._on_input)
             if processes.lifetime is not None:
-                processes.lifetime.alone = self._keeper.alone
+                processes.lifetime.alone = self._kept_lease.alone
             if isolated:
-                self._door = Door(reactor, self._keeper.token, self._entered)
+                self._door = Door(reactor, self._kept_lease.token, self._on_input)
         reactor.after(lease.left(), self._check_lease)
 
     def _check_lease(self) -> None:
@@ -92,44 +105,44 @@ class Server:
             print(f"the pipe is broken: {error}", file=sys.stderr)
             self._reactor.stop()
 
-    # --- kept sandboxes ------------------------------------------------------------------
-    def _entered(self, entrance: Entrance, piece: bytes | Call | None) -> None:
-        """Something came in by an entrance of a kept sandbox."""
-        keeper = self._keeper
-        if keeper is None:
+    def _on_input(self, entrance: Entrance, piece: bytes | Call | None) -> None:
+        """Handle what arrived at an entrance of a kept sandbox."""
+        lease = self._kept_lease
+        if lease is None:
             return
         if piece is None:
             self._link.hang_up(entrance.out_fd)
         elif isinstance(piece, Call):
-            if keeper.accepts(piece):
-                self._change_host(keeper, piece, entrance)
+            if lease.accepts(piece):
+                self._change_host(lease, piece, entrance)
         elif entrance is self._entrance and not self._broken:
             try:
                 self.feed(piece)
-                keeper.renew()
+                lease.renew()
             except wire.WireError as error:
                 print(f"the host is not understood: {error}", file=sys.stderr)
                 self._broken = True
-                self._link.frame(Kind.DETACH, self._link.key(0))  # have it call
+                self._link.frame(Kind.DETACH, self._link.key(0))  # makes the host call
 
-    def _change_host(self, keeper: Keeper, call: Call, entrance: Entrance) -> None:
+    def _change_host(self, lease: KeptLease, call: Call, entrance: Entrance) -> None:
         self._entrance = entrance
-        if not keeper.same_host(call):
+        if not lease.same_host(call):
             self._requests.forget_host()
-        self._decoder, self._assembler, self._broken = wire.Decoder(call.nonce, self._egress.taker), wire.Assembler(), False
-        self._link.restart(call.nonce, keeper.take(call), entrance.out_fd)
+        self._decoder = wire.Decoder(call.nonce, self._egress.taker)
+        self._assembler = wire.Assembler()
+        self._broken = False
+        self._link.restart(call.nonce, lease.accept(call), entrance.out_fd)
         self._requests.end_streams()
-        self._egress.part(alone=False)
+        self._egress.drop_connections(alone=False)
 
-    def _kept_frame(self, keeper: Keeper, kind: int, key: int, payload: bytes) -> None:
+    def _kept_frame(self, lease: KeptLease, kind: int, key: int, payload: bytes) -> None:
         if kind == Kind.HELLO:
             self._link.message(Kind.HELLO, key, greeting())
         elif kind == Kind.DETACH:
-            keeper.detached = True
-            self._egress.part(alone=True)
+            lease.detached = True
+            self._egress.drop_connections(alone=True)
             self._requests.acknowledge(wire.unpack_message(payload)[0].get("acknowledged"))
 
-    # --- in ------------------------------------------------------------------
     def feed(self, data: bytes | memoryview) -> None:
         """Serve the frames in ``data``. Raises WireError."""
         for kind, channel, payload in self._decoder.feed(data):
@@ -147,16 +160,16 @@ class Server:
         elif kind in (Kind.DATA, Kind.END, Kind.CREDIT):
             self._requests.stream(kind, key, payload)
         elif kind == Kind.CANCEL:
-            self._assembler.drop(channel)  # of a request that was given up while it was sent
+            self._assembler.drop(channel)  # the request may have been cancelled while it was being sent
             self._requests.cancel(key)
         elif kind == Kind.PING:
             self._link.frame(Kind.PONG, key, payload[:64])
         elif kind == Kind.ROUTE and self._shortcut is not None:
             self._shortcut.take(self._link)
-        elif self._keeper is not None:
-            self._kept_frame(self._keeper, kind, key, payload)
+        elif self._kept_lease is not None:
+            self._kept_frame(self._kept_lease, kind, key, payload)
 
 
 def greeting() -> dict[str, Any]:
-    """What every host is told first."""
+    """Return the fields of the HELLO to every host."""
     return {"protocol": wire.PROTOCOL, "python": sys.version.split()[0]}

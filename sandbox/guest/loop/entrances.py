@@ -1,8 +1,8 @@
-"""The ways by which a host can come to a kept sandbox.
+"""The two ways in which a host can reach a kept sandbox.
 
-The first is its standard input and output. An engine that is restarted in good order closes that input for good though its
-containers stay (live-restore), and an orchestrator that is stopped while it is attached holds up the output. So there is a door as
-well: the engine starts a relay in the container (``relay``), which hands its own standard input and output over and waits.
+The first is the guest's standard input and output. An engine that is restarted closes that input for good although its containers
+stay (live-restore), and an orchestrator that is stopped while it is attached blocks the output. So there is a second one, the door:
+the engine starts a relay in the container (``relay``), which hands its own standard input and output over and waits.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    # Told what came in by an entrance: bytes, calls, None at its end.
-    Taker = Callable[["Entrance", "bytes | Call | None"], None]
+    # Receives the input of an entrance: bytes, calls, and None at its end.
+    OnInput = Callable[["Entrance", "bytes | Call | None"], None]
 
-# In the abstract namespace of the sandbox's own network; bound before the first command runs, so none can take it.
+# In the abstract namespace of the sandbox's own network; bound before the first command runs, so that no command can bind it.
 DOOR = "\0gamebox-door"
 READ_BYTES = 256 * 1024
 MOST_VISITORS = 4
@@ -30,16 +30,25 @@ _HANDOVER_SECONDS = 1.0
 
 
 class Entrance:
-    """One pipe with a host, or without: ``in_fd`` is read until its end, whoever is served."""
+    """One pipe to a host. ``in_fd`` is read until its end, even while the guest serves a host on another pipe.
+
+    ``visitor`` is the connection of the relay that handed the pipe over.
+    """
 
     def __init__(
-        self, reactor: Reactor, token: bytes, in_fd: int, out_fd: int, take: Taker, visitor: socket.socket | None = None
+        self,
+        reactor: Reactor,
+        token: bytes,
+        in_fd: int,
+        out_fd: int,
+        on_input: OnInput,
+        visitor: socket.socket | None = None,
     ) -> None:
         self.out_fd = out_fd
         self._in_fd = in_fd
         self._reactor = reactor
         self._calls = CallFinder(token)
-        self._take = take
+        self._on_input = on_input
         self._visitor = visitor
         os.set_blocking(in_fd, False)
         os.set_blocking(out_fd, False)
@@ -54,10 +63,10 @@ class Entrance:
             data = b""
         if data:
             for piece in self._calls.feed(data):
-                self._take(self, piece)
+                self._on_input(self, piece)
             return
         self._reactor.unwatch(self._in_fd)
-        self._take(self, None)
+        self._on_input(self, None)
         if self._visitor is not None:
             os.close(self.out_fd)
             self._visitor.close()  # the relay ends
@@ -65,20 +74,20 @@ class Entrance:
 
 
 class Door:
-    """Lets relays in: root processes that the engine started, which have no parent in the sandbox."""
+    """Accept relays: root processes that the engine started, which have no parent in the sandbox."""
 
-    def __init__(self, reactor: Reactor, token: bytes, take: Taker) -> None:
+    def __init__(self, reactor: Reactor, token: bytes, on_input: OnInput) -> None:
         self._reactor = reactor
         self._token = token
-        self._take = take
+        self._on_input = on_input
         self._visitors: list[socket.socket] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(DOOR)
         self._listener.listen(MOST_VISITORS)
         self._listener.setblocking(False)
-        reactor.watch(self._listener.fileno(), select.EPOLLIN, self._knock)
+        reactor.watch(self._listener.fileno(), select.EPOLLIN, self._accept)
 
-    def _knock(self, _: int) -> None:
+    def _accept(self, _: int) -> None:
         try:
             visitor = self._listener.accept()[0]
         except OSError:
@@ -98,11 +107,11 @@ class Door:
         for fd in fds:
             os.set_inheritable(fd, False)
         self._visitors.append(visitor)
-        Entrance(self._reactor, self._token, fds[0], fds[1], self._take, visitor)
+        Entrance(self._reactor, self._token, fds[0], fds[1], self._on_input, visitor)
 
 
 def _parent(pid: int) -> int:
-    """The parent of a process; 0 for one that was put into the sandbox from outside."""
+    """Return the parent of a process; 0 for one that was started from outside the sandbox."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         after_name = bytes(file.read()).rsplit(b")", 1)[1]
     return int(after_name.split()[1])

@@ -20,7 +20,7 @@ _HOMES = {
     "write": ("files.writing", "write"),
     "edit": ("files.writing", "edit"),
     "list": ("files.listing", "list_folder"),
-    "stat": ("files.status", "status_of"),
+    "stat": ("files.listing", "status_of"),
     "search": ("files.search", "search"),
     "make_dir": ("files.tree", "make_dir"),
     "move": ("files.tree", "move"),

@@ -1,4 +1,4 @@
-"""A kept sandbox outlives its hosts: who serves it, who may take it over, and when it ends for want of a host."""
+"""Who is the host of a sandbox, who may take over a kept one, and when a sandbox ends for lack of a host."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
 
 class Lease:
-    """How long a sandbox waits for its host: times are monotonic seconds.
+    """How many seconds a sandbox waits for a sign of its host.
 
-    A host that sends nothing for this long is gone, though the pipe may stand (an engine that went under live-restore).
+    A host that sends nothing for this long is gone, even if the pipe is open (an engine that ended under live-restore).
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.heard = time.monotonic()
+        self.last_heard = time.monotonic()
 
     def left(self) -> float:
-        """Seconds until the sandbox is to end, unless its host is heard."""
-        return self.heard + self.seconds - time.monotonic()
+        """Return the seconds until the sandbox ends if its host stays silent."""
+        return self.last_heard + self.seconds - time.monotonic()
 
     def renew(self) -> None:
-        """The host was heard."""
-        self.heard = time.monotonic()
+        """Start the lease again: the host sent something."""
+        self.last_heard = time.monotonic()
 
 
-class Keeper(Lease):
-    """The lease of a kept sandbox, and its present host."""
+class KeptLease(Lease):
+    """The lease of a kept sandbox, and its current host."""
 
     def __init__(self, token: bytes, seconds: float, nonce: bytes, where: bytes) -> None:
         super().__init__(seconds)
@@ -42,28 +42,28 @@ class Keeper(Lease):
         self.detached = False
 
     def alone(self) -> bool:
-        """Whether it has no host, as far as can be told."""
-        return self.detached or time.monotonic() - self.heard >= SILENT_SECONDS
+        """Return whether the sandbox has no host: it detached, or was silent for too long."""
+        return self.detached or time.monotonic() - self.last_heard >= SILENT_SECONDS
 
     def accepts(self, call: Call) -> bool:
-        """Whether the caller becomes the host: nobody is, or it is the same one again, or it may take over."""
+        """Return whether the caller may become the host: there is none, it is the current one, or it may take over."""
         dead = bool(call.flags & OWNER_DEAD) and call.where == self._where
         return bool(self.alone() or self.same_host(call) or dead or call.flags & TAKE_OVER)
 
     def same_host(self, call: Call) -> bool:
-        """Whether the present host calls: its stream was cut, or it calls twice because the answer was late."""
+        """Return whether the current host calls: its stream was cut, or it calls twice because the answer was late."""
         return self._nonce in (call.replaces, call.nonce)
 
-    def take(self, call: Call) -> bytes:
-        """The caller is the host from now on; what it is answered."""
+    def accept(self, call: Call) -> bytes:
+        """Make the caller the host. Returns the answer to its call."""
         self._nonce, self._where, self.detached = call.nonce, call.where, False
         self.renew()
         return self._prefix + call.nonce
 
 
 def lease_of(hello: dict[str, Any], nonce: bytes) -> Lease:
-    """The lease that the first HELLO asks for."""
+    """Return the lease that the first HELLO asks for."""
     keep = hello.get("keep")
     if not keep:
         return Lease(float(hello["place"]["limits"]["lease_seconds"]))
-    return Keeper(bytes.fromhex(keep["token"]), float(keep["seconds"]), nonce, bytes.fromhex(keep["where"]))
+    return KeptLease(bytes.fromhex(keep["token"]), float(keep["seconds"]), nonce, bytes.fromhex(keep["where"]))

@@ -1,4 +1,4 @@
-"""The guest's end of the pipe: frames out in fair turns, never blocking the event loop."""
+"""The guest's end of the pipe: sends frames in fair turns, and never blocks the event loop."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# What connections may have read and not sent: the pipe takes it in a few milliseconds, and it is memory of the sandbox.
+# Bytes that connections may have read and not sent: the pipe takes them in a few milliseconds, and they are the sandbox's memory.
 FLOW_BYTES = 512 * 1024
 
 
 class Link:
-    """Sends messages and frames from any thread.
+    """Send messages and frames from any thread.
 
-    What cannot be written at once waits in a queue; long messages take turns frame by frame, so that a large reply does not
-    hold up a small one. Connections' bytes (``flow``) wait in a queue of their own, which takes turns with the other: they come in
-    order, and hold nothing up. ``lost`` is set when the host is gone.
+    Frames that cannot be written at once wait in a queue. Long messages take turns frame by frame, so that a large reply does not
+    delay a small one. The frames of connections (``flow``) have a queue of their own, which takes turns with the other one: they
+    stay in order and delay nothing else. ``lost`` is set when the host is gone.
 
-    Everybody names a channel by ``key(channel)``, which belongs to the host of the time: what is sent to the channels of an
-    earlier host goes nowhere.
+    Callers name a channel by ``key(channel)``, which belongs to the current host: frames to an earlier host's channels are dropped.
     """
 
     def __init__(self, reactor: Reactor, out_fd: int, nonce: bytes) -> None:
@@ -41,7 +40,7 @@ class Link:
         self._flows: deque[tuple[int, int, bytes]] = deque()
         self._flow_bytes = 0
         self._flow_next = False
-        self._thirsty: deque[Callable[[], None]] = deque()
+        self._awaiting_room: deque[Callable[[], None]] = deque()
         self._unsent = memoryview(b"")
         self._watched = False
         self._epoch = 0
@@ -52,15 +51,15 @@ class Link:
 
     @property
     def fd(self) -> int:
-        """Where it writes to."""
+        """The descriptor it writes to."""
         return self._fd
 
     def key(self, channel: int) -> int:
-        """The key of a channel of the present host."""
+        """Return the key of a channel of the current host."""
         return self._epoch << 32 | channel
 
     def reaches(self, key: int) -> bool:
-        """Whether the channel belongs to the present host."""
+        """Return whether the channel belongs to the current host."""
         return key >> 32 == self._epoch
 
     def message(self, kind: int, key: int, fields: dict[str, Any], blob: bytes = b"") -> None:
@@ -68,7 +67,7 @@ class Link:
         self.packed(kind, key, wire.pack_message(fields, blob))
 
     def packed(self, kind: int, key: int, data: bytes) -> None:
-        """Send a message that was packed already; returns at once."""
+        """Send an encoded message; returns at once."""
         channel = key & 0xFFFFFFFF
         self._add(key, ((k, channel, p) for k, p in wire.split_message(kind, data)))
 
@@ -77,7 +76,7 @@ class Link:
         self._add(key, iter(((kind, key & 0xFFFFFFFF, payload),)))
 
     def flow(self, kind: int, key: int, payload: bytes = b"") -> None:
-        """Send one frame of a connection, behind all others of connections; returns at once."""
+        """Send one frame of a connection, after all earlier frames of connections; returns at once."""
         with self._lock:
             if self.lost or not self.reaches(key):
                 return
@@ -89,21 +88,21 @@ class Link:
             self._reactor.hand_over(self._watch)
 
     def has_room(self, call: Callable[[], None]) -> bool:
-        """Whether a connection may read more for ``flow`` now; where not, ``call`` is called once, when it may."""
+        """Return whether a connection may read more for ``flow`` now; if not, ``call`` is called once when it may."""
         with self._lock:
             if self._flow_bytes < FLOW_BYTES or self.lost:
                 return True
-            self._thirsty.append(call)
+            self._awaiting_room.append(call)
             return False
 
     def reroute(self, out_fd: int) -> None:
-        """Write to ``out_fd`` behind the frame under way and one that says so. Only in the reactor's thread."""
+        """Write to ``out_fd`` after the frame being sent and a ROUTE frame that announces it. Only in the reactor's thread."""
         os.set_blocking(out_fd, False)
         with self._lock:
             if not self.lost:
-                said = wire.frame(self._nonce, self._sequence, wire.Kind.ROUTE, 0)
+                announcement = wire.frame(self._nonce, self._sequence, wire.Kind.ROUTE, 0)
                 self._sequence += 1
-                self._unsent = memoryview(bytes(self._unsent) + said)
+                self._unsent = memoryview(bytes(self._unsent) + announcement)
                 self._next_fd = out_fd
                 self._pump()
             waiting = self._is_waiting()
@@ -111,15 +110,15 @@ class Link:
             self._reactor.hand_over(self._watch)
 
     def restart(self, nonce: bytes, answer: bytes, out_fd: int) -> None:
-        """Serve another host from now on, on ``out_fd``: ``answer`` stands between the last frame before and the first to it.
+        """Serve another host on ``out_fd``: send it ``answer``, then its frames.
 
-        The frame under way is finished, for the earlier host may still be listening and is to see whole frames up to the answer;
-        all others are dropped. Only in the reactor's thread.
+        The frame being sent is finished first, as the earlier host may still be listening and must see whole frames up to the
+        answer; all other frames are dropped. Only in the reactor's thread.
         """
         with self._lock:
             self._clear()
             if out_fd != self._fd:
-                self._part_from(self._fd, bytes(self._unsent) + answer)
+                self._leave(self._fd, bytes(self._unsent) + answer)
                 self._unsent = memoryview(self._farewells.pop(out_fd, b""))
                 self._reactor.unwatch(out_fd)
             self._fd = out_fd
@@ -132,16 +131,16 @@ class Link:
         if waiting:
             self._watch()
 
-    def _part_from(self, fd: int, farewell: bytes) -> None:
-        """The host at ``fd`` is told by ``farewell`` that it has lost the sandbox, when it reads again."""
+    def _leave(self, fd: int, farewell: bytes) -> None:
+        """Stop serving the host at ``fd``. It learns from ``farewell``, once it reads again, that it has lost the sandbox."""
         if self._watched:
             self._reactor.unwatch(fd)
             self._watched = False
         if fd >= 0:
             self._farewells[fd] = farewell
-            self._reactor.watch(fd, select.EPOLLOUT, lambda _: self._say_farewell(fd))
+            self._reactor.watch(fd, select.EPOLLOUT, lambda _: self._send_farewell(fd))
 
-    def _say_farewell(self, fd: int) -> None:
+    def _send_farewell(self, fd: int) -> None:
         farewell = self._farewells.get(fd, b"")
         try:
             farewell = farewell[os.write(fd, farewell) :]
@@ -155,7 +154,7 @@ class Link:
             self._reactor.unwatch(fd)
 
     def hang_up(self, out_fd: int) -> None:
-        """Nobody is at the other end of ``out_fd`` any more."""
+        """Forget ``out_fd``: its other end is closed."""
         with self._lock:
             if self._farewells.pop(out_fd, None) is not None or (out_fd == self._fd and self._watched):
                 self._reactor.unwatch(out_fd)
@@ -174,7 +173,7 @@ class Link:
             self._reactor.hand_over(self._watch)
 
     def _is_waiting(self) -> bool:
-        """Whether the pipe is full and nobody watches it yet; the lock is held."""
+        """Return whether the pipe is full and must be watched from now on; the lock is held."""
         waiting = bool(self._unsent) and not self._watched and not self.lost
         self._watched = self._watched or waiting
         return waiting
@@ -188,7 +187,7 @@ class Link:
         with self._lock:
             self._pump()
             if self._unsent and not self.lost:
-                if not self._watched:  # another way was taken, and is full too
+                if not self._watched:  # the new pipe was taken, and is full too
                     self._watched = True
                     self._reactor.watch(self._fd, select.EPOLLOUT, self._writable)
                 return
@@ -200,7 +199,7 @@ class Link:
         """Write until the pipe is full or nothing is left; the lock is held."""
         while not self.lost:
             if not self._unsent:
-                self._turn()
+                self._take_next_fd()
                 head = self._next()
                 if head is None:
                     return
@@ -217,21 +216,21 @@ class Link:
                 return
             self._unsent = self._unsent[sent:]
 
-    def _turn(self) -> None:
-        """Take the new way, if there is one; the lock is held, and nothing is under way."""
+    def _take_next_fd(self) -> None:
+        """Change to the new pipe, if there is one; the lock is held, and no frame is being sent."""
         if self._next_fd is not None:
-            if self._watched:  # it is watched again where it is full
+            if self._watched:  # the new one is watched if it is full
                 self._reactor.unwatch(self._fd)
                 self._watched = False
             self._fd, self._next_fd = self._next_fd, None
 
     def _next(self) -> tuple[int, int, bytes | memoryview] | None:
-        """The next frame, in turns of the two queues; the lock is held."""
+        """Return the next frame, from either queue in turn; the lock is held."""
         self._flow_next = not self._flow_next
         if self._flows and (self._flow_next or not self._queue):
             flow = self._flows.popleft()
             self._flow_bytes -= len(flow[2])
-            self._quench()
+            self._announce_room()
             return flow
         while self._queue:
             frames = self._queue.popleft()
@@ -241,15 +240,15 @@ class Link:
                 return head
         return self._next() if self._flows else None
 
-    def _quench(self) -> None:
-        """Let the connections that waited longest read on where there is room; the lock is held."""
+    def _announce_room(self) -> None:
+        """Let the connection that waited longest read on if there is room, or all if nothing waits; the lock is held."""
         if self._flow_bytes < FLOW_BYTES:
-            for _ in range(min(1, len(self._thirsty)) if self._flows else len(self._thirsty)):
-                self._reactor.hand_over(self._thirsty.popleft())
+            for _ in range(min(1, len(self._awaiting_room)) if self._flows else len(self._awaiting_room)):
+                self._reactor.hand_over(self._awaiting_room.popleft())
 
     def _clear(self) -> None:
         self._queue.clear()
         self._flows.clear()
         self._flow_bytes = 0
-        while self._thirsty:
-            self._reactor.hand_over(self._thirsty.popleft())
+        while self._awaiting_room:
+            self._reactor.hand_over(self._awaiting_room.popleft())

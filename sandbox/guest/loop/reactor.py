@@ -1,4 +1,7 @@
-"""The guest's one event loop: descriptors, timers, and calls handed over from other threads."""
+"""The guest's event loop: descriptors, timers, and calls from other threads.
+
+Not asyncio: it takes 35 ms to import, and its timers cannot be put off by the time that a sandbox was paused.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     Callback = Callable[[int], None]
 
 
-# A loop that is this late was not merely busy: the sandbox was paused, or starved.
+# A loop that is this late was not just busy: the sandbox was paused, or had no processor.
 OVERSLEPT_SECONDS = 0.5
 
 
@@ -37,7 +40,7 @@ class Timer:
 
 
 class Reactor:
-    """Runs callbacks in the thread that calls ``run``; ``hand_over`` is the only method for other threads."""
+    """Run callbacks in the thread that calls ``run``; ``hand_over`` is the only method for other threads."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -72,22 +75,22 @@ class Reactor:
         return timer
 
     def hand_over(self, call: Callable[[], None]) -> None:
-        """Have ``call`` called in the reactor's thread; may be used from any thread."""
+        """Call ``call`` in the reactor's thread; may be used from any thread."""
         self._handed.append(call)
         os.eventfd_write(self._wake, 1)
 
     def shift(self, seconds: float) -> None:
-        """Put off every timer: the sandbox was paused for so long, and time is not to have passed for it."""
+        """Put off every timer by ``seconds`` for which the sandbox was paused."""
         for timer in self._timers:
             timer.due += seconds
 
     def stop(self, code: int = 0) -> None:
-        """Return from ``run`` with ``code`` after the present round."""
+        """Make ``run`` return ``code`` after the current round."""
         self._running = False
         self._code = code
 
     def run(self) -> int:
-        """Serve until ``stop``; what that was given."""
+        """Serve until ``stop`` is called. Returns its code."""
         while self._running:
             self._serve(self._wait())
             if self._overslept():
@@ -102,7 +105,7 @@ class Reactor:
                 callback(events)
 
     def _overslept(self) -> bool:
-        """Whether this process was stopped past a timer: what came in meanwhile is heard before the timer acts on silence."""
+        """Return whether this process was stopped past a timer. What arrived meanwhile is read before the timer acts on silence."""
         return bool(self._timers) and time.monotonic() - self._timers[0].due > OVERSLEPT_SECONDS
 
     def _wait(self) -> float:

@@ -19,7 +19,7 @@ from .context import Place
 from .handlers import handler, has_handler
 from .link import Link
 from .reactor import Reactor
-from .remembered import Remembered
+from .reply_cache import ReplyCache
 from .worker_call import WorkerCall
 from .workers import Workers
 
@@ -51,8 +51,8 @@ class Requests:
         self._streams: dict[int, OutputStream] = {}
         self._feeds: dict[int, Feed] = {}
         self._answers = Answers()
-        self._remembered = Remembered()
-        self._unacknowledged = Remembered(strict=True)
+        self._remembered = ReplyCache()
+        self._unacknowledged = ReplyCache(strict=True)
         self._queued: set[int] = set()  # runs that wait for their session
         self._cancels: dict[int, Callable[[], None]] = {}
 
@@ -61,7 +61,7 @@ class Requests:
         """Another host comes: it will not ask for what the earlier one did not acknowledge."""
         for reply in self._unacknowledged.replies():
             self._processes.endings.note_lost(reply)
-        self._unacknowledged = Remembered(strict=True)
+        self._unacknowledged = ReplyCache(strict=True)
 
     def end_streams(self) -> None:
         """Streams of an earlier host lead nowhere."""
@@ -89,7 +89,7 @@ class Requests:
         elif kind == Kind.CREDIT:
             taker = call or self._streams.get(key)
             if taker is not None:
-                taker.credit(int.from_bytes(payload[:4], "big"))
+                taker.credit(wire.parse_credit(payload))
         elif call is not None and kind == Kind.DATA:
             call.feed(payload)
         elif call is not None:
@@ -171,7 +171,7 @@ class Requests:
         if not isinstance(ident, str):
             return True
         try:
-            known = book.ask(ident, key, fields["operation"], fields["args"], blob)
+            known = book.begin(ident, key, fields["operation"], fields["args"], blob)
         except Fault as fault:
             self._reply(key, {"fault": fault}, b"")
             return False
@@ -226,7 +226,7 @@ class Requests:
         elif news := self._processes.news(result.get("id") if isinstance(result, dict) else None):
             fields["notices"] = [*fields.get("notices", ()), *news]
         fields, blob, data = self._answers.pack(key, fields, blob)
-        others = [*self._remembered.answered(key, fields, blob), *self._unacknowledged.answered(key, fields, blob)]
+        others = [*self._remembered.store(key, fields, blob), *self._unacknowledged.store(key, fields, blob)]
         for each in (key, *others):
             self._cancels.pop(each, None)
             self._link.packed(Kind.REPLY, each, data if each == key else self._answers.pack(each, fields, blob)[2])

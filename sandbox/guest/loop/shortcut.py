@@ -1,4 +1,4 @@
-"""A pipe for the guest's output that a host of the same machine may open itself; see ``sandbox/docker/container/shortcut``."""
+"""A pipe for the guest's output that a host on the same machine may open itself; see ``sandbox/docker/container/shortcut``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Shortcut:
-    """Made before anything else opens descriptors: the host looks for its reading end by number, and for its inode."""
+    """The pipe. Make it before anything else opens descriptors: the host finds its reading end by number, and checks its inode."""
 
     def __init__(self) -> None:
         self._write: int | None = None
@@ -24,11 +24,11 @@ class Shortcut:
         self._inode = os.fstat(write).st_ino
 
     def offer(self) -> dict[str, list[int]]:
-        """What the host is told of it: the inodes of the pipes that it would write to and read from."""
+        """Return the field of the HELLO that offers it: the inodes of the pipes that the host would write to and read from."""
         return {"pipes": [os.fstat(wire.INPUT_FD).st_ino, self._inode]}
 
     def take(self, link: Link) -> None:
-        """The host has opened it: the answer to that is the last that goes the long way."""
+        """Write to it from now on: the host has opened it. The frame that says so is the last one on the old pipe."""
         write, self._write = self._write, None
         if write is not None:
             link.reroute(write)

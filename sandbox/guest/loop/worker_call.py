@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-CREDIT_STEP = wire.WINDOW // 4
-
 
 class WorkerCall:
     """Implements ``context.Call``. ``feed``, ``finish_body``, ``credit`` and ``cancel`` are the reactor's side."""
@@ -35,16 +33,15 @@ class WorkerCall:
         self.processes = processes
         self._changed = threading.Condition()
         self._chunks: deque[bytes] = deque()
-        self._held = 0
+        self._incoming = wire.ReceiveWindow(wire.WINDOW)
+        self._outgoing = wire.SendWindow(wire.WINDOW)
         self._ended: str | None = None
-        self._window = wire.WINDOW
         self._cancelled = False
         self._stop_helper: Callable[[], None] | None = None
 
     # --- the worker's side ------------------------------------------------------------------
     def body(self) -> Iterator[bytes]:
         """See ``context.Call``."""
-        owed = 0
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._chunks or self._ended is not None or self._cancelled)
@@ -53,11 +50,10 @@ class WorkerCall:
                 if not self._chunks:
                     break
                 chunk = self._chunks.popleft()
-                self._held -= len(chunk)
-            owed += len(chunk)
-            if owed >= CREDIT_STEP:
-                self._link.frame(wire.Kind.CREDIT, self._channel, owed.to_bytes(4, "big"))
-                owed = 0
+                self._incoming.consume(len(chunk))
+                credit = self._incoming.credit() if self._incoming.credit_due else b""
+            if credit:
+                self._link.frame(wire.Kind.CREDIT, self._channel, credit)
             yield chunk
         if self._ended:
             raise Fault("transfer_incomplete", problem=self._ended)
@@ -67,11 +63,11 @@ class WorkerCall:
         view = memoryview(chunk)
         while view:
             with self._changed:
-                self._changed.wait_for(lambda: self._window > 0 or self._cancelled or self._link.lost)
+                self._changed.wait_for(lambda: self._outgoing.left > 0 or self._cancelled or self._link.lost)
                 if self._cancelled or self._link.lost:
                     raise Fault("cancelled")
-                piece = view[: min(self._window, wire.MAX_PAYLOAD)]
-                self._window -= len(piece)
+                piece = view[: min(self._outgoing.left, wire.MAX_PAYLOAD)]
+                self._outgoing.use(len(piece))
             self._link.frame(wire.Kind.DATA, self._channel, piece)
             view = view[len(piece) :]
 
@@ -140,8 +136,8 @@ class WorkerCall:
     def feed(self, chunk: bytes) -> None:
         """A piece of the body. Raises WireError where the host sends more than it was credited."""
         with self._changed:
-            self._held += len(chunk)
-            if self._held > wire.WINDOW:
+            self._incoming.receive(len(chunk))
+            if self._incoming.overrun:
                 raise wire.WireError("body beyond its credit")
             self._chunks.append(chunk)
             self._changed.notify_all()
@@ -155,7 +151,7 @@ class WorkerCall:
     def credit(self, size: int) -> None:
         """The host took ``size`` bytes of the stream."""
         with self._changed:
-            self._window = min(self._window + size, wire.WINDOW)
+            self._outgoing.add_credit(size)
             self._changed.notify_all()
 
     def cancel(self) -> None:

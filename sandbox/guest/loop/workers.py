@@ -1,4 +1,4 @@
-"""Threads that carry out file operations, each acting on files as the sandbox's user for good."""
+"""Threads that carry out file operations; each of them acts on files as the sandbox's user all the time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READY_AT_START = 2
 
 
 class Workers:
-    """A pool that grows to ``limit`` threads; with no thread to be had the work waits for one."""
+    """A pool that grows to ``limit`` threads. If no thread can be started, jobs wait for the existing ones."""
 
     def __init__(self, limit: int, user: tuple[int, int] | None) -> None:
         self._limit = limit
@@ -30,11 +30,11 @@ class Workers:
             self._grow()
 
     def submit(self, job: Callable[[], None], *, watching: bool = False) -> None:
-        """Have ``job`` called in some worker; it must not raise. ``watching`` says that it is no work (see ``busy``)."""
+        """Call ``job`` in a worker; it must not raise. ``watching`` says that it does not count as work (see ``busy``)."""
         with self._lock:
-            short = self._idle <= self._jobs.qsize() and self._threads < self._limit
+            needs_thread = self._idle <= self._jobs.qsize() and self._threads < self._limit
             self._working += not watching
-        if short:
+        if needs_thread:
             self._grow()
         self._jobs.put(job if watching else partial(self._carry_out, job))
 
@@ -46,14 +46,14 @@ class Workers:
                 self._working -= 1
 
     def busy(self) -> bool:
-        """Whether a job that is work is under way or waits."""
+        """Return whether a job that counts as work is running or waits."""
         return self._working > 0
 
     def _grow(self) -> None:
         try:
             threading.Thread(target=self._work, name="worker", daemon=True).start()
             self._threads += 1
-        except RuntimeError as error:  # pids are used up: those that are there have to do
+        except RuntimeError as error:  # no more pids: the existing threads have to suffice
             print(f"no further worker: {error}", file=sys.stderr)
 
     def _work(self) -> None:
@@ -67,5 +67,5 @@ class Workers:
                 self._idle -= 1
             try:
                 job()
-            except Exception as error:  # a thread that ended here would be missing for good
+            except Exception as error:  # a thread that ended here would never be replaced
                 sys.excepthook(type(error), error, error.__traceback__)

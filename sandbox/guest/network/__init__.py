@@ -1,1 +1,1 @@
-"""The sandbox's way out and in: a proxy, names and tunnels, all through the pipe."""
+"""The sandbox's way out and in: a proxy, names of services and tunnels, all through the pipe."""

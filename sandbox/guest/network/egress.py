@@ -1,6 +1,6 @@
-"""The sandbox's way out as the guest keeps it: one listening socket from the start, and all that serves it when it is first used.
+"""The guest's end of the way out: it listens from the start, and loads what serves connections when the first one arrives.
 
-Most sandboxes never use it, and what serves connections takes memory and time to load.
+Most sandboxes never use it, and the rest takes memory and time to load.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import socket
 import sys
 
 from ..protocol import wire
-from ..protocol.wire import Kind
+from ..protocol.constants import PROXY_PORT
+from ..protocol.wire import GUEST_CHANNELS, Kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,47 +23,50 @@ if TYPE_CHECKING:
     from ..loop.link import Link
     from ..loop.reactor import Reactor
     from ..loop.workers import Workers
-    from .names import Names
     from .proxy import Proxy
     from .refusals import Ends, Refusals
+    from .service_names import ServiceNames
     from .tunnels import Tunnels
 
-PORT = 24128
 BACKLOG = 512
-# Of the standard input where connections use it. Longer ones make no faster, and requests wait behind what is in them.
+# The size of the pipe's ends once connections use them. Longer ones are no faster, and requests wait behind what is in them.
 PIPE_BYTES = 256 * 1024
 F_SETPIPE_SZ = 1031
-# Channels the guest opens have the highest bit set.
-GUEST_CHANNELS = 0x80000000
 
 
 class Egress:
-    """Tunnels to and from the host; with ``listens`` also the proxy that programs here find them by, and names of services."""
+    """Tunnels to and from the host. With ``listens`` also the proxy for programs here; with ``names`` the names of services."""
 
     def __init__(
-        self, reactor: Reactor, link: Link, processes: Processes, workers: Workers, listens: bool,
-        names: list[tuple[str, str, list[int]]] | None = None, in_fd: int = -1,
-    ) -> None:  # fmt: skip
+        self,
+        reactor: Reactor,
+        link: Link,
+        processes: Processes,
+        workers: Workers,
+        listens: bool,
+        names: list[tuple[str, str, list[int]]] | None = None,
+        in_fd: int = -1,
+    ) -> None:
         self._in = in_fd
         self._reactor = reactor
         self._link = link
         self._processes = processes
         self._workers = workers
         self._refusals: Refusals | None = None
-        self._socket = listening() if listens else None
+        self._socket = listen() if listens else None
         self._proxy: Proxy | None = None
         self._alone = False
         self._tunnels: Tunnels | None = None
         if self._socket is not None:
-            reactor.watch(self._socket.fileno(), select.EPOLLIN, self._first)
-        self._names: Names | None = None
+            reactor.watch(self._socket.fileno(), select.EPOLLIN, self._start_proxy)
+        self._names: ServiceNames | None = None
         if names:
-            from .names import Names
+            from .service_names import ServiceNames
 
-            self._names = Names(reactor, self._made, self._note, names)
+            self._names = ServiceNames(reactor, self._get_tunnels, self._report, names)
 
     def takes(self, kind: int, channel: int) -> bool:
-        """Whether that frame is for here and not of a request."""
+        """Return whether a frame belongs to a connection, not to a request."""
         return (
             kind == Kind.OPEN
             or channel >= GUEST_CHANNELS
@@ -70,64 +74,64 @@ class Egress:
         )
 
     def taker(self, channel: int) -> wire.Taker | None:
-        """Who takes the bytes of that channel as they come; None where it is none of a connection."""
+        """Return the function that receives the channel's payload, or None if the channel is not an open connection."""
         return self._tunnels.taker(channel) if self._tunnels is not None else None
 
     def frame(self, kind: int, channel: int, payload: bytes) -> None:
-        """A frame of the host. Raises WireError."""
+        """Handle a frame of the host. Raises WireError."""
         if kind == Kind.OPEN:
             if channel >= GUEST_CHANNELS:
                 raise wire.WireError("the host opens a channel of the guest's")
-            self._made().dial(channel, wire.unpack_message(payload)[0])
+            self._get_tunnels().dial(channel, wire.unpack_message(payload)[0])
         elif self._tunnels is not None:
             self._tunnels.frame(kind, channel, payload)
 
-    def part(self, *, alone: bool) -> None:
-        """The host goes (``alone``), or another one came: connections of its time lead nowhere."""
+    def drop_connections(self, *, alone: bool) -> None:
+        """Drop the connections of a host that detached (``alone``) or was replaced by another one."""
         self._alone = alone
         if self._tunnels is not None:
-            self._tunnels.part(alone)
+            self._tunnels.drop_all(alone)
 
-    def _made(self) -> Tunnels:
+    def _get_tunnels(self) -> Tunnels:
         if self._tunnels is None:
             from .tunnels import Tunnels
 
             widen(self._in)
             widen(self._link.fd)
-            self._tunnels = Tunnels(self._reactor, self._link, self._note, self._alone)
+            self._tunnels = Tunnels(self._reactor, self._link, self._report, self._alone)
         return self._tunnels
 
-    def _first(self, _: int) -> None:
+    def _start_proxy(self, _: int) -> None:
         from .proxy import Proxy
 
         assert self._socket is not None  # noqa: S101  it is what became readable
-        self._proxy = Proxy(self._reactor, self._made(), self._note, self._socket)
+        self._proxy = Proxy(self._reactor, self._get_tunnels(), self._report, self._socket)
 
-    def _note(self, ends: Ends, refusal: dict[str, Any], then: Callable[[], None]) -> None:
+    def _report(self, ends: Ends, refusal: dict[str, Any], then: Callable[[], None]) -> None:
         if self._refusals is None:
             from .refusals import Refusals
 
             self._refusals = Refusals(self._reactor, self._processes, self._workers)
-        self._refusals.note(ends, refusal, then)
+        self._refusals.report(ends, refusal, then)
 
 
 def widen(fd: int) -> None:
-    """Make a pipe longer, where it is one and the kernel lets: its writer is woken less often then."""
+    """Enlarge a pipe, so that its writer is woken less often. Does nothing if ``fd`` is something else or the kernel refuses."""
     import fcntl
 
-    with contextlib.suppress(OSError):  # the user has many pipes already, or the engine gave something else
+    with contextlib.suppress(OSError):  # the user has many pipes already, or the engine uses something else
         fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
 
 
-def listening(port: int = PORT) -> socket.socket | None:
-    """The socket that the proxy listens on; None, and a word on stderr, where there is no loopback to listen on."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+def listen(port: int = PROXY_PORT) -> socket.socket | None:
+    """Return the proxy's listening socket; None, with a line on stderr, if there is no loopback to listen on."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(("127.0.0.1", port))
-        made.listen(BACKLOG)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", port))
+        sock.listen(BACKLOG)
     except OSError as error:
-        made.close()
+        sock.close()
         print(f"there is no way out of the sandbox: {error}", file=sys.stderr)
         return None
-    return made
+    return sock

@@ -1,7 +1,7 @@
-"""Connections and requests that were refused or cut, told in the answer of the command that asked for them.
+"""Connections and requests that were refused or cut, reported in the result of the command that made them.
 
-Which it was follows from the socket: its inode in /proc/net/tcp, the process that holds it, the runner above that. A process that
-made itself unreadable cannot be found: then every running command is told that it may have been it.
+The socket leads to the command: its inode in /proc/net/tcp, the process that holds that, the runner above the process. A process
+that made itself unreadable cannot be found: then the refusal is reported with every running command, as one that may be its own.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ if TYPE_CHECKING:
     from ..loop.reactor import Reactor
     from ..loop.workers import Workers
 
-    # The client's address and that which it connected to; None where the connection is gone already.
+    # The client's address and the one it connected to; None if the connection is gone already.
     Ends = tuple[tuple[str, int], tuple[str, int]] | None
-    # Told of what was refused or cut before the client is: (both ends, {code, host, port, why, kind, about}, then).
-    Noted = Callable[[Ends, dict[str, Any], Callable[[], None]], None]
+    # Called before the client learns of a refusal or a cut: (both ends, {code, host, port, why, kind, about}, then).
+    ReportRefusal = Callable[[Ends, dict[str, Any], Callable[[], None]], None]
 
-# Of one command; a scan of ports is no reason for an answer without end.
-MOST_TOLD = 10
+# Notices for one command: a scan of ports must not make its result endless.
+MOST_NOTICES = 10
 
 
 class Refusals:
-    """Notes each refusal with the commands it concerns. ``note`` is for the reactor's thread."""
+    """Report each refusal with the commands it concerns. Only for the reactor's thread."""
 
     def __init__(self, reactor: Reactor, processes: Processes, workers: Workers) -> None:
         self._reactor = reactor
         self._processes = processes
         self._workers = workers
 
-    def note(self, ends: Ends, refusal: dict[str, Any], then: Callable[[], None]) -> None:
-        """A connection was refused or cut, or a request on it: the notice's ``code``, ``host``, ``port``, ``why`` and ``kind``.
+    def report(self, ends: Ends, refusal: dict[str, Any], then: Callable[[], None]) -> None:
+        """Report that a connection, or a request on it, was refused or cut.
 
-        ``then`` is called when the commands it concerns know, and before any of them can end by it.
+        ``refusal`` has the notice's ``code``, ``host``, ``port``, ``why`` and ``kind``. ``then`` is called once the notice is
+        stored: the client must not learn of the refusal before, because its command may end by it.
         """
 
         def look() -> None:  # as the sandbox's user, who may see what its processes hold
@@ -52,13 +53,14 @@ class Refusals:
             self._reactor.hand_over(lambda: found(owner))
 
         def found(owner: int | None) -> None:
-            for command, certain in self._concerned(owner):
-                self._tell(command, {**refusal, "certain": certain})
+            for command, certain in self._commands_of(owner):
+                self._add_notice(command, {**refusal, "certain": certain})
             then()
 
         self._workers.submit(look, watching=True)
 
-    def _concerned(self, owner: int | None) -> list[tuple[Command, bool]]:
+    def _commands_of(self, owner: int | None) -> list[tuple[Command, bool]]:
+        """Return the commands that a process may belong to, and whether that is certain."""
         commands = [c for c in self._processes.commands.values() if not c.tree_empty and c.runner is not None]
         if owner is None:
             return [(command, len(commands) == 1) for command in commands]
@@ -68,23 +70,23 @@ class Refusals:
             owner = table.get(owner, 0)
         return [(c, True) for c in commands if c.runner is not None and c.runner.pid in above]
 
-    def _tell(self, command: Command, refusal: dict[str, Any]) -> None:
+    def _add_notice(self, command: Command, refusal: dict[str, Any]) -> None:
         key = tuple(str(refusal.get(name) or "") for name in ("code", "host", "port", "what"))
         known = command.refusals.get(key)
         if known is not None:
             known["count"] += 1
             return
-        if len(command.refusals) >= MOST_TOLD:
+        if len(command.refusals) >= MOST_NOTICES:
             return
         notice = {"id": command.id, **refusal, "count": 1}
         command.refusals[key] = notice
-        if command.answered:  # its caller has an answer already; this is told in one to another call
+        if command.answered:  # its caller has the result already: the notice goes into that of another call
             notice["elsewhere"] = True
             self._processes.endings.tell(notice)
 
 
 def ends_of(sock: socket.socket) -> Ends:
-    """The ends of a connection that was accepted here, the client's first."""
+    """Return both addresses of a connection that was accepted here, the client's first."""
     try:
         return sock.getpeername(), sock.getsockname()
     except OSError:  # reset meanwhile
@@ -92,7 +94,7 @@ def ends_of(sock: socket.socket) -> Ends:
 
 
 def _owner(ends: Ends) -> int | None:
-    """A process that holds the client's end of a connection; None where none can be seen to."""
+    """Return the id of a process that holds the client's end of a connection, or None if no such process is visible."""
     inode = None if ends is None else inode_of(*ends)
     if inode is None:
         return None
@@ -104,8 +106,11 @@ def _owner(ends: Ends) -> int | None:
 
 
 def inode_of(near: tuple[str, int], far: tuple[str, int]) -> str | None:
-    """The inode of the IPv4 connection between both whole addresses: others may share a port. Raises OSError."""
-    ends = [_as_listed(near), _as_listed(far)]
+    """Return the inode of the IPv4 connection between two addresses, or None. Raises OSError.
+
+    Addresses and ports are compared, as other connections may share a port.
+    """
+    ends = [_table_form(near), _table_form(far)]
     for table, mapped in (("tcp", ""), ("tcp6", "0000000000000000FFFF0000")):
         wanted = [mapped + end for end in ends]
         try:
@@ -119,14 +124,15 @@ def inode_of(near: tuple[str, int], far: tuple[str, int]) -> str | None:
     return None
 
 
-def _as_listed(address: tuple[str, int]) -> str:
+def _table_form(address: tuple[str, int]) -> str:
+    """Return an address as /proc/net/tcp lists it."""
     return f"{socket.inet_aton(address[0])[::-1].hex().upper()}:{address[1]:04X}"
 
 
 def _holds(pid: str, link: str) -> bool:
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")
-    except OSError:  # gone, or not to be read
+    except OSError:  # gone, or unreadable
         return False
     for descriptor in descriptors:
         try:

@@ -1,1 +1,1 @@
-"""Open web pages as the sandbox's user, in a program of its own."""
+"""Opening web pages as the sandbox's user, in a program of its own."""

@@ -1,4 +1,4 @@
-"""Opening web pages: a program does it as the sandbox's user, and what it answers is checked field by field."""
+"""Opening web pages: a program does it as the sandbox's user, and its answer is checked field by field."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ from urllib.parse import urlsplit
 
 from ..commands.command import named
 from ..loop.context import Finished, StateCall
-from ..network.loopback import is_loopback
+from ..protocol.constants import REFUSED, UNREACHED
 from ..protocol.faults import Fault
+from .loopback import is_loopback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-GRACE_SECONDS = 0.15  # the program keeps the deadline itself, but where it waits for a name to be resolved
+GRACE_SECONDS = 0.15  # the program meets the deadline itself, unless it waits for a name to be resolved
 ANSWER_BYTES = 8 << 20
 FAULTS = {"invalid_url", "connection_failed", "too_many_redirects", "timeout"}
 FIELDS = ("url", "problem", "redirects", "seconds", "location")
 URL_CHARS = 8192
-REFUSED, UNREACHED = "is refused by the sandbox: ", " was not reached: "  # the words of the proxy
 LINKS, REDIRECTS = 200, 10
 
 
 def browse(call: StateCall) -> dict[str, Any]:
-    """The handler of ``browse``.
-
-    Raises Fault ``network_denied`` where the rules of the network do not open the host.
-    """
+    """Handle ``browse``. Raises Fault, ``network_denied`` if no rule of the network opens the host."""
     args = call.args
     seconds = float(args.get("timeout_seconds", 30))
     request = {
-        "url": args["url"], "offset": args.get("offset", 0), "max_chars": args.get("max_chars", 20000),
-        "raw": args.get("raw", False), "timeout_seconds": seconds, "deadline": time.monotonic() + seconds,
+        "url": args["url"],
+        "offset": args.get("offset", 0),
+        "max_chars": args.get("max_chars", 20000),
+        "raw": args.get("raw", False),
+        "timeout_seconds": seconds,
+        "deadline": time.monotonic() + seconds,
         "ca_bundle": call.place.ca_bundle,
-    }  # fmt: skip
+    }
     argv = [*call.place.interpreter, "-m", f"{__package__}.page"]
     env = {**call.place.environ, "PYTHONSAFEPATH": "1"}  # nothing in the working folder is imported
-    if call.place.ca_bundle is not None:  # what the runtime brings: the image may have no certificates at all
+    if call.place.ca_bundle is not None:  # the bundle of the runtime: the image may have no certificates at all
         env.setdefault("SSL_CERT_FILE", call.place.ca_bundle)
     done = call.run_helper(
         argv,
@@ -49,55 +50,56 @@ def browse(call: StateCall) -> dict[str, Any]:
     )
     if done.timed_out:
         raise Fault("timeout", url=args["url"], seconds=seconds)
-    answer = _parsed(done)
+    answer = _parse_answer(done)
     if "fault" in answer:
-        raise _fault(call, answer)
+        raise _fault_from(call, answer)
     try:
-        return _checked(answer, request)
+        return _check_answer(answer, request)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _nonsense(done, str(error)) from None
+        raise _invalid_answer(done, str(error)) from None
 
 
-def _parsed(done: Finished) -> dict[str, Any]:
+def _parse_answer(done: Finished) -> dict[str, Any]:
     try:
         answer = json.loads(done.stdout)
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        raise _nonsense(done, "it is no JSON object")
+        raise _invalid_answer(done, "it is not a JSON object")
     return answer
 
 
-def _nonsense(done: Finished, problem: str) -> Fault:
-    said = done.stderr.decode("utf-8", "replace").strip()[-500:]
+def _invalid_answer(done: Finished, problem: str) -> Fault:
+    log = done.stderr.decode("utf-8", "replace").strip()[-500:]
     return Fault(
         "io_error",
         path="",
         errno="unknown",
-        problem=f"the page reader's answer cannot be used: {problem[:200]} {said}".strip(),
+        problem=f"the page reader's answer cannot be used: {problem[:200]} {log}".strip(),
     )
 
 
-def _fault(call: StateCall, answer: dict[str, Any]) -> Fault:
-    code, given = answer["fault"], answer.get("fields")
-    if code not in FAULTS or not isinstance(given, dict):
+def _fault_from(call: StateCall, answer: dict[str, Any]) -> Fault:
+    code, reported = answer["fault"], answer.get("fields")
+    if code not in FAULTS or not isinstance(reported, dict):
         return Fault("io_error", path="", errno="unknown", problem="the page reader's answer cannot be used")
     fields: dict[str, Any] = {"url": call.args["url"]}
     for name in FIELDS:
-        value = given.get(name)
+        value = reported.get(name)
         if isinstance(value, str):
             fields[name] = _unicode(value)[:1000]
         elif isinstance(value, int | float) and not isinstance(value, bool):
             fields[name] = value
-    if code == "connection_failed" and not _is_own(fields["url"]) and _is_refusal(call, str(fields.get("problem"))):
+    own = _is_own_url(fields["url"])
+    if code == "connection_failed" and not own and _is_refusal(call, str(fields.get("problem"))):
         code = "network_denied"
-    if code == "connection_failed" and _is_own(fields["url"]):
-        fields |= {"own": True, "live": _running(call), "port": _port_of(str(fields["url"]))}
+    if code == "connection_failed" and own:
+        fields |= {"own": True, "live": _running_commands(call), "port": _port_of(str(fields["url"]))}
     return Fault(code, **fields)
 
 
-def _running(call: StateCall) -> list[str]:
-    """The commands that run in the background, one of which may be the server that does not listen yet."""
+def _running_commands(call: StateCall) -> list[str]:
+    """Return the commands that run in the background: one may be the server that does not listen yet."""
     found: list[str] = []
 
     def look() -> None:
@@ -120,14 +122,14 @@ def _is_refusal(call: StateCall, problem: str) -> bool:
     return REFUSED in problem or (call.place.limits.get("network") == "none" and UNREACHED not in problem)
 
 
-def _is_own(url: object) -> bool:
+def _is_own_url(url: object) -> bool:
     try:
         return is_loopback(urlsplit(str(url)).hostname or "")
     except ValueError:
         return False
 
 
-def _checked(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+def _check_answer(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     links = answer["links"][:LINKS]
     return {
         "url": request["url"],
@@ -148,14 +150,14 @@ def _checked(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
 def _string(answer: dict[str, Any], name: str, most: int) -> str:
     value = answer[name]
     if not isinstance(value, str):
-        raise TypeError(f"{name} is no text")
+        raise TypeError(f"{name} is not text")
     return _unicode(value[:most])
 
 
 def _number(answer: dict[str, Any], name: str, least: int, most: int) -> int:
     value = answer[name]
     if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{name} is no sensible number")
+        raise ValueError(f"{name} is not a number in its range")
     return value
 
 

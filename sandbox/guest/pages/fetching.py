@@ -1,4 +1,4 @@
-"""One HTTP request, with everything the server sends bounded."""
+"""Fetching a URL, with bounds on everything that the server sends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import zlib
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from ..network.loopback import is_loopback
+from .loopback import is_loopback
 
-BODY_BYTES = 5 << 20  # of the body, compressed or not; the rest is not read
+BODY_BYTES = 5 << 20  # the longest body, compressed or not; the rest is not read
 CHUNK = 1 << 16
 SNIFFED = 1024
 TEXT_TYPES = (
@@ -34,7 +34,7 @@ USER_AGENT = "Mozilla/5.0 (compatible; gamebox)"
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """``size_bytes`` is what came over the network of the body, ``body`` the same unpacked, maybe cut."""
+    """A server's answer. ``size_bytes`` is the length of the body as it was received, ``body`` its content, maybe truncated."""
 
     status: int
     content_type: str
@@ -45,7 +45,7 @@ class Response:
     truncated: bool
 
     def kind(self) -> str:
-        """How to show it: "html", "text" or "other"."""
+        """Return how to present the body: "html", "text" or "other"."""
         head = self.body[:SNIFFED].lstrip().lower()
         mime = self.content_type
         if mime in ("text/html", "application/xhtml+xml"):
@@ -60,52 +60,52 @@ class Response:
 
 
 def fetch(url: str, ca_bundle: str | None) -> Response:
-    """GET ``url``; redirects are answers like any other. It waits for ever: time that a socket counts runs on during a pause.
+    """GET ``url`` and return the answer; a redirect is an answer like any other.
 
-    Proxies are those of the environment, never for the sandbox itself.
-    ``ca_bundle`` is a file of certificates (PEM). Raises OSError (urllib.error.URLError among
-    them) and http.client.HTTPException.
+    Uses the proxies of the environment, but none for the sandbox itself. ``ca_bundle`` is a file of certificates (PEM). There is no
+    timeout, because the clock of a socket runs on while the sandbox is paused: the caller limits the time. Raises OSError
+    (urllib.error.URLError among them) and http.client.HTTPException.
     """
     opener = urllib.request.OpenerDirector()
     proxies: dict[str, str] | None = {} if is_loopback(urlsplit(url).hostname or "") else None
     opener.add_handler(urllib.request.ProxyHandler(proxies))
     opener.add_handler(urllib.request.HTTPHandler())
     if url.startswith("https:"):  # certificates take a while to load
-        opener.add_handler(urllib.request.HTTPSHandler(context=_trust(ca_bundle)))
+        opener.add_handler(urllib.request.HTTPSHandler(context=_tls_context(ca_bundle)))
     headers = {
         "User-Agent": USER_AGENT,
         "Accept": "text/html,text/*;q=0.9,*/*;q=0.8",
         "Accept-Encoding": "gzip, deflate",
     }
     with opener.open(urllib.request.Request(url, headers=headers), timeout=None) as response:  # noqa: S310 (http and https only)
-        if response.headers.get("X-Gamebox") == "refused" and proxies is None:  # the sandbox's own proxy speaks, no server
+        if response.headers.get("X-Gamebox") == "refused" and proxies is None:  # an answer of the sandbox's own proxy
             raise urllib.error.URLError(response.reason)
-        return _received(response)
+        return _receive(response)
 
 
-def _trust(ca_bundle: str | None) -> ssl.SSLContext:
-    """The certificates of the bundle, as this Python's own OpenSSL looks for them in another place than the image's."""
+def _tls_context(ca_bundle: str | None) -> ssl.SSLContext:
+    """Return a context that also trusts the bundle: this Python's OpenSSL looks elsewhere than the image's for certificates."""
     context = ssl.create_default_context()
     if ca_bundle and os.path.exists(ca_bundle):
         context.load_verify_locations(ca_bundle)
     return context
 
 
-def _received(response: http.client.HTTPResponse) -> Response:
+def _receive(response: http.client.HTTPResponse) -> Response:
     parts: list[bytes] = []
     size, truncated = 0, False
     try:
         while size <= BODY_BYTES and (chunk := response.read1(CHUNK)):
             parts.append(chunk)
             size += len(chunk)
-    except (http.client.IncompleteRead, ConnectionError) as error:  # the server broke off: what there is, is shown
+    except (http.client.IncompleteRead, ConnectionError) as error:  # the server broke off: keep what has arrived
         truncated = True
         if isinstance(error, http.client.IncompleteRead):
             parts.append(error.partial)
             size += len(error.partial)
-    announced = response.length  # what is missing of a body whose length was announced
-    truncated = truncated or size > BODY_BYTES or bool(announced)
-    body, cut = _unpacked(b"".join(parts)[:BODY_BYTES], response.headers.get("Content-Encoding", "").strip().lower())
+    missing = response.length  # bytes missing of a body whose length was announced
+    truncated = truncated or size > BODY_BYTES or bool(missing)
+    body, cut = _decompress(b"".join(parts)[:BODY_BYTES], response.headers.get("Content-Encoding", "").strip().lower())
     return Response(
         status=response.status,
         content_type=response.headers.get_content_type() if "Content-Type" in response.headers else "",
@@ -117,15 +117,15 @@ def _received(response: http.client.HTTPResponse) -> Response:
     )
 
 
-def _unpacked(body: bytes, encoding: str) -> tuple[bytes, bool]:
-    """The body without its compression, and whether it was cut: few bytes can become gigabytes."""
+def _decompress(body: bytes, encoding: str) -> tuple[bytes, bool]:
+    """Return the decompressed body, and whether it was truncated: few bytes can become gigabytes."""
     if encoding not in ("gzip", "x-gzip", "deflate") or not body:
         return body, False
     for bits in (47, -15):  # gzip or zlib by its header; or "deflate" as some servers mean it
-        unpacker = zlib.decompressobj(bits)
+        decompressor = zlib.decompressobj(bits)
         try:
-            data = unpacker.decompress(body, BODY_BYTES)
+            data = decompressor.decompress(body, BODY_BYTES)
         except zlib.error:
             continue
-        return data, not unpacker.eof
+        return data, not decompressor.eof
     return body, False

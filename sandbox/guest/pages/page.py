@@ -1,7 +1,7 @@
-"""Open a web page and make it readable, as a program: JSON request on standard input, JSON answer on standard output.
+"""A program that opens a web page and extracts its text: JSON request on standard input, JSON answer on standard output.
 
-Runs as the sandbox's unprivileged user in a process of its own, as what it reads is written by anybody. The answer is
-the result of ``browse``, or {"fault": code, "fields": {...}}.
+Runs as the sandbox's unprivileged user in a process of its own, because anybody can write what it reads. The answer is the result
+of ``browse``, or {"fault": code, "fields": {...}}.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
 from .fetching import Response, fetch
-from .readable import LINKS, decoded, describe, readable
+from .page_text import LINKS, decode, describe, extract
 
 REDIRECTS = 10
 LOOK_SECONDS = 0.2
@@ -26,7 +26,7 @@ STATUS_OF_REDIRECTS = {301, 302, 303, 307, 308}
 
 
 class PageError(Exception):
-    """The page cannot be had; ``code`` and ``fields`` are those of the fault."""
+    """The page cannot be opened; ``code`` and ``fields`` are those of the fault."""
 
     def __init__(self, code: str, **fields: Any) -> None:
         super().__init__(code)
@@ -34,10 +34,10 @@ class PageError(Exception):
 
 
 class Deadline:
-    """Raises DeadlineError in the main thread, whatever it waits for, after ``seconds`` in which the program could run.
+    """Raise DeadlineError in the main thread, whatever it waits for, after ``seconds`` in which the program could run.
 
-    A gap between two looks is a pause of the whole sandbox, or no processor to be had, and counts as one look. Whoever started
-    the program ends it where that goes on.
+    A gap between two looks means that the sandbox was paused or had no processor, and counts as one look. If that goes on, the
+    guest ends the program.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -59,11 +59,11 @@ class Deadline:
 
 
 class DeadlineError(BaseException):
-    """The time is up. Not an Exception, so that no library on the way takes it for one of its own errors."""
+    """The time is up. Not an Exception, so that no library in between handles it as one of its own errors."""
 
 
 def main() -> int:
-    """Read the request, write the answer."""
+    """Read the request and write the answer."""
     request = json.load(sys.stdin)
     seconds = float(request["timeout_seconds"])
     try:
@@ -79,8 +79,8 @@ def main() -> int:
 
 
 def browse(request: dict[str, Any]) -> dict[str, Any]:
-    """The result of ``browse``."""
-    url = checked(request["url"])
+    """Return the result of ``browse``. Raises PageError and DeadlineError."""
+    url = normalize_url(request["url"])
     redirects: list[str] = []
     while True:
         response = _fetch(url, request["ca_bundle"])
@@ -88,29 +88,41 @@ def browse(request: dict[str, Any]) -> dict[str, Any]:
             break
         if len(redirects) == REDIRECTS:
             raise PageError("too_many_redirects", url=request["url"], redirects=REDIRECTS, location=url)
-        url = checked(urljoin(url, response.location))
+        url = normalize_url(urljoin(url, response.location))
         redirects.append(url)
-    title, text, links = _shown(response, url, bool(request["raw"]))
+    title, text, links = _present(response, url, bool(request["raw"]))
     offset, count = int(request["offset"]), int(request["max_chars"])
     part = text[offset : offset + count]
     return {
-        "url": request["url"], "final_url": url, "status": response.status, "content_type": response.content_type,
-        "title": title, "text": part, "links": links[:LINKS], "offset": offset, "total_chars": len(text),
-        "size_bytes": response.size_bytes, "truncated": response.truncated or offset + len(part) < len(text),
+        "url": request["url"],
+        "final_url": url,
+        "status": response.status,
+        "content_type": response.content_type,
+        "title": title,
+        "text": part,
+        "links": links[:LINKS],
+        "offset": offset,
+        "total_chars": len(text),
+        "size_bytes": response.size_bytes,
+        "truncated": response.truncated or offset + len(part) < len(text),
         "redirects": redirects,
-    }  # fmt: skip
+    }
 
 
-def _shown(response: Response, url: str, raw: bool) -> tuple[str, str, list[dict[str, str]]]:
+def _present(response: Response, url: str, raw: bool) -> tuple[str, str, list[dict[str, str]]]:
+    """Return title, text and links."""
     kind = response.kind()
     if kind == "other":
         return "", describe(response), []
-    text = decoded(response)
-    return ("", text, []) if raw or kind == "text" else readable(text, url)
+    text = decode(response)
+    return ("", text, []) if raw or kind == "text" else extract(text, url)
 
 
-def checked(url: str) -> str:
-    """The address as it is asked for: http or https, without user name and fragment, in ASCII."""
+def normalize_url(url: str) -> str:
+    """Return the URL in the form that is requested: http or https, without user name and fragment, in ASCII.
+
+    Raises PageError ``invalid_url``.
+    """
     try:
         parts = urlsplit(url.strip())
         port = parts.port
@@ -141,14 +153,14 @@ def _fetch(url: str, ca_bundle: str | None) -> Response:
         reason = error.reason
         if isinstance(reason, TimeoutError):
             raise DeadlineError from None
-        raise PageError("connection_failed", url=url, problem=_words(reason)) from None
+        raise PageError("connection_failed", url=url, problem=_reason_text(reason)) from None
     except TimeoutError:
         raise DeadlineError from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise PageError("connection_failed", url=url, problem=_words(error)) from None
+        raise PageError("connection_failed", url=url, problem=_reason_text(error)) from None
 
 
-def _words(reason: object) -> str:
+def _reason_text(reason: object) -> str:
     if isinstance(reason, socket.gaierror):
         return f"the host name was not found ({reason.strerror})"
     if isinstance(reason, OSError) and reason.strerror:

@@ -1,1 +1,1 @@
-"""What passes over the pipe. The host imports nothing else of the guest."""
+"""The protocol of the pipe, and what else both ends must agree on. The host imports nothing else of the guest."""

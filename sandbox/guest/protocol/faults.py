@@ -1,4 +1,4 @@
-"""Expected faults inside the guest: a code and the values the host needs to word them. Never text for a model."""
+"""Expected failures inside the guest: a code and the values from which the host writes the message. Never text for a model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ if TYPE_CHECKING:
 
 
 class Fault(Exception):  # noqa: N818  (the word of the protocol)
-    """An operation cannot be carried out; ``code`` is one of the host's error codes, ``fields`` its values.
+    """An operation failed. ``code`` is one of the host's error codes, ``fields`` has the values for its message.
 
-    ``effects`` is "none", "partial" or "unknown"; ``result`` is what is known so far, in the shape of the operation's
-    result.
+    ``effects`` is "none", "partial" or "unknown"; ``result`` has the fields of the operation's result that are known so far.
     """
 
     def __init__(
@@ -51,14 +50,14 @@ _CODES = {
 
 
 def fault_of(error: OSError, path: str, **fields: Any) -> Fault:
-    """The fault for what the kernel refused on ``path``."""
+    """Return the fault for an error of the kernel on ``path``."""
     number = error.errno or 0
     name = errno.errorcode.get(number, "unknown")
     return Fault(_CODES.get(number, "io_error"), path=path, errno=name, **fields)
 
 
 def plain(value: Any) -> Any:
-    """Fields of a fault as JSON-ready data."""
+    """Return the fields of a fault as data that JSON can hold."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -69,6 +68,6 @@ def plain(value: Any) -> Any:
 
 
 def unforeseen(error: Exception, operation: str) -> Fault:
-    """The fault for a mistake of the guest's own; the traceback goes to its log."""
+    """Return the fault for a bug of the guest, and write the traceback to its log."""
     sys.excepthook(type(error), error, error.__traceback__)
     return Fault("io_error", problem=f"{type(error).__name__} in {operation}", effects="unknown")

@@ -1,8 +1,8 @@
-"""What tools leave behind in a work tree and nobody wants to read about one by one; the host has the same list."""
+"""Names of caches and other files that tools leave in a work tree, which lists of changes leave out or summarize."""
 
 from __future__ import annotations
 
-# Without .git: where that is meant, it is said.
+# .git is not a cache: whoever means it names it.
 CACHES = frozenset(
     {
         "__pycache__",
@@ -19,5 +19,5 @@ LEFTOVERS = CACHES | {".git"}
 
 
 def is_leftover(path: str) -> bool:
-    """Whether the path is in a folder that tools leave behind, or is byte code."""
+    """Return whether the path is in such a folder, or is Python byte code."""
     return path.endswith((".pyc", ".pyo")) or not LEFTOVERS.isdisjoint(path.split("/"))

@@ -1,13 +1,13 @@
-"""How a host calls a kept sandbox whose pipe another host may have left in any state; both ends use this.
+"""How a host takes up a kept sandbox whose pipe an earlier host may have left in any state.
 
-A kept sandbox has a token of 32 random bytes. A call is these bytes among whatever else comes in on the pipe:
+A kept sandbox has a token of 32 random bytes. A host calls by sending these bytes, whatever came before them on the pipe:
 
     token 32 | nonce 8 | nonce it replaces 8 | where 8 | flags u8 | check 8
 
-``where`` stands for the caller's host, its boot and the place of its locks; ``check`` is the start of SHA-256 over token and
-body, so that a call that was cut short is never mended by the bytes of the next. The guest answers a call that it accepts with
-SHA-256 of the token (see ``answer_prefix``) and the new nonce, 40 bytes; after them, in both directions, there are only frames
-with that nonce, counted from 0. It does not answer one that it refuses: its present host would read the answer, too.
+``where`` identifies the caller's machine, its boot and the folder of its locks. ``check`` is the start of SHA-256 over token and
+body, so that a call that was cut short and the bytes of the next never look like a valid one. The guest answers a call that it
+accepts with 40 bytes: SHA-256 of the token (see ``answer_prefix``) and the new nonce. After them both directions carry only
+frames with that nonce, counted from 0. The guest does not answer a call that it refuses: its current host would read the answer.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 TOKEN_BYTES = 32
 TAKE_OVER, OWNER_DEAD = 1, 2
-# A host that was heard within this time is there: it pings after 30 s of silence.
+# A host that was silent for this long is gone: it pings after 30 s of silence.
 SILENT_SECONDS = 75.0
 _BODY = struct.Struct(">8s8s8sB")
 CHECK_BYTES = 8
 CALL_BYTES = TOKEN_BYTES + _BODY.size + CHECK_BYTES
 ANSWER_BYTES = 40
-# Of a token that a read cut off: fewer bytes than this at the end of a read are taken for ordinary ones, for every 256th read
-# ends with the first byte of the token by chance, and what is held back waits for the next one.
+# The beginning of a token at the end of a read is held back until the next one, if it has this many bytes: every 256th read ends
+# with the first byte of the token by chance.
 _LEAST_HELD = 8
 
 
 class Call:
-    """A host asks to serve a sandbox: under ``nonce``, in the place of the host that used ``replaces``."""
+    """A host's request to serve a sandbox under ``nonce``, in place of the host that used the nonce ``replaces``."""
 
     __slots__ = ("flags", "nonce", "replaces", "where")
 
@@ -44,13 +44,13 @@ class Call:
         self.flags = flags
 
     def pack(self, token: bytes) -> bytes:
-        """The call as bytes."""
+        """Encode the call."""
         body = _BODY.pack(self.nonce, self.replaces, self.where, self.flags)
         return token + body + _check(token, body)
 
 
 def answer_prefix(token: bytes) -> bytes:
-    """What every answer to a call starts with; the nonce of the host that it is for follows."""
+    """Return the beginning of every answer to a call; the nonce of the host that called follows it."""
     return hashlib.sha256(b"gamebox answer\0" + token).digest()
 
 
@@ -59,19 +59,19 @@ def _check(token: bytes, body: bytes) -> bytes:
 
 
 class CallFinder:
-    """Takes calls out of the bytes that come in."""
+    """Find calls in the bytes that arrive."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token
-        self._kept = b""  # the end of the last read, where a call may have begun
-        self._answered = 0  # how much of it was answered all the same
+        self._tail = b""  # the end of the last read, where a call may have begun
+        self._returned = 0  # bytes of the tail that ``feed`` has returned already
 
     def feed(self, data: bytes) -> Iterator[bytes | Call]:
-        """What is in ``data`` in its order: calls, and the bytes around them."""
-        data, start = self._kept + data, self._answered
+        """Yield the calls in ``data`` and the bytes around them, in order."""
+        data, start = self._tail + data, self._returned
         at = data.find(self._token)
         while at >= 0 and len(data) >= at + CALL_BYTES:
-            call = self._call(data[at + TOKEN_BYTES : at + CALL_BYTES])
+            call = self._parse(data[at + TOKEN_BYTES : at + CALL_BYTES])
             if call is None:  # cut short
                 at = data.find(self._token, at + 1)
                 continue
@@ -81,18 +81,18 @@ class CallFinder:
             start = at + CALL_BYTES
             at = data.find(self._token, start)
         if at < 0:
-            at = len(data) - self._cut_token(data)
+            at = len(data) - self._partial_token(data)
         end = at if len(data) - at >= _LEAST_HELD else len(data)
-        self._kept, self._answered = data[at:], max(end, start) - at
+        self._tail, self._returned = data[at:], max(end, start) - at
         if end > start:
             yield data[start:end]
 
-    def _call(self, rest: bytes) -> Call | None:
+    def _parse(self, rest: bytes) -> Call | None:
         body = rest[: _BODY.size]
         return Call(*_BODY.unpack(body)) if rest[_BODY.size :] == _check(self._token, body) else None
 
-    def _cut_token(self, data: bytes) -> int:
-        """How many bytes at the end of ``data`` are the beginning of a token."""
+    def _partial_token(self, data: bytes) -> int:
+        """Return how many bytes at the end of ``data`` are the beginning of a token."""
         for count in range(min(TOKEN_BYTES - 1, len(data)), 0, -1):
             if data.endswith(self._token[:count]):
                 return count

@@ -5,9 +5,9 @@ A frame is a 24-byte header and a payload of at most 256 KiB:
     nonce 8 bytes | sequence u32 | kind u8 | 3 zero bytes | channel u32 | payload length u32      (big endian)
 
 The host speaks first and picks the nonce; both directions carry it and count their frames from 0, so a cut, a repeat or
-foreign bytes are noticed at once. A message (request, reply, notice) is JSON with a blob behind it: ``u32 JSON length | JSON
-| blob``. A message longer than one frame is sent as PART frames and ends with the frame of its own kind. DATA frames are
-streams (upload, download) under credit: a sender may have WINDOW bytes under way that were not credited back.
+foreign bytes are noticed at once. A message (request, reply, notice) is JSON followed by a blob: ``u32 JSON length | JSON |
+blob``. A message longer than one frame is sent as PART frames and ends with the frame of its own kind. DATA frames are streams
+(upload, download, connections) under credit: a sender may have WINDOW bytes in flight that the receiver has not credited back.
 """
 
 from __future__ import annotations
@@ -21,34 +21,36 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any, TypeAlias
 
-    # Takes a piece of a stream, which holds until it returns.
+    # Receives a piece of a stream; the memory is valid until it returns.
     Taker: TypeAlias = "Callable[[memoryview], None]"
 
 PROTOCOL = 1
 HEADER = struct.Struct(">8sIB3sII")
 MAX_PAYLOAD = 256 * 1024
 WINDOW = 2 * 1024 * 1024
-# Of one connection through the pipe: there may be hundreds, and a guest holds what a stalled program does not take.
+# The window of one connection through the pipe: there may be hundreds, and the guest holds what a stalled program does not read.
 TUNNEL_WINDOW = 512 * 1024
-# What it may grow to where all that came was taken at once; all windows of a sandbox together grow by so much at most.
+# A connection whose reader keeps up may have a window of this size; all windows together grow by GROWTH_BYTES at most.
 MOST_TUNNEL_WINDOW = 2 * 1024 * 1024
 GROWTH_BYTES = 8 * 1024 * 1024
-# Of a connection's frames from the guest: short enough that a frame of something else between two of them is not late.
+# The payload of a connection's frames from the guest: short enough that other frames between two of them are not late.
 FLOW_CHUNK = 128 * 1024 - HEADER.size
+# Channels that the guest opens have the highest bit set.
+GUEST_CHANNELS = 0x80000000
 NONCE_BYTES = 8
-# Where the guest of a container has the two ends of the pipe once it has answered a host, and what that may read instead of the
-# second (see ``shortcut``).
+# The guest's descriptors of the pipe once it has answered a host, and the one that a host may read instead of the second
+# (see ``shortcut``).
 INPUT_FD, OUTPUT_FD, SHORTCUT_FD = 3, 4, 5
-# Requests carry at most one written text (8 MiB, six times that in the worst JSON escapes) and some fields.
+# A request carries at most one written text (8 MiB, six times that in the worst JSON escapes) and a few fields.
 MAX_MESSAGE = 64 * 1024 * 1024
-# What a host takes as a reply, unless the request says another.
+# The longest reply that a host accepts, unless the request names another limit.
 MAX_REPLY = 4 * 1024 * 1024
 _ZERO = b"\0\0\0"
 _LENGTH = struct.Struct(">I")
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """Kinds of frames."""
 
     HELLO = 1
     REQUEST = 2
@@ -70,11 +72,11 @@ _KINDS = frozenset(int(k) for k in Kind)
 
 
 class WireError(Exception):
-    """The bytes on the pipe are not what the protocol allows; the pipe cannot be trusted any more."""
+    """The bytes on the pipe violate the protocol; the pipe cannot be trusted any more."""
 
 
 class ForeignNonceError(WireError):
-    """A frame of another conversation; ``nonce`` are its first bytes."""
+    """A frame of another conversation; ``nonce`` is the one it carries."""
 
     def __init__(self, nonce: bytes) -> None:
         super().__init__("frame with a foreign nonce")
@@ -82,17 +84,17 @@ class ForeignNonceError(WireError):
 
 
 def frame(nonce: bytes, sequence: int, kind: int, channel: int, payload: bytes | memoryview = b"") -> bytes:
-    """One frame as bytes. Raises ValueError for a payload over MAX_PAYLOAD."""
+    """Encode one frame. Raises ValueError for a payload over MAX_PAYLOAD."""
     if len(payload) > MAX_PAYLOAD:
         raise ValueError("payload too long for one frame")
     return HEADER.pack(nonce, sequence & 0xFFFFFFFF, kind, _ZERO, channel, len(payload)) + payload
 
 
 class Decoder:
-    """Bytes in, frames out. ``nonce`` may be None: then the first frame sets it (the guest's side).
+    """Decode frames from bytes. If ``nonce`` is None, the first frame sets it (the guest's side).
 
-    ``taker(channel)`` is asked who takes the payload of a DATA frame in pieces, as they come and without a copy; None where it
-    is to come out with its frame. A piece holds until ``feed`` goes on.
+    ``taker(channel)`` returns the function that receives the payload of a DATA frame piece by piece, as it arrives and without
+    a copy, or None if the payload is to be returned with its frame. A piece is valid until ``feed`` goes on.
     """
 
     def __init__(self, nonce: bytes | None, taker: Callable[[int], Taker | None] | None = None) -> None:
@@ -101,20 +103,20 @@ class Decoder:
         self._buffer = bytearray()
         self._sequence = 0
         self._take: Taker | None = None
-        self._left = 0  # of the payload that ``_take`` has
+        self._left = 0  # bytes of the payload that ``_take`` still has to receive
 
     @property
     def buffered(self) -> int:
-        """Bytes held back until their frame is whole; never more than one frame."""
+        """How many bytes wait for the rest of their frame; never more than one frame."""
         return len(self._buffer)
 
     @property
     def held(self) -> bytes:
-        """The bytes of ``buffered``; after a WireError they start with what was no frame."""
+        """The bytes counted by ``buffered``; after a WireError they start with the invalid ones."""
         return bytes(self._buffer)
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[int, int, bytes]]:
-        """The frames that ``data`` completes, as (kind, channel, payload). Raises WireError."""
+        """Yield the frames that ``data`` completes, as (kind, channel, payload). Raises WireError."""
         view = memoryview(data)
         while view:
             if self._left and self._take is not None:
@@ -139,7 +141,7 @@ class Decoder:
             yield kind, channel, payload
 
     def _collect(self, view: memoryview, size: int) -> memoryview:
-        """Fill the buffer up to ``size`` bytes; what is left of ``view``."""
+        """Fill the buffer up to ``size`` bytes. Returns the rest of ``view``."""
         missing = max(0, size - len(self._buffer))
         self._buffer += view[:missing]
         return view[missing:]
@@ -148,15 +150,15 @@ class Decoder:
         self._buffer.clear()
         self._sequence = (self._sequence + 1) & 0xFFFFFFFF
 
-    def _header(self, behind: memoryview) -> tuple[int, int, int]:
-        """The header that the buffer begins with."""
+    def _header(self, rest: memoryview) -> tuple[int, int, int]:
+        """Return kind, channel and length from the buffered header. Raises WireError; the buffer then has all unread bytes."""
         try:
-            return self._checked()
+            return self._parse_header()
         except WireError:
-            self._buffer += behind
+            self._buffer += rest
             raise
 
-    def _checked(self) -> tuple[int, int, int]:
+    def _parse_header(self) -> tuple[int, int, int]:
         nonce, sequence, kind, zero, channel, length = HEADER.unpack_from(self._buffer)
         if self.nonce is None:
             self.nonce = nonce
@@ -172,9 +174,10 @@ class Decoder:
 
 
 def pack_message(fields: dict[str, Any], blob: bytes = b"", *, exact: bool = False, any_number: bool = False) -> bytes:
-    """A message as bytes. Surrogates in its texts become "?", or with ``exact`` arrive as they are.
+    """Encode a message. Surrogates in its texts become "?", or with ``exact`` arrive unchanged.
 
-    Raises ValueError for a number that is none of JSON, but with ``any_number``: the other end would end the pipe over it.
+    Raises ValueError for a number that JSON does not have (NaN, infinity), which would make the other end close the pipe; not
+    with ``any_number``.
     """
     text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=any_number)
     encoded = text.encode("utf-8", "surrogatepass" if exact else "replace")
@@ -182,9 +185,9 @@ def pack_message(fields: dict[str, Any], blob: bytes = b"", *, exact: bool = Fal
 
 
 def unpack_message(data: bytes, *, exact: bool = False) -> tuple[dict[str, Any], bytes]:
-    """Fields and blob of a message. Raises WireError for anything that is not one JSON object in UTF-8.
+    """Return the fields and the blob of a message. Raises WireError for anything but one JSON object in UTF-8.
 
-    Surrogates in its texts are nothing that could be shown to anybody: they are allowed with ``exact`` alone.
+    Surrogates in its texts cannot be displayed or encoded later: only ``exact`` allows them.
     """
     if len(data) < _LENGTH.size:
         raise WireError("message too short")
@@ -203,15 +206,15 @@ def unpack_message(data: bytes, *, exact: bool = False) -> tuple[dict[str, Any],
     return fields, data[_LENGTH.size + length :]
 
 
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+def _reject_number(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
 
 
-_JSON = json.JSONDecoder(parse_constant=_no_number)
+_JSON = json.JSONDecoder(parse_constant=_reject_number)
 
 
 def split_message(kind: int, message: bytes) -> Iterator[tuple[int, memoryview]]:
-    """The frames (kind, payload) that carry ``message``: PARTs, then one of its own kind."""
+    """Yield the frames (kind, payload) that carry ``message``: PARTs, then one of its own kind."""
     view = memoryview(message)
     while len(view) > MAX_PAYLOAD:
         yield Kind.PART, view[:MAX_PAYLOAD]
@@ -220,16 +223,16 @@ def split_message(kind: int, message: bytes) -> Iterator[tuple[int, memoryview]]
 
 
 class Assembler:
-    """Puts PART frames together again; ``limit`` bounds one message in bytes."""
+    """Join PART frames into messages of at most ``limit`` bytes."""
 
     def __init__(self, limit: int = MAX_MESSAGE) -> None:
         self._limit = limit
         self._parts: dict[int, bytearray] = {}
 
     def add(self, channel: int, payload: bytes, limit: int | None = None) -> bool:
-        """One more part of the message on ``channel``; False when it grows past ``limit``: it is forgotten then.
+        """Add a part of the message on ``channel``. Returns False, and forgets the message, if it exceeds ``limit``.
 
-        Raises WireError when it grows past the limit of all messages.
+        Raises WireError if it exceeds the limit of all messages.
         """
         parts = self._parts.setdefault(channel, bytearray())
         if limit is not None and len(parts) + len(payload) > limit:
@@ -241,10 +244,75 @@ class Assembler:
         return True
 
     def finish(self, channel: int, payload: bytes) -> bytes:
-        """The whole message that ``payload`` ends."""
+        """Return the whole message that ends with ``payload``."""
         parts = self._parts.pop(channel, None)
         return payload if parts is None else bytes(parts) + payload
 
     def drop(self, channel: int) -> None:
-        """Forget what was collected for ``channel``."""
+        """Forget the parts collected for ``channel``."""
         self._parts.pop(channel, None)
+
+
+class SendWindow:
+    """How many bytes may still be sent: ``left``. Credit restores it, up to ``limit`` (its first size if None)."""
+
+    __slots__ = ("_limit", "left")
+
+    def __init__(self, size: int, limit: int | None = None) -> None:
+        self.left = size
+        self._limit = size if limit is None else limit
+
+    def use(self, count: int) -> None:
+        """Count bytes that are sent."""
+        self.left -= count
+
+    def add_credit(self, count: int) -> None:
+        """Count bytes that the receiver credits; those beyond the limit are ignored."""
+        self.left = min(self.left + count, self._limit)
+
+
+class ReceiveWindow:
+    """How many bytes a sender may have in flight: ``size``. ``held`` bytes have arrived and were not consumed yet."""
+
+    __slots__ = ("_owed", "held", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.held = 0
+        self._owed = 0
+
+    @property
+    def overrun(self) -> bool:
+        """Whether the sender has sent more than it had credit for."""
+        return self.held > self.size
+
+    def receive(self, count: int) -> None:
+        """Count bytes that arrived."""
+        self.held += count
+
+    def consume(self, count: int) -> None:
+        """Count bytes that need no room any more; they are owed to the sender as credit."""
+        self.held -= count
+        self._owed += count
+
+    @property
+    def owed(self) -> int:
+        """How many bytes were consumed and not credited yet."""
+        return self._owed
+
+    @property
+    def credit_due(self) -> bool:
+        """Whether enough is owed (a quarter of the window) to be worth a frame."""
+        return self._owed >= self.size // 4
+
+    def credit(self, growth: int = 0) -> bytes:
+        """Return the payload of a CREDIT frame for all that is owed, and for ``growth`` bytes that the window becomes larger."""
+        payload = (self._owed + growth).to_bytes(4, "big")
+        self._owed = 0
+        self.size += growth
+        return payload
+
+
+def parse_credit(payload: bytes) -> int:
+    """Return the number of bytes that a CREDIT frame credits."""
+    return int.from_bytes(payload[:4], "big")

@@ -1,1 +1,1 @@
-"""The files of a sandbox as a whole: scanned, fetched, compared, restored."""
+"""The files of a sandbox as a whole: scanning, fetching, comparing and restoring them."""

@@ -1,7 +1,7 @@
-"""Which files of the workspace changed while a command ran: states kept from one look to the next, by lstat alone.
+"""Which files of the workspace changed while a command ran, by comparing the lstat of every file before and after.
 
-A look costs about 2.5 ms per 1,000 entries. It happens before a command's reply, so it has a budget: what cannot be looked at in
-time is told with a later command that has more of it. ``changes`` on the host looks at everything and has no budget.
+A look costs about 2.5 ms per 1,000 entries. It happens before a command's reply, so it has a budget: if the tree cannot be scanned
+in time, its changes are reported with a later command that has more time. ``changes`` on the host has no budget.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import stat
 import threading
 import time
 
-from ..files.walking import DIRECTORY
+from ..files.tree_walk import DIRECTORY
 from ..loop.context import Place
 from ..protocol.leftovers import LEFTOVERS
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 # About 200 bytes of the guest's memory each.
 ENTRIES = 20_000
-LEVELS = 200  # what is deeper is not looked into: of the folder there its own times are told
-# A look may cost a tenth of the command's own time, within these bounds, as CPU time: on a busy machine the same look takes longer
-# by the clock. By the clock it is given up after CLOCK_SECONDS all the same.
+LEVELS = 200  # deeper folders are not scanned: their own times are compared
+# A look may cost a tenth of the command's own time, within these bounds, in CPU time: on a busy machine the same look takes longer
+# by the clock. It is given up after CLOCK_SECONDS in any case.
 LEAST_SECONDS, MOST_SECONDS = 0.003, 0.05
 CLOCK_SECONDS = 0.05
 BASE_SECONDS = 1.0  # for the first look, in a worker
@@ -33,28 +33,29 @@ NAMES, NAME_CHARS = 10, 100
 LAST = 500
 _TYPE = 0o170000
 _SKIPPED = frozenset(name.encode() for name in LEFTOVERS)
-# git writes it for every question it is asked: it is not told at all.
-_UNTOLD = b".git"
+# Every git command writes to it, even one that only reads: it is never reported.
+_UNREPORTED = b".git"
 
 
 class TooMuchError(Exception):
-    """The tree is too large to be looked at within the budget."""
+    """The tree is too large to be scanned within the budget."""
 
 
 class TooLateError(TooMuchError):
-    """The look took too long by the clock alone: the machine is busy, and a next look may well be in time."""
+    """The scan took too long by the clock alone: the machine is busy, and the next one may well be in time."""
 
 
 class Tracker:
-    """The states of the workspace at the last look. ``look`` and ``begin`` are the reactor's, the rest any worker's.
+    """The states of the workspace's files at the last look.
 
-    All of them act on files as the sandbox's user: what that user cannot see is not told.
+    ``begin``, ``skip`` and ``look`` are for the reactor, ``absorb`` is for any worker. All act on files as the sandbox's user:
+    files that this user cannot see are not reported.
     """
 
     def __init__(self, place: Place, wanted: bool) -> None:
         self._workspace = place.workspace
         self._wanted = wanted
-        self._lock = threading.Lock()  # workers hold it for long looks: the reactor does not wait for it
+        self._lock = threading.Lock()  # workers hold it during long scans: the reactor does not wait for it
         self._states: States | None = None
         self._cost = 0.0
         self._since: str | None = None
@@ -63,21 +64,21 @@ class Tracker:
         self.last: dict[str, Any] = {"id": None, "created": [], "modified": [], "deleted": []}
 
     def begin(self) -> None:
-        """A command is about to start: what was there before it is not its work."""
+        """Note that a command is about to start, and scan the tree if that has not been done yet."""
         self._crowded = self._crowded or self._running > 0
         self._running += 1
         if not self._wanted or self._states is not None:
             return
         if self._cost <= MOST_SECONDS:
-            self._first(MOST_SECONDS)
+            self._scan_first(MOST_SECONDS)
         else:
             self._cost *= 0.9  # so that a tree that has become smaller is tried again
 
-    def _first(self, seconds: float) -> None:
+    def _scan_first(self, seconds: float) -> None:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._states = self._seen(b"", seconds)
+            self._states = self._scan(b"", seconds)
         except TooLateError:
             pass
         except TooMuchError:
@@ -85,15 +86,15 @@ class Tracker:
         finally:
             self._lock.release()
 
-    def pass_over(self, ident: str) -> None:
-        """A command ended and nobody is there to be told: what it changed is told later."""
+    def skip(self, ident: str) -> None:
+        """Note that a command ended whose caller is gone: its changes are reported later."""
         self._running -= 1
         self._since = self._since or ident
 
     def look(self, ident: str, seconds: float, left: bool) -> dict[str, Any] | None:
-        """The notice of what changed, after a command that took ``seconds``; None where nothing did, or it is told later.
+        """Return the notice of what changed, after a command that took ``seconds``; None if nothing did, or for lack of time.
 
-        ``left`` says that processes of it go on.
+        ``left`` says that processes of the command go on.
         """
         self._running -= 1
         budget = min(MOST_SECONDS, max(LEAST_SECONDS, seconds / 10))
@@ -103,44 +104,50 @@ class Tracker:
             if self._cost > budget:
                 self._cost *= 0.9  # so that a tree that has become smaller is tried again
                 raise TooMuchError
-            before, self._states = self._states, self._seen(b"", budget)
+            before, self._states = self._states, self._scan(b"", budget)
         except TooMuchError:
             self._since = self._since or ident
             return None
         finally:
             self._lock.release()
-        notice = self._compared(before, self._states, ident)
+        notice = self._compare(before, self._states, ident)
         self._since, self._crowded = None, left or self._running > 0
         return notice
 
-    def _compared(self, before: States, now: States, ident: str) -> dict[str, Any] | None:
+    def _compare(self, before: States, now: States, ident: str) -> dict[str, Any] | None:
         created = _leaves(_without_git(now.keys() - before.keys()))
         deleted = _leaves(_without_git(before.keys() - now.keys()))
         modified = sorted(_without_git({path for path, state in now.items() if before.get(path, state) != state}))
         kinds = {"created": created, "modified": modified, "deleted": deleted}
-        self.last = {"id": ident, **{kind: [_shown(path) for path in paths[:LAST]] for kind, paths in kinds.items()}}
+        self.last = {
+            "id": ident,
+            **{kind: [_printable(path) for path in paths[:LAST]] for kind, paths in kinds.items()},
+        }
         if not (created or modified or deleted):
             return None
         marked = [
-            f"{mark} {_shown(path)[:NAME_CHARS]}"
+            f"{mark} {_printable(path)[:NAME_CHARS]}"
             for mark, paths in zip("+~-", kinds.values(), strict=True)
             for path in paths[:NAMES]
         ]
         counts = {kind: len(paths) for kind, paths in kinds.items()}
         return {
-            "code": "files_changed", **counts, "names": marked[:NAMES], "since": self._since, "others": self._crowded,
-        }  # fmt: skip
+            "code": "files_changed",
+            **counts,
+            "names": marked[:NAMES],
+            "since": self._since,
+            "others": self._crowded,
+        }
 
-    # --- what the sandbox's own operations change ------------------------------------------------------------------
     def absorb(self, *paths: str) -> None:
-        """Operations on files changed these paths: no command did."""
+        """Take over the states of paths that the sandbox's own operations changed, so that no command is blamed for them."""
         if not self._wanted:
             return
         with self._lock:
             for path in paths:
                 try:
                     self._absorb(path)
-                except (OSError, ValueError):  # no path at all
+                except (OSError, ValueError):  # an invalid path
                     continue
 
     def _absorb(self, path: str) -> None:
@@ -148,18 +155,18 @@ class Tracker:
         folder, name = os.path.split(os.path.normpath(full))
         real = os.path.join(os.path.realpath(folder), name)
         if real == self._workspace:
-            self._again()
+            self._rescan()
         elif self._states is not None and real.startswith(self._workspace + b"/"):
-            self._take(self._states, real[len(self._workspace) + 1 :])
+            self._update(self._states, real[len(self._workspace) + 1 :])
 
-    def _again(self) -> None:
+    def _rescan(self) -> None:
         try:
-            self._states = self._seen(b"", BASE_SECONDS)
+            self._states = self._scan(b"", BASE_SECONDS)
         except TooMuchError:
             self._states = None
 
-    def _take(self, states: States, path: bytes) -> None:
-        """The present states of ``path``, of all below it, and of the folders above it."""
+    def _update(self, states: States, path: bytes) -> None:
+        """Update the states of ``path``, of everything below it, and of the folders above it."""
         if stat.S_ISDIR(states.get(path, stat.S_IFDIR) & _TYPE):
             for below in [p for p in states if p.startswith(path + b"/")]:
                 del states[below]
@@ -167,7 +174,7 @@ class Tracker:
         above = path
         while above:
             parts = above.split(b"/")
-            if any(part in _SKIPPED for part in parts[:-1]) or parts[-1] == _UNTOLD:
+            if any(part in _SKIPPED for part in parts[:-1]) or parts[-1] == _UNREPORTED:
                 above = os.path.dirname(above)
                 continue
             try:
@@ -179,20 +186,19 @@ class Tracker:
             above = os.path.dirname(above)
         if stat.S_ISDIR(states.get(path, 0) & _TYPE) and os.path.basename(path) not in _SKIPPED:
             try:
-                states.update(self._seen(path, BASE_SECONDS))
+                states.update(self._scan(path, BASE_SECONDS))
             except TooMuchError:
                 self._states = None
 
-    # --- looking ------------------------------------------------------------------
-    def _seen(self, below: bytes, seconds: float) -> States:
-        """The states of all that is below a folder of the workspace. Raises TooMuchError."""
+    def _scan(self, below: bytes, seconds: float) -> States:
+        """Return the states of everything below a folder of the workspace. Raises TooMuchError."""
         began, spent = time.monotonic(), time.thread_time()
         latest = began + max(seconds, CLOCK_SECONDS)
         states: States = {}
         levels: list[tuple[int, bytes, list[bytes]]] = []
         try:
             prefix = below + b"/" if below else b""
-            levels.append(_entered(os.path.join(self._workspace, below), None, prefix, states))
+            levels.append(_enter(os.path.join(self._workspace, below), None, prefix, states))
             while levels:
                 fd, prefix, folders = levels[-1]
                 if not folders:
@@ -203,8 +209,8 @@ class Tracker:
                     if len(levels) >= LEVELS:
                         states[prefix + name] = _opaque(os.stat(name, dir_fd=fd, follow_symlinks=False))
                         continue
-                    levels.append(_entered(name, fd, prefix + name + b"/", states))
-                except OSError:  # not ours to read, or exchanged
+                    levels.append(_enter(name, fd, prefix + name + b"/", states))
+                except OSError:  # unreadable, or replaced
                     continue
                 if time.thread_time() - spent > seconds:
                     raise TooMuchError
@@ -220,15 +226,15 @@ class Tracker:
         return states
 
 
-def _entered(name: bytes, above: int | None, prefix: bytes, states: States) -> tuple[int, bytes, list[bytes]]:
-    """A folder opened, its entries' states added, and the names of the folders in it that are to be looked into."""
+def _enter(name: bytes, above: int | None, prefix: bytes, states: States) -> tuple[int, bytes, list[bytes]]:
+    """Open a folder and add the states of its entries. Returns its descriptor, its prefix, and the folders in it to scan."""
     fd = os.open(name, DIRECTORY, dir_fd=above)
     folders = []
     try:
         with os.scandir(fd) as entries:
             for entry in entries:
                 own = os.fsencode(entry.name)
-                if own == _UNTOLD:
+                if own == _UNREPORTED:
                     continue
                 try:
                     status = entry.stat(follow_symlinks=False)
@@ -246,7 +252,10 @@ def _entered(name: bytes, above: int | None, prefix: bytes, states: States) -> t
 
 
 def _state(status: os.stat_result, name: bytes) -> int:
-    """What is compared: of a folder that is looked into its mode, of anything else its times, too. The type can be told from it."""
+    """Return the value to compare: the mode for a folder that is scanned, a hash over mode, size and times for anything else.
+
+    Its low bits are the mode in both cases.
+    """
     mode = status.st_mode
     if stat.S_ISDIR(mode) and name not in _SKIPPED:
         return mode
@@ -254,20 +263,20 @@ def _state(status: os.stat_result, name: bytes) -> int:
 
 
 def _opaque(status: os.stat_result) -> int:
-    told = hash((status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
-    return (told & 0xFFFFFFFFFFF) << 16 | status.st_mode
+    digest = hash((status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
+    return (digest & 0xFFFFFFFFFFF) << 16 | status.st_mode
 
 
-def _shown(path: bytes) -> str:
-    return path.decode("utf-8", "replace")  # not beneath.shown: that module is not needed for a guest's start
+def _printable(path: bytes) -> str:
+    return path.decode("utf-8", "replace")  # not roots.printable: a guest starts without that module
 
 
 def _without_git(paths: set[bytes]) -> set[bytes]:
-    """Paths without those of git's own folder: every command of git changes that, even one that only looks."""
+    """Return the paths without git's own folders: every git command changes them, even one that only reads."""
     return {path for path in paths if os.path.basename(path) != b".git"}
 
 
 def _leaves(paths: set[bytes]) -> list[bytes]:
-    """Without the folders of which something else in it is told anyway."""
+    """Return the sorted paths without the folders of other paths among them."""
     parents = {os.path.dirname(path) for path in paths}
     return sorted(path for path in paths if path not in parents)

@@ -1,4 +1,4 @@
-"""The contents of many files, one after the other, holes left out. For the host, which keeps them."""
+"""Sending the contents of many files to the host, one after the other and without holes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import errno
 import os
 import stat
 
-from ..files.beneath import SAFE
-from ..files.walking import DIRECTORY
+from ..files.roots import SAFE
+from ..files.tree_walk import DIRECTORY
 from ..loop.context import StateCall
 from ..protocol.faults import Fault
 from ..protocol.records import CHANGED, FETCHED, GONE, GOT, PART, WANTED
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-ASKED_BYTES = 64 << 20
+REQUEST_BYTES = 64 << 20
 PIECE = 1 << 18
 
 
 def fetch(call: StateCall) -> dict[str, Any]:
-    """The handler of ``fetch``: the body lists paths, what is streamed back are their contents in that order."""
+    """Handle ``fetch``: the body lists paths; their contents are streamed back in the same order."""
     folders = Folders(call)
     sender = _Sender(call)
     files = 0
     try:
-        for number, (root, path) in enumerate(_wanted(call)):
+        for number, (root, path) in enumerate(_requested_paths(call)):
             try:
                 folder, name = folders.holding(root, path)
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | SAFE, dir_fd=folder)
@@ -36,7 +36,7 @@ def fetch(call: StateCall) -> dict[str, Any]:
                 sender.send(FETCHED.pack(number, GONE, 0, 0, 0, 0, 0))
                 continue
             try:
-                files += _content(fd, number, sender)
+                files += _send_content(fd, number, sender)
             finally:
                 os.close(fd)
         sender.flush()
@@ -45,20 +45,20 @@ def fetch(call: StateCall) -> dict[str, Any]:
     return {"files": files}
 
 
-def _wanted(call: StateCall) -> Iterator[tuple[int, bytes]]:
-    asked = bytearray()
+def _requested_paths(call: StateCall) -> Iterator[tuple[int, bytes]]:
+    requested = bytearray()
     for chunk in call.body():
-        asked += chunk
-        if len(asked) > ASKED_BYTES:
+        requested += chunk
+        if len(requested) > REQUEST_BYTES:
             raise Fault("invalid_arguments", problem="too many files are asked for at once")
     at = 0
-    while at < len(asked):
+    while at < len(requested):
         start = at + WANTED.size
-        root, length = WANTED.unpack_from(asked, at) if start <= len(asked) else (0, len(asked))
+        root, length = WANTED.unpack_from(requested, at) if start <= len(requested) else (0, len(requested))
         at = start + length
-        path = bytes(asked[start:at])
-        if at > len(asked) or b"\0" in path:
-            raise Fault("invalid_arguments", problem="the list of files that are asked for is none")
+        path = bytes(requested[start:at])
+        if at > len(requested) or b"\0" in path:
+            raise Fault("invalid_arguments", problem="the list of requested files is malformed")
         yield root, path
 
 
@@ -77,39 +77,40 @@ class _Sender:
             self._piece.clear()
 
 
-def _content(fd: int, number: int, sender: _Sender) -> bool:
-    """Send one file; whether it was one."""
+def _send_content(fd: int, number: int, sender: _Sender) -> bool:
+    """Send one file. Returns False if it is not a regular file."""
     before = os.fstat(fd)
     if not stat.S_ISREG(before.st_mode):
         sender.send(FETCHED.pack(number, GONE, 0, 0, 0, 0, 0))
         return False
     size = before.st_size
     sender.send(FETCHED.pack(number, GOT, size, before.st_mtime_ns, before.st_ctime_ns, before.st_dev, before.st_ino))
-    whole = True
+    unchanged = True
     at = 0
     while at < size:
-        start, end = _data(fd, at, size)
+        start, end = _find_data(fd, at, size)
         if start >= size:
             break
-        if end <= start:  # a hole was made there just now; a part without bytes would be the end
-            whole, at = False, start + 1
+        if end <= start:  # a hole was made there just now; a part without bytes would mean the end
+            unchanged, at = False, start + 1
             continue
         sender.send(PART.pack(start, end - start))
-        whole = _part(fd, start, end, sender) and whole
+        unchanged = _send_part(fd, start, end, sender) and unchanged
         at = end
     sender.send(PART.pack(size, 0))
     after = os.fstat(fd)
-    same = (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (
+    if (before.st_size, before.st_mtime_ns, before.st_ctime_ns) != (
         after.st_size,
         after.st_mtime_ns,
         after.st_ctime_ns,
-    )
-    sender.send(CHANGED.pack(not (whole and same)))
+    ):
+        unchanged = False
+    sender.send(CHANGED.pack(not unchanged))
     return True
 
 
-def _data(fd: int, at: int, size: int) -> tuple[int, int]:
-    """The next part of a file that is no hole, (size, size) where there is none."""
+def _find_data(fd: int, at: int, size: int) -> tuple[int, int]:
+    """Return start and end of the next part of a file that is not a hole; (size, size) if there is none."""
     try:
         start = os.lseek(fd, at, os.SEEK_DATA)
         return min(start, size), min(os.lseek(fd, start, os.SEEK_HOLE), size)
@@ -119,8 +120,8 @@ def _data(fd: int, at: int, size: int) -> tuple[int, int]:
         return at, size
 
 
-def _part(fd: int, at: int, end: int, sender: _Sender) -> bool:
-    """Send exactly these bytes, zeros for what is not there any more; whether all was there."""
+def _send_part(fd: int, at: int, end: int, sender: _Sender) -> bool:
+    """Send exactly these bytes, zeros for any that are gone. Returns whether all were there."""
     while at < end:
         try:
             data = os.pread(fd, min(PIECE, end - at), at)
@@ -138,7 +139,7 @@ def _part(fd: int, at: int, end: int, sender: _Sender) -> bool:
 
 
 class Folders:
-    """Folders below the roots by path, no link followed on the way; the last one stays open for the next file in it."""
+    """Opens folders below the roots without following links; the last one stays open for the next file in it."""
 
     def __init__(self, call: StateCall) -> None:
         self._call = call
@@ -147,16 +148,19 @@ class Folders:
         self._fd = -1
 
     def top(self, root: int) -> int:
-        """The folder of a root. Raises OSError."""
+        """Return the descriptor of a root. Raises OSError."""
         if root not in self._tops:
             self._tops[root] = os.open(root_path(self._call, root), DIRECTORY)
         return self._tops[root]
 
     def holding(self, root: int, path: bytes) -> tuple[int, bytes]:
-        """The folder that holds ``path``, open until the next call, and the name in it. Raises OSError, Fault for no path."""
+        """Return the folder that contains ``path``, open until the next call, and the name in it.
+
+        Raises OSError, and Fault ``path_invalid``.
+        """
         parts = path.split(b"/")
         if any(part in (b"", b".", b"..") for part in parts) or b"\0" in path:
-            raise Fault("path_invalid", path=ascii(path)[:200], problem="it is no path below a root")
+            raise Fault("path_invalid", path=ascii(path)[:200], problem="it is not a path below a root")
         *folders, name = parts
         where = (root, b"/".join(folders))
         if self._at != where:
@@ -172,13 +176,13 @@ class Folders:
         return self._fd, name
 
     def forget(self) -> None:
-        """Open the next folder anew: one on the way to it may have been exchanged."""
+        """Close the last folder: one on the way to it may have been replaced."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._at = -1, None
 
     def close(self) -> None:
-        """Let go of all folders."""
+        """Close all folders."""
         self.forget()
         for fd in self._tops.values():
             os.close(fd)

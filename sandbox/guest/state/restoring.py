@@ -1,7 +1,7 @@
-"""Making workspace and home again what they were: everything new is first written aside, then put in place in one go.
+"""Restoring the workspace and the home: new files are first written to a staging folder, then all is put in place at once.
 
-Steps come in the order of the stream: what is to be removed, contents and links, then the rest. Nothing is changed before the whole
-stream is there, except where the file system has no room for old and new beside each other: then what is to be removed goes first.
+The stream has the steps in order: removals, contents and links, then the rest. Nothing changes before the whole stream has
+arrived, unless the file system has no room for old and new files together: then the removals come first.
 """
 
 from __future__ import annotations
@@ -11,15 +11,29 @@ import os
 import stat
 
 from ..commands.sessions import Session
-from ..files.beneath import shown
+from ..files.roots import printable
 from ..files.tree import remove_tree
-from ..files.walking import DIRECTORY
+from ..files.tree_walk import DIRECTORY
 from ..loop.context import StateCall
+from ..protocol.chunks import ChunkReader
 from ..protocol.faults import Fault, fault_of
-from ..protocol.records import ATTRIBUTES, END, HOME, LINK, MAKE, POINT, PUT, REMOVE, SAME, STEP, WORKSPACE, sessions_of
+from ..protocol.records import (
+    ATTRIBUTES,
+    END,
+    HOME,
+    LINK,
+    MAKE,
+    PART,
+    POINT,
+    PUT,
+    REMOVE,
+    SAME,
+    STEP,
+    WORKSPACE,
+    check_sessions,
+)
 from .fetching import Folders
-from .scanning import root_path, running
-from .steps import Step, Stream, change_mode, open_up, write_content
+from .scanning import root_path, running_commands
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,18 +41,21 @@ if TYPE_CHECKING:
     from typing import Any
 
 STEPS = 2_000_000
+CHUNK = 1 << 18
+BLOCK = 4096
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_ZEROS = bytes(CHUNK)
 
 
 def restore(call: StateCall) -> dict[str, Any]:
-    """The handler of ``restore``. Raises Fault, ``commands_running`` where anything runs."""
-    if ids := running(call):
+    """Handle ``restore``. Raises Fault, ``commands_running`` while any command runs."""
+    if ids := running_commands(call):
         raise Fault("commands_running", ids=ids[:10], count=len(ids))
-    sessions = _sessions_given(call)
+    sessions = _parse_sessions(call)
     restoring = _Restoring(call)
     try:
-        restoring.take()
-        restoring.carry_out()
+        restoring.receive()
+        restoring.apply()
     except OSError as error:
         fault = fault_of(error, restoring.at)
         fault.effects = restoring.effects
@@ -49,23 +66,23 @@ def restore(call: StateCall) -> dict[str, Any]:
     finally:
         restoring.close()
     call.hand_over(lambda: _set_sessions(call, sessions))
-    return {"steps": restoring.steps, "running": running(call)}
+    return {"steps": restoring.steps, "running": running_commands(call)}
 
 
-def _sessions_given(call: StateCall) -> dict[str, Any]:
-    """The states that sessions are to have: checked before anything is changed. Raises Fault."""
+def _parse_sessions(call: StateCall) -> dict[str, Any]:
+    """Return the states of sessions to restore. Raises Fault before anything is changed."""
     most = call.place.limits["sessions"]
     try:
-        sessions = sessions_of(call.args.get("sessions"))
+        sessions = check_sessions(call.args.get("sessions"))
     except ValueError as error:
-        raise Fault("invalid_arguments", problem=f"these are no states of sessions: {error}") from None
+        raise Fault("invalid_arguments", problem=f"the states of sessions are invalid: {error}") from None
     if len(sessions) > most:
         raise Fault("too_many_commands", limit=most, what="sessions")
     return sessions
 
 
 def _set_sessions(call: StateCall, states: dict[str, Any]) -> None:
-    """Give every session the state that was kept; one that is at work, or was not there, is left alone or forgotten."""
+    """Give each session its state, and forget sessions that have none. A session that runs a command is left alone."""
     sessions = call.processes.sessions
     for name in [n for n, s in sessions.items() if n not in states and not s.busy]:
         del sessions[name]
@@ -76,20 +93,31 @@ def _set_sessions(call: StateCall, states: dict[str, Any]) -> None:
             session.functions, session.variables = state["functions"], dict(state["variables"])
 
 
+class Step:
+    """One step of the restore; ``staged`` is the name of its file or link in the staging folder."""
+
+    __slots__ = ("gid", "kind", "mode", "mtime", "path", "root", "staged", "target", "uid")
+
+    def __init__(self, root: int, kind: bytes, mode: int, uid: int, gid: int, mtime: int, path: bytes, target: bytes):
+        self.root, self.kind, self.mode, self.uid, self.gid, self.mtime = root, kind, mode, uid, gid, mtime
+        self.path, self.target = path, target
+        self.staged = b""
+
+
 class _Restoring:
     def __init__(self, call: StateCall) -> None:
         self._call = call
         self._folders = Folders(call)
         self._stages: dict[int, int] = {}
         self._stage_name = b".gamebox-restore-" + os.urandom(8).hex().encode()
-        self._later: list[Step] = []
+        self._pending: list[Step] = []
         self.effects = "none"
         self.at = "."
         self.steps = 0
-        self._short = self._is_short()
+        self._lacks_room = self._find_lack_of_room()
 
-    def _is_short(self) -> bool:
-        """Whether a root has no room for what is new beside what is old."""
+    def _find_lack_of_room(self) -> bool:
+        """Return whether a root has no room for old and new files together."""
         for root in (WORKSPACE, HOME):
             state = os.statvfs(root_path(self._call, root))
             if int(self._call.args["sizes"][root]) > state.f_bavail * state.f_frsize - (1 << 20):
@@ -97,7 +125,7 @@ class _Restoring:
         return False
 
     def close(self) -> None:
-        """Remove what is left aside, let go of descriptors."""
+        """Remove the staging folders and close all descriptors."""
         try:
             self._drop_stages()
         except OSError:
@@ -110,50 +138,50 @@ class _Restoring:
             os.close(fd)
             remove_tree(self._folders.top(root), self._stage_name)
 
-    # --- taking ------------------------------------------------------------------
-    def take(self) -> None:
-        """Read the stream: contents and links are written aside, the other steps kept for later."""
-        stream = Stream(self._call.body())
+    def receive(self) -> None:
+        """Read the stream: stage contents and links, and collect the steps."""
+        stream = ChunkReader(self._call.body(), _ended_too_soon)
         while True:
-            root, kind, mode, uid, gid, mtime, length, more = STEP.unpack(stream.exactly(STEP.size))
+            root, kind, mode, uid, gid, mtime, length, target = STEP.unpack(stream.read_exactly(STEP.size))
             if kind == END:
                 break
             self.steps += 1
             if self.steps > STEPS:
                 raise Fault("too_many_files", limit=STEPS)
-            step = Step(root, kind, mode, uid, gid, mtime, stream.exactly(length), stream.exactly(more))
-            self.at = shown(step.path)
+            path = stream.read_exactly(length)
+            step = Step(root, kind, mode, uid, gid, mtime, path, stream.read_exactly(target))
+            self.at = printable(step.path)
             if kind == PUT:
-                self._put(step, stream)
+                self._stage_file(step, stream)
             elif kind == POINT:
-                self._point(step)
-            elif kind == REMOVE and self._short:
+                self._stage_link(step)
+            elif kind == REMOVE and self._lacks_room:
                 self.effects = "partial"
                 self._remove(step)
                 continue
-            self._later.append(step)
+            self._pending.append(step)
 
     def _stage(self, root: int) -> int:
         if root not in self._stages:
             top = self._folders.top(root)
-            self._writable(root, b"")
+            self._make_writable(root, b"")
             os.mkdir(self._stage_name, 0o700, dir_fd=top)
             self._stages[root] = os.open(self._stage_name, DIRECTORY, dir_fd=top)
         return self._stages[root]
 
-    def _put(self, step: Step, stream: Stream) -> None:
+    def _stage_file(self, step: Step, stream: ChunkReader) -> None:
         stage = self._stage(step.root)
         step.staged = b"%d" % self.steps
         fd = os.open(step.staged, NEW, 0o600, dir_fd=stage)
         try:
             write_content(fd, stream)
-            self._own(fd, step)
+            self._set_owner(fd, step)
             os.fchmod(fd, step.mode)
             os.utime(fd, ns=(step.mtime, step.mtime))
         finally:
             os.close(fd)
 
-    def _point(self, step: Step) -> None:
+    def _stage_link(self, step: Step) -> None:
         stage = self._stage(step.root)
         step.staged = b"%d" % self.steps
         os.symlink(step.target, step.staged, dir_fd=stage)
@@ -161,39 +189,42 @@ class _Restoring:
             os.chown(step.staged, step.uid, step.gid, dir_fd=stage, follow_symlinks=False)
         os.utime(step.staged, ns=(step.mtime, step.mtime), dir_fd=stage, follow_symlinks=False)
 
-    def _own(self, target: int, step: Step) -> None:
-        if self._call.place.uid == 0:  # nobody else may give files away
+    def _set_owner(self, target: int, step: Step) -> None:
+        if self._call.place.uid == 0:  # only root may give files away
             os.chown(target, step.uid, step.gid)
 
-    # --- carrying out ------------------------------------------------------------------
-    def carry_out(self) -> None:
-        """All steps; from here on something is changed."""
-        if ids := running(self._call):
+    def apply(self) -> None:
+        """Carry out all steps; from here on files change. Raises OSError and Fault."""
+        if ids := running_commands(self._call):
             raise Fault("commands_running", ids=ids[:10], count=len(ids))
-        doing: dict[bytes, Callable[[Step], None]] = {
-            REMOVE: self._remove, MAKE: self._make, PUT: self._place, POINT: self._place, SAME: self._same,
-            ATTRIBUTES: self._attributes,
-        }  # fmt: skip
-        for step in self._later:
+        methods: dict[bytes, Callable[[Step], None]] = {
+            REMOVE: self._remove,
+            MAKE: self._make_folder,
+            PUT: self._move_into_place,
+            POINT: self._move_into_place,
+            SAME: self._link,
+            ATTRIBUTES: self._set_attributes_at,
+        }
+        for step in self._pending:
             self.effects = "partial"
-            self.at = shown(step.path)
-            if step.kind not in doing:
+            self.at = printable(step.path)
+            if step.kind not in methods:
                 raise Fault("invalid_arguments", problem=f"there is no step {step.kind!r}")
-            if step.kind == ATTRIBUTES:  # everything is in its place; and times of folders come last
+            if step.kind == ATTRIBUTES:  # all files are in place, and the times of folders come last
                 self._drop_stages()
-            doing[step.kind](step)
+            methods[step.kind](step)
 
-    def _inside(self, step: Step, change: Callable[[int, bytes], None]) -> None:
-        """Change a name in its folder, which is made writable for that: its own mode comes with a later step."""
+    def _change_in_folder(self, step: Step, change: Callable[[int, bytes], None]) -> None:
+        """Change a name in its folder. The folder is made writable if it must be; a later step sets its mode."""
         folder, name = self._folders.holding(step.root, step.path)
         try:
             change(folder, name)
         except PermissionError:
-            self._writable(step.root, os.path.dirname(step.path))
+            self._make_writable(step.root, os.path.dirname(step.path))
             folder, name = self._folders.holding(step.root, step.path)
             change(folder, name)
 
-    def _writable(self, root: int, path: bytes) -> None:
+    def _make_writable(self, root: int, path: bytes) -> None:
         if path:
             self._folders.forget()
             folder, name = self._folders.holding(root, path)
@@ -218,18 +249,22 @@ class _Restoring:
                 open_up(folder, name)
                 remove_tree(folder, name)
 
-        self._inside(step, change)
+        self._change_in_folder(step, change)
         self._folders.forget()
 
-    def _make(self, step: Step) -> None:
-        self._inside(step, lambda folder, name: os.mkdir(name, 0o700, dir_fd=folder))
+    def _make_folder(self, step: Step) -> None:
+        self._change_in_folder(step, lambda folder, name: os.mkdir(name, 0o700, dir_fd=folder))
 
-    def _place(self, step: Step) -> None:
+    def _move_into_place(self, step: Step) -> None:
         stage = self._stages[step.root]
-        self._inside(step, lambda folder, name: os.rename(step.staged, name, src_dir_fd=stage, dst_dir_fd=folder))
 
-    def _same(self, step: Step) -> None:
-        """Another name of a file; ``target`` is its first one, below the same root."""
+        def change(folder: int, name: bytes) -> None:
+            os.rename(step.staged, name, src_dir_fd=stage, dst_dir_fd=folder)
+
+        self._change_in_folder(step, change)
+
+    def _link(self, step: Step) -> None:
+        """Make another name of a file; ``target`` is its first one, below the same root."""
         source_folder, source = self._folders.holding(step.root, step.target)
         held = os.dup(source_folder)
         temporary = b".gamebox-" + os.urandom(8).hex().encode()
@@ -239,24 +274,24 @@ class _Restoring:
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
         try:
-            self._inside(step, change)
+            self._change_in_folder(step, change)
         finally:
             os.close(held)
 
-    def _attributes(self, step: Step) -> None:
-        """Mode, owner and time of what is there. A mode that closes a folder to its owner comes after all that is in it."""
+    def _set_attributes_at(self, step: Step) -> None:
+        """Set mode, owner and time of a path. A mode that closes a folder to its owner comes after all steps below it."""
         if not step.path:
-            self._set(self._folders.top(step.root), step)
+            self._set_attributes(self._folders.top(step.root), step)
             return
         folder, name = self._folders.holding(step.root, step.path)
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, dir_fd=folder)
         try:
-            self._set(fd, step, folder, name)
+            self._set_attributes(fd, step, folder, name)
         finally:
             os.close(fd)
 
-    def _set(self, fd: int, step: Step, folder: int | None = None, name: bytes = b".") -> None:
+    def _set_attributes(self, fd: int, step: Step, folder: int | None = None, name: bytes = b".") -> None:
         status = os.fstat(fd)
         is_link = stat.S_ISLNK(status.st_mode)
         if is_link != (step.target == LINK):
@@ -267,3 +302,77 @@ class _Restoring:
         os.utime(name, ns=(step.mtime, step.mtime), dir_fd=where, follow_symlinks=False)
         if not is_link and stat.S_IMODE(status.st_mode) != step.mode:
             change_mode(fd, step.mode)
+
+
+def _ended_too_soon() -> Fault:
+    return Fault("transfer_incomplete", problem="the stream ended too soon")
+
+
+def change_mode(fd: int, mode: int) -> None:
+    """Change the mode of a file opened with O_PATH, through /proc, as fchmod refuses such descriptors. Raises OSError."""
+    os.chmod(b"/proc/self/fd/%d" % fd, mode)
+
+
+def open_up(folder: int, name: bytes) -> None:
+    """Give the owner all rights on a folder and on all folders below it, at any depth. Raises OSError."""
+    try:
+        here = _open_with_rights(folder, name)
+    except NotADirectoryError:
+        return
+    above: list[tuple[int, int, list[bytes]]] = []  # one descriptor is held, not one for each level
+    try:
+        left = _folders_in(here)
+        while left or above:
+            if left:
+                inner = _open_with_rights(here, left.pop())
+                status = os.fstat(here)
+                above.append((status.st_dev, status.st_ino, left))
+                os.close(here)
+                here, left = inner, _folders_in(inner)
+                continue
+            outer = os.open(b"..", DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = outer
+            status = os.fstat(here)
+            *known, left = above.pop()
+            if [status.st_dev, status.st_ino] != known:
+                raise OSError(errno.ESTALE, "a folder was moved meanwhile")
+    finally:
+        os.close(here)
+
+
+def _open_with_rights(folder: int, name: bytes) -> int:
+    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        change_mode(fd, 0o700)
+        return os.open(b".", DIRECTORY, dir_fd=fd)
+    finally:
+        os.close(fd)
+
+
+def _folders_in(fd: int) -> list[bytes]:
+    with os.scandir(fd) as entries:
+        return [os.fsencode(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+def write_content(fd: int, stream: ChunkReader) -> None:
+    """Write the parts of a content to a file. Raises OSError and Fault."""
+    while True:
+        at, length = PART.unpack(stream.read_exactly(PART.size))
+        if not length:
+            os.ftruncate(fd, at)
+            return
+        _write_part(fd, at, length, stream)
+
+
+def _write_part(fd: int, at: int, length: int, stream: ChunkReader) -> None:
+    """Write a part; whole blocks of zeros become holes."""
+    end = at + length
+    while at < end:
+        data = stream.read_some(min(CHUNK, end - at))
+        if data != _ZEROS[: len(data)] or len(data) < BLOCK:
+            view, where = memoryview(data), at
+            while view:
+                written = os.pwrite(fd, view, where)
+                view, where = view[written:], where + written
+        at += len(data)

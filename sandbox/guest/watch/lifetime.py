@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 
 from ..loop.reactor import Reactor
+from ..protocol.constants import IDLE, LIFETIME_OVER
 from .spending import tree_seconds
 
 TYPE_CHECKING = False
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from ..commands.processes import Processes
 
-# Exit codes of the guest, by which the host learns why.
-LIFETIME_OVER, IDLE, LEASE_OVER = 91, 92, 93
 # A look now and then tells a pause: it comes late then.
 LOOK_SECONDS, LEAST_SECONDS = 10.0, 0.05
 # What left-behind processes must use of a processor to count as work.

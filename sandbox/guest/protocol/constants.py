@@ -1,0 +1,11 @@
+"""Numbers besides the frames that both ends must agree on."""
+
+from __future__ import annotations
+
+# The guest's proxy listens here, on the loopback of a sandbox without a network of its own.
+PROXY_PORT = 24128
+# Between the destination and the reason, in the proxy's answers to refused and to failed connections: a page's reader, and the
+# host in a command's output, recognize them by it.
+REFUSED, UNREACHED = " is refused by the sandbox: ", " was not reached: "
+# Exit codes of the guest that tell the host why a sandbox ended by itself.
+LIFETIME_OVER, IDLE, LEASE_OVER = 91, 92, 93
