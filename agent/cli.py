@@ -129,7 +129,7 @@ def check(
 @app.command()
 def setup() -> None:
     """Install everything a sandbox needs: an engine, the images and the guest's runtime. Skips what is already there."""
-    from sandbox.docker.engine.provision import setup as provide
+    from sandbox.docker.setup.provision import setup as provide
 
     provide(lambda line: typer.echo(line))
 

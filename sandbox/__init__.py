@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sandbox.docker.environment import DockerEnvironment
     from sandbox.environment.base import Environment
     from sandbox.environment.command_error import CommandError
-    from sandbox.network.connection_file import ConnectionFile
+    from sandbox.network.connections import ConnectionFile
     from sandbox.network.policy import Network
     from sandbox.network.services.service import Service
     from sandbox.network.services.side import Ready, SideService
@@ -29,7 +29,7 @@ _HOMES = {
     "AsyncEnvironment": ".aio",
     "CancelToken": ".pipe.watching",
     "CommandError": ".environment.command_error",
-    "ConnectionFile": ".network.connection_file",
+    "ConnectionFile": ".network.connections",
     "DockerEnvironment": ".docker.environment",
     "Envelope": ".envelope",
     "Failure": ".envelope",

@@ -184,3 +184,8 @@ class ToolError(SandboxError):
 
     def __init__(self, message: str, hint: str = "", retryable: bool = False, next_tool: str | None = None) -> None:
         super().__init__(ErrorCode.tool_error, message, hint, next_tool=next_tool, retryable=retryable, effects="none")
+
+
+def configuration_error(message: str, hint: str) -> SandboxError:
+    """Return the error for an option that a caller set wrongly. Both arguments are whole sentences."""
+    return SandboxError(ErrorCode.invalid_configuration, message, hint)

@@ -94,7 +94,7 @@ def cleared(sandbox: Environment, fresh: Fresh) -> tuple[tuple[str, ...], tuple[
     """Put ``sandbox`` right before a verifier runs in it, by one like it that was never used (``fresh``): what was put right, and
     what the verdict may rest on all the same. Nothing may run in it any more. Raises SandboxError where that cannot be done.
     """
-    look = getattr(sandbox, "written_on_root", None)
+    look = getattr(sandbox, "list_root_changes", None)
     found = Found() if look is None else sorted_out(look())
     links: dict[str, str] = {}
     shadowing: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sandbox.environment.sandboxed import GuestEnvironment
-    from sandbox.network.connection_file import ConnectionFile
+    from sandbox.network.connections import ConnectionFile
     from sandbox.network.policy import Network
     from sandbox.network.services.service import Service
     from sandbox.packages.cache import PackageCache
@@ -72,7 +72,7 @@ def services_of(services: Sequence[str], headers: Sequence[str], environ: Mappin
 
 def connection_file(path: Path | None, network: str) -> ConnectionFile | None:
     """Where ``--network-log`` has connections written. Raises SandboxError."""
-    from sandbox.network.connection_file import ConnectionFile
+    from sandbox.network.connections import ConnectionFile
 
     from .run import bad_input
 

@@ -8,9 +8,9 @@ from typing import Any
 from sandbox.docker.services.served import ServedEnvironment
 from sandbox.environment.sandboxed import PACKAGE_MANAGERS
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.network.services.names import Name, Way, named
+from sandbox.network.services.names import Connector, Name, assign_addresses
 from sandbox.packages.cache import HOST, PORT, PackageCache, Upstreams, describe, variables
-from sandbox.packages.serving import CacheEnd
+from sandbox.packages.cache_server import CacheServer
 from sandbox.pipe.transport import Transport
 
 # Of the number of its name's address: behind those of other services.
@@ -22,7 +22,7 @@ class CachingEnvironment(ServedEnvironment):
 
     _cache: PackageCache | None = None
     _upstreams: Upstreams | None = None
-    _cache_end: CacheEnd | None = None
+    _cache_end: CacheServer | None = None
 
     def _use_cache(self, cache: PackageCache | None) -> None:
         """Have this one. Raises SandboxError ``invalid_configuration`` where programs would not find it."""
@@ -61,12 +61,12 @@ class CachingEnvironment(ServedEnvironment):
                 f"There is a service {HOST!r} beside the package cache, which has that name.",
                 "Give the service another name, or leave out one of them.",
             )
-        return (*names, *named({HOST: (PORT,)}, _FIRST))
+        return (*names, *assign_addresses({HOST: (PORT,)}, _FIRST))
 
-    def _ways(self) -> Mapping[tuple[str, int], Way]:
-        ways = dict(super()._ways())
+    def _connectors(self) -> Mapping[tuple[str, int], Connector]:
+        ways = dict(super()._connectors())
         if self._cache is not None and self._upstreams is not None:
-            self._cache_end = CacheEnd(self._cache, self._upstreams)
+            self._cache_end = CacheServer(self._cache, self._upstreams)
             ways[HOST, PORT] = self._cache_end.dial
         return ways
 

@@ -12,7 +12,7 @@ import docker.errors
 from sandbox.docker.container.disk import Disk
 from sandbox.docker.container.profiles import Profile
 from sandbox.docker.container.removal import remove
-from sandbox.docker.container.root_changes import Written, written_on_root
+from sandbox.docker.container.root_changes import RootChange, list_root_changes
 from sandbox.docker.container.stream import AttachStream
 from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, watch
@@ -50,7 +50,7 @@ class ContainedEnvironment(GuestEnvironment):
         self, image: str, profile: Profile, limits: Limits, network: Network | None, approver: Approver | None,
         track_changes: bool, read_roots: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        super().__init__(profile.fitted(limits), network, approver, track_changes, read_roots)
+        super().__init__(profile.with_least_limits(limits), network, approver, track_changes, read_roots)
         self.image, self.profile = image, profile
         self.root_is_kept = profile.read_only_root
         self._oci_runtime: str | None = None
@@ -65,12 +65,12 @@ class ContainedEnvironment(GuestEnvironment):
             raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", "Call start() first.")
         return self._container_id
 
-    def written_on_root(self) -> tuple[Written, ...]:
+    def list_root_changes(self) -> tuple[RootChange, ...]:
         """What differs from the image, the places for files left out; nothing where the root file system is read-only.
 
         Raises SandboxError as the engine does.
         """
-        return () if self.profile.read_only_root else written_on_root(self.container_id)
+        return () if self.profile.read_only_root else list_root_changes(self.container_id)
 
     def _summary(self) -> tuple[str, ...]:
         known = () if self._container_id is None else (self._container_id[:8],)
@@ -167,22 +167,22 @@ class ContainedEnvironment(GuestEnvironment):
                 connect().api.unpause(self.container_id)
         except SandboxError:
             # It may be awake already: by a call whose answer was not heard because of a Ctrl-C, or from outside.
-            if postmortem.state_of(self.container_id) != "running":
+            if postmortem.container_state(self.container_id) != "running":
                 raise
         if self._egress is not None:
             self._egress.streams.go_on()
 
     def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
-        """See ``postmortem.unanswered``."""
+        """See ``postmortem.end_unanswered``."""
         if self._container_id is None:
             return error
 
         def give_up() -> None:
             if self._transport is not None:
                 message = f"{error.message} It was given up."
-                self._transport.give_up(SandboxUnavailableError("no_answer", message, postmortem.AGAIN))
+                self._transport.give_up(SandboxUnavailableError("no_answer", message, postmortem.START_ANOTHER))
 
-        return postmortem.unanswered(self._container_id, error, give_up)
+        return postmortem.end_unanswered(self._container_id, error, give_up)
 
     def _post_mortem(self, reason: str, detail: str) -> SandboxUnavailableError:
         """Why the pipe ended; within 2 s."""
@@ -192,7 +192,7 @@ class ContainedEnvironment(GuestEnvironment):
                 self._ownership.release(gone=True)
         said = self._stream.stderr if self._stream is not None else ""
         keep_seconds = None if self._kept is None else self._keep_seconds
-        ended = postmortem.Ended(self.container_id, self.limits, detail, said, keep_seconds)
+        ended = postmortem.EndedSandbox(self.container_id, self.limits, detail, said, keep_seconds)
         return ended.explain(reason, self._events)
 
     @property

@@ -14,10 +14,10 @@ import docker.errors
 
 from sandbox.argument_types import HOST_PATH, check_callable, check_types
 from sandbox.docker.container.arguments import check_inputs, check_runtime
-from sandbox.docker.container.disk import Disk, prepare, refused_devices
-from sandbox.docker.container.profiles import Profile, profile_named
+from sandbox.docker.container.disk import Disk, note_refused_devices, prepare
+from sandbox.docker.container.profiles import Profile, find_profile
 from sandbox.docker.container.removal import remove
-from sandbox.docker.container.shortcut import shorten
+from sandbox.docker.container.shortcut import take_shortcut
 from sandbox.docker.container.stream import AttachStream
 from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import watch
@@ -31,7 +31,7 @@ from sandbox.environment.base import Approver
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
-from sandbox.network.services.host import HostServices, taken_apart
+from sandbox.network.services.host import HostServices, split_services
 from sandbox.network.services.names import for_guest
 from sandbox.network.services.service import Service
 from sandbox.network.services.side import SideService
@@ -106,7 +106,7 @@ class DockerEnvironment(CachingEnvironment):
         )  # fmt: skip
         check_callable("DockerEnvironment", "approver", approver)
         check_callable("DockerEnvironment", "report", report)
-        super().__init__(image, profile_named(profile), limits or Limits(), network, approver, track_changes, read_roots)
+        super().__init__(image, find_profile(profile), limits or Limits(), network, approver, track_changes, read_roots)
         self._workspace = None if workspace is None else Path(workspace)
         self._env = dict(env or {})
         self._bundle = None if ca_bundle is None else Path(ca_bundle)
@@ -117,7 +117,7 @@ class DockerEnvironment(CachingEnvironment):
             log.warning(self.profile.warning)
         self._use_cache(cache)
         check_inputs(image, self._workspace, self._bundle, self._env)
-        of_host, beside = taken_apart(services)
+        of_host, beside = split_services(services)
         self._services = {**{service.name: service for service in of_host}, **beside}
         self._use_of_host(HostServices(of_host))
         self._stand_beside(beside, keep, self._report)
@@ -167,7 +167,7 @@ class DockerEnvironment(CachingEnvironment):
         except SandboxError as error:
             disk_may_change = self._disk is not None and self._disk.may_be_replaced(self.limits)
             if disk_may_change and _MOUNT_FAILED.search(error.message):
-                refused_devices(client, f"the engine could not mount it: {error.message}")
+                note_refused_devices(client, f"the engine could not mount it: {error.message}")
                 self._undo_create()
             elif error.code is not ErrorCode.image_not_found:
                 raise
@@ -213,7 +213,7 @@ class DockerEnvironment(CachingEnvironment):
         transport = self._transport_on(stream)
         facts = transport.open(hello, START_SECONDS)
         if self._kept is None:
-            shorten(client, self.container_id, facts.get("pipes"), transport, stream)
+            take_shortcut(client, self.container_id, facts.get("pipes"), transport, stream)
         return transport, facts
 
     def _create(
@@ -325,7 +325,7 @@ class DockerEnvironment(CachingEnvironment):
     def _fill(self) -> None:
         if self._bundle is not None:
             path = trust.bundle_path(self.profile)
-            self.upload(trust.merged(self._bundle), path).unwrap()
+            self.upload(trust.merge_host_certificates(self._bundle), path).unwrap()
             self.upload(trust.apt_configuration(path), trust.apt_path(self.profile)).unwrap()
         if self._workspace is not None:
             copied = self._upload(self._workspace, container.WORKSPACE, passing=self._base().passing)

@@ -12,8 +12,8 @@ from sandbox.network.allowance import Allowance
 from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.egress import Egress
 from sandbox.network.policy import Network
-from sandbox.network.services.crossing import Crossing
-from sandbox.network.services.names import Way
+from sandbox.network.services.names import Connector
+from sandbox.network.services.peer_port import PeerPort
 from sandbox.pipe import forked_processes as forks
 from sandbox.pipe.transport import Transport
 
@@ -90,12 +90,12 @@ class NetworkedEnvironment(PausableEnvironment):
         """The last 1,000 connections that ended or were refused; those under ``Network.bridge()`` are not seen."""
         return self._connection_log.last()
 
-    def crossing(self, port: int) -> Crossing | None:
+    def peer_port(self, port: int) -> PeerPort | None:
         """How another sandbox on this host reaches a port of this one; None where this one is closed."""
         egress, transport = self._egress, self._transport
-        return None if egress is None or transport is None else Crossing(egress.streams, transport.new_channel, port)
+        return None if egress is None or transport is None else PeerPort(egress.streams, transport.new_channel, port)
 
-    def _ways(self) -> Mapping[tuple[str, int], Way]:
+    def _connectors(self) -> Mapping[tuple[str, int], Connector]:
         """Services that the sandbox reaches by name and port, whatever its rules are."""
         return {}
 
@@ -123,7 +123,7 @@ class NetworkedEnvironment(PausableEnvironment):
     def _carrying(self, transport: Transport) -> Transport:
         """``transport`` with the sandbox's connections on it; before it is opened."""
         # On a bridge the guest asks for none; one that does all the same gets none.
-        ways = self._ways()
+        ways = self._connectors()
         with self._changing:
             network = Network.none() if self._network.mode == "bridge" else self._network
             self._egress = Egress(network, transport.flow, self._connection_log, self._allowance, ways, self._changing)

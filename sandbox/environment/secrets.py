@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from sandbox import operations as op
 from sandbox.argument_types import check_types
 from sandbox.envelope import Envelope, Notice, Success
-from sandbox.errors import ErrorCode, SandboxError
+from sandbox.errors import ErrorCode, SandboxError, configuration_error
 from sandbox.readers import changed
 from sandbox.text.masking import LEAST_CHARS, Mask, forms_of
 
@@ -171,17 +171,13 @@ class Secrets:
 
 def _check(name: Any, value: Any) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise _refused(f"{str(name)[:80]!r} is no name for a variable", "Use letters, digits and underscores.")
+        raise configuration_error(f"{str(name)[:80]!r} is no name for a variable.", "Use letters, digits and underscores.")
     if not isinstance(value, str) or "\0" in value:
-        raise _refused(f"The value of {name} is no text that a variable can hold", "Give a str without NUL.")
+        raise configuration_error(f"The value of {name} is no text that a variable can hold.", "Give a str without NUL.")
     if len(value.strip()) < LEAST_CHARS:
-        raise _refused(
-            f"The value of {name} has fewer than {LEAST_CHARS} characters: masking it would garble other texts",
+        raise configuration_error(
+            f"The value of {name} has fewer than {LEAST_CHARS} characters: masking it would garble other texts.",
             "Use a longer secret, or give it as a plain variable with run(env=...).",
         )
     if len(value.encode("utf-8", "surrogateescape")) + len(name) > MOST_BYTES:
-        raise _refused(f"The value of {name} is longer than a variable may be", "Upload it as a file.")
-
-
-def _refused(why: str, hint: str) -> SandboxError:
-    return SandboxError(ErrorCode.invalid_configuration, f"{why}.", hint)
+        raise configuration_error(f"The value of {name} is longer than a variable may be.", "Upload it as a file.")

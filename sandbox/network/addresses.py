@@ -1,8 +1,8 @@
-"""Where an address lies: what only a rule that names it may open. Pure but for ``is_own``.
+"""Parse addresses, and tell public ones from those that only a rule with the address opens. Pure but for ``is_host_address``.
 
-Spellings that C libraries take for an IPv4 address (``127.1``, ``2130706433``, ``0x7f000001``, ``0177.0.0.1``) are read as they
-read them; IPv6 forms that carry an IPv4 address (mapped, translated, 6to4, NAT64, Teredo, ISATAP) are judged by what they carry
-as well. An address with a zone ("%eth0") is none: it names an interface of this host, and the zone may be any text.
+Spellings that C libraries read as an IPv4 address (``127.1``, ``2130706433``, ``0x7f000001``, ``0177.0.0.1``) are read the same way
+here. IPv6 forms that embed an IPv4 address (mapped, translated, 6to4, NAT64, Teredo, ISATAP) are judged by that address as well.
+An address with a zone ("%eth0") is not accepted: it names an interface of this host, and the zone may be any text.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import socket
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# Public by its number, yet answered by the hypervisor of one cloud (Azure's wire server), as 169.254.169.254 is elsewhere.
+# A public address, yet the hypervisor of one cloud answers it (Azure's wire server), as 169.254.169.254 elsewhere.
 _METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
 _PRIVATE_METADATA = frozenset({ipaddress.ip_address("fd00:ec2::254")})
-# Those of companies and homes (RFC 1918, RFC 4193).
+# Of companies and homes (RFC 1918, RFC 4193).
 _PRIVATE_NETWORKS = tuple(map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")))
-# Not public, which older Pythons know in part (192.0.0.192 and 100.100.100.200 are the metadata of clouds).
+# Not public, which older Pythons know only in part (192.0.0.192 and 100.100.100.200 are metadata services of clouds).
 _RESERVED = tuple(
     map(
         ipaddress.ip_network,
@@ -32,8 +32,8 @@ _ISATAP = (0x00005EFE, 0x02005EFE)
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+")
 
 
-def literal(host: str) -> Address | None:
-    """The address that ``host`` spells, in any form a resolver would take for one; None for a name."""
+def parse_address(host: str) -> Address | None:
+    """Return the address that ``host`` spells, in any form that a resolver accepts, or None for a name."""
     text = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if ":" in text:
         if "%" in text:
@@ -51,12 +51,12 @@ def _aton(text: str) -> ipaddress.IPv4Address | None:
         return None
     try:
         return ipaddress.IPv4Address(socket.inet_aton(text))
-    except OSError:  # a number too large: no name either, and the resolver will say so
+    except OSError:  # the number is too large; it is no name either, and the resolver will say so
         return None
 
 
-def carried(address: Address) -> tuple[Address, ...]:
-    """``address`` and every IPv4 address it stands for."""
+def embedded_addresses(address: Address) -> tuple[Address, ...]:
+    """Return ``address`` and every IPv4 address that it embeds."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     inner: list[Address | None] = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
@@ -67,17 +67,17 @@ def carried(address: Address) -> tuple[Address, ...]:
         inner.append(ipaddress.IPv4Address(number & 0xFFFFFFFF))
     if address in _LOCAL_NAT64:
         inner += map(ipaddress.IPv4Address, _translated(number))
-    return (address, *(one for one in inner if one is not None))
+    return (address, *(each for each in inner if each is not None))
 
 
 def _translated(number: int) -> tuple[int, ...]:
-    """What RFC 6052 reads in an address for prefixes of 48, 56, 64 and 96 bits; bits 64 to 71 are left out."""
+    """Return the IPv4 numbers that RFC 6052 finds for prefixes of 48, 56, 64 and 96 bits; it skips bits 64 to 71."""
     without = (number >> 64) << 56 | (number & ((1 << 56) - 1))
     return (*((without >> shift) & 0xFFFFFFFF for shift in (40, 32, 24)), number & 0xFFFFFFFF)
 
 
 def plain(address: Address) -> Address:
-    """The IPv4 address where it is a mapped one: so that one address has one spelling."""
+    """Return the IPv4 address of a mapped one, so that each address has one spelling; any other as it is."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
 
@@ -86,11 +86,11 @@ PRIVATE = "a private address"
 
 
 def closed_kind(address: Address) -> str | None:
-    """What ``address`` is where only a rule that names it opens it, as in "a private address"; None for a public one.
+    """Return what kind of closed address this is, as in "a private address", or None for a public one.
 
-    An IPv4 address within it decides before the range around it: some versions of Python count all of 6to4 as private.
+    An embedded IPv4 address decides before the range around it: some versions of Python count all of 6to4 as private.
     """
-    kinds = (_kind(one) for one in reversed(carried(address)))
+    kinds = (_kind(each) for each in reversed(embedded_addresses(address)))
     return next((kind for kind in kinds if kind is not None), None)
 
 
@@ -98,8 +98,8 @@ def _kind(address: Address) -> str | None:
     if address in _METADATA or (address.is_link_local and str(address) == "169.254.169.254"):
         return "an address of cloud metadata"
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return None  # judged by what it carries
-    for yes, kind in (
+        return None  # judged by the address that it embeds
+    for applies, kind in (
         (address.is_loopback, "a loopback address of the host"),
         (address.is_unspecified, "the unspecified address"),
         (address.is_link_local, "a link-local address"),
@@ -107,25 +107,25 @@ def _kind(address: Address) -> str | None:
         (address.is_private, PRIVATE),
         (not address.is_global or any(address in network for network in _RESERVED), "an address that is not public"),
     ):
-        if yes:
+        if applies:
             return kind
     return None
 
 
 def is_of_private_network(address: Address) -> bool:
-    """Return whether ``address`` belongs to a network that companies and homes use inside, and is no metadata service."""
+    """Return whether ``address`` is one of a company's or home's private network, and not a metadata service."""
     return address not in _PRIVATE_METADATA and any(
         address.version == network.version and address in network for network in _PRIVATE_NETWORKS
     )
 
 
-def is_own(address: Address) -> bool:
-    """Whether ``address`` is one of this very host's own, as the routing table has it; nothing is sent."""
+def is_host_address(address: Address) -> bool:
+    """Return whether ``address`` is one of this host's own, by its routing table. Sends nothing."""
     family = socket.AF_INET if isinstance(address, ipaddress.IPv4Address) else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((str(address), 9))
-            # To itself a host speaks from the address it speaks to.
+            # A host that connects to itself does so from the same address.
             return ipaddress.ip_address(probe.getsockname()[0].partition("%")[0]) == address
-    except OSError:  # no way there
+    except OSError:  # there is no route to it
         return False

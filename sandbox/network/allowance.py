@@ -1,16 +1,18 @@
-"""How much a sandbox may use of the network: bytes in all, connections at once, and how long one may be silent."""
+"""How much network a sandbox may use: bytes in total, connections at once, and how long a connection may be silent."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from sandbox.limits import Limits
 from sandbox.text.wording import size
 
 
 class Allowance:
-    """What is left of ``limits``; for any thread. Bytes of both directions count together, as the sandbox's programs see them."""
+    """Counts the bytes of one sandbox against its ``limits``. Safe for use by several threads.
+
+    The bytes of both directions count together, as the programs in the sandbox see them.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.connections = limits.network_connections
@@ -22,20 +24,20 @@ class Allowance:
         self.received_bytes = 0
 
     def problem(self, standing: int) -> tuple[str, str] | None:
-        """Why there may be no further connection beside those ``standing``, and the limit that says so; None where there may."""
+        """Return why no connection may be opened beside the ``standing`` ones and the name of that limit, or None."""
         if standing >= self.connections:
             return f"there are {standing} connections already, the most there may be at once", "network_connections"
         why = self._spent()
         return None if why is None else (why, "network_bytes")
 
     def sent(self, count: int) -> str | None:
-        """So many bytes went out; why there may be no more, None where there may."""
+        """Count ``count`` sent bytes. Returns why the budget is spent, or None."""
         with self._lock:
             self.sent_bytes += count
         return self._spent()
 
     def received(self, count: int) -> str | None:
-        """So many bytes came in; why there may be no more, None where there may."""
+        """Count ``count`` received bytes. Returns why the budget is spent, or None."""
         with self._lock:
             self.received_bytes += count
         return self._spent()
@@ -44,7 +46,3 @@ class Allowance:
         if self._most is None or self.sent_bytes + self.received_bytes < self._most:
             return None
         return f"the {size(self._most)} that this sandbox may send and receive are used up"
-
-
-# Asked with each piece of a connection's bytes: why it is to be cut.
-Taker = Callable[[int], "str | None"]

@@ -1,4 +1,4 @@
-"""Whoever answers for hosts that no rule opens: asked once about each, one question at a time, so often and for so long."""
+"""Ask the owner about hosts that no rule opens: once per host, one question at a time, within a number and a time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 
 class Questions:
-    """The questions of one sandbox, and the answers that are remembered; lives in the loop of its connections.
+    """The questions of one sandbox and their answers; lives in the loop of its connections.
 
-    Tries of the same host and port while it is undecided share one question. What was refused stays so for as long as the same
-    callable answers. One that does not answer in time is taken for a refusal, and asked nothing more before it has returned.
+    Connections to the same host and port share one open question. A refusal is remembered for as long as ``ask`` stays the same
+    callable. A callable that does not answer in time counts as a refusal, and is asked nothing else until it returns.
     """
 
     def __init__(self) -> None:
@@ -32,10 +32,11 @@ class Questions:
 
     async def answer(
         self, ask: Ask, host: str, port: int, *, seconds: float, most: int, needed: Callable[[], bool]
-    ) -> Answer:  # fmt: skip
-        """What ``ask`` says of a host, where it opens it; None where none was ``needed`` any more when its turn came.
+    ) -> Answer:
+        """Return the answer of ``ask`` that opens the host, or None if the question was not ``needed`` any more at its turn.
 
-        ``most`` questions are asked in all. Raises RefusedError for every other answer, and where there is none.
+        At most ``most`` questions are asked in total, and each may take ``seconds``. Raises RefusedError for any other answer, and
+        if there is none.
         """
         if ask is not self._answers_for:
             self._answers_for = ask
@@ -45,9 +46,9 @@ class Questions:
         key = (ask, host, port)
         if key not in self._open:
             self._check(most)
-            task = self._open[key] = asyncio.ensure_future(self._put(ask, host, port, seconds, most, needed))
-            task.add_done_callback(lambda done: self._over(key, done))
-        # To its end also where the client has gone: a person may be at it.
+            task = self._open[key] = asyncio.ensure_future(self._take_turn(ask, host, port, seconds, most, needed))
+            task.add_done_callback(lambda done: self._forget(key, done))
+        # The question goes on when the client has gone: a person may be reading it.
         return await asyncio.shield(self._open[key])
 
     def _check(self, most: int) -> None:
@@ -55,44 +56,44 @@ class Questions:
             why = f"no rule opens it, and {self._asked} questions were asked about such hosts, the most there may be"
             raise RefusedError(why, "limit", "network_questions")
 
-    def _over(self, key: tuple[Ask, str, int], done: asyncio.Task[Answer]) -> None:
+    def _forget(self, key: tuple[Ask, str, int], done: asyncio.Task[Answer]) -> None:
         self._open.pop(key, None)
         if not done.cancelled():
-            done.exception()  # who waited for it may be gone
+            done.exception()  # everyone who waited for it may be gone
 
     async def close(self) -> None:
-        """Wait for no answer any more."""
+        """Stop waiting for answers."""
         tasks = list(self._open.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _put(
+    async def _take_turn(
         self, ask: Ask, host: str, port: int, seconds: float, most: int, needed: Callable[[], bool]
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         async with self._turn:
-            if not needed():  # the rules were changed, or an earlier answer has opened it
+            if not needed():  # a change of the rules or an earlier answer opened the host
                 return None
-            self._check(most)  # others that waited for their turn may have been put meanwhile
-            answer = await self._said(ask, host, port, seconds)
+            self._check(most)  # questions that waited for their turn may have been asked meanwhile
+            answer = await self._call(ask, host, port, seconds)
         if answer == "once":
             return "once"
         if answer == "session":
             return "session"
-        if ask is self._answers_for:  # else the one who is asked now may say something else
+        if ask is self._answers_for:  # another callable may answer otherwise
             self._refused.add((host, port))
         raise RefusedError("no rule opens it, and who was asked about it has refused it", "asked")
 
-    async def _said(self, ask: Ask, host: str, port: int, seconds: float) -> object:
-        """What it answered, whatever that is. Raises RefusedError."""
+    async def _call(self, ask: Ask, host: str, port: int, seconds: float) -> object:
+        """Return whatever the callable answers. Raises RefusedError."""
         if self._returned is not None and not self._returned.is_set():
             raise RefusedError("no rule opens it, and who is asked has not answered an earlier question", "asked")
         self._asked += 1
         answered: concurrent.futures.Future[object] = concurrent.futures.Future()
-        # Not of a pool: one that never answers would hold up the end of this process.
+        # No thread of a pool: one that never answers would hold up the end of this process.
         self._returned = threading.Event()
         work = (ask, host, port, answered, self._returned)
-        threading.Thread(target=_asked, args=work, name="gamebox-ask", daemon=True).start()
+        threading.Thread(target=_run, args=work, name="gamebox-ask", daemon=True).start()
         try:
             return await asyncio.wait_for(asyncio.wrap_future(answered), seconds)
         except TimeoutError as error:
@@ -104,15 +105,15 @@ class Questions:
             raise RefusedError("no rule opens it, and what was asked about it failed", "asked") from error
 
 
-def _asked(
+def _run(
     ask: Ask, host: str, port: int, answered: concurrent.futures.Future[object], returned: threading.Event
-) -> None:  # fmt: skip
+) -> None:
     answer: object = None
     problem: Exception | None = None
     try:
         answer = ask(host, port)
-    except BaseException as error:  # noqa: BLE001  whatever ended it, a connection waits for it
+    except BaseException as error:  # noqa: BLE001  a connection waits, whatever ended the call
         problem = error if isinstance(error, Exception) else RuntimeError(type(error).__name__)
     returned.set()
-    with contextlib.suppress(concurrent.futures.InvalidStateError, RuntimeError):  # nobody waits any more
+    with contextlib.suppress(concurrent.futures.InvalidStateError, RuntimeError):  # nobody waits for it now
         answered.set_result(answer) if problem is None else answered.set_exception(problem)

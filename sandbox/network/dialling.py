@@ -1,4 +1,4 @@
-"""From a name to a connection: judged, resolved once, judged again, and dialled at the very address that was judged."""
+"""Connect to a host: judge its name, resolve it once, judge the addresses, and dial exactly those that were judged."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import TypeVar
 
 from sandbox.pipe import descriptors
 
-from .addresses import Address, is_own, literal, plain
+from .addresses import Address, is_host_address, parse_address, plain
 from .policy import Network, RefusalKind, Verdict, judge_address, judge_host
 from .rules import ascii_name
-from .upstream_proxy import CompanyProxy, NoWayError, company_proxy, through
+from .upstream_proxy import ProxyError, UpstreamProxy, connect_via, find_proxy
 
 RESOLVE_SECONDS = 10.0
 CONNECT_SECONDS = 10.0
-# Of the addresses of a name, so many are tried.
+# How many addresses of a name are tried.
 MOST_ADDRESSES = 4
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
 
 class RefusedError(Exception):
-    """The policy does not let this connection out; see ``Verdict`` for its fields."""
+    """The policy refuses the connection. The fields are those of ``Verdict``."""
 
     def __init__(self, why: str, kind: RefusalKind = "no_rule", about: str = "") -> None:
         super().__init__(why)
@@ -36,12 +36,12 @@ class RefusedError(Exception):
 
     @classmethod
     def of(cls, verdict: Verdict) -> RefusedError:
-        """The error of a verdict that refuses."""
+        """Return the error for a refusing verdict."""
         return cls(verdict.why, verdict.kind, verdict.about)
 
 
 class UnreachableError(Exception):
-    """It is allowed, and there is no way there: the name does not resolve, or nothing answers."""
+    """The connection is allowed but failed: the name does not resolve, or nothing answers."""
 
     def __init__(self, why: str, rule: str = "", address: str = "") -> None:
         super().__init__(why)
@@ -52,53 +52,54 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where to dial: addresses that were judged, by ``proxy`` of the host's company where there is one."""
+    """Where to dial: addresses that were judged, and the proxy to go through, if any."""
 
     rule: str
     addresses: tuple[Address, ...] = ()
-    proxy: CompanyProxy | None = None
+    proxy: UpstreamProxy | None = None
 
 
 async def route(network: Network, host: str, port: int) -> Route:
-    """Where ``host`` may be dialled. Raises RefusedError, UnreachableError."""
+    """Return where ``host`` may be dialled. Raises RefusedError, UnreachableError."""
     verdict = judge_host(network, host, port)
     if not verdict.allowed:
         raise RefusedError.of(verdict)
-    address = literal(host)
+    address = parse_address(host)
     if address is not None:
         address = plain(address)
-        return _way(_opened(network, None, address, port).rule, (address,), _company_proxy(str(address), port))
+        rule = _judged(network, None, address, port).rule
+        return _with_proxy(rule, (address,), _find_proxy(str(address), port))
     name = ascii_name(host) or host
-    proxy = _company_proxy(name, port)
+    proxy = _find_proxy(name, port)
     pinned = network.address_of(name)
     try:
         found = [pinned] if pinned is not None else await _resolve(name, port)
     except UnreachableError:
         if proxy is None:
             raise
-        return Route(verdict.rule, (), proxy)  # names are the proxy's to resolve there
-    judged = [(one, judge_address(network, name, one, port, own=is_own(one))) for one in found]
-    allowed = tuple(one for one, given in judged if given.allowed)
+        return Route(verdict.rule, (), proxy)  # the proxy resolves names where this host cannot
+    verdicts = {each: judge_address(network, name, each, port, own=is_host_address(each)) for each in found}
+    allowed = tuple(each for each, verdict in verdicts.items() if verdict.allowed)
     if not allowed:
-        raise RefusedError.of(judged[0][1])
-    return _way(verdict.rule, allowed[:MOST_ADDRESSES], proxy)
+        raise RefusedError.of(verdicts[found[0]])
+    return _with_proxy(verdict.rule, allowed[:MOST_ADDRESSES], proxy)
 
 
-def _way(rule: str, addresses: tuple[Address, ...], proxy: CompanyProxy | None) -> Route:
-    """With the company's proxy where that leads to the same place: this host's loopback and link are not the proxy's."""
-    near = any(one.is_loopback or one.is_link_local or is_own(one) for one in addresses)
+def _with_proxy(rule: str, addresses: tuple[Address, ...], proxy: UpstreamProxy | None) -> Route:
+    """Return the route through ``proxy``, unless an address means this host or its link, which the proxy does not share."""
+    near = any(each.is_loopback or each.is_link_local or is_host_address(each) for each in addresses)
     return Route(rule, addresses, None if near else proxy)
 
 
-def _company_proxy(name: str, port: int) -> CompanyProxy | None:
+def _find_proxy(name: str, port: int) -> UpstreamProxy | None:
     try:
-        return company_proxy(name, port)
-    except NoWayError as error:
+        return find_proxy(name, port)
+    except ProxyError as error:
         raise UnreachableError(str(error)) from error
 
 
-def _opened(network: Network, name: str | None, address: Address, port: int) -> Verdict:
-    verdict = judge_address(network, name, address, port, own=is_own(address))
+def _judged(network: Network, name: str | None, address: Address, port: int) -> Verdict:
+    verdict = judge_address(network, name, address, port, own=is_host_address(address))
     if not verdict.allowed:
         raise RefusedError.of(verdict)
     return verdict
@@ -112,25 +113,31 @@ async def _resolve(name: str, port: int) -> list[Address]:
     except TimeoutError as error:
         raise UnreachableError(f"{name} was not resolved within {RESOLVE_SECONDS:g} seconds") from error
     except (OSError, UnicodeError) as error:
-        # A resolver that can open nothing says that there is no such name.
-        why = descriptors.words(none) if (none := descriptors.want()) else getattr(error, "strerror", None) or error
+        # A resolver that runs out of descriptors reports an unknown name.
+        why = (
+            descriptors.words(shortage)
+            if (shortage := descriptors.want())
+            else getattr(error, "strerror", None) or error
+        )
         raise UnreachableError(f"{name} does not resolve: {why}") from error
     addresses = [plain(ipaddress.ip_address(str(each[4][0]).partition("%")[0])) for each in found]
     return list(dict.fromkeys(addresses))
 
 
 async def dial(way: Route, host: str, port: int, protocol: Callable[[], P]) -> tuple[P, str]:
-    """Connect; answers the protocol and what was dialled. Raises UnreachableError."""
+    """Connect, and return the protocol and the address that was dialled. Raises UnreachableError."""
     if way.proxy is not None:
-        # By the address that was judged; where this host resolves no names, they are the proxy's to resolve.
+        # The address that was judged, not the name: the proxy might resolve that to another one.
         target = str(way.addresses[0]) if way.addresses else ascii_name(host) or host
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                return await through(way.proxy, target, port, protocol), way.proxy.shown
-        except (NoWayError, OSError, TimeoutError) as error:
+                return await connect_via(way.proxy, target, port, protocol), way.proxy.address
+        except (ProxyError, OSError, TimeoutError) as error:
             why = str(error) or f"it did not answer within {CONNECT_SECONDS:g} seconds"
             raise UnreachableError(
-                f"the host's proxy {way.proxy.shown} opened no way to {host}:{port}: {why}", way.rule, way.proxy.shown
+                f"the host's proxy {way.proxy.address} opened no way to {host}:{port}: {why}",
+                way.rule,
+                way.proxy.address,
             ) from error
     problem: Exception | None = None
     for address in way.addresses:

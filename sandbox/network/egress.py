@@ -1,4 +1,4 @@
-"""The way out of a sandbox: every connection that the guest asks for is judged, dialled and relayed here, or refused with words."""
+"""The outgoing connections of a sandbox: each that the guest asks for is judged, dialled and relayed, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 from sandbox.errors import SandboxError
 from sandbox.guest.protocol.wire import Kind
 from sandbox.limits import Limits
-from sandbox.network.services.names import Way
+from sandbox.network.services.names import Connector
 from sandbox.pipe import descriptors
 
-from .addresses import is_own, literal
+from .addresses import is_host_address, parse_address
 from .allowance import Allowance
 from .approval import Questions
 from .connections import Connection, ConnectionLog
@@ -28,16 +28,16 @@ from .streams import MOST_CONNECTIONS, Streams
 
 log = logging.getLogger(__name__)
 
-# At once, of one sandbox: each takes two descriptors of this process, and ``network_connections`` does not count them.
+# At once and per sandbox: each takes two descriptors of this process, and ``network_connections`` does not count them.
 MOST_TO_SERVICES = 64
 
 
 class Egress:
-    """The connections of one sandbox under a policy, which may be changed at any time; for any thread.
+    """The connections of one sandbox under a policy that may change at any time. Safe for use by several threads.
 
-    ``connections`` is told of each one as it ends. ``streams`` are theirs and those of forwarded ports. ``services`` are reached
-    under every policy, by their names and ports; what else has such a name is not. ``changing`` is held by whoever reads the policy
-    to write another one.
+    ``connections`` records each one as it ends. ``streams`` carries them and those of forwarded ports. ``services`` are reached
+    under every policy by their names and ports, and no other host is reached by such a name. ``changing`` is the lock to hold
+    between reading the policy and replacing it.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Egress:
         send: Frames,
         connections: ConnectionLog,
         allowance: Allowance | None = None,
-        services: Mapping[tuple[str, int], Way] | None = None,
+        services: Mapping[tuple[str, int], Connector] | None = None,
         changing: threading.RLock | None = None,
     ) -> None:
         self._network = network
@@ -60,16 +60,16 @@ class Egress:
         self._watching = False
         self._questions = Questions()
         self.streams.at_end.append(self._questions.close)
-        # In the loop only: with each the rule that was granted for it alone, "" where it needed none.
+        # In the loop only. The last item is the rule that was granted for this connection alone, or "".
         self._standing: dict[int, tuple[Relay, Connection, str]] = {}
 
     @property
     def network(self) -> Network:
-        """The policy, with what was granted for the session."""
+        """The policy, including the rules granted for the session."""
         return self._network
 
     def change(self, network: Network) -> None:
-        """Another policy from now on; connections that it refuses are cut."""
+        """Replace the policy and cut the connections that the new one refuses."""
         with self._changing:
             self._network = network
             if self.streams.begun:
@@ -82,23 +82,26 @@ class Egress:
                 relay.cut(f"the rules were changed: {refused.why}", refused.kind, refused.about)
 
     def _refusal_now(self, opened: Connection, granted: str) -> Verdict | None:
-        """That a connection is refused by the policy of now; ``granted`` opens it beside that, and lifts no denial."""
+        """Return why the present policy with the rule ``granted`` refuses a connection, or None. A grant lifts no denial."""
         return _refusal(self._network.granted(granted) if granted else self._network, opened)
 
     def _cut_silent(self, most: float) -> None:
-        """Cut what nothing came or went on, and look again when the next one may be due."""
+        """Cut connections that were silent for ``most`` seconds, and look again when the next may be due."""
         now = time.monotonic()
         for relay, _, _ in list(self._standing.values()):
             if now - relay.last_active >= most:
-                relay.cut(f"nothing came or went for {most:g} second{'' if most == 1 else 's'}", "silent", "network_silent_seconds")
+                relay.cut(
+                    f"nothing came or went for {most:g} second{'' if most == 1 else 's'}",
+                    "silent",
+                    "network_silent_seconds",
+                )
         self._watching = bool(self._standing)
         if self._watching:
             due = min(relay.last_active for relay, _, _ in self._standing.values()) + most
             asyncio.get_running_loop().call_later(max(0.05, due - now), self._cut_silent, most)
 
-    # --- one connection ------------------------------------------------------------------
     async def _serve(self, channel: int, fields: dict[str, Any], full: bool) -> None:
-        """From the guest's wish to an open connection, or to the words why not."""
+        """Open the connection that the guest asks for, or answer why not."""
         host, port, started = canonical(str(fields["host"])), int(fields["port"]), time.time()
         self._opening += 1
         try:
@@ -113,8 +116,8 @@ class Egress:
             self.connections.add(Connection(host, port, "failed", why="it was cut before it stood", started=started))
             self.streams.forget(channel)
             raise
-        except Exception as error:  # whatever it was, the client in the sandbox must not wait for ever
-            log.exception("a way to %r port %s could not be sought", host, port)
+        except Exception as error:  # whatever it is, the client in the sandbox must not wait for ever
+            log.exception("the connection to %r port %s failed on the host", host, port)
             found = descriptors.shortage(error)
             why = "the host could not look for it: its log says why" if found is None else descriptors.words(found)
             self._decline(channel, Connection(host, port, "failed", why=why, started=started))
@@ -124,8 +127,10 @@ class Egress:
     async def _open(self, channel: int, host: str, port: int, started: float, full: bool) -> None:
         """Judge, dial and join. Raises RefusedError, UnreachableError."""
         problem = self.allowance.problem(len(self._standing) + self._opening - 1)
-        if (service := None if full else self._service(host, port)) is not None:  # no traffic of the network
-            await self._serve_by(service, channel, Connection(host, port, "allowed", rule="service", started=started))
+        if (service := None if full else self._service(host, port)) is not None:  # not traffic of the network
+            await self._connect_service(
+                service, channel, Connection(host, port, "allowed", rule="service", started=started)
+            )
             return
         if problem is not None:
             raise RefusedError(problem[0], "limit", problem[1])
@@ -143,8 +148,8 @@ class Egress:
             self._cut_silent(self.allowance.silent_seconds)
         self._begin(relay, opened)
 
-    async def _serve_by(self, service: Way, channel: int, wanted: Connection) -> None:
-        """Join with a service. Raises RefusedError, UnreachableError."""
+    async def _connect_service(self, service: Connector, channel: int, wanted: Connection) -> None:
+        """Connect to a service. Raises RefusedError, UnreachableError."""
         if self._to_services >= MOST_TO_SERVICES:
             raise UnreachableError(
                 f"there are {self._to_services} connections to services already, the most there may be"
@@ -157,8 +162,8 @@ class Egress:
             raise
         self._begin(relay, replace(wanted, address=address))
 
-    def _service(self, host: str, port: int) -> Way | None:
-        """Who serves that name; None for a name of the world. Raises RefusedError for a port that is not served."""
+    def _service(self, host: str, port: int) -> Connector | None:
+        """Return the connector of the service with that name, or None. Raises RefusedError for a port that it does not serve."""
         name = ascii_name(host)
         ports = [number for known, number in self._services if known == name]
         if name is None or not ports:
@@ -171,56 +176,60 @@ class Egress:
 
     def _begin(self, relay: Relay, opened: Connection) -> None:
         channel = relay.channel
-        relay.tell = lambda notice: self._tell(channel, opened, notice)
+        relay.notify = lambda notice: self._notify(channel, opened, notice)
         self.streams.message(Kind.REPLY, channel, {"open": True})
-        self.streams.join(relay, lambda why: self._over(relay, opened, why))
+        self.streams.join(relay, lambda why: self._ended(relay, opened, why))
 
-    def _tell(self, channel: int, opened: Connection, notice: dict[str, str]) -> None:
-        """Have the command of a connection learn this; ahead of what is sent or cut after it."""
-        shown = {name: self.connections.shown(text) for name, text in notice.items()}
-        fields = {"host": self.connections.shown(opened.host), "port": opened.port, **shown}
+    def _notify(self, channel: int, opened: Connection, notice: dict[str, str]) -> None:
+        """Send a notice to the command behind a connection, ahead of later data or a cut."""
+        masked = {name: self.connections.masked(text) for name, text in notice.items()}
+        fields = {"host": self.connections.masked(opened.host), "port": opened.port, **masked}
         self.streams.message(Kind.NOTICE, channel, fields)
 
     async def _approved(self, host: str, port: int) -> tuple[Network, str]:
-        """The policy for this connection, and the rule that was granted for it alone."""
+        """Return the policy for this connection, after asking the owner if need be, and the rule granted for it alone."""
         network = self._network
         verdict = judge_host(network, host, port)
-        # A rule that closes it is an answer.
+        # A rule that closes it needs no question.
         if network.ask is None or verdict.allowed or verdict.rule or not is_host(host):
             return network, ""
         answer = await self._questions.answer(
-            network.ask, host, port, seconds=network.ask_seconds, most=self.allowance.questions,
+            network.ask,
+            host,
+            port,
+            seconds=network.ask_seconds,
+            most=self.allowance.questions,
             needed=lambda: not judge_host(self._network, host, port).allowed,
-        )  # fmt: skip
+        )
         if answer is None:
             return self._network, ""
         try:
             rule = rule_for(host, port)
-            with self._changing:  # the policy of now: what was denied while the question was open stays so
-                if self._network.ask is not network.ask:  # another network since, which nobody was asked about
+            with self._changing:  # the present policy: a denial since the question was asked holds
+                if self._network.ask is not network.ask:  # replaced meanwhile, and the new policy was not asked
                     return self._network, ""
                 granted = self._network.granted(rule)
                 if answer == "session":
                     self._network, rule = granted, ""
-        except SandboxError:  # the rules were changed to those of a network that has none
-            log.warning("what was granted for %s:%s can be no rule", host, port, exc_info=True)
+        except SandboxError:  # replaced by a policy that takes no rules
+            log.warning("the grant for %s:%s cannot become a rule", host, port, exc_info=True)
             return self._network, ""
         return granted, rule
 
     def _decline(self, channel: int, connection: Connection, **more: str) -> None:
-        self.connections.add(connection)  # first: who hears of the refusal finds it in the log
+        self.connections.add(connection)  # first: a reader of the refusal must find it in the log
         self.streams.forget(channel)
-        shown = self.connections.shown
-        fields = {name: shown(text) for name, text in {connection.outcome: connection.why, **more}.items()}
+        masked = self.connections.masked
+        fields = {name: masked(text) for name, text in {connection.outcome: connection.why, **more}.items()}
         self.streams.message(Kind.REPLY, channel, fields)
 
-    def _over(self, relay: Relay, opened: Connection, why: str) -> None:
+    def _ended(self, relay: Relay, opened: Connection, why: str) -> None:
         if self._standing.pop(relay.channel, None) is None:
             self._to_services -= 1
         seconds = time.monotonic() - relay.began
-        if relay.refused:  # by the service, which read the request
-            why = relay.refused
-        if not relay.asked:
+        if relay.refusal:  # by the service, after reading the request
+            why = relay.refusal
+        if not relay.reached_upstream:
             opened = replace(opened, outcome="denied", address="")
         self.connections.add(
             replace(
@@ -234,10 +243,10 @@ class Egress:
 
 
 def _refusal(network: Network, opened: Connection) -> Verdict | None:
-    """That ``network`` refuses a connection that stands; None where it does not."""
+    """Return the verdict by which ``network`` refuses an open connection, or None."""
     verdict = judge_host(network, opened.host, opened.port)
-    address = literal(opened.address)
-    if verdict.allowed and address is not None:  # None: a company's proxy dialled
-        name = None if literal(opened.host) is not None else ascii_name(opened.host)
-        verdict = judge_address(network, name, address, opened.port, own=is_own(address))
+    address = parse_address(opened.address)
+    if verdict.allowed and address is not None:  # None: a proxy dialled
+        name = None if parse_address(opened.host) is not None else ascii_name(opened.host)
+        verdict = judge_address(network, name, address, opened.port, own=is_host_address(address))
     return None if verdict.allowed else verdict

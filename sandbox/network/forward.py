@@ -1,4 +1,4 @@
-"""Ports of a sandbox on a loopback address of the host: each connection there becomes one inside, through the pipe."""
+"""Forward a loopback port of the host to a port of a sandbox, through the pipe."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from .streams import MOST_CONNECTIONS, Streams
 
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 10.0
-# The guest gives a server 10 seconds to take a connection; a pipe that is cut answers never.
+# The guest gives a server 10 seconds to accept; a pipe that was cut never answers.
 ANSWER_SECONDS = 15.0
 
 
 class Forward:
-    """A port of the sandbox that can be reached at ``host`` and ``port``, or ``url``, until it or the sandbox is closed.
+    """A port of the sandbox, reachable at ``host`` and ``port`` (or ``url``) until this or the sandbox is closed.
 
     A context manager: ``with env.forward(8000).unwrap() as server:`` closes it at the end of the block.
 
-    A connection to a port at which nothing listens inside is reset. May be used by any thread.
+    A connection is reset if nothing listens on the port in the sandbox. Safe for use by several threads.
     """
 
     host = LOOPBACK
 
     def __init__(self, streams: Streams, allocate: Callable[[], int], sandbox_port: int) -> None:
-        """``allocate`` answers a free channel of the host's. To be opened before use."""
+        """Create it closed; call ``open`` next. ``allocate`` returns a free channel of the host."""
         self.sandbox_port = sandbox_port
         self.port = 0
         self._streams = streams
@@ -44,28 +44,28 @@ class Forward:
 
     @property
     def url(self) -> str:
-        """As in "http://127.0.0.1:40123", for servers of HTTP."""
+        """The address for HTTP servers, as in "http://127.0.0.1:40123"."""
         return f"http://{self.host}:{self.port}"
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be reached by it any more."""
+        """Whether the port is no longer forwarded."""
         return self._closed or self._streams.closed
 
     def model_dump(self) -> dict[str, Any]:
-        """What an envelope says of it."""
+        """Return the fields that an envelope shows."""
         return {"url": self.url, "host": self.host, "port": self.port, "sandbox_port": self.sandbox_port}
 
     def to_text(self) -> str:
-        """One line about it."""
+        """Return one line that describes the forward."""
         return f"Port {self.sandbox_port} of the sandbox is at {self.url}{' (closed)' if self.closed else ''}."
 
     def __repr__(self) -> str:
         return f"<Forward {self.url} to port {self.sandbox_port}{', closed' if self.closed else ''}>"
 
     def open(self, host_port: int = 0) -> None:
-        """Listen on the host's loopback, at any free port for 0. Raises SandboxError."""
-        # No Future: a Ctrl-C can leave the lock of one taken. None: it was closed, or given up, meanwhile.
+        """Listen on ``host_port`` of the host's loopback, or on any free port for 0. Raises SandboxError."""
+        # Not a Future: a Ctrl-C can leave its lock taken. None means that it was closed meanwhile.
         made: queue.SimpleQueue[int | OSError | None] = queue.SimpleQueue()
 
         async def listen() -> None:
@@ -87,9 +87,9 @@ class Forward:
                 "It may be paused or starved of CPU: try again when it answers.",
             ) from error
         except BaseException as error:
-            if isinstance(error, OSError) and descriptors.shortage(error) is not None:  # nothing was begun
+            if isinstance(error, OSError) and descriptors.shortage(error) is not None:  # nothing was started
                 raise self._not_opened(error, host_port) from error
-            self.close()  # a Ctrl-C, or what a signal's handler raises: nobody has it who could close it
+            self.close()  # a Ctrl-C or a signal handler's exception: the caller gets nothing to close
             raise
         if opened is None:
             raise _sandbox_closed()
@@ -98,13 +98,15 @@ class Forward:
         self.port = opened
 
     async def _listen(self, host_port: int) -> int | None:
-        """The port that is listened on; None, and nothing listens, if all is closed meanwhile. Raises OSError."""
+        """Return the port it listens on, or None, without listening, if it was closed meanwhile. Raises OSError."""
         loop = asyncio.get_running_loop()
-        self._server = server = await loop.create_server(self._arrival, LOOPBACK, host_port, backlog=256, start_serving=False)
+        self._server = server = await loop.create_server(
+            self._arrival, LOOPBACK, host_port, backlog=256, start_serving=False
+        )
         try:
-            if not server.sockets:  # asyncio passes over a socket that cannot be made
+            if not server.sockets:  # asyncio skips a socket that cannot be created
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            if self.closed:  # nobody would close it any more
+            if self.closed:  # nobody would close it
                 server.close()
                 return None
             port: int = server.sockets[0].getsockname()[1]
@@ -133,7 +135,7 @@ class Forward:
         self.close()
 
     def close(self) -> None:
-        """Listen no more and cut the connections; may be called more than once."""
+        """Stop listening and cut the connections. Does nothing the second time."""
         self._closed = True
 
         def end() -> None:
@@ -145,34 +147,33 @@ class Forward:
 
         self._streams.in_loop(end)
 
-    # --- in the loop ------------------------------------------------------------------
     def _arrival(self) -> Relay:
         return _Arrival(self._allocate(), self)
 
     def ask(self, relay: Relay) -> None:
-        """Someone connected: have the guest dial."""
+        """Ask the guest to connect, for a client that connected here."""
         if self.closed or len(self._relays) >= MOST_CONNECTIONS:
             relay.abort("the forwarded port was closed" if self.closed else "too many connections")
             return
         self._relays.add(relay)
         self._streams.waiting.add(relay)
-        late = asyncio.get_running_loop().call_later(ANSWER_SECONDS, lambda: self._given_up(relay, "no answer"))
+        late = asyncio.get_running_loop().call_later(ANSWER_SECONDS, lambda: self._give_up(relay, "no answer"))
 
         def answered(fields: dict[str, Any]) -> None:
             late.cancel()
-            if relay not in self._relays:  # whoever connected is gone
+            if relay not in self._relays:  # the client is gone
                 self._streams.message(Kind.CANCEL, relay.channel, {})
             elif fields.get("open") is True:
                 self._streams.waiting.discard(relay)
                 self._streams.join(relay, lambda _: self._relays.discard(relay))
             else:
-                self._given_up(relay, str(fields.get("failed"))[:200])
+                self._give_up(relay, str(fields.get("failed"))[:200])
 
         relay.when_ended(lambda _: self._forget(relay))
         self._streams.expect(relay.channel, answered)
         self._streams.message(Kind.OPEN, relay.channel, {"port": self.sandbox_port})
 
-    def _given_up(self, relay: Relay, why: str) -> None:
+    def _give_up(self, relay: Relay, why: str) -> None:
         self._streams.forget(relay.channel)
         relay.abort(why)
 

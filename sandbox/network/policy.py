@@ -1,4 +1,4 @@
-"""Network policy of a sandbox: pure values, and the judgement of one connection."""
+"""The network policy of a sandbox, and its verdict on one connection. Pure."""
 
 from __future__ import annotations
 
@@ -10,35 +10,31 @@ from sandbox.argument_types import check_types
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.text.wording import value_text
 
-from .addresses import PRIVATE, Address, carried, closed_kind, is_of_private_network, literal, plain
-from .rules import ALL_PORTS, Rule, ascii_name, pinned_name
+from .addresses import PRIVATE, Address, closed_kind, embedded_addresses, is_of_private_network, parse_address, plain
+from .rules import ALL_PORTS, Rule, ascii_name, parse_pinned_name
 
 Mode = Literal["none", "allow", "open", "bridge"]
-RefusalKind = Literal["no_rule", "no_host", "closed_by", "closed_address", "limit", "service_port", "not_brought", "asked"]
+RefusalKind = Literal[
+    "no_rule", "no_host", "closed_by", "closed_address", "limit", "service_port", "not_brought", "asked"
+]
 Answer = Literal["once", "session"] | None
-# Asked about a host that no rule opens: "once" lets this connection through, "session" all to that host and port from now on.
+# Called with a host and port that no rule opens. "once" allows this connection, "session" all later ones to them as well.
 Ask = Callable[[str, int], Answer]
 # A person may be at it.
 ASK_SECONDS = 300.0
 
-# What a model is told where nothing is open, and what in its place where there are services.
-ALONE = "No network: only servers inside this sandbox (127.0.0.1)"
-BUT_SERVICES = "No network beyond servers inside this sandbox (127.0.0.1) and the services named here: nothing else"
-# Where rules open hosts, and what in its place where there are services too.
-ONLY_HOSTS = "Only these hosts can be reached:"
-HOSTS_AND_SERVICES = "Only these hosts and the services named behind them can be reached:"
-# What a model is told of: so many rules, and so much of each.
+# How many rules a model is shown, and how much of each.
 MOST_LISTED = 20
 MOST_RULE_CHARS = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What network a sandbox has. Use the constructors.
+    """The network of a sandbox. Create it with ``none``, ``allow``, ``open`` or ``bridge``.
 
-    But for ``bridge`` it has no interface beside loopback: what is allowed goes through the pipe, and the host resolves, checks
-    and dials. ``denied`` are rules of what stays closed whatever opens it. ``ask`` is called for a host that is refused otherwise,
-    in a thread of its own, and has ``ask_seconds`` for its answer. ``names`` are looked up before any resolver, like a hosts file.
+    Except with ``bridge`` a sandbox has no interface but loopback: allowed connections go through the pipe, and the host resolves,
+    checks and dials. ``denied`` rules close hosts whatever else opens them. ``ask`` is called in its own thread for a host that
+    would be refused, and has ``ask_seconds`` to answer. ``names`` are looked up before any resolver, like a hosts file.
     """
 
     mode: Mode
@@ -59,21 +55,25 @@ class Network:
 
     @classmethod
     def none(cls) -> Network:
-        """Nothing but loopback; the rest is refused with words."""
+        """Return a policy of loopback only. Anything else is refused with the reason."""
         return cls("none")
 
     @classmethod
     def allow(
-        cls, *rules: str, ask: Ask | None = None, names: Mapping[str, str] | None = None, ask_seconds: float = ASK_SECONDS,
+        cls,
+        *rules: str,
+        ask: Ask | None = None,
+        names: Mapping[str, str] | None = None,
+        ask_seconds: float = ASK_SECONDS,
         private: bool = False,
-    ) -> Network:  # fmt: skip
-        """What the rules name and nothing else; see ``rules`` for how they are written.
+    ) -> Network:
+        """Return a policy that opens what the rules name and nothing else. ``network.rules`` describes how to write them.
 
-        A name opens public addresses alone: one that resolves to a private, link-local, loopback or metadata address needs
-        that address named too. With ``private`` the names of these rules may resolve to private addresses, as those of a
-        company's own package index do; loopback, link-local and metadata addresses and this host's own stay closed.
-        ``names`` gives hosts their addresses, as /etc/hosts does (behind a split DNS, in tests): a name there is not resolved, and
-        its address counts as named for it; rules still say which of them are open.
+        A name opens public addresses only. If it resolves to a private, link-local, loopback or metadata address, a rule must name
+        that address too. With ``private`` the names in these rules may resolve to private addresses, as those of a company's own
+        package index do; loopback, link-local and metadata addresses and this host's own stay closed.
+        ``names`` gives hosts their addresses, as /etc/hosts does (for a split DNS, or in tests): such a name is not resolved, and
+        its rule opens that address whatever its kind. The rules still decide which of these names are open.
         Raises SandboxError ``invalid_configuration``.
         """
         parsed = tuple(replace(Rule.parse(text), private=private) for text in rules)
@@ -87,21 +87,26 @@ class Network:
 
     @classmethod
     def open(
-        cls, *rules: str, ask: Ask | None = None, names: Mapping[str, str] | None = None, ask_seconds: float = ASK_SECONDS
-    ) -> Network:  # fmt: skip
-        """Every public address and port; ``rules`` name what of the rest is open too, ``names`` as in ``allow``."""
+        cls,
+        *rules: str,
+        ask: Ask | None = None,
+        names: Mapping[str, str] | None = None,
+        ask_seconds: float = ASK_SECONDS,
+    ) -> Network:
+        """Return a policy that opens all public addresses and ports, and what ``rules`` name. ``names``: see ``allow``."""
         return cls("open", tuple(map(Rule.parse, rules)), ask=ask, names=_pinned(names), ask_seconds=ask_seconds)
 
     @classmethod
     def bridge(cls) -> Network:
-        """The engine's default bridge, for UDP and raw sockets: no rule holds there, and the host's services are reachable."""
+        """Return the engine's default bridge, for UDP and raw sockets. No rule holds, and the host's services are reachable."""
         return cls("bridge")
 
     def with_rules(self, *rules: str) -> Network:
-        """The same with these rules added; ``none`` becomes ``allow``, and denials of the same hosts are lifted for these ports.
+        """Return this policy with rules added and denials of the same hosts lifted for their ports. ``none`` becomes ``allow``.
 
-        However both are written; a denial without ports is lifted whole by a rule without. One of other or more hosts stays, as
-        ``*.example.com`` beside ``www.example.com``. Raises SandboxError ``invalid_configuration``.
+        Two spellings of a host are the same host. A rule without ports lifts a denial without ports completely. A denial of other
+        or more hosts stays, as one of ``*.example.com`` does beside ``www.example.com``. Raises SandboxError
+        ``invalid_configuration``.
         """
         denied = self.denied
         for text in rules:
@@ -109,21 +114,21 @@ class Network:
         return replace(self.granted(*rules), denied=denied)
 
     def granted(self, *rules: str) -> Network:
-        """The same with these rules added; what is denied stays so. Raises SandboxError ``invalid_configuration``."""
+        """Return this policy with rules added and its denials kept. Raises SandboxError ``invalid_configuration``."""
         self._check_rules("opened")
         mode: Mode = "allow" if self.mode == "none" else self.mode
         added = tuple(rule for rule in map(Rule.parse, rules) if not any(known.covers(rule) for known in self.rules))
         return replace(self, mode=mode, rules=(*self.rules, *added))
 
     def without(self, *rules: str) -> Network:
-        """The same with all that these rules name closed, whatever opens it. Without ports a rule closes all ports.
+        """Return this policy with everything closed that these rules name. A rule without ports closes all ports.
 
         Raises SandboxError ``invalid_configuration``.
         """
         self._check_rules("closed")
         closed = tuple(Rule.parse(text, ALL_PORTS) for text in rules)
         added = tuple(rule for rule in closed if not any(known.covers(rule) for known in self.denied))
-        left = tuple(rule for rule in self.rules if not any(one.covers(rule) for one in closed))
+        left = tuple(rule for rule in self.rules if not any(each.covers(rule) for each in closed))
         return replace(self, rules=left, denied=(*self.denied, *added))
 
     def _check_rules(self, what: str) -> None:
@@ -135,29 +140,36 @@ class Network:
             )
 
     def address_of(self, name: str) -> Address | None:
-        """The address that ``names`` has for a name (lower case, no dot at the end)."""
+        """Return the address that ``names`` gives ``name`` (lower case, no final dot), or None."""
         return next((address for pinned, address in self.names if pinned == name), None)
 
-    def describe(self, masked: Callable[[str], str] = str) -> str:
-        """Two lines at most for the model; a person may have opened a host whose name holds a secret, which is ``masked``."""
+    def describe(self, mask: Callable[[str], str] = str, services: bool = False) -> str:
+        """Return at most two lines for the model. ``services``: the caller lists services behind them.
+
+        ``mask`` hides secrets, which the name of an opened host may hold.
+        """
         if self.mode == "none":
-            return f"{ALONE} can be reached; downloads and DNS fail."
+            reachable = "No network: only servers inside this sandbox (127.0.0.1)"
+            if services:
+                reachable = "No network beyond servers inside this sandbox (127.0.0.1) and the services named here: nothing else"
+            return f"{reachable} can be reached; downloads and DNS fail."
         if self.mode == "bridge":
             return "Network through the engine's bridge: the internet and services of the host network can be reached."
-        named = _listed(self.rules, masked)
-        closed = f" Not {_listed(self.denied, masked)}." if self.denied else ""
+        named = _listed(self.rules, mask)
+        closed = f" Not {_listed(self.denied, mask)}." if self.denied else ""
         how = "Through a proxy that the environment variables name (HTTP, HTTPS, SOCKS5); no DNS, UDP or ping." + closed
         if self.mode == "open":
             return f"Every public host can be reached{f', and {named}' if named else ''}. {how}"
-        return f"{ONLY_HOSTS} {named or 'none'}. {how}"
+        hosts = "these hosts and the services named behind them" if services else "these hosts"
+        return f"Only {hosts} can be reached: {named or 'none'}. {how}"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a connection is allowed; ``rule`` is the one that opens or closes it, ``why`` the reason of a refusal in words.
+    """Whether a connection is allowed. ``rule`` opens or closes it; ``why`` is the reason for a refusal.
 
-    ``kind`` is that of a refusal, ``about`` what it is about: of ``closed_by`` the rule that lifts the
-    denial for this port, of ``closed_address`` the address.
+    ``kind`` classifies a refusal and ``about`` gives its detail: for ``closed_by`` the rule that lifts the denial for this port,
+    for ``closed_address`` the address.
     """
 
     allowed: bool
@@ -168,8 +180,8 @@ class Verdict:
 
 
 def judge_host(network: Network, host: str, port: int) -> Verdict:
-    """What can be said of ``host`` (a name or any spelling of an address) before it is resolved."""
-    address = literal(host)
+    """Judge ``host``, a name or any spelling of an address, before it is resolved."""
+    address = parse_address(host)
     if address is not None:
         return judge_address(network, None, address, port)
     name = ascii_name(host)
@@ -186,9 +198,9 @@ def judge_host(network: Network, host: str, port: int) -> Verdict:
 
 
 def judge_address(network: Network, name: str | None, address: Address, port: int, own: bool = False) -> Verdict:
-    """Whether ``address``, to which ``name`` resolved (None: it was given as such), may be dialled.
+    """Judge whether ``address`` may be dialled; ``name`` resolved to it, or is None if the address itself was asked for.
 
-    ``own`` says that it is one of this host's own addresses: those are closed like loopback.
+    ``own`` says that the address is one of this host's own, which are closed like loopback.
     """
     address = plain(address)
     if (denied := _denied(network, name, address, port)) is not None:
@@ -197,7 +209,7 @@ def judge_address(network: Network, name: str | None, address: Address, port: in
     by_name = _rule_for_name(network, name, port) if name is not None else None
     closed = "an address of the host itself" if own else closed_kind(address)
     if name is not None and network.address_of(name) == address:
-        closed = None  # whoever wrote the policy has named it
+        closed = None  # the policy's author named it
     if closed == PRIVATE and name is not None and _opens_private(network, name, address, port):
         closed = None
     if by_address is not None and (name is None or by_name is not None or network.mode == "open"):
@@ -213,37 +225,37 @@ def judge_address(network: Network, name: str | None, address: Address, port: in
     return Verdict(False, why=_no_rule(network, str(address), port))
 
 
-def _listed(rules: tuple[Rule, ...], masked: Callable[[str], str]) -> str:
+def _listed(rules: tuple[Rule, ...], mask: Callable[[str], str]) -> str:
     more = f" and {len(rules) - MOST_LISTED} more" if len(rules) > MOST_LISTED else ""
-    return ", ".join(masked(rule.text)[:MOST_RULE_CHARS] for rule in rules[:MOST_LISTED]) + more
+    return ", ".join(mask(rule.text)[:MOST_RULE_CHARS] for rule in rules[:MOST_LISTED]) + more
 
 
 def _lifted(denied: tuple[Rule, ...], text: str) -> tuple[Rule, ...]:
-    """What stays denied where the rule ``text`` is allowed."""
+    """Return the denials that stay when the rule ``text`` is allowed."""
     opened, every = Rule.parse(text), Rule.parse(text, ALL_PORTS)
     left: list[Rule] = []
     for rule in denied:
         if not rule.same_hosts(opened):
             left.append(rule)
-        elif rule.ports != every.ports:  # else it is the same, in whatever words
-            left += rule.less(opened.ports)
+        elif rule.ports != every.ports:  # else it is the same rule, perhaps spelled otherwise
+            left += rule.without_ports(opened.ports)
     return tuple(left)
 
 
 def _denied(network: Network, name: str | None, address: Address | None, port: int) -> Verdict | None:
-    spellings = () if address is None else carried(address)
+    spellings = () if address is None else embedded_addresses(address)
     for rule in network.denied:
         named = (name is not None and rule.opens_name(name)) or any(map(rule.opens_address, spellings))
         everything = not rule.name and rule.network is None
         if rule.opens_port(port) and (named or everything):
-            return Verdict(False, rule.text, f"the rule {rule.text} closes it", "closed_by", rule.at(port))
+            return Verdict(False, rule.text, f"the rule {rule.text} closes it", "closed_by", rule.at_port(port))
     return None
 
 
 def _opens_private(network: Network, name: str, address: Address, port: int) -> bool:
-    """Whether a rule lets ``name`` have this address, which is private in every form that it carries."""
+    """Return whether a rule with ``private`` names ``name``, and the address is private in every form that it embeds."""
     named = any(rule.private and rule.opens_port(port) and rule.opens_name(name) for rule in network.rules)
-    return named and all(map(is_of_private_network, carried(address)))
+    return named and all(map(is_of_private_network, embedded_addresses(address)))
 
 
 def _rule_for_name(network: Network, name: str, port: int) -> Rule | None:
@@ -254,7 +266,7 @@ def _pinned(names: Mapping[str, str] | None) -> tuple[tuple[str, Address], ...]:
     check_types("Network", names=(names, Mapping | None))
     for name, address in (names or {}).items():
         check_types("Network", **{"a name in names": (name, str), f"the address of {value_text(name)}": (address, str)})
-    return tuple(pinned_name(name, address) for name, address in (names or {}).items())
+    return tuple(parse_pinned_name(name, address) for name, address in (names or {}).items())
 
 
 def _no_rule(network: Network, host: str, port: int) -> str:

@@ -1,4 +1,4 @@
-"""What is a TCP port, for those who are given one by a caller."""
+"""Check TCP ports that a caller gives."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ MOST = 65535
 
 
 def is_port(value: object, least: int = 1) -> bool:
-    """Whether it is the number of a port."""
+    """Return whether ``value`` is a port number from ``least`` on."""
     return type(value) is int and least <= value <= MOST
 
 
 def check_port(call: str, name: str, value: object, least: int = 1) -> None:
-    """Raise TypeError if the argument ``name`` of ``call`` is not an int, SandboxError ``invalid_arguments`` if it is no port."""
+    """Check the argument ``name`` of ``call``. Raises TypeError for no int, SandboxError ``invalid_arguments`` for no port."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{call}(): {name} must be an int, not {type(value).__name__}.")
     if not is_port(value, least):

@@ -1,4 +1,4 @@
-"""One connection of a sandbox: what comes on its channel goes out, what comes in goes on the channel, both under credit."""
+"""Pass the bytes of one connection between its channel on the pipe and its socket, in both directions under credit."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from sandbox.guest.protocol.wire import (
 
 from .allowance import Allowance
 
-# Of what the far end has not taken yet; the sandbox gets no further credit while there is more.
-WRITE_BUFFER = 256 * 1024
+# The sandbox gets no further credit while more than this waits for the far end.
+WRITE_BUFFER_BYTES = 256 * 1024
 CREDIT_STEP = TUNNEL_WINDOW // 4
-# SO_LINGER with no time.
+# The value of SO_LINGER that makes close() reset the connection.
 RESET = struct.pack("ii", 1, 0)
 
 
 class Frames(Protocol):
-    """Where frames to the guest go; raises OSError when the pipe is gone."""
+    """Sends a frame to the guest. Raises OSError if the pipe is gone."""
 
     def __call__(self, kind: int, channel: int, payload: bytes | memoryview = b"", /) -> None: ...
 
@@ -39,7 +39,7 @@ _threads = threading.local()
 
 
 def _buffer() -> memoryview:
-    """Where this thread reads into: one for all its connections."""
+    """Return the buffer that all connections of this thread read into."""
     made: memoryview | None = getattr(_threads, "buffer", None)
     if made is None:
         made = _threads.buffer = memoryview(bytearray(MAX_PAYLOAD))
@@ -47,20 +47,20 @@ def _buffer() -> memoryview:
 
 
 class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
-    """Lives in the loop of its ``Egress``. Reads no more than the guest has credit for, so that nothing waits here.
+    """Lives in the loop of its ``Egress``. Reads no more than the guest gave credit for, so that no bytes wait here.
 
-    What is read goes through one buffer of the thread's: ``send`` has to be done with it when it returns. ``data_received`` is
-    for what another protocol read before this one took the connection over.
+    All reads of a thread use one buffer: ``send`` must have used the bytes up when it returns. ``data_received`` takes what another
+    protocol read before this one took over.
     """
 
     def __init__(self, channel: int, send: Frames, allowance: Allowance | None = None) -> None:
         self.channel = channel
         self.received_bytes = 0
         self.sent_bytes = 0
-        # Set by who serves it for the host: whether anything was asked of the upstream, and why the last request was not.
-        self.asked, self.refused = True, ""
-        # Told of what its command should know; set while the sandbox hears of it.
-        self.tell: Callable[[dict[str, str]], None] | None = None
+        # Set by a service: whether any request reached the upstream, and why the last one did not.
+        self.reached_upstream, self.refusal = True, ""
+        # Sends a notice to the command behind the connection; None until the sandbox knows that it is open.
+        self.notify: Callable[[dict[str, str]], None] | None = None
         self.began = self.last_active = time.monotonic()
         self._send = send
         self._allowance = allowance
@@ -72,25 +72,24 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         self._incoming = ReceiveWindow(TUNNEL_WINDOW)
         self._early = b""
         self._writable = True
-        self._told_end = False
+        self._end_sent = False
         self._near_ended = False
 
-    # --- the far end ------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ``asyncio.BufferedProtocol``."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
-        self._transport.pause_reading()  # until the sandbox was told that it is open
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._transport.pause_reading()  # until ``begin``
 
     def begin(self) -> None:
-        """The sandbox knows that the connection stands, and has credit: let bytes flow."""
+        """Let bytes flow: the sandbox knows that the connection is open, or has given credit."""
         early, self._early = self._early, b""
         for at in range(0, len(early), MAX_PAYLOAD):
             self._pass_on(memoryview(early)[at : at + MAX_PAYLOAD])
         if self._outgoing.left and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  credit decides
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  credit decides the size
         """See ``asyncio.BufferedProtocol``."""
         return _buffer()[: self._outgoing.left]
 
@@ -101,7 +100,7 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
             self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
-        """What came before ``begin``; less than the credit of a connection."""
+        """Hold bytes that came before ``begin``; they are fewer than a connection's credit."""
         self._early += data
 
     def _pass_on(self, data: memoryview) -> None:
@@ -114,8 +113,8 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         self._send(Kind.DATA, self.channel, data)
 
     def eof_received(self) -> bool:
-        """See ``asyncio.BufferedProtocol``; the other direction stays open."""
-        self._told_end = True
+        """See ``asyncio.BufferedProtocol``. The other direction stays open."""
+        self._end_sent = True
         self._send(Kind.END, self.channel)
         self._close_when_done()
         return True
@@ -133,9 +132,8 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         self._writable = True
         self._give_credit()
 
-    # --- the sandbox ------------------------------------------------------------------
     def take(self, payload: bytes | bytearray) -> None:
-        """The sandbox sent this; its amount was checked against the credit."""
+        """Send bytes of the sandbox to the far end. The caller checked their number against the credit."""
         self.last_active = time.monotonic()
         if self._transport is None or self._transport.is_closing() or self._near_ended:
             return
@@ -149,29 +147,29 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         self._give_credit()
 
     def credit(self, size: int) -> None:
-        """The sandbox took ``size`` bytes."""
+        """Note that the sandbox took ``size`` bytes, and read on."""
         self._outgoing.add_credit(size)
         self.begin()
 
     def end(self) -> None:
-        """The sandbox has no more to send."""
+        """Note that the sandbox sends no more."""
         self._near_ended = True
         if self._transport is not None and not self._transport.is_closing() and self._transport.can_write_eof():
             try:
                 self._transport.write_eof()
-            except OSError as error:  # the far end has gone already
+            except OSError as error:  # the far end is gone
                 self.abort(error.strerror or str(error))
                 return
         self._close_when_done()
 
     def cut(self, why: str, kind: str, about: str = "") -> None:
-        """Cut it for a rule or a limit of its own sandbox, whose command is told."""
-        if self.tell is not None and self._why is None:
-            self.tell({"code": "network_cut", "why": why, "kind": kind, "about": about})
+        """Cut the connection because of a rule or a limit, and notify the command behind it."""
+        if self.notify is not None and self._why is None:
+            self.notify({"code": "network_cut", "why": why, "kind": kind, "about": about})
         self.abort(why)
 
     def abort(self, why: str) -> None:
-        """Cut it: reset, so that the far end does not take it for an orderly end of what was sent."""
+        """Reset the connection, so that the far end does not take it for the orderly end of the data."""
         transport, self._transport = self._transport, None
         if transport is not None:
             sock = transport.get_extra_info("socket")
@@ -181,23 +179,22 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
             transport.abort()
         self._end(why)
 
-    # ------------------------------------------------------------------
     def _give_credit(self) -> None:
         if self._writable and self._incoming.credit_due:
             self._send(Kind.CREDIT, self.channel, self._incoming.credit())
 
     def _close_when_done(self) -> None:
-        if self._told_end and self._near_ended and self._transport is not None:
+        if self._end_sent and self._near_ended and self._transport is not None:
             self._transport.close()
 
     def when_ended(self, call: Callable[[str], None]) -> None:
-        """Call ``call(why)`` once when it is over, with "" for an orderly end; at once where it is already."""
+        """Call ``call(why)`` once at the end, with "" for an orderly one; immediately if the connection has ended."""
         self._on_end.append(call)
         if self._why is not None:
             self._end(self._why)
 
     def when_cut(self, call: Callable[[str], None]) -> None:
-        """Call ``call(why)`` once when it ends in disorder; at once where it did already."""
+        """Call ``call(why)`` once if the connection ends with a fault; immediately if it has."""
         self._on_cut = call
         if self._why:
             self._end(self._why)
@@ -212,8 +209,8 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
             call(self._why)
 
 
-async def joined(protocol: Callable[[], Relay]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Relay]:
-    """Make a relay whose other end is served in this process: the streams of that end. Nothing stays open if it is cancelled."""
+async def open_served_relay(protocol: Callable[[], Relay]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Relay]:
+    """Connect a new relay to streams that this process serves, and return those and the relay. Leaks nothing if cancelled."""
     near, far = socket.socketpair()
     writer: asyncio.StreamWriter | None = None
     try:

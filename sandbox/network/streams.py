@@ -1,7 +1,7 @@
-"""The connections of one sandbox on its pipe: which channels there are, what each may send, and the thread they live in.
+"""The connections of one sandbox on its pipe: their channels, what each may send, and the thread they live in.
 
-An asyncio loop in a thread of its own, begun with the first connection: what one sandbox does holds up no other. Frames come from
-the transport's reader, which checks them here against what the protocol allows; what they hold is hostile all the same.
+Each sandbox has an asyncio loop in its own thread, started with the first connection, so that no sandbox holds up another. The
+transport's reader checks frames here against the protocol. Their contents are hostile all the same.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ log = logging.getLogger(__name__)
 
 MOST_MESSAGE_BYTES = 4096
 CUT = "it was cut in the sandbox"
-# A direction.
+# In each direction.
 MOST_CONNECTIONS = 256
 LOOP_DESCRIPTORS = 3
-# Of what the reader hands over, so much is done before what it began gets its turn.
+# How many calls of the reader are made before the tasks they started get their turn.
 MOST_CALLS = 32
 
 
 @dataclass(slots=True)
 class _Account:
-    """What the reader's thread knows of a channel: enough to tell frames from nonsense."""
+    """What the reader's thread knows of a channel: enough to check its frames."""
 
     room: int = TUNNEL_WINDOW
     credit: int = TUNNEL_WINDOW  # what may be sent to the guest
     ended: bool = False
     cancelled: bool = False
-    # Looks for the way that the guest wants, in the loop.
-    looking: asyncio.Task[None] | None = None
+    # Opens the connection that the guest asked for, in the loop.
+    opening: asyncio.Task[None] | None = None
     answered: Callable[[dict[str, Any]], None] | None = None
-    # What came and was not taken in the loop yet: bytes, for pieces of one byte each would fill this host's memory.
-    come: bytes | bytearray = b""
+    # Bytes that the loop has not taken yet, in one piece: a list of single bytes would fill this host's memory.
+    arrived: bytes | bytearray = b""
 
 
 class Streams:
-    """Channels and their relays. ``send`` puts a frame on the pipe; it may block, and raise OSError.
+    """Channels and their relays. ``send`` puts a frame on the pipe; it may block or raise OSError.
 
-    ``opened(channel, fields, full)`` is called in the loop when the guest wants a connection; ``full`` where there are too many.
+    ``opened(channel, fields, full)`` is called in the loop when the guest asks for a connection; ``full`` if there are too many.
     """
 
     def __init__(self, send: Frames, opened: Callable[[int, dict[str, Any], bool], Coroutine[Any, Any, None]]) -> None:
@@ -71,29 +71,28 @@ class Streams:
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._calls: deque[Callable[[], None]] = deque()
-        # Closed with the sandbox; used in the loop only.
+        # Closed with the sandbox. Used in the loop only.
         self.servers: set[asyncio.Server] = set()
-        # Cut with the pipe: connections that wait for the guest's answer.
+        # Connections that wait for the guest's answer; cut with the pipe.
         self.waiting: set[Relay] = set()
-        # Awaited in the loop when it ends.
+        # Awaited in the loop at its end.
         self.at_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._closed = False
         self._refusals: deque[tuple[int, dict[str, Any]]] = deque()
         self._flowing = threading.Event()
         self._flowing.set()
 
-    # --- the reader's thread ------------------------------------------------------------------
     def takes(self, channel: int) -> bool:
-        """Whether frames of that channel are for here."""
+        """Return whether ``channel`` is a connection's. Called by the reader's thread."""
         return channel >= GUEST_CHANNELS or channel in self._accounts
 
     def take(self, kind: int, channel: int, payload: bytes) -> None:
-        """A frame of the guest. Raises WireError for what the protocol does not allow."""
+        """Take a frame of the guest, on the reader's thread. Raises WireError for one that the protocol does not allow."""
         if kind == Kind.OPEN:
             self._open(channel, payload)
             return
         account = self._accounts.get(channel)
-        if account is None or account.cancelled:  # ended already, here or there; what is left of it is under way
+        if account is None or account.cancelled:  # it has ended at one end, and frames were under way
             return
         if kind == Kind.REPLY and account.answered is not None and len(payload) <= MOST_MESSAGE_BYTES:
             answered, account.answered = account.answered, None
@@ -115,13 +114,13 @@ class Streams:
     def _take_data(self, channel: int, account: _Account, payload: bytes) -> None:
         with self._lock:
             account.room -= len(payload)
-            under_way = bool(account.come)
+            under_way = bool(account.arrived)
             if not under_way:
-                account.come = payload
-            elif isinstance(account.come, bytearray):
-                account.come += payload
+                account.arrived = payload
+            elif isinstance(account.arrived, bytearray):
+                account.arrived += payload
             else:
-                account.come = bytearray(account.come) + payload
+                account.arrived = bytearray(account.arrived) + payload
         if account.room < 0:
             raise WireError("a connection's bytes beyond their credit")
         if not under_way:
@@ -129,13 +128,13 @@ class Streams:
 
     def _pass_on(self, channel: int, account: _Account) -> None:
         with self._lock:
-            come, account.come = account.come, b""
+            arrived, account.arrived = account.arrived, b""
         relay = self._relays.get(channel)
         if relay is not None:
-            relay.take(come)
+            relay.take(arrived)
 
     def _take_credit(self, channel: int, account: _Account, size: int) -> None:
-        """The guest took bytes. It says so in steps: a flood of small ones could fill this host's memory."""
+        """Note that the guest took bytes. It must say so in large steps: a flood of small ones could fill this host's memory."""
         with self._lock:
             account.credit += size
         if size < CREDIT_STEP or account.credit > MOST_TUNNEL_WINDOW:
@@ -150,35 +149,35 @@ class Streams:
         if not isinstance(host, str) or type(port) is not int or not 0 < port < 65536:
             raise WireError("a connection to no host and port")
         with self._lock:
-            full = sum(one >= GUEST_CHANNELS for one in self._accounts) >= MOST_CONNECTIONS
-            if len(self._accounts) > 4 * MOST_CONNECTIONS:  # it goes on asking without hearing the refusals
+            full = sum(each >= GUEST_CHANNELS for each in self._accounts) >= MOST_CONNECTIONS
+            if len(self._accounts) > 4 * MOST_CONNECTIONS:  # it asks on without reading the refusals
                 raise WireError("more connections than the protocol allows")
             account = self._accounts[channel] = _Account()
 
-        async def look() -> None:
-            account.looking = asyncio.current_task()
-            if account.cancelled and account.looking is not None:  # before this began
-                account.looking.cancel()
+        async def open_connection() -> None:
+            account.opening = asyncio.current_task()
+            if account.cancelled and account.opening is not None:  # before this began
+                account.opening.cancel()
             await self._opened(channel, fields, full)
 
         try:
-            self.spawn(look)
-        except OSError as error:  # in a thread: the reader's own must not wait for room in the pipe
+            self.spawn(open_connection)
+        except OSError as error:  # answered in a thread: the reader must not wait for room in the pipe
             log.warning("no connection of a sandbox can be served: %s", error)
             found = descriptors.shortage(error)
             refused = {"failed": str(error) if found is None else descriptors.words(found)}
             self._refuse(channel, refused)
 
     def _refuse(self, channel: int, refused: dict[str, Any]) -> None:
-        """Have one thread, whatever their number, tell of connections that are refused."""
+        """Answer that a connection is refused. One thread does so for all of them."""
         with self._lock:
             self._refusals.append((channel, refused))
-            if len(self._refusals) > 1:  # it is at work
+            if len(self._refusals) > 1:  # the thread is at work
                 return
-        threading.Thread(target=self._tell_refusals, name="gamebox-refusals", daemon=True).start()
+        threading.Thread(target=self._send_refusals, name="gamebox-refusals", daemon=True).start()
 
-    def _tell_refusals(self) -> None:
-        """Tell of each, and only then forget its channel: so the connections that may be asked for bound those that wait."""
+    def _send_refusals(self) -> None:
+        """Send each refusal, and only then forget its channel, so that the limit on channels bounds the waiting refusals."""
         while True:
             channel, refused = self._refusals[0]
             try:
@@ -186,7 +185,7 @@ class Streams:
             except OSError:  # the pipe has ended
                 pass
             except Exception:
-                log.exception("a refusal could not be told")
+                log.exception("a refusal could not be sent")
             self.forget(channel)
             with self._lock:
                 self._refusals.popleft()
@@ -194,7 +193,7 @@ class Streams:
                     return
 
     def cut(self, why: str) -> None:
-        """The pipe ended: what its connections were joined to is cut too. Those of another pipe may follow."""
+        """Cut all connections, because their pipe ended. Connections of another pipe may follow."""
         with self._lock:
             self._accounts.clear()
             begun = self._loop is not None
@@ -210,7 +209,7 @@ class Streams:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a loop: without one there never was a connection."""
+        """Whether the loop has started, as it does with the first connection."""
         return self._loop is not None
 
     @property
@@ -220,12 +219,12 @@ class Streams:
 
     @property
     def dialled(self) -> int:
-        """How many connections there are that the host opened, or opens."""
+        """The number of connections that the host opened or is opening."""
         with self._lock:
             return sum(channel < GUEST_CHANNELS for channel in self._accounts)
 
     def rest(self) -> None:
-        """Send nothing until ``go_on``: the sandbox is to be paused, and its pipe not full then."""
+        """Send nothing until ``go_on``, so that the pipe of a sandbox that is to be paused does not fill."""
         with Shield():  # an Event's own lock can be left taken by a signal, and every connection waits for this one
             self._flowing.clear()
 
@@ -234,22 +233,21 @@ class Streams:
         with Shield():
             self._flowing.set()
 
-    # --- threads ------------------------------------------------------------------
     def in_loop(self, call: Callable[[], None]) -> None:
-        """Have ``call`` called in the loop; dropped after ``close``. Raises OSError where the first call finds no descriptors."""
-        with Shield(), self._lock:  # a Ctrl-C between the call and its waking the loop would leave that asleep for good
+        """Call ``call`` in the loop; does nothing after ``close``. Raises OSError if there are no descriptors for the loop."""
+        with Shield(), self._lock:  # a Ctrl-C between the append and the wake-up would leave the loop asleep for good
             if self._closed:
                 return
             if self._loop is None:
-                if (none := descriptors.want(LOOP_DESCRIPTORS)) is not None:  # half a loop complains when it is forgotten
-                    raise none
+                if (shortage := descriptors.want(LOOP_DESCRIPTORS)) is not None:  # half a loop warns when it is freed
+                    raise shortage
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=self._run, args=(self._loop,), name="gamebox-streams", daemon=True
                 )
                 self._thread.start()
             self._calls.append(call)
-            if len(self._calls) == 1:  # else it is awake already: to wake it costs as much as what it is to do
+            if len(self._calls) == 1:  # else it is awake; waking it costs as much as the call itself
                 self._loop.call_soon_threadsafe(self._do_calls)
 
     def _do_calls(self) -> None:
@@ -262,11 +260,11 @@ class Streams:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed: what is handed over now is dropped."""
+        """Whether ``close`` was called; calls into the loop are dropped since."""
         return self._closed
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have a coroutine run in the loop; what it raises goes to the log."""
+        """Run a coroutine in the loop. Its exceptions are logged."""
 
         def begin() -> None:
             task = asyncio.get_running_loop().create_task(work())
@@ -310,7 +308,7 @@ class Streams:
 
     def close(self) -> None:
         """Cut every connection and end the thread; may be called more than once."""
-        with Shield():  # after a Ctrl-C in the middle of it nobody could end the thread any more
+        with Shield():  # a Ctrl-C in the middle would leave a thread that nobody can end
             self._flowing.set()
             with self._lock:
                 self._closed = True
@@ -321,14 +319,13 @@ class Streams:
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
 
-    # --- in the loop ------------------------------------------------------------------
     def expect(self, channel: int, answered: Callable[[dict[str, Any]], None]) -> None:
-        """A channel that the host opens: the guest's one answer goes to ``answered``."""
+        """Open a channel from the host's side. The guest's one answer goes to ``answered``, in the loop."""
         with self._lock:
             self._accounts[channel] = _Account(answered=answered)
 
     def join(self, relay: Relay, ended: Callable[[str], None]) -> None:
-        """Let ``relay`` serve its channel; ``ended(why)`` is called once when it is over."""
+        """Let ``relay`` serve its channel, in the loop. ``ended(why)`` is called once at its end."""
 
         def over(why: str) -> None:
             self._relays.pop(relay.channel, None)
@@ -345,16 +342,16 @@ class Streams:
             relay.begin()
 
     def forget(self, channel: int) -> None:
-        """Nothing more is to come or go on that channel."""
+        """Drop the channel: nothing more comes or goes on it."""
         with self._lock:
             self._accounts.pop(channel, None)
 
     def message(self, kind: int, channel: int, fields: dict[str, Any]) -> None:
-        """A short message to the guest."""
+        """Send a short message to the guest."""
         self.send(kind, channel, pack_message(fields))
 
     def send(self, kind: int, channel: int, payload: bytes | memoryview = b"", /) -> None:
-        """A frame to the guest; nothing where the pipe is gone, for then everything ends by itself."""
+        """Send a frame to the guest. Does nothing if the pipe is gone, since everything ends with it."""
         if kind in (Kind.CREDIT, Kind.DATA):
             with self._lock:
                 account = self._accounts.get(channel)
@@ -373,5 +370,5 @@ class Streams:
         elif account is not None and account.answered is not None:
             answered, account.answered = account.answered, None
             answered({"failed": CUT})
-        elif account is not None and account.looking is not None:  # its channel is in use until that has come to an end
-            account.looking.cancel()
+        elif account is not None and account.opening is not None:  # the channel is in use until that task has ended
+            account.opening.cancel()

@@ -1,4 +1,8 @@
-"""The host's own way out where its company has a proxy: which one, and a tunnel through it (CONNECT)."""
+"""Connect through the HTTP proxy that the host's own environment names (CONNECT).
+
+python-socks would be longer here: it takes whatever one read returns for the proxy's whole answer. An answer in two segments then
+breaks, and a banner that comes with the answer (SSH, SMTP) is lost.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +14,33 @@ from typing import TypeVar, cast
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-# Of its answer, in bytes.
-MOST_HEAD = 16 * 1024
+MOST_HEAD_BYTES = 16 * 1024
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
 
-class NoWayError(Exception):
-    """The proxy lets nothing through, or is none; its words say why."""
+class ProxyError(Exception):
+    """The proxy refused the connection, or the setting names no HTTP proxy; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class CompanyProxy:
-    """An HTTP proxy; ``user`` is "name:password" as the setting spells it, or empty, and is never shown."""
+class UpstreamProxy:
+    """An HTTP proxy. ``user`` is "name:password" as the setting spells it, or ""; it appears in no text."""
 
     host: str
     port: int
     user: str = field(default="", repr=False)
 
     @property
-    def shown(self) -> str:
-        """Its address for people."""
+    def address(self) -> str:
+        """Host and port, for messages."""
         return f"{self.host}:{self.port}"
 
 
-def company_proxy(name: str, port: int) -> CompanyProxy | None:
-    """The proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY of the host's environment have for ``name``; None: there directly.
+def find_proxy(name: str, port: int) -> UpstreamProxy | None:
+    """Return the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY choose for ``name``, or None to connect directly.
 
-    Raises NoWayError where they name something that is no HTTP proxy.
+    Raises ProxyError if they name anything but an HTTP proxy.
     """
     named = getproxies().get("http" if port == 80 else "https")
     if not named or proxy_bypass(f"{name}:{port}"):
@@ -49,27 +52,30 @@ def company_proxy(name: str, port: int) -> CompanyProxy | None:
         proxy_port = 0
     if parts.hostname is None or parts.scheme != "http" or not proxy_port:
         shown = parts.netloc.rpartition("@")[2]
-        raise NoWayError(f"the host's proxy setting {parts.scheme}://{shown} is no http:// proxy")
-    return CompanyProxy(parts.hostname, proxy_port, parts.netloc.rpartition("@")[0])
+        raise ProxyError(f"the host's proxy setting {parts.scheme}://{shown} is no http:// proxy")
+    return UpstreamProxy(parts.hostname, proxy_port, parts.netloc.rpartition("@")[0])
 
 
-async def through(proxy: CompanyProxy, target: str, port: int, protocol: Callable[[], P]) -> P:
-    """A connection to ``target`` through ``proxy``, served by ``protocol``. Raises NoWayError, OSError."""
+async def connect_via(proxy: UpstreamProxy, target: str, port: int, protocol: Callable[[], P]) -> P:
+    """Connect to ``target`` through ``proxy`` and return the protocol that serves the connection.
+
+    ``target`` reaches the proxy as it is: give the address that was judged. Raises ProxyError, OSError.
+    """
     authority = f"[{target}]:{port}" if ":" in target else f"{target}:{port}"
     head = f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n"
     if proxy.user:
         head += f"Proxy-Authorization: Basic {base64.b64encode(unquote(proxy.user).encode()).decode()}\r\n"
     loop = asyncio.get_running_loop()
-    transport, asking = await loop.create_connection(_Asking, proxy.host, proxy.port)
+    transport, connecting = await loop.create_connection(_Connecting, proxy.host, proxy.port)
     try:
         transport.write(f"{head}\r\n".encode())
-        status, early = await asking.answer
+        status, early = await connecting.answer
     except BaseException:  # a timeout too
         transport.abort()
         raise
     if status.split(" ", 2)[1:2] != ["200"]:
         transport.abort()
-        raise NoWayError(f"it answered {status[:200]!r}")
+        raise ProxyError(f"it answered {status[:200]!r}")
     made = protocol()
     transport.set_protocol(made)
     transport.resume_reading()
@@ -81,8 +87,8 @@ async def through(proxy: CompanyProxy, target: str, port: int, protocol: Callabl
     return made
 
 
-class _Asking(asyncio.Protocol):
-    """Reads the answer to a CONNECT; ``answer`` is its first line and what came after its head."""
+class _Connecting(asyncio.Protocol):
+    """Reads the answer to CONNECT. ``answer`` is its status line and the bytes that came behind its head."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[tuple[str, bytes]] = asyncio.get_running_loop().create_future()
@@ -97,14 +103,14 @@ class _Asking(asyncio.Protocol):
         """See ``asyncio.Protocol``."""
         self._data += data
         head, end, early = self._data.partition(b"\r\n\r\n")
-        if self.answer.done() or (not end and len(self._data) <= MOST_HEAD):
+        if self.answer.done() or (not end and len(self._data) <= MOST_HEAD_BYTES):
             return
         if end:
             if self._transport is not None:
-                self._transport.pause_reading()  # what comes now is for who asked
+                self._transport.pause_reading()  # what comes now belongs to the next protocol
             self.answer.set_result((head.split(b"\r\n", 1)[0].decode("latin-1"), early))
         else:
-            self.answer.set_exception(NoWayError(f"the head of its answer is longer than {MOST_HEAD} bytes"))
+            self.answer.set_exception(ProxyError(f"the head of its answer is longer than {MOST_HEAD_BYTES} bytes"))
 
     def eof_received(self) -> bool:
         """See ``asyncio.Protocol``."""
@@ -114,4 +120,4 @@ class _Asking(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See ``asyncio.Protocol``."""
         if not self.answer.done():
-            self.answer.set_exception(exc or NoWayError("it hung up"))
+            self.answer.set_exception(exc or ProxyError("it hung up"))

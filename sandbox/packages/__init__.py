@@ -1,1 +1,1 @@
-"""A read-through cache of package indexes: a service of the host from which sandboxes install, with no network of their own."""
+"""A read-through cache of package indexes, from which sandboxes install without a network of their own."""

@@ -1,4 +1,4 @@
-"""PackageCache: which indexes are cached, where, and what the programs of a sandbox are told of it. Values only."""
+"""PackageCache: which indexes to cache, where, and the variables that lead a sandbox's programs to it. Values only."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sandbox.errors import ErrorCode, SandboxError
+from sandbox.errors import configuration_error
 
-from .upstreams import npm_of_host, pypi_of_host
+from .host_indexes import npm_of_host, pypi_of_host
 
 HOST, PORT = "packages.internal", 80
 URL = f"http://{HOST}"
 GIB = 1 << 30
-# What is asked of the cache is answered when it is whole, and a file of some GiB takes its time.
-_PATIENCE_SECONDS = "600"
+# The cache answers when it has the whole file, and a file of some GiB takes its time.
+_TIMEOUT_SECONDS = "600"
 
 
 @dataclass(frozen=True, slots=True)
 class Upstreams:
-    """Base URLs with a slash at the end; None where there is no such index."""
+    """The base URLs of the indexes, with a final slash; None for one that is not cached."""
 
     pypi: str | None
     npm: str | None
@@ -28,13 +28,14 @@ class Upstreams:
 
 @dataclass(frozen=True, slots=True)
 class PackageCache:
-    """Packages of a Python index and an npm registry, kept in ``directory`` of this host and shared by all who name it.
+    """A cache of a Python index and an npm registry in ``directory`` on this host, shared by all sandboxes that name it.
 
-    ``pypi`` and ``npm`` are the URLs to ask (user name and password in them stay on the host); None: as pip and npm on this host
-    are configured, "": none. ``max_bytes`` bounds the directory: what was not used for longest goes first. ``fresh_seconds`` is
-    how long a page of an index is not asked for again. ``ca_bundle`` is a file of certificates (PEM) to trust beside those of this
-    host. Pages of an index may lead to any public host, to the index's own host and port, and to ``private_hosts``
-    ("files.example.com" or "files.example.com:8443"), which may lie at private, loopback or link-local addresses.
+    ``pypi`` and ``npm`` are the URLs of the upstreams; a user name and password in them stay on the host. None means the index that
+    pip or npm on this host is configured for, "" means no such index. ``max_bytes`` bounds the directory: the least recently used
+    entries are removed first. A page of an index is used for ``fresh_seconds`` before it is requested again. ``ca_bundle`` is a
+    file of certificates (PEM) to trust in addition to this host's. Pages of an index may lead to any public host, to the
+    index's own host and port, and to ``private_hosts`` ("files.example.com" or "files.example.com:8443"), which may have private,
+    loopback or link-local addresses.
     Raises SandboxError ``invalid_configuration``.
     """
 
@@ -50,21 +51,23 @@ class PackageCache:
         for name, url in (("pypi", self.pypi), ("npm", self.npm)):
             if url:
                 _check(name, url)
-        hosts: object = self.private_hosts  # a text would be taken for its letters
+        hosts: object = self.private_hosts  # a string would be read as a tuple of its letters
         if not isinstance(hosts, tuple | list) or not all(isinstance(host, str) and host for host in hosts):
-            raise _refused(
+            raise configuration_error(
                 f"private_hosts={self.private_hosts!r:.200} is not a tuple of hosts.",
                 'Give them as in private_hosts=("files.example.com",).',
             )
         if self.max_bytes < 1:
-            raise _refused(f"max_bytes of the package cache is {self.max_bytes}.", "Give the bytes it may take.")
+            raise configuration_error(
+                f"max_bytes of the package cache is {self.max_bytes}.", "Give the bytes it may take."
+            )
         if not self.fresh_seconds >= 0:
-            raise _refused(f"fresh_seconds of the package cache is {self.fresh_seconds}.", "Give 0 or more.")
+            raise configuration_error(f"fresh_seconds of the package cache is {self.fresh_seconds}.", "Give 0 or more.")
         if self.ca_bundle is not None and not os.access(self.ca_bundle, os.R_OK):
-            raise _refused(f"{str(self.ca_bundle)!r} cannot be read.", "Name a PEM file that can be read.")
+            raise configuration_error(f"{str(self.ca_bundle)!r} cannot be read.", "Name a PEM file that can be read.")
 
     def upstreams(self) -> Upstreams:
-        """What is asked; may start pip and npm, once in a process. Raises SandboxError where there is no index at all."""
+        """Return the indexes to ask. May run pip and npm, once per process. Raises SandboxError if there is no index at all."""
         found = {
             "pypi": pypi_of_host() if self.pypi is None else self.pypi,
             "npm": npm_of_host() if self.npm is None else self.npm,
@@ -73,26 +76,26 @@ class PackageCache:
             if url:
                 _check(name, url)
         if not any(found.values()):
-            raise _refused(
+            raise configuration_error(
                 "No package index is configured on this host.",
                 "Name one: PackageCache(directory, pypi='https://index.example.com/simple/', npm='https://npm.example.com/').",
             )
         slashed = {name: f"{url.rstrip('/')}/" if url else None for name, url in found.items()}
         return Upstreams(slashed["pypi"], slashed["npm"])
 
-    def place(self) -> Path:
-        """``directory``, made where it is missing, for this user alone. Raises SandboxError ``invalid_configuration``."""
+    def prepare_directory(self) -> Path:
+        """Create ``directory`` if it is missing, for this user only. Raises SandboxError ``invalid_configuration``."""
         folder = Path(self.directory).expanduser().absolute()
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             for part in ("pages", "files", "incoming", "locks"):
                 (folder / part).mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
-            raise _refused(
+            raise configuration_error(
                 f"The package cache cannot be kept in {str(folder)!r}: {error.strerror}.", "Name a folder to write to."
             ) from error
         if folder.stat().st_uid not in (os.getuid(), 0) or folder.stat().st_mode & 0o022:
-            raise _refused(
+            raise configuration_error(
                 f"Others may write to {str(folder)!r}, and could change packages in it.",
                 "Name a folder of your own, or chmod go-w it.",
             )
@@ -100,25 +103,31 @@ class PackageCache:
 
 
 def variables(upstreams: Upstreams) -> dict[str, str]:
-    """Have pip, uv and npm in a sandbox ask the cache; only for what it has an upstream."""
-    told: dict[str, str] = {}
+    """Return the variables that make pip, uv and npm use the cache, for the indexes that it has."""
+    found: dict[str, str] = {}
     if upstreams.pypi is not None:
         index = f"{URL}/pypi/simple/"
-        told |= {
-            "PIP_INDEX_URL": index, "PIP_TRUSTED_HOST": HOST, "PIP_DEFAULT_TIMEOUT": _PATIENCE_SECONDS,
-            "UV_DEFAULT_INDEX": index, "UV_INDEX_URL": index, "UV_INSECURE_HOST": HOST, "UV_HTTP_TIMEOUT": _PATIENCE_SECONDS,
-        }  # fmt: skip
+        found |= {
+            "PIP_INDEX_URL": index,
+            "PIP_TRUSTED_HOST": HOST,
+            "PIP_DEFAULT_TIMEOUT": _TIMEOUT_SECONDS,
+            "UV_DEFAULT_INDEX": index,
+            "UV_INDEX_URL": index,
+            "UV_INSECURE_HOST": HOST,
+            "UV_HTTP_TIMEOUT": _TIMEOUT_SECONDS,
+        }
     if upstreams.npm is not None:
-        # Audits are POSTs of what is installed, for which a cache has no answer.
-        told |= {
-            "npm_config_registry": f"{URL}/npm/", "npm_config_audit": "false",
-            "npm_config_fetch_timeout": f"{_PATIENCE_SECONDS}000",
-        }  # fmt: skip
-    return told
+        # An audit posts the list of packages, which a cache cannot answer.
+        found |= {
+            "npm_config_registry": f"{URL}/npm/",
+            "npm_config_audit": "false",
+            "npm_config_fetch_timeout": f"{_TIMEOUT_SECONDS}000",
+        }
+    return found
 
 
 def describe(upstreams: Upstreams) -> str:
-    """One sentence for the model."""
+    """Return one sentence for the model."""
     tools = " and ".join(
         name for name, url in (("pip and uv", upstreams.pypi), ("npm", upstreams.npm)) if url is not None
     )
@@ -129,8 +138,6 @@ def _check(name: str, url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         shown = url if "@" not in url else f"{name}=..."
-        raise _refused(f"{shown!r} is no URL of a package index.", f"Give {name}='https://index.example.com/...'.")
-
-
-def _refused(why: str, hint: str) -> SandboxError:
-    return SandboxError(ErrorCode.invalid_configuration, why, hint)
+        raise configuration_error(
+            f"{shown!r} is no URL of a package index.", f"Give {name}='https://index.example.com/...'."
+        )

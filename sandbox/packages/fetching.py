@@ -1,4 +1,4 @@
-"""Asking upstream: pages while they are not fresh, files once, each checked against what its index says of it."""
+"""Fetch pages and files from the upstreams through the store, and check files against their index's digests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from sandbox.network.addresses import Address, closed_kind, is_own, literal
+from sandbox.network.addresses import Address, closed_kind, is_host_address, parse_address
 
 from .cache import PackageCache
 from .links import WEAK, Link
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10.0
-# An upstream that says nothing for so long is given up.
+# An upstream that is silent for this long is given up.
 SILENCE_SECONDS = 60.0
-# Decompressed; the documents of the largest packages have about a third of that.
+# Decompressed. The documents of the largest packages have about a third of that.
 MOST_PAGE_BYTES = 96 << 20
 MOST_REDIRECTS = 5
-# At a time, of one sandbox.
+# At once and per sandbox.
 MOST_REQUESTS = 8
 
 
 class UpstreamError(Exception):
-    """There is no answer to give; ``status`` and ``words`` are for the sandbox."""
+    """The upstream gave nothing that could be served. ``status`` and ``words`` are for the sandbox."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -46,7 +46,7 @@ class UpstreamError(Exception):
 
 
 class Fetcher:
-    """Reads through ``store``; lives in one loop. ``bases`` are the upstreams, whose credentials no other host gets."""
+    """Reads through ``store``. Lives in one loop. ``bases`` are the upstreams; no other host gets their credentials."""
 
     def __init__(self, cache: PackageCache, store: Store, bases: tuple[str, ...]) -> None:
         self._cache = cache
@@ -61,9 +61,8 @@ class Fetcher:
         if self._client is not None:
             await self._client.aclose()
 
-    # --- pages ------------------------------------------------------------------
     async def page(self, url: str, accept: str) -> tuple[Page, str]:
-        """The page at ``url``, and why it may not be current ("" where it is). Raises UpstreamError."""
+        """Return the page at ``url``, and why it may not be current, or "". Raises UpstreamError."""
         url, key = _bare(url), f"{_bare(url)} {accept}"
         known = await asyncio.to_thread(self._store.page, key)
         if known is not None and known.is_fresh(self._cache.fresh_seconds):
@@ -73,18 +72,18 @@ class Fetcher:
             if known is not None and known.is_fresh(self._cache.fresh_seconds):
                 return known, ""
             try:
-                page = await self._asked_page(url, accept, known)
+                page = await self._request_page(url, accept, known)
             except UpstreamError as error:
                 if known is None or error.status == 404:
                     raise
-                log.warning("the package cache gives the last known page of %s: %s", url, error.words)
+                log.warning("the package cache serves the last known page of %s: %s", url, error.words)
                 return known, error.words
             await asyncio.to_thread(self._store.keep_page, key, page)
             return page, ""
 
-    async def _asked_page(self, url: str, accept: str, known: Page | None) -> Page:
+    async def _request_page(self, url: str, accept: str, known: Page | None) -> Page:
         headers = {"accept": accept, **_conditions(known)}
-        async with self._asked(url, headers) as answer:
+        async with self._request(url, headers) as answer:
             if answer.status_code == 304 and known is not None:
                 return Page(known.body, known.kind, known.etag, known.modified, time.time())
             body = bytearray()
@@ -94,17 +93,16 @@ class Fetcher:
                     raise UpstreamError(502, f"the page at {url} is larger than {MOST_PAGE_BYTES >> 20} MiB")
             return _page(bytes(body), answer)
 
-    # --- files ------------------------------------------------------------------
     async def file(self, link: Link) -> BinaryIO:
-        """The file, opened, whole and checked. Raises UpstreamError."""
+        """Open the file, complete and checked, after fetching it if need be. Raises UpstreamError."""
         key = f"file {link.strong or _bare(link.url)}"
-        file = await self._kept(link, key)
+        file = await self._stored(link, key)
         if file is not None:
             return file
         async with self._store.locked(key):
-            return await self._kept(link, key) or await self._fetched(link, key)
+            return await self._stored(link, key) or await self._fetch(link, key)
 
-    async def _kept(self, link: Link, key: str) -> BinaryIO | None:
+    async def _stored(self, link: Link, key: str) -> BinaryIO | None:
         if link.strong is not None:
             return await asyncio.to_thread(self._store.open, link.strong)
         known = await asyncio.to_thread(self._store.page, key)
@@ -112,43 +110,43 @@ class Fetcher:
             return None
         return await asyncio.to_thread(self._store.open, known.body.decode())
 
-    async def _fetched(self, link: Link, key: str) -> BinaryIO:
-        # The index names no strong hash: what is kept is current only as long as the upstream says so.
+    async def _fetch(self, link: Link, key: str) -> BinaryIO:
+        # Without a strong hash in the index, the upstream decides whether the stored file is current.
         known = None if link.strong else await asyncio.to_thread(self._store.page, key)
         file = None if known is None else await asyncio.to_thread(self._store.open, known.body.decode())
-        given: BinaryIO | None = None
+        served: BinaryIO | None = None
         try:
-            given = await self._asked_file(link, key, None if file is None else known, file)
+            served = await self._request_file(link, key, None if file is None else known, file)
         except UpstreamError as error:
             if file is None or error.status == 404:
                 raise
-            log.warning("the package cache gives the last known %s: %s", link.name, error.words)
-            given = file
+            log.warning("the package cache serves the last known %s: %s", link.name, error.words)
+            served = file
         finally:
-            if file is not None and given is not file:
+            if file is not None and served is not file:
                 file.close()
-        return given
+        return served
 
-    async def _asked_file(self, link: Link, key: str, known: Page | None, file: BinaryIO | None) -> BinaryIO:
+    async def _request_file(self, link: Link, key: str, known: Page | None, file: BinaryIO | None) -> BinaryIO:
         headers = {"accept-encoding": "identity", **_conditions(known)}
-        async with self._asked(_bare(link.url), headers) as answer:
+        async with self._request(_bare(link.url), headers) as answer:
             if answer.status_code == 304 and known is not None and file is not None:
                 page = Page(known.body, known.kind, known.etag, known.modified, time.time())
                 await asyncio.to_thread(self._store.keep_page, key, page)
                 return file
             with self._store.incoming() as part:
-                digest = await self._written(link, answer, part)
+                digest = await self._write(link, answer, part)
                 part.flush()
                 await asyncio.to_thread(self._store.keep_file, Path(part.name), digest)
             if link.strong is None:
                 await asyncio.to_thread(self._store.keep_page, key, _page(digest.encode(), answer))
-        made = await asyncio.to_thread(self._store.open, digest)
-        if made is None:
+        stored = await asyncio.to_thread(self._store.open, digest)
+        if stored is None:
             raise UpstreamError(502, f"{link.name} did not stay in the package cache: its disk fails")
-        return made
+        return stored
 
-    async def _written(self, link: Link, answer: httpx.Response, part: BinaryIO) -> str:
-        """Write the file; answers the digest to keep it by. Raises UpstreamError where it is not what the index says."""
+    async def _write(self, link: Link, answer: httpx.Response, part: BinaryIO) -> str:
+        """Write the file and return the digest to store it by. Raises UpstreamError if it is not what the index says."""
         kinds = [link.strong.partition("-")[0]] if link.strong else ["sha256", *(w for w in WEAK if w in link.digests)]
         digests = {kind: hashlib.new(kind, usedforsecurity=False) for kind in kinds}
         size, most = 0, self._store.max_bytes
@@ -166,10 +164,9 @@ class Fetcher:
                 raise UpstreamError(502, f"{link.name} is refused: its {kind} is {found}, and the index says {named}")
         return f"{kinds[0]}-{digests[kinds[0]].hexdigest()}"
 
-    # --- requests ------------------------------------------------------------------
     @asynccontextmanager
-    async def _asked(self, url: str, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
-        """An answer 200, or 304 to a condition. Raises UpstreamError."""
+    async def _request(self, url: str, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
+        """Send a request and yield its answer, a 200, or a 304 to a condition. Raises UpstreamError."""
         import httpx  # takes 100 ms to import
 
         if self._client is None:
@@ -182,7 +179,7 @@ class Fetcher:
                 event_hooks={"request": [self._refuse_closed]},
             )
         try:
-            async with self._room, aclosing(await self._sent(self._client, url, headers)) as answer:
+            async with self._room, aclosing(await self._send(self._client, url, headers)) as answer:
                 conditional = "if-none-match" in headers or "if-modified-since" in headers
                 if answer.status_code != 200 and not (answer.status_code == 304 and conditional):
                     status = answer.status_code if answer.status_code in (404, 410) else 502
@@ -197,8 +194,8 @@ class Fetcher:
         except OSError as error:  # of the directory
             raise UpstreamError(507, f"the package cache cannot write: {error.strerror or error}") from error
 
-    async def _sent(self, client: httpx.AsyncClient, url: str, headers: dict[str, str]) -> httpx.Response:
-        """The beginning of an answer. An upstream may close a connection just when it is used again: then it is asked once more."""
+    async def _send(self, client: httpx.AsyncClient, url: str, headers: dict[str, str]) -> httpx.Response:
+        """Return the answer, its body unread. Retries once: an upstream may close a connection just as it is reused."""
         import httpx
 
         user = self._credentials.get(_origin(url))
@@ -210,13 +207,17 @@ class Fetcher:
             return await client.send(request, auth=auth, stream=True)
 
     async def _refuse_closed(self, request: httpx.Request) -> None:
-        """Refuse to ask a host at an address that is not public, redirects included, unless the cache's owner named the host: a
-        page of an index may name any. Raises UpstreamError.
+        """Refuse a host without a public address, also in a redirect, unless the cache's owner named it. Raises UpstreamError.
+
+        A page of an index may name any host.
         """
         _, host, port = _origin(str(request.url))
         if (host, port) in self._open or {host, f"{host}:{port}"} & set(self._cache.private_hosts):
             return
-        kinds = [closed_kind(each) or ("an address of this host" if is_own(each) else None) for each in await _addresses(host)]
+        kinds = [
+            closed_kind(address) or ("an address of this host" if is_host_address(address) else None)
+            for address in await _resolve(host)
+        ]
         kind = next((kind for kind in kinds if kind is not None), None)
         if kind is not None:
             log.warning("the package cache did not ask %s: it is %s, and its owner has not named it", host, kind)
@@ -227,9 +228,9 @@ class Fetcher:
             )
 
 
-async def _addresses(host: str) -> list[Address]:
-    """The addresses of a host; none for a name that is not found, which a proxy of this host may know."""
-    spelled = literal(host)
+async def _resolve(host: str) -> list[Address]:
+    """Return the addresses of a host, or none for an unknown name, which the host's proxy may know."""
+    spelled = parse_address(host)
     if spelled is not None:
         return [spelled]
     try:
@@ -261,7 +262,7 @@ def _trust(bundle: object) -> ssl.SSLContext:
 
 
 def _bare(url: str) -> str:
-    """Without the user's name and password, which are shown to nobody."""
+    """Return ``url`` without its user name, password and fragment."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
 

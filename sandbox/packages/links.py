@@ -1,4 +1,4 @@
-"""Files that an index names, and how their bytes are told from others."""
+"""Links to files that an index names, with the digests that their bytes must have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# Those that can stand for the bytes, the best known first.
+# Digests by which a file can be stored, the most common first.
 STRONG = ("sha256", "sha512", "sha384")
 WEAK = ("sha1", "md5")
 _SIZES = {"sha256": 64, "sha512": 128, "sha384": 96, "sha1": 40, "md5": 32}
@@ -16,7 +16,7 @@ _SIZES = {"sha256": 64, "sha512": 128, "sha384": 96, "sha1": 40, "md5": 32}
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A file at ``url``; ``digests`` are hex by algorithm, as its index names them."""
+    """A file at ``url``. ``digests`` maps algorithms to hex digests, as the index gives them."""
 
     name: str
     url: str
@@ -24,12 +24,12 @@ class Link:
 
     @property
     def strong(self) -> str | None:
-        """The digest to keep it by, as in "sha256-0123..."; None where the index names none."""
-        return next((f"{one}-{self.digests[one]}" for one in STRONG if one in self.digests), None)
+        """The digest to store the file by, as in "sha256-0123...", or None if the index gives no strong one."""
+        return next((f"{kind}-{self.digests[kind]}" for kind in STRONG if kind in self.digests), None)
 
 
 def digests_of(named: object) -> dict[str, str]:
-    """What of an index's hashes is known here, in lower-case hex."""
+    """Return the valid digests among an index's hashes, in lower-case hex."""
     if not isinstance(named, Mapping):
         return {}
     return {
@@ -40,7 +40,7 @@ def digests_of(named: object) -> dict[str, str]:
 
 
 def digests_of_integrity(text: str) -> dict[str, str]:
-    """The same of npm's ``integrity`` (Subresource Integrity: "sha512-BASE64 ...")."""
+    """Return the digests in npm's ``integrity`` (Subresource Integrity: "sha512-BASE64 ...")."""
     found = {}
     for each in text.split():
         kind, _, value = each.partition("?")[0].partition("-")

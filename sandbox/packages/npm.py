@@ -1,4 +1,4 @@
-"""Documents of an npm registry: which package is asked for, where its tarballs are, and the document for sandboxes. Pure."""
+"""Read the documents of an npm registry, and rewrite them for sandboxes. Pure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ FULL_TYPE = "application/json"
 _NAME = re.compile(r"(@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*", re.IGNORECASE)
 
 
-def named(text: str) -> str | None:
-    """The name of a package, as in "left" or "@scope/left"; None for what is none."""
+def package_name(text: str) -> str | None:
+    """Return ``text`` if it is a valid package name, as in "left" or "@scope/left", else None."""
     return text if len(text) <= 214 and _NAME.fullmatch(text) else None
 
 
 def path_of(name: str) -> str:
-    """Its path on a registry: the slash of a scope is escaped."""
+    """Return the path of a package on a registry, with the slash of its scope escaped."""
     return quote(name, safe="@")
 
 
 def document_of(body: bytes, url: str) -> dict[str, Any]:
-    """What a registry says of a package, with tarballs by whole URLs. Raises ValueError for what is no such document."""
+    """Parse a registry's document of a package and make its tarball URLs absolute. Raises ValueError for anything else."""
     document = json.loads(body)
     if not isinstance(document, dict) or not isinstance(document.get("versions"), dict):
-        raise ValueError("it has no versions")  # noqa: TRY004  what it holds is wrong, not what was passed
+        raise ValueError("it has no versions")  # noqa: TRY004  the content is wrong, not the argument
     kept = {}
     for version, described in document["versions"].items():
         dist = described.get("dist") if isinstance(described, dict) else None
@@ -41,7 +41,7 @@ def document_of(body: bytes, url: str) -> dict[str, Any]:
 
 
 def link_of(document: dict[str, Any], name: str) -> Link | None:
-    """The tarball of that file name; None for what the document does not name."""
+    """Return the tarball with that file name, or None if the document does not name it."""
     for described in document["versions"].values():
         dist = described["dist"]
         if _file_name(dist["tarball"]) == name:
@@ -52,10 +52,10 @@ def link_of(document: dict[str, Any], name: str) -> Link | None:
 
 
 def for_sandbox(document: dict[str, Any], folder: str) -> bytes:
-    """The document with its tarballs below the URL ``folder``."""
+    """Return the document with the URLs of its tarballs below ``folder``."""
     versions = {
-        version: {**one, "dist": {**one["dist"], "tarball": f"{folder}/{quote(_file_name(one['dist']['tarball']))}"}}
-        for version, one in document["versions"].items()
+        version: {**each, "dist": {**each["dist"], "tarball": f"{folder}/{quote(_file_name(each['dist']['tarball']))}"}}
+        for version, each in document["versions"].items()
     }
     return json.dumps({**document, "versions": versions}, ensure_ascii=True).encode()
 

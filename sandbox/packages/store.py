@@ -1,7 +1,7 @@
-"""What the cache keeps in its directory: pages, and files by the hash of their bytes. Many processes may share it.
+"""Store pages, and files by the hash of their bytes, in a directory that several processes may share.
 
-Whatever stands there under its own name is whole: it was written beside it, checked, and renamed. It is checked again when it is
-read for the first time in a process, and thrown away where it has changed: disks and people do that.
+An entry under its final name is complete: it was written elsewhere, checked and renamed. Each process checks it again at the first
+read, and removes it if it has changed, as disks and people may cause.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from typing import BinaryIO
 log = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 20
-# Locks are shared by all keys with the same beginning of their hash, so that their number is bounded.
+# All keys whose hashes begin alike share a lock file, so that their number is bounded.
 _LOCK_CHARS = 3
-_LOCK_LOOK_SECONDS = 0.02
-# A file that nobody has written to for so long was left by a process that died.
-LEFT_SECONDS = 3600.0
-# So much goes at least when there is too much, so that not every new file looks through all.
+_LOCK_POLL_SECONDS = 0.02
+# An incoming file that was not written to for this long belongs to a process that died.
+ABANDONED_SECONDS = 3600.0
+# A full store is reduced to this share of its size, so that not every new file searches all entries.
 KEPT_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What an upstream answered; ``checked`` is when it last said that this is current (Unix time)."""
+    """A page of an upstream. ``checked`` is the Unix time at which the upstream last called it current."""
 
     body: bytes
     kind: str
@@ -45,12 +45,15 @@ class Page:
     checked: float
 
     def is_fresh(self, seconds: float) -> bool:
-        """Whether it need not be asked for again."""
+        """Return whether the page was checked within the last ``seconds``."""
         return 0 <= time.time() - self.checked < seconds
 
 
 class Store:
-    """One directory that ``PackageCache.place`` made; for any thread. Methods block on the disk and raise OSError."""
+    """The directory that ``PackageCache.prepare_directory`` made. Safe for use by several threads.
+
+    Its methods block on the disk and raise OSError.
+    """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -58,9 +61,8 @@ class Store:
         self._lock = threading.Lock()
         self._trusted: dict[str, tuple[int, int, int]] = {}
 
-    # --- pages ------------------------------------------------------------------
     def page(self, key: str) -> Page | None:
-        """The page kept under ``key``; None where there is none, or it is damaged."""
+        """Return the page stored under ``key``, or None if it is missing or damaged."""
         path = self._page_path(key)
         try:
             head, _, body = path.read_bytes().partition(b"\n")
@@ -71,14 +73,14 @@ class Store:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:
-            log.warning("a damaged page of the package cache is thrown away: %s: %s", path, error)
+            log.warning("a damaged page of the package cache is removed: %s: %s", path, error)
             path.unlink(missing_ok=True)
             return None
         _touch(path)
         return page
 
     def keep_page(self, key: str, page: Page) -> None:
-        """Keep it under ``key``, in place of what is there."""
+        """Store ``page`` under ``key`` and replace what is there."""
         fields = asdict(page)
         body = fields.pop("body")
         fields |= {"key": key, "sha256": hashlib.sha256(body).hexdigest()}
@@ -91,9 +93,8 @@ class Store:
     def _page_path(self, key: str) -> Path:
         return self._folder / "pages" / hashlib.sha256(key.encode()).hexdigest()
 
-    # --- files ------------------------------------------------------------------
     def open(self, digest: str) -> BinaryIO | None:
-        """The file with that digest ("sha256-..."), opened; None where there is none, or it is damaged."""
+        """Open the file with that digest ("sha256-..."). Returns None if it is missing or damaged."""
         path = self._folder / "files" / digest
         try:
             file = path.open("rb")
@@ -103,7 +104,7 @@ class Store:
         if self._trusted.get(digest) != signature:
             if digest_of(file, digest.partition("-")[0]) != digest:
                 file.close()
-                log.warning("a damaged file of the package cache is thrown away: %s", path)
+                log.warning("a damaged file of the package cache is removed: %s", path)
                 path.unlink(missing_ok=True)
                 return None
             self._trusted[digest] = signature
@@ -112,7 +113,7 @@ class Store:
         return file
 
     def keep_file(self, part: Path, digest: str) -> None:
-        """Keep a file from ``incoming`` whose bytes have that digest, as whoever wrote it knows."""
+        """Store a file from ``incoming``. The caller has computed the digest of its bytes."""
         path = self._folder / "files" / digest
         self._trusted[digest] = _signature(part.stat())
         part.replace(path)
@@ -120,7 +121,7 @@ class Store:
 
     @contextlib.contextmanager
     def incoming(self) -> Iterator[BinaryIO]:
-        """A new file that is gone afterwards, unless it was moved."""
+        """Create a file that is removed at the end of the block, unless it was moved."""
         name = self._folder / "incoming" / secrets.token_hex(8)
         with name.open("xb") as file:
             try:
@@ -128,10 +129,9 @@ class Store:
             finally:
                 name.unlink(missing_ok=True)
 
-    # --- locks, room ------------------------------------------------------------------
     @contextlib.asynccontextmanager
     async def locked(self, key: str) -> AsyncIterator[None]:
-        """Alone with ``key``, among all threads and processes; waits without holding up the loop."""
+        """Hold the lock of ``key`` against all threads and processes. Waits without blocking the loop."""
         name = hashlib.sha256(key.encode()).hexdigest()[:_LOCK_CHARS]
         with (self._folder / "locks" / name).open("ab") as lock:
             while True:
@@ -139,20 +139,20 @@ class Store:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    await asyncio.sleep(_LOCK_LOOK_SECONDS)
+                    await asyncio.sleep(_LOCK_POLL_SECONDS)
             yield
 
     def _prune(self, newest: Path) -> None:
-        """Throw away what was not used for longest, where there is too much; never ``newest``."""
+        """Remove the least recently used entries if the store is too large, but never ``newest``."""
         with self._lock:
             now = time.time()
             for part in (self._folder / "incoming").iterdir():
                 with contextlib.suppress(OSError):
-                    if now - part.stat().st_mtime > LEFT_SECONDS:
+                    if now - part.stat().st_mtime > ABANDONED_SECONDS:
                         part.unlink()
             found = []
             for path in (*(self._folder / "pages").iterdir(), *(self._folder / "files").iterdir()):
-                with contextlib.suppress(OSError):  # another process throws away, too
+                with contextlib.suppress(OSError):  # another process removes entries, too
                     status = path.stat()
                     found.append((status.st_atime_ns, status.st_size, path))
             total = sum(size for _, size, _ in found)
@@ -168,7 +168,7 @@ class Store:
 
 @functools.cache
 def store_of(folder: Path, max_bytes: int) -> Store:
-    """The same one for all sandboxes of this process: what one has checked, the next need not."""
+    """Return the one store of this process for a folder, so that a file is checked once and not per sandbox."""
     return Store(folder, max_bytes)
 
 
@@ -177,7 +177,7 @@ def _signature(found: os.stat_result) -> tuple[int, int, int]:
 
 
 def digest_of(file: BinaryIO, kind: str) -> str:
-    """The digest of what is left of ``file``, as in "sha256-0123..."."""
+    """Return the digest of the rest of ``file``, as in "sha256-0123..."."""
     digest = hashlib.new(kind)
     while piece := file.read(READ_BYTES):
         digest.update(piece)
@@ -185,6 +185,6 @@ def digest_of(file: BinaryIO, kind: str) -> str:
 
 
 def _touch(path: Path) -> None:
-    """Note that it was used: many disks are mounted without access times."""
+    """Set the access time: many disks are mounted without access times."""
     with contextlib.suppress(OSError):
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))

@@ -1,7 +1,7 @@
-"""Changes of binary files in the form of ``git diff --binary``, which ``git apply`` takes.
+"""Write changes of binary files in the format of ``git diff --binary``, which ``git apply`` accepts.
 
-The form is that of git's ``apply.c`` and ``diff.c``: both contents whole ("literal"), deflated, in lines of at most 52 bytes, each
-of which begins with its length and goes on in base 85.
+The format is that of git's ``apply.c`` and ``diff.c``: both contents in full ("literal"), deflated, in lines of at most 52 bytes,
+each with its length and then the bytes in base 85.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _LINE_BYTES = 52
 
 
 def blob_name(data: bytes | None) -> str:
-    """The name of ``data`` as an object of git; all zeros for no file."""
+    """Return the object name that git gives ``data``; all zeros for None, a missing file."""
     if data is None:
         return "0" * 40
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def binary_patch(before: bytes | None, after: bytes | None) -> str:
-    """What makes ``after`` of ``before``, and the other way round; None is no file."""
+    """Return the patch from ``before`` to ``after``, which also applies in reverse. None means a missing file."""
     return f"GIT binary patch\n{_literal(after or b'')}\n{_literal(before or b'')}\n"
 
 

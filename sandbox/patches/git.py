@@ -1,4 +1,4 @@
-"""One changed file as a part of a diff that ``git apply`` takes."""
+"""Write one changed file as part of a diff that ``git apply`` accepts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from .binary import binary_patch, blob_name
 from .lines import Budget, hunks
 
-# Beyond this a diff is nothing a person reads, and the file is taken as binary.
+# A larger file is treated as binary: nobody reads such a diff.
 MAX_TEXT_BYTES = 2 << 20
 MAX_TEXT_LINES = 20_000
-# A binary file is in the diff whole, as it was and as it is, a quarter larger, and in memory.
+# The diff of a binary file holds both versions in full, a quarter larger, and in memory.
 MAX_BINARY_BYTES = 16 << 20
 REGULAR, EXECUTABLE, SYMLINK = "100644", "100755", "120000"
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A file at one time: its mode as git writes it, and its bytes (of a link, its target). An int is the size of too much.
+    """One version of a file: its mode as git writes it, and its bytes (for a link, its target).
 
-    Contents with the same ``digest`` are the same; "" is not known.
+    ``data`` is an int, the size, for a file that is too large. Contents with the same ``digest`` are the same; "" is unknown.
     """
 
     mode: str
@@ -28,18 +28,18 @@ class Version:
     digest: str = ""
 
     def same(self, other: Version) -> bool:
-        """Whether the content is surely the same."""
+        """Return whether the content is certainly the same."""
         if self.digest and self.digest == other.digest:
             return True
         return not isinstance(self.data, int) and self.data == other.data
 
 
 def file_patch(path: str, before: Version | None, after: Version | None, budget: Budget | None = None) -> str:
-    """What changed at ``path``; None is no file there. Bytes that are no UTF-8 stand in it as surrogate escapes.
+    """Return the diff of ``path``. None means a missing file. Bytes that are not UTF-8 become surrogate escapes.
 
-    Of content that is too large there is one line that says so, which ``git apply`` passes over. A file that became a link, or the
-    other way round, goes and comes: no patch changes the type. ``budget`` is what the comparisons of several files may take
-    together.
+    For content that is too large the diff is one line that says so, which ``git apply`` ignores. A file that became a link, or a
+    link that became a file, is deleted and added, because no patch changes the type. ``budget`` is shared by the comparisons of
+    several files.
     """
     if before and after and (before.mode == SYMLINK) != (after.mode == SYMLINK):
         return file_patch(path, before, None) + file_patch(path, None, after)
@@ -71,7 +71,7 @@ def _head(before: Version | None, after: Version | None, a: str, b: str) -> str:
 
 
 def _hunks(before: str, after: str, a: str, b: str, budget: Budget | None) -> str:
-    # git takes a name in these two lines to its end; one with a space is closed by a tab
+    # git reads a name in these two lines to the end of the line; a tab ends one with a space
     a, b = (f"{name}\t" if " " in name and not name.startswith('"') else name for name in (a, b))
     lines = list(hunks(_lines(before), _lines(after), budget))
     text = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
@@ -79,7 +79,7 @@ def _hunks(before: str, after: str, a: str, b: str, budget: Budget | None) -> st
 
 
 def _lines(text: str) -> list[str]:
-    """Lines end at a line feed and nowhere else, as in git."""
+    """Split at line feeds only, as git does."""
     parts = text.split("\n")
     return [f"{p}\n" for p in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
@@ -93,7 +93,7 @@ def _size(content: bytes | int | None) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as git writes it: quoted, with octal bytes, if it holds anything but printable text."""
+    """Return a name as git writes it: in quotes and with octal bytes if it holds anything but printable ASCII."""
     raw = os.fsencode(name)
     if all(32 <= byte < 127 and byte not in b'"\\' for byte in raw):
         return name

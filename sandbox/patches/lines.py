@@ -1,4 +1,4 @@
-"""The hunks of a unified diff, in bounded time: what two texts are may be chosen by somebody who wants it to take for ever."""
+"""Compute the hunks of a unified diff in bounded time: an attacker may choose texts for which difflib takes for ever."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 CONTEXT = 3
-# Steps of difflib's inner loop; some 5 s of them. Seen: 40,000 for a source file of 5,000 lines with 50 edits.
+# Steps of difflib's inner loop, about 5 s. A source file of 5,000 lines with 50 edits takes 40,000.
 MOST_WORK = 30_000_000
-# Of all comparisons that share a budget; what comes when it is spent is not compared.
+# For all comparisons that share a budget; those after it is spent are not made.
 MOST_SHARED_WORK = 4 * MOST_WORK
-CALL_WORK = 50  # of a call of difflib's, whatever it is given
+CALL_WORK = 50  # of one call of difflib, whatever its input
 
 
 class TooMuchWorkError(Exception):
-    """The comparison takes more than MOST_WORK, or than is left of the budget."""
+    """The comparison takes more work than MOST_WORK or than the rest of the budget."""
 
 
 class Budget:
-    """Work that several comparisons may take together."""
+    """The work that several comparisons may take together."""
 
     def __init__(self, work: int | None = None) -> None:
         self.left = MOST_SHARED_WORK if work is None else work
 
 
 class _Bounded(difflib.SequenceMatcher[str]):
-    """Gives up after MOST_WORK steps, or those of a budget, counted the same on every machine."""
+    """Gives up after MOST_WORK steps or those of a budget, which count the same on every machine."""
 
     def __init__(self, a: Sequence[str], b: Sequence[str], budget: Budget) -> None:
         self._work, self._lines, self._budget = 0, len(a), budget
         self._spend(len(a) + len(b))
         super().__init__(None, a, b)
         places: Mapping[str, list[int]] = self.b2j  # type: ignore[attr-defined]  # documented, but not in typeshed
-        # what all lines up to each take: a few that are everywhere in b are not to hide behind many that are nowhere
+        # the work up to each line: a few lines that occur everywhere in b must not hide behind many that occur nowhere
         self._until = list(itertools.accumulate((1 + len(places.get(line, ())) for line in a), initial=0))
 
     def _spend(self, work: int) -> None:
@@ -51,15 +51,15 @@ class _Bounded(difflib.SequenceMatcher[str]):
 
 
 def hunks(before: Sequence[str], after: Sequence[str], budget: Budget | None = None) -> Iterator[str]:
-    """Lines of the hunks from ``before`` to ``after``, without their line ends where a text has none.
+    """Yield the lines of the hunks from ``before`` to ``after``, with the line ends that the texts have.
 
-    Where finding the smallest difference takes too much, or more than is left of ``budget``, all between the first and the last
-    difference is one.
+    If the comparison takes too much work, or more than the rest of ``budget``, one hunk replaces everything between the first and
+    the last difference.
     """
     try:
         groups = list(_Bounded(before, after, budget or Budget()).get_grouped_opcodes(CONTEXT))
     except TooMuchWorkError:
-        groups = [_one(before, after)]
+        groups = [_single_group(before, after)]
     for group in groups:
         first, last = group[0], group[-1]
         yield f"@@ -{_range(first[1], last[2])} +{_range(first[3], last[4])} @@\n"
@@ -71,8 +71,8 @@ def hunks(before: Sequence[str], after: Sequence[str], budget: Budget | None = N
             yield from ("+" + line for line in after[j1:j2])
 
 
-def _one(a: Sequence[str], b: Sequence[str]) -> list[tuple[str, int, int, int, int]]:
-    """One group that replaces all that is not the same at the start and at the end."""
+def _single_group(a: Sequence[str], b: Sequence[str]) -> list[tuple[str, int, int, int, int]]:
+    """Return one group that replaces everything but the common start and end."""
     most = min(len(a), len(b))
     head = next((i for i in range(most) if a[i] != b[i]), most)
     tail = next((i for i in range(most - head) if a[-1 - i] != b[-1 - i]), most - head)
@@ -83,7 +83,7 @@ def _one(a: Sequence[str], b: Sequence[str]) -> list[tuple[str, int, int, int, i
 
 
 def _range(start: int, stop: int) -> str:
-    """A range as diff writes it (POSIX): 1-based, the length left out where it is 1."""
+    """Return a range as diff writes it (POSIX): 1-based, without a length of 1."""
     length = stop - start
     if length == 1:
         return str(start + 1)

@@ -204,13 +204,13 @@ def test_a_silent_sandbox_that_has_ended_meanwhile_is_not_said_to_keep_the_engin
     ident = api.create_container(image, entrypoint=["true"])["Id"]
     killed: list[bool] = []
     try:
-        assert postmortem.end(ident)  # it never ran
+        assert postmortem.kill_container(ident)  # it never ran
         api.start(ident)
         api.wait(ident)
         silent = SandboxUnavailableError("no_answer", "It did not answer within 3 seconds.")
-        error = postmortem.unanswered(ident, silent, lambda: killed.append(True))
+        error = postmortem.end_unanswered(ident, silent, lambda: killed.append(True))
     finally:
         api.remove_container(ident)
     assert error.message == "It did not answer within 3 seconds. It has ended meanwhile."
     assert not killed
-    assert postmortem.end(ident)
+    assert postmortem.kill_container(ident)

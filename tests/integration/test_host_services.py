@@ -276,7 +276,7 @@ def test_no_thread_or_task_is_left(docker_env: Make, model: Upstream) -> None:
     assert not [t for t in set(threading.enumerate()) - others if t.name == "gamebox-streams"]
 
 
-class CompanyProxy(socketserver.StreamRequestHandler):
+class UpstreamProxy(socketserver.StreamRequestHandler):
     """CONNECT, for those who know the password."""
 
     def handle(self) -> None:
@@ -326,7 +326,7 @@ def test_an_upstream_with_a_certificate_of_the_house_behind_a_company_proxy(
     docker_env: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle, context = certificate(tmp_path)
-    upstream, proxy = Upstream(context), socketserver.ThreadingTCPServer(("127.0.0.1", 0), CompanyProxy)
+    upstream, proxy = Upstream(context), socketserver.ThreadingTCPServer(("127.0.0.1", 0), UpstreamProxy)
     proxy.daemon_threads = True
     proxy.asked = []  # type: ignore[attr-defined]
     headers = {"Authorization": f"Bearer {KEY}"}

@@ -269,8 +269,8 @@ def test_several_processes_make_it_once(client: docker.DockerClient, volume: Run
 @pytest.fixture
 def other_libraries(monkeypatch: pytest.MonkeyPatch, client: docker.DockerClient) -> Iterator[None]:
     """As in a virtual environment with another patch version of a library that goes into the guest."""
-    files = {**recipes.travelling_files(), "site/other.py": f"mark = {uuid.uuid4().hex!r}\n".encode()}
-    monkeypatch.setattr(recipes, "travelling_files", lambda: files)
+    files = {**recipes.bundled_files(), "site/other.py": f"mark = {uuid.uuid4().hex!r}\n".encode()}
+    monkeypatch.setattr(recipes, "bundled_files", lambda: files)
     forget_runtime(client)
     made = runtime._named(client, runtime.guest_files())
     yield

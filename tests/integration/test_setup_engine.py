@@ -25,7 +25,8 @@ COVER = 'for folder in /run /var/lib/docker /var/log; do mount -t tmpfs -o mode=
 
 START = """
 import json, os
-from sandbox.docker.engine import client as engine, provision
+from sandbox.docker.engine import client as engine
+from sandbox.docker.setup import provision
 said = []
 client = provision.ensure_engine(said.append)
 found = [pid for pid in os.listdir("/proc") if pid.isdigit() and open(f"/proc/{pid}/comm").read() == "dockerd\\n"]
@@ -66,7 +67,7 @@ def test_where_no_engine_answers_one_is_started_once_and_holds_nothing_of_ours()
 FAIL = """
 import os, sys
 from pathlib import Path
-from sandbox.docker.engine import provision
+from sandbox.docker.setup import provision
 from sandbox.errors import SandboxError
 Path("/var/lib/docker/image").write_text("a file where the daemon keeps a folder")
 try:

@@ -62,21 +62,21 @@ def test_nothing_else_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("DOCKER_HOST", proxy.address)
         with DockerEnvironment(limits=SMALL) as env:
             (pid, pipes), ident = waiting_for_its_host(env), env.container_id
-            found = shortcut.opened(pid, ident, pipes)
+            found = shortcut.open_guest_pipes(pid, ident, pipes)
             assert found is not None
             for each in found:
                 os.close(each)
-            assert shortcut.opened(pid, "f" * 64, pipes) is None  # the number is another container's
-            assert shortcut.opened(pid, ident, [pipes[1], pipes[0]]) is None  # not the pipes that the guest speaks of
-            assert shortcut.opened(pid, ident, [pipes[0], None]) is None
-            assert shortcut.opened(pid, ident, [pipes[0], pipes[0]]) is None
-            assert shortcut.opened(os.getpid(), ident, pipes) is None
+            assert shortcut.open_guest_pipes(pid, "f" * 64, pipes) is None  # the number is another container's
+            assert shortcut.open_guest_pipes(pid, ident, [pipes[1], pipes[0]]) is None  # not the pipes that the guest speaks of
+            assert shortcut.open_guest_pipes(pid, ident, [pipes[0], None]) is None
+            assert shortcut.open_guest_pipes(pid, ident, [pipes[0], pipes[0]]) is None
+            assert shortcut.open_guest_pipes(os.getpid(), ident, pipes) is None
             with subprocess.Popen(["true"]) as gone:
                 gone.wait()
-            assert shortcut.opened(gone.pid, ident, pipes) is None
+            assert shortcut.open_guest_pipes(gone.pid, ident, pipes) is None
             before = descriptors()
             for _ in range(20):
-                shortcut.opened(pid, ident, [pipes[0], 1])
+                shortcut.open_guest_pipes(pid, ident, [pipes[0], 1])
             assert left_open(before, 5) == []
             assert env.run("echo hi").unwrap().stdout == "hi\n"
 
@@ -92,7 +92,7 @@ def test_no_file_in_the_place_of_a_pipe_is_opened(kind: str, tmp_path: Path) -> 
             assert other.stdout is not None
             other.stdout.readline()
             group = Path(f"/proc/{other.pid}/cgroup").read_text().strip()
-            assert shortcut.opened(other.pid, group[-3:], inodes(other.pid)) is None
+            assert shortcut.open_guest_pipes(other.pid, group[-3:], inodes(other.pid)) is None
         finally:
             other.kill()
 

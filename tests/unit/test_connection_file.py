@@ -81,7 +81,7 @@ def test_who_listens_and_fails_ends_no_connection(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.ERROR):
         log.add(ONE)
     assert log.last() == (ONE,)
-    assert "who listens for connections failed" in caplog.text
+    assert "the listener for connections failed" in caplog.text
 
 
 def test_services_of_the_command_line_have_their_secrets_from_the_environment() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from sandbox.cli import doctor as doctor_shown
 from sandbox.docker.doctor import probes
-from sandbox.docker.doctor.doctor import Diagnosis, engine_of
+from sandbox.docker.doctor.doctor import Diagnosis, describe_engine
 from sandbox.docker.doctor.probes import Finding
 
 # As the API of each answers, shortened to what is read.
@@ -38,7 +38,7 @@ VERSION = {"Version": "28.2.2", "ApiVersion": "1.50"}
 
 
 def test_cgroup_v1() -> None:
-    engine = engine_of(CGROUP_V1, VERSION, "unix:///socket")
+    engine = describe_engine(CGROUP_V1, VERSION, "unix:///socket")
     assert (engine.version, engine.api_version, engine.address) == ("28.2.2", "1.50", "unix:///socket")
     assert (engine.cgroup_version, engine.cgroup_driver, engine.storage_driver) == (1, "cgroupfs", "overlay2")
     assert engine.runtimes == ("io.containerd.runc.v2", "runc")
@@ -48,24 +48,24 @@ def test_cgroup_v1() -> None:
 
 
 def test_cgroup_v2_with_apparmor() -> None:
-    engine = engine_of(CGROUP_V2, VERSION, "")
+    engine = describe_engine(CGROUP_V2, VERSION, "")
     assert (engine.cgroup_version, engine.cgroup_driver) == (2, "systemd")
     assert engine.security == ("apparmor", "seccomp", "cgroupns")
     assert "runsc" in engine.runtimes
 
 
 def test_the_containerd_image_store() -> None:
-    assert engine_of(CONTAINERD_STORE, VERSION, "").storage_driver == "overlayfs (containerd image store)"
+    assert describe_engine(CONTAINERD_STORE, VERSION, "").storage_driver == "overlayfs (containerd image store)"
 
 
 def test_a_rootless_engine_and_this_kernel() -> None:
-    engine = engine_of(ROOTLESS | {"KernelVersion": platform.release()}, VERSION, "")
+    engine = describe_engine(ROOTLESS | {"KernelVersion": platform.release()}, VERSION, "")
     assert engine.rootless
     assert engine.same_kernel
 
 
 def test_an_engine_that_says_nothing() -> None:
-    engine = engine_of({"Runtimes": None, "SecurityOptions": None, "DriverStatus": None}, {}, "")
+    engine = describe_engine({"Runtimes": None, "SecurityOptions": None, "DriverStatus": None}, {}, "")
     assert (engine.cgroup_version, engine.runtimes, engine.security, engine.storage_driver) == (1, (), (), "")
 
 
@@ -74,7 +74,7 @@ def diagnosis(*states: str) -> Diagnosis:
         Finding(f"promise {n}", state, "seen", "" if state == "enforced" else "do this")
         for n, state in enumerate(states)
     )
-    return Diagnosis(engine_of(CGROUP_V2, VERSION, "unix:///socket"), findings)
+    return Diagnosis(describe_engine(CGROUP_V2, VERSION, "unix:///socket"), findings)
 
 
 @pytest.mark.parametrize(

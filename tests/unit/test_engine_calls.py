@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sandbox.docker.container import removal
-from sandbox.docker.container.root_changes import Written, written_on_root
+from sandbox.docker.container.root_changes import RootChange, list_root_changes
 from sandbox.docker.engine import client as engine
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -141,13 +141,13 @@ def test_a_container_that_is_still_being_made_is_waited_for(served: _Server) -> 
 
 def test_what_was_written_is_asked_for_by_public_ways(served: _Server) -> None:
     served.answer = lambda path: (200, [{"Path": "/etc/new", "Kind": 1}] if path.endswith("/containers/abc/changes") else None)
-    assert written_on_root("abc") == (Written("/etc/new", "added"),)
+    assert list_root_changes("abc") == (RootChange("/etc/new", "added"),)
 
 
 def test_a_refusal_of_the_engine_keeps_its_words(served: _Server) -> None:
     served.answer = lambda _path: (500, {"message": "layer store is damaged"})
     with pytest.raises(SandboxError, match="layer store is damaged") as raised:
-        written_on_root("abc")
+        list_root_changes("abc")
     assert raised.value.code is ErrorCode.engine_error
 
 

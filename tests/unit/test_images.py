@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.docker.engine.debian import host_sources
-from sandbox.docker.images.recipes import TRAVELLING_DISTRIBUTIONS, Recipe, images_folder, recipe
-from sandbox.docker.images.runtime import STALE_SECONDS, stale
+from sandbox.docker.images.recipes import BUNDLED_DISTRIBUTIONS, Recipe, images_folder, recipe
+from sandbox.docker.images.runtime import STALE_SECONDS, choose_stale
+from sandbox.docker.setup.debian import host_sources
 from sandbox.errors import ErrorCode, SandboxError
 
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
@@ -92,12 +92,12 @@ def test_a_named_ca_bundle_that_is_missing_is_an_error(tmp_path: Path) -> None:
 
 
 def test_everything_that_reads_web_pages_travels_with_all_it_needs() -> None:
-    for name in TRAVELLING_DISTRIBUTIONS:
+    for name in BUNDLED_DISTRIBUTIONS:
         for needed in metadata.requires(name) or []:
             if "extra ==" not in needed:
                 found = re.match(r"[A-Za-z0-9_.-]+", needed)
                 assert found is not None
-                assert found.group(0).replace("_", "-").lower() in TRAVELLING_DISTRIBUTIONS
+                assert found.group(0).replace("_", "-").lower() in BUNDLED_DISTRIBUTIONS
 
 
 def test_the_travelling_files_are_python_and_free_of_tests() -> None:
@@ -141,10 +141,10 @@ def test_host_without_sources(tmp_path: Path) -> None:
 def test_stale_runtimes_are_bounded_in_number_and_age() -> None:
     """UX 1: 105 volumes (1.5 GB) were left within an hour, for only those of a day went."""
     ages = {"young": 5.0, "hour": 3600.0, "hours": 7200.0, "day": STALE_SECONDS + 1}
-    assert stale(ages, 10) == ["day"]
-    assert stale(ages, 2) == ["hours", "day"]
-    assert stale(ages, 1) == ["hour", "hours", "day"]
-    assert stale(ages, 0) == ["hour", "hours", "day"]  # what is young may be about to be used
+    assert choose_stale(ages, 10) == ["day"]
+    assert choose_stale(ages, 2) == ["hours", "day"]
+    assert choose_stale(ages, 1) == ["hour", "hours", "day"]
+    assert choose_stale(ages, 0) == ["hour", "hours", "day"]  # what is young may be about to be used
 
 
 def test_the_runtime_has_a_tag_of_its_content() -> None:

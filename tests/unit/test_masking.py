@@ -168,7 +168,7 @@ def test_the_rules_that_a_model_is_told_of_are_masked_before_they_are_cut() -> N
 
 @pytest.mark.parametrize("before", range(285, 301))
 def test_the_log_of_connections_is_masked_before_it_is_cut(before: int) -> None:
-    log = ConnectionLog(shown=secrets("topsecret-0123").mask.names)
+    log = ConnectionLog(mask=secrets("topsecret-0123").mask.names)
     log.add(Connection("h" * before + "TopSecret-0123", 80, "denied", why="w" * before + "topsecret-0123"))
     (one,) = log.last()
     assert "tops" not in f"{one.host}{one.why}".lower()

@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 
 from sandbox.errors import SandboxError
-from sandbox.network.addresses import closed_kind, is_own, literal
+from sandbox.network.addresses import closed_kind, is_host_address, parse_address
 from sandbox.network.policy import Network, judge_address, judge_host
 from sandbox.network.rules import Rule, ascii_name, canonical, is_host, rule_for
 
@@ -49,7 +49,7 @@ def test_a_rule_opens_what_it_names_and_nothing_else(host: str, port: int, allow
     ],
 )  # fmt: skip
 def test_every_spelling_of_an_address_is_read_as_resolvers_read_it(host: str, address: str) -> None:
-    assert literal(host) == ipaddress.ip_address(address)
+    assert parse_address(host) == ipaddress.ip_address(address)
     assert not judge_host(Network.open(), host, 80).allowed
 
 
@@ -57,7 +57,7 @@ def test_every_spelling_of_an_address_is_read_as_resolvers_read_it(host: str, ad
     "host", ["::1%eth0", "::%x/0", "[::%x/0]", "2606:4700::%\n\x1b[2Jpypi.example", "fe80::1%", "fe80::%x/64"]
 )
 def test_an_address_with_a_zone_is_none(host: str) -> None:
-    assert literal(host) is None
+    assert parse_address(host) is None
     verdict = judge_host(Network.open(), host, 80)
     assert not verdict.allowed
     assert verdict.why.isprintable()
@@ -107,7 +107,7 @@ def test_what_is_denied_is_so_in_every_spelling(rule: str, host: str) -> None:
 
 @pytest.mark.parametrize("host", ["example.com", "1.2.3.4.5", "999999999999", "a1", "127.0.0.1.example.com", "::g"])
 def test_a_name_is_no_address(host: str) -> None:
-    assert literal(host) is None
+    assert parse_address(host) is None
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_a_name_that_resolves_to_a_closed_address_needs_that_address_named() -> 
 def test_the_hosts_own_addresses_are_closed_like_loopback() -> None:
     public = ipaddress.ip_address("8.8.8.8")
     assert not judge_address(Network.open(), "x.test", public, 80, own=True).allowed
-    assert is_own(ipaddress.ip_address("127.0.0.1"))
-    assert not is_own(ipaddress.ip_address("192.0.2.1"))
+    assert is_host_address(ipaddress.ip_address("127.0.0.1"))
+    assert not is_host_address(ipaddress.ip_address("192.0.2.1"))
 
 
 def test_none_refuses_everything_with_words() -> None:

@@ -19,9 +19,9 @@ import pytest
 
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.packages.cache import PackageCache, describe, variables
-from sandbox.packages.serving import CacheEnd
+from sandbox.packages.cache_server import CacheServer
+from sandbox.packages.host_indexes import configured_index, default_index
 from sandbox.packages.simple import HTML_TYPE, JSON_TYPE
-from sandbox.packages.upstreams import built_in, index_of
 from tests.servers.packages import npm_package
 from tests.servers.upstream import Upstream
 
@@ -47,7 +47,7 @@ def cache_of(folder: Path, upstream: Upstream, **options: object) -> PackageCach
 
 async def served(cache: PackageCache, ask: Ask) -> object:
     """What ``ask`` finds with a client of the cache, as one sandbox has it."""
-    end = CacheEnd(cache, cache.upstreams())
+    end = CacheServer(cache, cache.upstreams())
     serving: list[asyncio.Task[None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -257,7 +257,7 @@ def test_a_file_larger_than_the_cache_is_refused_in_words(upstream: Upstream, tm
 
 def test_what_a_dead_process_left_is_thrown_away(upstream: Upstream, tmp_path: Path) -> None:
     cache = cache_of(tmp_path, upstream)
-    left = cache.place() / "incoming" / "left"
+    left = cache.prepare_directory() / "incoming" / "left"
     left.write_bytes(b"half")
     os.utime(left, (1, 1))
     get(cache, FILE)
@@ -423,13 +423,13 @@ def test_what_pip_says_of_its_index() -> None:
     configured = (
         "global.index-url='https://one.example.com/simple'\ninstall.index-url='https://two.example.com/'\nbroken\n"
     )
-    assert index_of(configured) == "https://two.example.com/"
-    assert index_of(f"{configured}:env:.index-url='https://three.example.com/'") == "https://three.example.com/"
-    assert index_of("global.cert='/x'") is None
+    assert configured_index(configured) == "https://two.example.com/"
+    assert configured_index(f"{configured}:env:.index-url='https://three.example.com/'") == "https://three.example.com/"
+    assert configured_index("global.cert='/x'") is None
     help_text = (
         "  -i, --index-url <url>  Base URL (default\n       https://four.example.com/simple). This should point to"
     )
-    assert built_in(help_text) == "https://four.example.com/simple"
+    assert default_index(help_text) == "https://four.example.com/simple"
 
 
 @pytest.mark.parametrize(
@@ -451,7 +451,7 @@ def test_options_that_are_no_good(options: dict[str, object], tmp_path: Path) ->
 def test_a_directory_that_others_write_to_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(SandboxError, match="Others may write"):
-        PackageCache(tmp_path, "https://index.example.com", "").place()
+        PackageCache(tmp_path, "https://index.example.com", "").prepare_directory()
 
 
 def test_no_index_at_all_is_told(tmp_path: Path) -> None:

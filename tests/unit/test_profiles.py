@@ -11,7 +11,7 @@ import pytest
 from sandbox import DockerEnvironment, Limits, Network, PackageCache
 from sandbox.docker.container import enforcement
 from sandbox.docker.container.disk import Disk
-from sandbox.docker.container.profiles import CONFORMANCE, DEFAULT, ROOT, profile_named
+from sandbox.docker.container.profiles import CONFORMANCE, DEFAULT, ROOT, find_profile
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.guest.watch import limits as pressure
 from sandbox.limits import MIB
@@ -46,9 +46,9 @@ def test_only_the_default_keeps_its_commands_unprivileged() -> None:
 
 
 def test_conformance_raises_limits_and_lowers_none() -> None:
-    fitted = profile_named("conformance").fitted(Limits(write_bytes=100 * MIB))
+    fitted = find_profile("conformance").with_least_limits(Limits(write_bytes=100 * MIB))
     assert (fitted.read_bytes, fitted.write_bytes) == (64 * MIB, 100 * MIB)
-    assert profile_named("default").fitted(Limits()) == Limits()
+    assert find_profile("default").with_least_limits(Limits()) == Limits()
 
 
 LIMITS = Limits(memory_bytes=512 * MIB, cpus=1.5, disk_bytes=256 * MIB)

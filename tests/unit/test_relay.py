@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from sandbox.guest.protocol.wire import MAX_PAYLOAD, TUNNEL_WINDOW, Kind
-from sandbox.network.relay import Relay, joined
+from sandbox.network.relay import Relay, open_served_relay
 from tests.leaks import descriptors, left_open
 
 
@@ -56,7 +56,7 @@ def test_a_relay_that_cannot_be_made_leaves_no_socket() -> None:
         before = descriptors()
         for _ in range(5):
             with pytest.raises(OSError, match="no more of it"):
-                await joined(fails)
+                await open_served_relay(fails)
         await asyncio.sleep(0.01)
         assert left_open(before) == []
 

@@ -26,10 +26,10 @@ from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.egress import Egress
 from sandbox.network.policy import Network
 from sandbox.network.relay import Relay
-from sandbox.network.services import http_end as service_end
-from sandbox.network.services.host import taken_apart
-from sandbox.network.services.http_end import ServiceEnd
+from sandbox.network.services import service_server
+from sandbox.network.services.host import split_services
 from sandbox.network.services.service import Service
+from sandbox.network.services.service_server import ServiceServer
 from tests.leaks import descriptors, left_open
 
 SECRET = "s3cr3t-token-0123456789"
@@ -115,7 +115,7 @@ def exchange(service: Service, sent: bytes, *, until: bytes = b"") -> bytes:
 
     async def talk() -> bytes:
         near, far = socket.socketpair()
-        end = ServiceEnd(service)
+        end = ServiceServer(service)
         reader, writer = await asyncio.open_connection(sock=far)
         serving = asyncio.create_task(end.serve(reader, writer))
         own_reader, own_writer = await asyncio.open_connection(sock=near)
@@ -344,7 +344,7 @@ def test_nothing_of_it_is_logged(upstream: str, caplog: pytest.LogCaptureFixture
 def test_what_the_application_logs_itself_stays_as_it_is(upstream: str, caplog: pytest.LogCaptureFixture) -> None:
     """Every record of httpx in the whole application was rewritten while a sandbox had a service (review of the sandbox, 5.6)."""
     caplog.set_level("DEBUG")
-    end = ServiceEnd(service(upstream))
+    end = ServiceServer(service(upstream))
     end._upstream()
     try:
         # Not "httpx": litellm, once imported, filters the records of that one, too.
@@ -358,13 +358,13 @@ def test_what_the_application_logs_itself_stays_as_it_is(upstream: str, caplog: 
 @pytest.mark.parametrize("given", [["x"], {"other": Service("llm", "https://a")}, [Service("a", "https://a")] * 2])
 def test_services_that_do_not_fit_are_refused(given: Any) -> None:
     with pytest.raises(SandboxError) as caught:
-        taken_apart(given)
+        split_services(given)
     assert caught.value.code == "invalid_configuration"
 
 
 def test_a_bundle_that_is_not_there_is_refused() -> None:
     with pytest.raises(SandboxError, match="nowhere"):
-        taken_apart([Service("llm", "https://a", ca_bundle="nowhere.pem")])
+        split_services([Service("llm", "https://a", ca_bundle="nowhere.pem")])
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_what_a_service_refuses_is_in_the_log_of_connections(
 ) -> None:
     ended: list[Connection] = []
     opened = threading.Event()  # set by the first frame, which says so
-    end = ServiceEnd(service(upstream, methods=("GET",), paths=("/v1/*",)))
+    end = ServiceServer(service(upstream, methods=("GET",), paths=("/v1/*",)))
     egress = Egress(
         Network.none(), lambda *_: opened.set(), ConnectionLog(ended.append), services={("llm.internal", 80): end.dial}
     )
@@ -420,7 +420,7 @@ def test_the_command_whose_request_is_not_served_is_told_before_the_answer(
     frames: list[tuple[int, bytes]] = []
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        end = ServiceEnd(service(f"http://127.0.0.1:{nobody.getsockname()[1]}", methods=("GET",), paths=("/v1/*",)))
+        end = ServiceServer(service(f"http://127.0.0.1:{nobody.getsockname()[1]}", methods=("GET",), paths=("/v1/*",)))
         egress = Egress(
             Network.none(), lambda k, _, data=b"", /: frames.append((k, bytes(data))), ConnectionLog(),
             services={("llm.internal", 80): end.dial},
@@ -502,7 +502,7 @@ def test_headers_that_ask_for_another_thing_or_for_a_part_are_not_passed_on(upst
 
 def test_what_the_sandbox_has_cut_is_asked_no_further() -> None:
     async def cut(upstream: asyncio.Server, ended: asyncio.Event, begun: asyncio.Event) -> None:
-        end = ServiceEnd(service(f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}"))
+        end = ServiceServer(service(f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}"))
         relay, _ = await end.dial(lambda: Relay(1, lambda *_: None))
         relay.begin()
         relay.take(b"GET /v1/x HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -510,7 +510,7 @@ def test_what_the_sandbox_has_cut_is_asked_no_further() -> None:
         relay.abort("cut")
         await ended.wait()
         await asyncio.sleep(0.05)
-        assert not end._serving
+        assert not end._relays.tasks
         await end.close()
 
     async def main() -> None:
@@ -530,15 +530,15 @@ def test_what_the_sandbox_has_cut_is_asked_no_further() -> None:
 
 
 def test_requests_beyond_the_bound_are_told_so(upstream: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_end, "TURN_SECONDS", 0.05)
-    monkeypatch.setattr(service_end, "AT_ONCE", 0)
+    monkeypatch.setattr(service_server, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(service_server, "AT_ONCE", 0)
     got = exchange(service(upstream), b"GET /v1/x HTTP/1.1\r\nHost: h\r\n\r\n")
     assert got.startswith(b"HTTP/1.1 503 llm.internal has 0 requests of this sandbox going on")
 
 
 def test_a_dial_that_is_cancelled_leaves_no_socket(upstream: str) -> None:
     async def main() -> None:
-        end = ServiceEnd(service(upstream))
+        end = ServiceServer(service(upstream))
         gc.disable()
         before = descriptors()
         for steps in range(8):
@@ -551,7 +551,7 @@ def test_a_dial_that_is_cancelled_leaves_no_socket(upstream: str) -> None:
             elif not dial.cancelled():
                 dial.result()[0].abort("cut")
         await asyncio.sleep(0.1)
-        assert not end._serving
+        assert not end._relays.tasks
         assert left_open(before) == []
 
     try:

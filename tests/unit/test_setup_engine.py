@@ -13,9 +13,9 @@ import requests.exceptions
 import urllib3.exceptions
 
 from sandbox.docker.engine import client as engine
-from sandbox.docker.engine import provision
-from sandbox.docker.engine.provision import ensure_engine
 from sandbox.docker.images.runtime import RuntimeVolume
+from sandbox.docker.setup import provision
+from sandbox.docker.setup.provision import ensure_engine
 from sandbox.errors import ErrorCode, SandboxError
 
 VERSION = {"ApiVersion": "1.41", "Version": "20.10.24"}

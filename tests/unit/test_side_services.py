@@ -9,14 +9,14 @@ import pytest
 
 from sandbox import DockerEnvironment, Network, Ready, SideService
 from sandbox.aio import AsyncEnvironment
-from sandbox.docker.container import image_users
+from sandbox.docker.container import image_start
 from sandbox.docker.services.running import ServiceEnvironment
 from sandbox.envelope import Success
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.messages.faults import word_notice
 from sandbox.messages.notices import host_notice
 from sandbox.network.connections import Connection
-from sandbox.network.services.names import named, without_proxy
+from sandbox.network.services.names import assign_addresses, no_proxy_value
 from sandbox.operations import LogsResult
 from sandbox.testing import FakeEnvironment
 
@@ -44,11 +44,11 @@ def test_a_service_that_cannot_be(options: dict[str, Any], said: str) -> None:
 
 def test_the_sandbox_of_a_service_is_what_its_profile_says() -> None:
     """It was made as that of the profile root, whose name and limits were then overwritten in part (review of the sandbox, 5.9)."""
-    user = image_users.ImageUser("postgres", 999, 999, "/var/lib/postgresql")
+    user = image_start.ImageUser("postgres", 999, 999, "/var/lib/postgresql")
     env = ServiceEnvironment(SideService(image="x", port=1), user, print)
     assert (env.profile.name, env.profile.uid, env.profile.gid) == ("service", 999, 999)
     assert env.root_is_kept is env.profile.read_only_root
-    assert env.profile.fitted(env.limits) == env.limits
+    assert env.profile.with_least_limits(env.limits) == env.limits
 
 
 def test_ports_are_told_once_and_in_order() -> None:
@@ -113,14 +113,14 @@ def test_the_network_of_an_asynchronous_environment_is_that_of_its_own() -> None
 
 
 def test_every_name_has_an_address_of_its_own() -> None:
-    names = named({"db": (5432,), "llm.internal": (80,), "cache": (6379, 6379)})
+    names = assign_addresses({"db": (5432,), "llm.internal": (80,), "cache": (6379, 6379)})
     assert [(n.name, n.address, n.ports) for n in names] == [
         ("db", "127.24.0.2", (5432,)), ("llm.internal", "127.24.0.3", (80,)), ("cache", "127.24.0.4", (6379,)),
     ]  # fmt: skip
-    assert without_proxy(names, "") == "localhost,127.0.0.1,::1,db,llm.internal,cache"
-    assert without_proxy(names, "near.example.com,db") == "near.example.com,db,llm.internal,cache"
+    assert no_proxy_value(names, "") == "localhost,127.0.0.1,::1,db,llm.internal,cache"
+    assert no_proxy_value(names, "near.example.com,db") == "near.example.com,db,llm.internal,cache"
     with pytest.raises(SandboxError, match="There are 65 services"):
-        named({f"s{number}": (1,) for number in range(65)})
+        assign_addresses({f"s{number}": (1,) for number in range(65)})
 
 
 def test_a_kept_sandbox_has_none() -> None:
@@ -175,13 +175,13 @@ def test_users_as_images_name_them(
     monkeypatch: pytest.MonkeyPatch, text: str, expected: tuple[str, int, int, str] | None
 ) -> None:
     files = {"/etc/passwd": PASSWD, "/etc/group": "broken\nssl:x:112:\nstrange:x:many:\n"}
-    monkeypatch.setattr(image_users, "_file", lambda _image, path: files[path])
+    monkeypatch.setattr(image_start, "_read_file", lambda _image, path: files[path])
     if expected is None:
         with pytest.raises(SandboxError, match=r"The image 'img' has no (user|group)") as caught:
-            image_users._user("img", "sha256:0", text)
+            image_start._find_user("img", "sha256:0", text)
         assert caught.value.code is ErrorCode.invalid_configuration
         return
-    found = image_users._user("img", "sha256:0", text)
+    found = image_start._find_user("img", "sha256:0", text)
     assert (found.name, found.uid, found.gid, found.home) == expected
 
 

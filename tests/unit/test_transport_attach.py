@@ -128,7 +128,7 @@ def shortened() -> Iterator[tuple[AttachStream, int, socket.socket]]:
     read, write = os.pipe()
     os.set_blocking(write, False)
     with pair() as (attach, engine, _):
-        attach.shorten(write)
+        attach.bypass_engine(write)
         try:
             yield attach, read, engine
         finally:
@@ -197,7 +197,7 @@ def test_what_is_closed_before_takes_no_other_way() -> None:
     read, write = os.pipe()
     with pair() as (attach, _engine, _):
         attach.close()
-        attach.shorten(write)
+        attach.bypass_engine(write)
         assert os.read(read, 1) == b""
     os.close(read)
 
@@ -206,12 +206,12 @@ def test_from_its_turn_on_what_comes_past_the_engine_is_read_and_of_the_engine_o
     read, write = os.pipe()
     os.set_blocking(read, False)
     with pair() as (attach, engine, _):
-        attach.offer(read)
+        attach.offer_output(read)
         os.write(write, b"second")
         engine.sendall(piece(1, b"first"))
         assert attach.receive(5) == b"first"
         assert attach.receive(0.05) is None  # not yet its turn
-        attach.turn()
+        attach.switch_output()
         assert attach.receive(5) == b"second"
         engine.sendall(piece(1, b"unasked") + piece(2, b"complaint"))
         assert attach.receive(0.1) is None
@@ -227,8 +227,8 @@ def test_the_last_words_are_heard_where_the_pipe_ends_first() -> None:
     read, write = os.pipe()
     os.set_blocking(read, False)
     with pair() as (attach, engine, _):
-        attach.offer(read)
-        attach.turn()
+        attach.offer_output(read)
+        attach.switch_output()
         os.close(write)
 
         def late() -> None:
@@ -290,8 +290,8 @@ def test_who_fills_the_pipe_without_end_does_not_hold_the_reader() -> None:
                 os.write(write, bytes(4096))
 
     with pair() as (attach, _engine, _):
-        attach.offer(read)
-        attach.turn()
+        attach.offer_output(read)
+        attach.switch_output()
         filling = threading.Thread(target=fill)
         filling.start()
         closing = threading.Timer(0.2, attach.close)

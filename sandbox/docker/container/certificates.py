@@ -1,4 +1,4 @@
-"""Whom the programs of a sandbox trust: the certificates its maker named, and those that this host trusts."""
+"""The certificates that the programs of a sandbox trust: those its maker named, and this host's own."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from sandbox.errors import ErrorCode, SandboxError
 
 from .profiles import Profile
 
-# A place of the sandbox's root that all its users can read.
+# A folder of root in the sandbox that all its users can read.
 PUBLIC = "/run/gamebox"
 
 
 def bundle_path(profile: Profile) -> str:
-    """Where the certificates that commands are to trust stand in the sandbox: apt reads them as a user of its own."""
-    return f"{PUBLIC if profile.uid == 0 else _settings(profile)}/ca-certificates.crt"
+    """Return the path of the certificates in the sandbox. apt reads them as a user of its own."""
+    return f"{PUBLIC if profile.uid == 0 else _settings_folder(profile)}/ca-certificates.crt"
 
 
-def _settings(profile: Profile) -> str:
+def _settings_folder(profile: Profile) -> str:
     return f"{profile.home}/.config/gamebox"
 
 
-def merged(bundle: Path) -> bytes:
-    """The certificates of ``bundle`` and behind them this host's own (SSL_CERT_FILE, else the system's), as PEM.
+def merge_host_certificates(bundle: Path) -> bytes:
+    """Return the certificates of ``bundle`` followed by this host's own (SSL_CERT_FILE, else the system's), as PEM.
 
-    A program that is given a file of certificates trusts nothing beside it. Raises SandboxError ``invalid_configuration``.
+    A program that is configured with a file of certificates trusts no others. Raises SandboxError ``invalid_configuration``.
     """
     try:
         named = bundle.read_bytes()
@@ -38,16 +38,16 @@ def merged(bundle: Path) -> bytes:
         ) from error
     try:
         own = Path(os.environ.get("SSL_CERT_FILE") or HOST_CA_BUNDLE).read_bytes()
-    except OSError:  # a host that trusts nobody
+    except OSError:  # the host has no certificates
         own = b""
     return named.rstrip() + b"\n" + own
 
 
 def apt_configuration(path: str) -> bytes:
-    """Have apt trust the certificates in the file ``path`` of the sandbox: it reads no variable for that."""
+    """Return the configuration that makes apt trust the certificates at ``path`` in the sandbox. It reads no variable for that."""
     return f'Acquire::https::CAInfo "{path}";\n'.encode()
 
 
 def apt_path(profile: Profile) -> str:
-    """Where ``apt_configuration`` stands in the sandbox."""
-    return f"{_settings(profile)}/apt.conf"
+    """Return the path of ``apt_configuration`` in the sandbox."""
+    return f"{_settings_folder(profile)}/apt.conf"

@@ -19,7 +19,7 @@ from sandbox.docker.images.runtime import CA_BUNDLE, RuntimeVolume
 from sandbox.docker.kept.labels import KEEP_LABEL, NAME_LABEL, PID_LABEL, STARTED_LABEL
 from sandbox.limits import KIB, Limits
 from sandbox.network.policy import Network
-from sandbox.network.services.names import Name, without_proxy
+from sandbox.network.services.names import Name, no_proxy_value
 from sandbox.network.variables import proxy_variables, trust_variables
 
 from .certificates import apt_path, bundle_path
@@ -203,7 +203,7 @@ def place_of(
     environ.update(env)
     if names:
         before = ",".join(filter(None, (environ.get("no_proxy"), environ.get("NO_PROXY"))))
-        direct = without_proxy(names, before)
+        direct = no_proxy_value(names, before)
         environ.update(no_proxy=direct, NO_PROXY=direct)
     return {
         "workspace": WORKSPACE, "home": profile.home, "spill": SPILL,

@@ -1,8 +1,8 @@
-"""Where the workspace, the home and /tmp of a sandbox are kept, and whether the kernel holds them to their size.
+"""Choose where the workspace, the home and /tmp of a sandbox lie, and whether the kernel enforces their sizes.
 
 ``ext4``     a file system of that size behind a loop device: hard; needs root beside the engine.
 ``volume``   folders on the engine's disk that the guest measures now and then: soft.
-``memory``   sized tmpfs, charged to the sandbox's memory: hard. On request, or where the engine's disk has no room.
+``memory``   sized tmpfs, charged to the sandbox's memory: hard. On request, or if the engine's disk has no room.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ log = logging.getLogger(__name__)
 
 TMP = "/tmp"  # noqa: S108  (of the sandbox)
 LEAST_FREE_BYTES = 2 * GIB
-"""Below this much free space on the engine's disk, a sandbox that asks for no size keeps its files in memory."""
+"""With less free space on the engine's disk, a sandbox without a disk size keeps its files in memory."""
 _STEP = 64 * MIB
-# Why an engine cannot mount our devices, and what it said about its kernel and folder: asked once for each client.
+# Why an engine cannot mount our devices, and its facts (kernel, folder): asked once per client.
 _refusals: weakref.WeakKeyDictionary[docker.DockerClient, str] = weakref.WeakKeyDictionary()
 _facts: weakref.WeakKeyDictionary[docker.DockerClient, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Disk:
-    """``places`` are (path, size in bytes), workspace first; those in ``in_memory`` are tmpfs, the others have ``mounts``.
+    """The places of a sandbox's files: (path, size in bytes), workspace first.
 
-    ``watched`` folders are only measured; ``why`` says why they are not bounded by the kernel, or why files are in memory though
-    that was not asked for ("" otherwise).
+    Those in ``in_memory`` are tmpfs, the others have ``mounts``. ``watched`` folders are only measured. ``why`` says why the kernel
+    does not bound them, or why files are in memory without a request for that; otherwise it is "".
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Disk:
 
     @property
     def hard(self) -> bool:
-        """Whether the kernel bounds all of it."""
+        """Whether the kernel enforces all sizes."""
         return not self.watched
 
     @property
@@ -69,22 +69,22 @@ class Disk:
         return self.places[0][1] if self.places else 0
 
     def may_be_replaced(self, limits: Limits) -> bool:
-        """Whether a measured volume will do, where the engine cannot mount this."""
+        """Return whether a measured volume may replace this disk if the engine cannot mount it."""
         return self.kind == "ext4" and limits.disk != "hard"
 
     def for_guest(self, limits: Limits, others: Iterable[str]) -> dict[str, Any]:
-        """What the guest needs to know of it (see ``guest.disk``); it reads back the sizes of its places and of ``others``."""
+        """Return what the guest needs (see ``guest.watch.disk``). It reads back the sizes of the places and of ``others``."""
         limit = limits.files_bytes if self.watched else None
         bounded = [*(path for path, _ in self.places), *others]
         return {"kind": self.kind, "watched": list(self.watched), "limit": limit, "bounded": bounded}
 
     def release(self) -> None:
-        """Let go of the devices: after the start, when the engine holds them, or when there is none."""
+        """Close the devices: after the start, when the engine holds them, or after a failed one."""
         for device in self.devices:
             device.release()
 
     def describe(self) -> str:
-        """One or two sentences for the model."""
+        """Return one or two sentences for the model."""
         memory = ""
         if self.kind == "memory":
             because = f" because {self.why}" if self.why and self.hard else ""
@@ -104,7 +104,7 @@ class Disk:
 
 
 def prepare(client: docker.DockerClient, limits: Limits, profile: Profile, workspace: str, name: str) -> Disk:
-    """The disk that these limits ask for; volumes are labelled with the sandbox's ``name``.
+    """Prepare the disk that the limits ask for. Its volumes are labelled with the sandbox's ``name``.
 
     Raises SandboxError: limit_not_enforced, host_disk_full, start_failed.
     """
@@ -115,9 +115,9 @@ def prepare(client: docker.DockerClient, limits: Limits, profile: Profile, works
     if limits.disk_in_memory:
         _hard_or_refuse(limits, why)
         return _in_memory(limits, profile, workspace, watched, why)
-    folder, problem = _folder_for_blocks(client)
+    folder, problem = _folder_for_devices(client)
     _hard_or_refuse(limits, why or problem)
-    fitted = _fitted(client, limits)
+    fitted = _fit_to_free_space(client, limits)
     if fitted.disk_in_memory:
         no_room = "the engine's disk has no room"
         log.warning("the files of the sandbox are kept in memory: %s", no_room)
@@ -133,13 +133,13 @@ def prepare(client: docker.DockerClient, limits: Limits, profile: Profile, works
     return _measured(fitted, profile, workspace, watched, problem, labels)
 
 
-def refused_devices(client: docker.DockerClient, reason: str) -> None:
-    """Note that this engine does not mount our devices; from now on `prepare` takes measured volumes there."""
+def note_refused_devices(client: docker.DockerClient, reason: str) -> None:
+    """Note that this engine does not mount our devices, so that `prepare` uses measured volumes there."""
     _refusals[client] = reason
 
 
-def remove_left(client: docker.DockerClient, name: str) -> None:
-    """Remove the volumes of the sandbox ``name`` that are still there: somebody else removed its container without them.
+def remove_volumes(client: docker.DockerClient, name: str) -> None:
+    """Remove the volumes that are left of the sandbox ``name``, whose container was removed from outside.
 
     Raises SandboxError.
     """
@@ -148,10 +148,10 @@ def remove_left(client: docker.DockerClient, name: str) -> None:
             client.api.remove_volume(volume["Name"])
 
 
-def remove_unused(client: docker.DockerClient) -> None:
-    """Remove the volumes of sandboxes whose container is gone: an engine that was restarted removes containers without them.
+def remove_unused_volumes(client: docker.DockerClient) -> None:
+    """Remove the volumes of sandboxes without a container: an engine that restarts removes containers without their volumes.
 
-    The engine itself says which no container uses, and refuses to remove another. Raises SandboxError where it cannot be asked.
+    The engine lists unused volumes, and refuses to remove one in use. Raises SandboxError if it does not answer.
     """
     with translated():
         found = client.api.volumes(filters={"dangling": True, "label": SANDBOX_LABEL}).get("Volumes") or []
@@ -163,7 +163,7 @@ def remove_unused(client: docker.DockerClient) -> None:
 
 
 def _places(limits: Limits, profile: Profile, workspace: str) -> tuple[tuple[str, int], ...]:
-    # The home of root, or of a service's own user, is part of the image: a place of its own would hide what is in it.
+    # The home of root, or of a service's own user, is part of the image: a mount would hide its files.
     has_home = profile.read_only_root or (profile.any_user and profile.uid != 0)
     home = ((profile.home, limits.home_bytes),) if has_home else ()
     return ((workspace, limits.workspace_bytes), *home, (TMP, limits.tmp_place_bytes))
@@ -175,8 +175,14 @@ def _in_memory(limits: Limits, profile: Profile, workspace: str, watched: tuple[
 
 
 def _on_devices(
-    limits: Limits, folder: Path, profile: Profile, workspace: str, watched: tuple[str, ...], why: str, labels: dict[str, str]
-) -> Disk:  # fmt: skip
+    limits: Limits,
+    folder: Path,
+    profile: Profile,
+    workspace: str,
+    watched: tuple[str, ...],
+    why: str,
+    labels: dict[str, str],
+) -> Disk:
     places, in_memory = _places(limits, profile, workspace), _tmp_in_memory(limits)
     devices: list[loop.LoopDevice] = []
     mounts = []
@@ -197,12 +203,12 @@ def _on_devices(
 
 def _measured(
     limits: Limits, profile: Profile, workspace: str, watched: tuple[str, ...], problem: str, labels: dict[str, str]
-) -> Disk:  # fmt: skip
+) -> Disk:
     log.info("the disk of the sandbox is soft: %s", problem)
     places, in_memory = _places(limits, profile, workspace), _tmp_in_memory(limits)
     on_disk = tuple(path for path, _ in places if path not in in_memory)
     mounts = tuple(Mount(path, None, type="volume", no_copy=True, labels=labels) for path in on_disk)
-    # Measuring the root does not enter them: each is a file system of its own.
+    # Measuring the root does not enter them, since each is a file system of its own.
     return Disk("volume", places, mounts, (*watched, *on_disk), problem, in_memory=in_memory)
 
 
@@ -210,8 +216,8 @@ def _tmp_in_memory(limits: Limits) -> frozenset[str]:
     return frozenset({TMP} if limits.tmp_in_memory else ())
 
 
-def _fitted(client: docker.DockerClient, limits: Limits) -> Limits:
-    """``limits`` with a size that the engine's disk has room for, where none was asked for; in memory where it has none."""
+def _fit_to_free_space(client: docker.DockerClient, limits: Limits) -> Limits:
+    """Return ``limits`` with a disk size that fits the free space, or in memory if none does. A size that was given stays."""
     free = _free_bytes(client)
     if limits.disk_bytes is not None or free is None:
         return limits
@@ -221,7 +227,7 @@ def _fitted(client: docker.DockerClient, limits: Limits) -> Limits:
 
 
 def _free_bytes(client: docker.DockerClient) -> int | None:
-    """What is free on the engine's disk; None where it cannot be seen from here."""
+    """Return the free bytes of the engine's disk, or None if this host does not see it."""
     if not is_local(client):
         return None
     try:
@@ -247,18 +253,21 @@ def _engine_facts(client: docker.DockerClient) -> dict[str, Any]:
     return found
 
 
-def _folder_for_blocks(client: docker.DockerClient) -> tuple[Path | None, str]:
-    """The engine's own folder, where this process can make a device that the engine can mount; else why not."""
+def _folder_for_devices(client: docker.DockerClient) -> tuple[Path | None, str]:
+    """Return the engine's folder if this process can make devices there that the engine can mount, else None and why not."""
     if not is_local(client):
         return None, "the engine is on another host"
     if problem := loop.problem() or _refusals.get(client, ""):
         return None, problem
     info = _engine_facts(client)
-    # The guest's boot id is compared after the start; this keeps an engine in a virtual machine from ever trying.
+    # The guest's boot id is compared after the start; this rules out an engine in a virtual machine beforehand.
     if info.get("KernelVersion") != platform.release() or info.get("Name") != platform.node():
         return None, "the engine runs on another kernel than this process"
     for option in info.get("SecurityOptions") or []:
-        if option in ("name=rootless", "name=userns"):  # it may not mount devices, or shows their files as someone else's
+        if option in (
+            "name=rootless",
+            "name=userns",
+        ):  # it may not mount devices, or maps their files to other users
             return None, f"the engine maps users ({option.removeprefix('name=')})"
     folder = Path(info["DockerRootDir"])
     if not os.access(folder, os.W_OK):

@@ -1,4 +1,4 @@
-"""Limits as the guest reads them back from its kernel, against what was asked; and the engine's refusals in words."""
+"""Compare the limits that the guest reads back from its kernel with those that were asked for; word the engine's refusals."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _REFUSALS = (
 
 
 def check(limits: Limits, disk: Disk, places: Mapping[str, int], facts: Mapping[str, object]) -> None:
-    """Compare what holds with what was asked. Raises SandboxError ``limit_not_enforced`` for the first that does not.
+    """Check that every limit is enforced. Raises SandboxError ``limit_not_enforced`` for the first that is not.
 
-    ``places`` are the sizes in bytes of the other places that are bounded; ``facts`` is the guest's HELLO.
+    ``places`` maps further places to their sizes in bytes. ``facts`` is the guest's HELLO.
     """
     asked: dict[str, float] = {
         "memory_bytes": limits.memory_bytes,
@@ -52,7 +52,7 @@ def check(limits: Limits, disk: Disk, places: Mapping[str, int], facts: Mapping[
 
 
 def boot_id() -> str:
-    """The id of this boot of the kernel; "" where there is none."""
+    """Return the id of this boot of the kernel, or ""."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -60,7 +60,7 @@ def boot_id() -> str:
 
 
 def refusal(error: SandboxError, limits: Limits) -> SandboxError:
-    """The engine's refusal of a container as one of the limit that the engine's host does not allow; else as it is."""
+    """Return the engine's refusal of a container as an error that names the limit it is about, or ``error`` itself."""
     for pattern, name in _REFUSALS:
         if found := pattern.search(error.message):
             limit = name or _RLIMITS.get(found.group(1), "")

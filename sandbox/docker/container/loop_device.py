@@ -1,8 +1,8 @@
-"""A file system of a fixed size in a file without a name, behind a loop device that vanishes with its last user.
+"""Make a file system of a fixed size in an unnamed file, behind a loop device that vanishes with its last user.
 
-Nothing can leak, whenever this process dies: the file has no name from the beginning (O_TMPFILE), and the device clears itself
-(LO_FLAGS_AUTOCLEAR) when neither a descriptor nor a mount holds it. The file system is formatted once for each size, in memory;
-what mkfs wrote (48 KiB for 8 GiB) is then copied into each new file: 0.2 ms in place of 12 to 50 (docs/decisions/0008).
+Nothing can leak, whenever this process dies: the file never has a name (O_TMPFILE), and the device clears itself
+(LO_FLAGS_AUTOCLEAR) when neither a descriptor nor a mount holds it. A file system is formatted once per size, in memory, and what
+mkfs wrote (48 KiB for 8 GiB) is copied into each new file: 0.2 ms instead of 12 to 50 (docs/decisions/0008).
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ _AUTOCLEAR = 4
 # struct loop_config: fd, block_size, struct loop_info64 (232 bytes, lo_flags at 52), 64 bytes reserved.
 _CONFIG = struct.Struct("=II52xI176x64x")
 CONTROL = "/dev/loop-control"
-_formatting = threading.Lock()  # a crowd that starts at once formats once
+_formatting = threading.Lock()  # many sandboxes that start at once format once
 _ATTEMPTS = 32
-# A journal would only help a file system that outlives a crash, and room to grow one that is ever resized; this one is neither.
-# Its tables lie in one place: the host frees each piece of a deleted file by itself (seen: 32 ms for 16 pieces, 4 ms for 4).
+# No journal, for it outlives no crash; no room to grow, for it is never resized. Its tables lie together, because the host frees
+# each piece of a deleted file by itself (measured: 32 ms for 16 pieces, 4 ms for 4).
 _MAKE = ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal,^resize_inode,sparse_super2", "-E")
 _TABLES = "num_backup_sb=0,packed_meta_blocks=1,lazy_itable_init=1,nodiscard"
 MOUNT_OPTIONS = "nosuid,nodev,discard,barrier=0,noinit_itable"
-"""Nothing of it is read after a crash, so no write waits for the host's disk; the file is zeros where nothing was written."""
+"""It is not read after a crash, so no write waits for the host's disk. Unwritten parts of the file are zeros."""
 
 
 @dataclass(frozen=True)
 class LoopDevice:
-    """``path`` on the host; ``release`` it once it is mounted."""
+    """A loop device at ``path`` on the host. Call ``release`` once it is mounted."""
 
     path: str
     descriptor: int
 
     def release(self) -> None:
-        """Let go: the device is gone when it is not mounted, and else when it is unmounted. Call it once."""
+        """Close the device, which disappears as soon as it is not mounted. Call it once."""
         os.close(self.descriptor)
 
 
 def problem() -> str:
-    """Why this process cannot make loop devices; "" where it can."""
+    """Return why this process cannot make loop devices, or ""."""
     if os.geteuid() != 0:
         return "this process is not root"
     if shutil.which(_MAKE[0]) is None:
@@ -63,7 +63,7 @@ def problem() -> str:
 
 
 def make(size_bytes: int, folder: Path, uid: int) -> LoopDevice:
-    """An ext4 of ``size_bytes`` owned by ``uid``, its blocks in ``folder``. Raises SandboxError host_disk_full, start_failed."""
+    """Make an ext4 of ``size_bytes`` for ``uid``, stored in ``folder``. Raises SandboxError host_disk_full, start_failed."""
     try:
         free = shutil.disk_usage(folder).free
         if free < size_bytes:
@@ -72,7 +72,7 @@ def make(size_bytes: int, folder: Path, uid: int) -> LoopDevice:
         try:
             os.ftruncate(file, size_bytes)
             with _formatting:
-                contents = _formatted(size_bytes, uid)
+                contents = _format(size_bytes, uid)
             for offset, content in contents:
                 os.pwrite(file, content, offset)
             return _attach(file)
@@ -88,8 +88,8 @@ def make(size_bytes: int, folder: Path, uid: int) -> LoopDevice:
 
 
 @functools.lru_cache(maxsize=16)
-def _formatted(size_bytes: int, uid: int) -> tuple[tuple[int, bytes], ...]:
-    """What mkfs writes for an empty ext4, as (offset, content)."""
+def _format(size_bytes: int, uid: int) -> tuple[tuple[int, bytes], ...]:
+    """Return what mkfs writes for an empty ext4, as (offset, content)."""
     memory = os.memfd_create("ext4", os.MFD_CLOEXEC)
     try:
         os.ftruncate(memory, size_bytes)
@@ -97,19 +97,19 @@ def _formatted(size_bytes: int, uid: int) -> tuple[tuple[int, bytes], ...]:
         made = subprocess.run(command, pass_fds=(memory,), capture_output=True, text=True, check=False, timeout=60)
         if made.returncode:
             raise OSError(errno.EIO, f"{_MAKE[0]} said: {made.stderr.strip()[-300:]}")
-        return tuple(_data(memory))
+        return tuple(_read_data(memory))
     finally:
         os.close(memory)
 
 
-def _data(file: int) -> Iterator[tuple[int, bytes]]:
-    """What is not a hole."""
+def _read_data(file: int) -> Iterator[tuple[int, bytes]]:
+    """Yield offset and content of each part of a sparse file that is not a hole."""
     end = 0
     while True:
         try:
             start = os.lseek(file, end, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole is left
+            if error.errno == errno.ENXIO:  # only a hole is left
                 return
             raise
         end = os.lseek(file, start, os.SEEK_HOLE)
@@ -117,7 +117,7 @@ def _data(file: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _attach(file: int) -> LoopDevice:
-    """Put a free loop device before ``file``; somebody else may take the one that was free."""
+    """Attach ``file`` to a free loop device. Tries again if another process takes it first."""
     control = os.open(CONTROL, os.O_RDWR | os.O_CLOEXEC)
     try:
         for _ in range(_ATTEMPTS):

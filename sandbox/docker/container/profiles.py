@@ -1,4 +1,4 @@
-"""Profiles: what a sandbox gives its commands, and what it keeps from them."""
+"""Profiles: which user, privileges and writable places the commands of a sandbox get."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import MIB, Limits
 
-# What the guest needs of root: to become the user, and to kill its processes. Nothing else is left to it.
+# The guest keeps nothing of root but this: to become the user, and to kill the user's processes.
 GUEST_CAPABILITIES = ("SETUID", "SETGID", "KILL")
-_FOREIGN_BYTES = 64 * MIB
+_SUITE_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """``capabilities=None`` are the engine's default ones; ``file_roots=None`` the workspace, the home, /tmp and /var/tmp.
+    """A named set of privileges.
 
-    ``gid=None`` is the uid. ``any_user`` says whether the host's program may run commands as another user of the image.
-    ``gives`` is one sentence for the model, ``warning`` one for the person who chose it ("" where there is
-    none).
+    ``capabilities=None`` means the engine's default ones, ``file_roots=None`` the workspace, the home, /tmp and /var/tmp, and
+    ``gid=None`` the uid. ``any_user`` permits the host's program to run commands as another user of the image. ``gives`` is a
+    sentence for the model, ``warning`` one for the person who chose the profile, or "".
     """
 
     name: str
@@ -35,8 +35,8 @@ class Profile:
     gives: str = ""
     warning: str = ""
 
-    def fitted(self, limits: Limits) -> Limits:
-        """``limits`` with the read and write limits that the profile needs at least."""
+    def with_least_limits(self, limits: Limits) -> Limits:
+        """Return ``limits`` with the read and write limits raised to what the profile needs."""
         least = self.least_file_bytes
         read, write = max(limits.read_bytes, least), max(limits.write_bytes, least)
         return dataclasses.replace(limits, read_bytes=read, write_bytes=write)
@@ -82,14 +82,14 @@ CONFORMANCE = dataclasses.replace(
     name="conformance",
     file_roots=("/",),
     gives=f"{ROOT.gives} File tools reach every path of the container, too.",
-    least_file_bytes=_FOREIGN_BYTES,
+    least_file_bytes=_SUITE_BYTES,
     warning="The profile conformance is for foreign test suites: file tools reach every path of the container, as root.",
 )
 _PROFILES = {profile.name: profile for profile in (DEFAULT, ROOT_ON_REQUEST, ROOT, CONFORMANCE)}
 
 
-def profile_named(name: str | Profile) -> Profile:
-    """The profile of that name, or itself. Raises SandboxError ``invalid_configuration`` with the list of those there are."""
+def find_profile(name: str | Profile) -> Profile:
+    """Return the profile of that name; a Profile as it is. Raises SandboxError ``invalid_configuration`` that lists the names."""
     if isinstance(name, Profile):
         return name
     found = _PROFILES.get(name)

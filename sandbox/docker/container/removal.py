@@ -1,4 +1,4 @@
-"""Removing a container for certain."""
+"""Remove a container, whatever state it is in."""
 
 from __future__ import annotations
 
@@ -10,51 +10,48 @@ import docker.errors
 import tenacity
 
 from sandbox.docker.engine.client import connect, translated
+from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.kept.labels import is_ident
 from sandbox.errors import ErrorCode, SandboxError
 
-from .disk import remove_left
+from .disk import remove_volumes
 
 log = logging.getLogger(__name__)
 
 GONE_SECONDS = 10
-# A create whose answer was not awaited shows up within this (seen: 20 ms, more on a busy engine).
+# How long a create without an answer may take to show up (seen: 20 ms, more on a busy engine).
 CREATE_SECONDS = 2.0
 
 
 def remove(name: str, *, container_id: str = "", may_appear: bool = False, has_volumes: bool = False) -> None:
-    """Remove the container, by its name: a create that timed out or was interrupted may be carried out all the same.
+    """Remove the container by its name, since a create that timed out or was interrupted may still be carried out.
 
-    ``container_id`` is better than the name where it is known. ``may_appear`` waits for that create; ``has_volumes`` looks
-    whether somebody else removed it without its volumes. What the engine refuses is logged. Raises ValueError for a name that is
-    none of ours: it would reach the engine as part of a path.
+    ``container_id`` is used instead if it is known. ``may_appear`` waits for such a create. ``has_volumes`` also removes volumes
+    that somebody else left when removing the container. A refusal of the engine is logged. Raises ValueError for a name that is not
+    one of ours: it would reach the engine as part of a path.
     """
     if not is_ident(name):
         raise ValueError(f"{name!r} is no name of a sandbox")
     created_by = time.monotonic() + (CREATE_SECONDS if may_appear else 0)
-    again = tenacity.Retrying(
-        stop=tenacity.stop_after_delay(GONE_SECONDS),
-        wait=tenacity.wait_exponential(multiplier=0.005, max=0.5),  # most removals that are under way take 20 ms
-        retry=tenacity.retry_if_exception_type(_NotGoneError),
-    )
+    policy = retry_engine(GONE_SECONDS, tenacity.retry_if_exception_type(_NotGoneError))
     try:
-        again(_try_to_remove, container_id or name, created_by)
-    except tenacity.RetryError:
+        policy(_try_to_remove, container_id or name, created_by)
+    except _NotGoneError:
         log.warning("could not remove sandbox %s within %d s", name, GONE_SECONDS)
     except SandboxError as error:
         log.warning("could not remove sandbox %s, which ends by itself: %s", name, error)
         return
     if has_volumes:
         with contextlib.suppress(SandboxError):
-            remove_left(connect(GONE_SECONDS), name)
+            remove_volumes(connect(GONE_SECONDS), name)
 
 
 class _NotGoneError(Exception):
-    """The container is there, or may still appear."""
+    """The container exists, or may still appear."""
 
 
 def _try_to_remove(target: str, created_by: float) -> None:
-    """Remove it if it is there. Raises _NotGoneError where another try is worth it, SandboxError where none is."""
+    """Remove the container if it exists. Raises _NotGoneError if another attempt may help, SandboxError if none does."""
     try:
         with translated():
             connect(GONE_SECONDS).api.remove_container(target, force=True, v=True)
@@ -63,7 +60,7 @@ def _try_to_remove(target: str, created_by: float) -> None:
             if time.monotonic() >= created_by:
                 return
         elif error.code is ErrorCode.engine_error:  # its removal is under way, or it is paused
-            with contextlib.suppress(SandboxError), translated():  # a paused one cannot be killed by every engine
+            with contextlib.suppress(SandboxError), translated():  # not every engine can kill a paused one
                 connect(GONE_SECONDS).api.unpause(target)
         else:
             raise

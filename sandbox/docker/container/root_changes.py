@@ -1,4 +1,4 @@
-"""What was written to a container's root file system since its image, as the engine tells it: no program in it is asked."""
+"""List what differs between a container's root file system and its image. The engine tells; no program in the sandbox is asked."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ import requests
 from sandbox.docker.engine.client import connect, translated
 from sandbox.errors import ErrorCode, SandboxError
 
-# A sandbox can make as many files as it likes; what the engine tells of more than that is not read.
+# A sandbox can make any number of files, so the engine's answer is bounded.
 MOST_BYTES = 32 << 20
 _CHUNK = 1 << 16
 _KINDS = ("modified", "added", "deleted")
 
 
-class Written(NamedTuple):
-    """A path that differs from the image; ``kind`` is modified (folders in which something is, too), added or deleted."""
+class RootChange(NamedTuple):
+    """A path that differs from the image. ``kind`` is modified (also for a folder with a change in it), added or deleted."""
 
     path: str
     kind: str
 
 
-def written_on_root(container_id: str) -> tuple[Written, ...]:
-    """Every path of the root file system that differs from the image; what is mounted over it is not looked at.
+def list_root_changes(container_id: str) -> tuple[RootChange, ...]:
+    """Return every path of the root file system that differs from the image. Mounts are left out.
 
-    Raises SandboxError as the engine does, and ``io_error`` where there are too many.
+    Raises SandboxError: the engine's errors, and ``io_error`` for too many changes.
     """
     api = connect().api
     with translated():
-        # diff() of docker-py has no bound.
+        # docker-py's diff() reads an answer of any size. Its client is a requests session, whose public get() reads in pieces.
         answer = api.get(f"{api.base_url}/v{api.api_version}/containers/{quote(container_id)}/changes", stream=True)
         try:
             _raise_for_status(answer)
-            told = bytearray()
+            listed = bytearray()
             for chunk in answer.iter_content(_CHUNK):
-                told += chunk
-                if len(told) > MOST_BYTES:
+                listed += chunk
+                if len(listed) > MOST_BYTES:
                     raise SandboxError(
                         ErrorCode.io_error,
                         f"More files differ from the image than can be looked at ({MOST_BYTES >> 20} MiB of names).",
@@ -47,7 +47,7 @@ def written_on_root(container_id: str) -> tuple[Written, ...]:
                     )
         finally:
             answer.close()
-    return tuple(_written(each) for each in json.loads(bytes(told) or b"null") or ())
+    return tuple(_parse_change(each) for each in json.loads(bytes(listed) or b"null") or ())
 
 
 def _raise_for_status(answer: requests.Response) -> None:
@@ -57,6 +57,6 @@ def _raise_for_status(answer: requests.Response) -> None:
         docker.errors.create_api_error_from_http_exception(error)  # raises it
 
 
-def _written(told: Any) -> Written:
-    kind = told["Kind"]
-    return Written(str(told["Path"]), _KINDS[kind] if kind in range(len(_KINDS)) else "modified")
+def _parse_change(fields: Any) -> RootChange:
+    kind = fields["Kind"]
+    return RootChange(str(fields["Path"]), _KINDS[kind] if kind in range(len(_KINDS)) else "modified")

@@ -1,8 +1,8 @@
-"""The guest's pipes opened by the host itself, past the engine and its shim: where all are of one machine and this is root.
+"""Open the guest's pipes directly, past the engine and its shim, if this process is root on the guest's machine.
 
-The input is the same pipe as before, whose reading end the guest has; the output is another one, which the guest has made for this.
-Bytes take one copy into a pipe and not five, and nobody is woken on the way. Only for an engine behind the usual socket: who puts
-another one there may want to see, or to stop, what goes by.
+The input is the same pipe as before; the output is a second one, which the guest made for this. Bytes are then copied once into a
+pipe and not five times, and no other process wakes up on the way. Only for an engine behind its usual socket: another socket may be
+a proxy that watches or stops the traffic.
 """
 
 from __future__ import annotations
@@ -25,39 +25,42 @@ from .stream import AttachStream
 SOCKETS = ("/var/run/docker.sock", "/run/docker.sock")
 
 
-def shorten(
+def take_shortcut(
     client: docker.DockerClient, container_id: str, pipes: object, transport: Transport, stream: AttachStream
 ) -> None:
-    """Have ``transport``, whose guest answered its greeting on ``stream``, go past the engine where that can be.
+    """Switch ``transport`` from ``stream`` to the guest's own pipes, if possible; otherwise it goes on, more slowly.
 
-    ``pipes`` is what the guest said of its pipes then: their inodes. It works without, more slowly.
+    ``pipes`` are the inodes of the pipes, as the guest's HELLO gives them.
     """
-    if not (isinstance(pipes, list) and len(pipes) == 2) or os.geteuid() != 0 or not _is_usual(client):
+    if not (isinstance(pipes, list) and len(pipes) == 2) or os.geteuid() != 0 or not _has_usual_socket(client):
         return
     with contextlib.suppress(SandboxError), translated():
         pid = int(client.api.inspect_container(container_id)["State"]["Pid"])
-        found = opened(pid, container_id, pipes)
+        found = open_guest_pipes(pid, container_id, pipes)
         if found is None:
             return
         into, out_of = found
-        if not transport.sender.reroute(lambda: stream.shorten(into)):
+        if not transport.sender.reroute(lambda: stream.bypass_engine(into)):
             os.close(into)
             os.close(out_of)
             return
-        stream.offer(out_of)
-        transport.route(stream.turn)
+        stream.offer_output(out_of)
+        transport.route(stream.switch_output)
 
 
-def _is_usual(client: docker.DockerClient) -> bool:
+def _has_usual_socket(client: docker.DockerClient) -> bool:
     base_url = str(client.api.base_url)
-    return base_url == "http+docker://localhost" and getattr(client.api.get_adapter(base_url), "socket_path", None) in SOCKETS
+    return (
+        base_url == "http+docker://localhost"
+        and getattr(client.api.get_adapter(base_url), "socket_path", None) in SOCKETS
+    )
 
 
-def opened(pid: int, container_id: str, inodes: list[object]) -> tuple[int, int] | None:
-    """Descriptors, not blocking, of a guest's input to write to and of its output to read from; None where there are none.
+def open_guest_pipes(pid: int, container_id: str, inodes: list[object]) -> tuple[int, int] | None:
+    """Open a guest's input for writing and its output for reading, both non-blocking. Returns None if they are not there.
 
-    ``pid`` is of the engine's namespace, which need not be this one, and it need not be the guest's: some runtimes have a process
-    of their own there, with a kernel or a whole machine between it and what it runs.
+    ``pid`` is from the engine's namespace, which may be another one, and may not be the guest: some runtimes run the guest in a
+    virtual machine or another kernel below that process.
     """
     with contextlib.suppress(OSError), contextlib.ExitStack() as held:
         process = os.pidfd_open(pid)
@@ -67,11 +70,11 @@ def opened(pid: int, container_id: str, inodes: list[object]) -> tuple[int, int]
         pipes: list[int] = []
         device = _device_of_pipes()
         for number, inode in zip((INPUT_FD, SHORTCUT_FD), inodes, strict=True):
-            # What the guest has there is looked at before it is opened: to open a device may do something.
+            # Opened as a path first: opening a device may have an effect.
             pipes.append(os.open(f"/proc/{pid}/fd/{number}", os.O_PATH | os.O_CLOEXEC))
             held.callback(os.close, pipes[-1])
             state = os.fstat(pipes[-1])
-            # Not a named pipe either, which may lie where only root can write.
+            # A named pipe is refused, too: it may lie where only root can write.
             if not stat.S_ISFIFO(state.st_mode) or (state.st_dev, state.st_ino) != (device, inode):
                 return None
         if inodes[0] == inodes[1] or _ended(process):
@@ -85,7 +88,7 @@ def opened(pid: int, container_id: str, inodes: list[object]) -> tuple[int, int]
 
 
 def _device_of_pipes() -> int:
-    """The file system that the kernel keeps pipes without a name in."""
+    """Return the device number of the kernel's file system of unnamed pipes."""
     read, write = os.pipe()
     try:
         return os.fstat(read).st_dev
@@ -95,7 +98,7 @@ def _device_of_pipes() -> int:
 
 
 def _ended(process: int) -> bool:
-    """Whether a process, by its descriptor, has ended: then its number may be another's."""
+    """Return whether the process behind a pidfd has ended; its number may then be another's."""
     end = select.poll()
     end.register(process, select.POLLIN)
     return bool(end.poll(0))

@@ -1,4 +1,4 @@
-"""The engine's attach stream as the pipe to a guest: stdin and stdout raw, stderr to the log."""
+"""Use the engine's attach stream as the pipe to a guest: stdin and stdout raw, stderr to the log."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sandbox.pipe.forked_processes import let_go, part_in_children
 log = logging.getLogger(__name__)
 
 SEND_SECONDS = 30.0
-# What is read at once: at first little, for there may be hundreds of these; more once that was full.
+# Read at once: little at first, since there may be hundreds of streams, and more after a full read.
 FIRST_CHUNK, CHUNK = 1 << 14, 1 << 18
-# The kernel doubles it. A frame of connections, the longest there are, is to fit into three quarters of that at once: the engine is
-# woken once for it, and nobody has to wait for its end.
+# The kernel doubles it. The longest frames, those of connections, fit into three quarters of that, so that the engine wakes once
+# per frame and no sender waits for the rest.
 SEND_BUFFER = 256 * 1024
-# So much is sent where there is any room; more waits for the most of it.
+# Pieces up to this size are sent if there is any room; longer ones wait for most of the buffer.
 SHORT = 16 * 1024
-# Of a pipe that long pieces go through: a frame of connections, the longest there are, and another begun. Requests wait behind it.
+# A pipe for long pieces has room for one and a half of the longest frames. More would delay the requests behind them.
 PIPE_BYTES = 512 * 1024
 TURN_SECONDS = 0.2
 LAST_WORDS_SECONDS = 1.0
@@ -36,15 +36,15 @@ _STDOUT, _STDERR = 1, 2
 
 
 class AttachStream:
-    """Implements ``transport.ByteStream`` on what docker-py's ``attach_socket`` answers.
+    """Implements ``transport.ByteStream`` on the result of docker-py's ``attach_socket``.
 
-    The engine puts an 8-byte header before each piece of output; pieces of stderr go to the log, bounded.
+    The engine puts an 8-byte header before each piece of output. Pieces of stderr are logged, up to a bound.
     """
 
     def __init__(self, attached: Any) -> None:
-        self._attached = attached  # holds the HTTP response, which would close the socket when it goes
+        self._attached = attached  # keeps the HTTP response alive, which would close the socket
         self._socket: socket.socket = getattr(attached, "_sock", attached)
-        # Python looks before each call on a socket with a timeout; this class does so itself, and only where it has to wait.
+        # Python polls before each call on a socket with a timeout; this class polls itself, and only when it has to wait.
         self._encrypted = isinstance(self._socket, ssl.SSLSocket)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self._socket.settimeout(SEND_SECONDS if self._encrypted else 0)
@@ -57,7 +57,7 @@ class AttachStream:
         self._left = 0
         self._kind = _STDOUT
         self._stderr = bytearray()
-        # Past the engine.
+        # The guest's own pipes, if this stream bypasses the engine.
         self._input: int | None = None
         self._output: int | None = None
         self._offered: int | None = None
@@ -66,26 +66,26 @@ class AttachStream:
         self._closed = False
         part_in_children(self)
 
-    def shorten(self, fd: int) -> None:
-        """Send by ``fd`` from now on, another descriptor of the pipe, which becomes this stream's own. Nothing may be under way."""
+    def bypass_engine(self, fd: int) -> None:
+        """Send through ``fd``, another descriptor of the guest's input, and own it. No other call may be sending."""
         with self._close_lock:
             if self._closed:
                 os.close(fd)
             else:
                 self._input = fd
 
-    def offer(self, fd: int) -> None:
-        """What the guest may write to instead; from ``turn`` on it is read. It becomes this stream's own."""
+    def offer_output(self, fd: int) -> None:
+        """Own ``fd``, the guest's second output. It is read after ``switch_output``."""
         self._offered = fd
 
-    def turn(self) -> None:
-        """Read there from now on; called by who reads. The engine's end is the end all the same."""
+    def switch_output(self) -> None:
+        """Read the second output from now on; called by the reader. The end of the engine's stream still ends this one."""
         self._output, self._offered = self._offered, None
         if self._output is not None:
             self._poll.register(self._output, select.POLLIN)
 
     def part(self) -> None:
-        """See ``forks.Parted``. Above all the guest's input is held no longer, for its end ends the guest."""
+        """See ``forked_processes.Parted``. A child that held the guest's input would keep the guest alive."""
         if self._closed:
             return
         let_go(self._socket.fileno())
@@ -103,11 +103,11 @@ class AttachStream:
             return 0
         try:
             return self._socket.send(data)
-        except BlockingIOError:  # another process holds the socket too, and was faster
+        except BlockingIOError:  # another process with this socket was faster
             return 0
 
     def _put(self, fd: int, data: memoryview, timeout_seconds: float) -> int:
-        if len(data) > SHORT and not self._wide:  # not before: what a user may have of longer pipes is bounded
+        if len(data) > SHORT and not self._wide:  # not earlier: the kernel bounds the pipe buffers of a user
             self._wide = True
             with contextlib.suppress(OSError):
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -116,22 +116,22 @@ class AttachStream:
             with contextlib.suppress(BlockingIOError):
                 return os.write(fd, data)
             left = until - time.monotonic()
-            # In short turns: while a thread waits the pipe cannot be closed, which is what ends the guest.
+            # In short turns: the pipe cannot be closed while a thread waits, and closing it is what ends the guest.
             if left <= 0 or (not _ready(fd, min(left, TURN_SECONDS)) and left <= TURN_SECONDS):
                 return 0
 
     def has_room(self, timeout_seconds: float) -> bool:
-        """See ``ByteSink``. Of a socket the kernel says so when three quarters of its buffer are free."""
+        """See ``ByteSink``. For a socket the kernel reports room when three quarters of its buffer are free."""
         if self._input is not None:
             return _ready(self._input, timeout_seconds)
         if self._socket.fileno() < 0:
             raise OSError(errno.EBADF, "the stream was released")
-        return _ready(self._socket.fileno(), timeout_seconds)  # a poll of its own, for another thread may be in ``send``
+        return _ready(self._socket.fileno(), timeout_seconds)  # its own poll object: another thread may be in ``send``
 
     def receive(self, timeout_seconds: float) -> bytes | None:
         """See ``ByteStream``."""
-        while not self._closed:  # else who fills its pipe without end would never let go
-            buffered = getattr(self._socket, "pending", lambda: 0)()  # of a TLS connection
+        while not self._closed:  # a sandbox that writes without end must not keep this loop going
+            buffered = getattr(self._socket, "pending", lambda: 0)()  # bytes that TLS has decrypted already
             if not buffered and not self._poll.poll(timeout_seconds * 1000):
                 return None
             if self._output is not None and (output := self._read(self._output)) is not None:
@@ -146,7 +146,7 @@ class AttachStream:
         return b""
 
     def _read(self, fd: int) -> bytes | None:
-        """What came past the engine; None where it is the engine that has something. At the end its last words are waited for."""
+        """Read the second output. Returns None if only the engine's stream has data. At the end, waits for the last of stderr."""
         try:
             size = os.readv(fd, [self._buffer])
         except BlockingIOError:
@@ -174,11 +174,13 @@ class AttachStream:
             self._closed = True
         with contextlib.suppress(OSError):  # closed by the other side already
             self._socket.shutdown(socket.SHUT_RDWR)
-        if self._input is not None:  # others may be about to write: its number is to be nobody else's, and takes nothing any more
+        if (
+            self._input is not None
+        ):  # a thread may be about to write: its number must not be reused, and must take no bytes
             os.dup2(self._socket.fileno(), self._input, inheritable=False)
 
     def release(self) -> None:
-        """Close the descriptor; only when no thread uses the stream any more."""
+        """Close the descriptors. Call it when no thread uses the stream any more."""
         self.close()
         self._socket.close()
         for fd in (self._input, self._output, self._offered):
@@ -192,11 +194,11 @@ class AttachStream:
 
     @property
     def stderr(self) -> str:
-        """The last the guest wrote to its stderr."""
+        """The last 8 KiB that the guest wrote to its stderr."""
         return self._stderr.decode("utf-8", "replace")
 
     def _unwrap(self, view: memoryview) -> bytes:
-        """What is stdout in ``view``; a header may be cut anywhere."""
+        """Return the stdout in ``view`` and log the stderr. A header may be split between two calls."""
         output: list[memoryview] = []
         while view:
             if not self._left:
@@ -221,7 +223,7 @@ class AttachStream:
 
 
 def _ready(fd: int, timeout_seconds: float) -> bool:
-    """Whether ``fd`` takes bytes, or has come to its end."""
+    """Return whether ``fd`` takes bytes or has ended, after waiting up to ``timeout_seconds``."""
     room = select.poll()
     room.register(fd, select.POLLOUT)
     return bool(room.poll(timeout_seconds * 1000))

@@ -1,1 +1,1 @@
-"""Try out every promise of a sandbox on an engine."""
+"""Test every promise of a sandbox on an engine."""

@@ -1,4 +1,4 @@
-"""What an engine really gives: every promise of a sandbox tried out in one that is thrown away. Nothing is believed by version."""
+"""Find out what an engine really enforces: test every promise in a throw-away sandbox, and trust no version number."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Exit = Literal[0, 1]
 
 @dataclass(frozen=True)
 class Engine:
-    """The engine and its kernel, as they describe themselves."""
+    """The engine and its kernel, as they report themselves."""
 
     address: str
     version: str
@@ -56,7 +56,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The engine, and what became of each promise with that OCI runtime (None: the engine's default)."""
+    """An engine, and the finding on each promise with that OCI runtime (None: the engine's default)."""
 
     engine: Engine
     findings: tuple[Finding, ...]
@@ -64,17 +64,17 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> Exit:
-        """0 when everything is enforced, else 1."""
+        """0 if everything is enforced, else 1."""
         return 0 if self.findings and all(finding.state == "enforced" for finding in self.findings) else 1
 
     def to_dict(self) -> dict[str, Any]:
-        """As ``gamebox doctor --json`` prints it."""
+        """Return the fields that ``gamebox doctor --json`` prints."""
         found = [asdict(finding) for finding in self.findings]
         return {"engine": asdict(self.engine), "runtime": self.runtime, "promises": found, "exit_code": self.exit_code}
 
 
-def engine_of(info: Mapping[str, Any], version: Mapping[str, Any], address: str) -> Engine:
-    """The engine behind these answers of the API (``/info``, ``/version``); what an older one does not say is "" or cgroup 1."""
+def describe_engine(info: Mapping[str, Any], version: Mapping[str, Any], address: str) -> Engine:
+    """Return the engine from the answers of ``/info`` and ``/version``. Fields that an older one lacks are "" or cgroup 1."""
     options = [str(option) for option in info.get("SecurityOptions") or []]
     named = [option.partition("name=")[2].partition(",")[0] or option for option in options]
     status = dict(pair for pair in info.get("DriverStatus") or [] if len(pair) == 2)
@@ -97,21 +97,20 @@ def engine_of(info: Mapping[str, Any], version: Mapping[str, Any], address: str)
 
 
 def examine(report: Callable[[str], None], runtime: str | None = None) -> Diagnosis:
-    """Try every promise on the engine, about ten seconds, with its default runtime or that one. ``report`` gets a line per step.
+    """Test every promise on the engine with ``runtime`` or its default one, in about ten seconds. ``report`` gets a line per step.
 
-    Raises SandboxError where no engine answers: engine_unavailable, engine_permission_denied, engine_timeout,
-    invalid_configuration.
+    Raises SandboxError if no engine answers: engine_unavailable, engine_permission_denied, engine_timeout, invalid_configuration.
     """
     client = connect()
     with translated():
-        engine = engine_of(client.info(), client.version(), engine_address())
+        engine = describe_engine(client.info(), client.version(), engine_address())
     if runtime is not None:
         check_runtime(client, runtime)
     problem = _missing(client)
     findings = (
         [probes.unprobed(name, problem, "Run `gamebox setup`.") for name in probes.PROMISES]
         if problem
-        else list(_tried(report, runtime))
+        else list(_run_probes(report, runtime))
     )
     return Diagnosis(engine, tuple(findings), runtime)
 
@@ -121,25 +120,25 @@ def _missing(client: docker.DockerClient) -> str:
         return "" if client.api.images(name=BASE_IMAGE) else f"the image {BASE_IMAGE} is missing"
 
 
-def _tried(report: Callable[[str], None], runtime: str | None) -> Iterator[Finding]:
+def _run_probes(report: Callable[[str], None], runtime: str | None) -> Iterator[Finding]:
     env = DockerEnvironment(BASE_IMAGE, limits=PROBED, report=report, runtime=runtime)
     try:
         env.start()
-    except SandboxError as error:  # fails closed: nothing is promised then
+    except SandboxError as error:  # without a sandbox no promise holds
         why = f"no sandbox starts: {error.message}"
         yield from (probes.unprobed(name, why, error.hint) for name in probes.PROMISES)
         return
     with env:
         for name, probe in probes.INSIDE.items():
             report(f"trying: {name}")
-            yield _kept(name, partial(probe, env))
+            yield _run_probe(name, partial(probe, env))
     for name, alone in probes.ALONE.items():
         report(f"trying: {name}")
-        yield _kept(name, partial(alone, runtime))
+        yield _run_probe(name, partial(alone, runtime))
 
 
-def _kept(name: str, probe: Callable[[], tuple[str, str, str]]) -> Finding:
-    """The finding of a probe; one that cannot be carried out counts as a promise that is not kept."""
+def _run_probe(name: str, probe: Callable[[], tuple[str, str, str]]) -> Finding:
+    """Return the finding of a probe. A probe that fails counts as a promise that is not enforced."""
     try:
         return Finding(name, *probe())
     except SandboxError as error:
@@ -147,13 +146,13 @@ def _kept(name: str, probe: Callable[[], tuple[str, str, str]]) -> Finding:
 
 
 def command(as_json: bool, runtime: str | None = None) -> int:
-    """``gamebox doctor``, with the engine's default runtime or that one.
+    """Run ``gamebox doctor`` with ``runtime`` or the engine's default one.
 
-    Answers the exit code: 0 all enforced, 1 something is not. Raises what `examine` raises.
+    Returns the exit code: 0 if everything is enforced, else 1. Raises what `examine` raises.
     """
     from sandbox.cli.doctor import show
 
-    diagnosis = examine(_say if sys.stderr.isatty() else _silent, runtime)
+    diagnosis = examine(_show_progress if sys.stderr.isatty() else _ignore, runtime)
     if as_json:
         sys.stdout.write(json.dumps(diagnosis.to_dict(), ensure_ascii=False) + "\n")
     else:
@@ -161,10 +160,10 @@ def command(as_json: bool, runtime: str | None = None) -> int:
     return diagnosis.exit_code
 
 
-def _say(line: str) -> None:
+def _show_progress(line: str) -> None:
     sys.stderr.write(f"\r\033[K{line}\r")
     sys.stderr.flush()
 
 
-def _silent(line: str) -> None:
-    """Progress is for people who watch."""
+def _ignore(line: str) -> None:
+    """Report nothing: progress is for a terminal."""

@@ -1,6 +1,6 @@
-"""The probes of ``gamebox doctor``: each tries one promise as a hostile command would, and says what it saw.
+"""The probes of ``gamebox doctor``: each tests one promise as a hostile command would, and reports what it saw.
 
-A probe answers (state, how, hint); states are "enforced", "partly" and "not".
+A probe returns (state, how, hint). States are "enforced", "partly" and "not".
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SWAP_HINT = "Boot the kernel with swapaccount=1, or turn swap off."
 _CGROUP_HINT = "A rootless engine needs cgroup v2 with delegation; else give the engine the cgroupfs or systemd driver."
 _KERNEL_HINT = "Linux 5.19 or newer with Landlock switched on (lsm=landlock,...) closes it."
 _GONE_SECONDS = 10.0
-_NOISE = 1.3  # of a measured share of a processor, over what a quota allows
+_NOISE = 1.3  # how far a measured share of a processor may exceed its quota
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One promise: whether it is kept, what was seen, and what to do where it is not."""
+    """One promise: whether it is enforced, what the probe saw, and what to do if it is not."""
 
     promise: str
     state: str
@@ -46,30 +46,29 @@ class Finding:
 
 
 def unprobed(promise: str, why: str, hint: str) -> Finding:
-    """The finding on a promise that could not be tried."""
+    """Return the finding on a promise that could not be tested."""
     return Finding(promise, "not", f"not tried: {why}", hint)
 
 
-def _said(env: Environment, program: str) -> dict[str, Any]:
-    """What a program printed as JSON. Raises SandboxError where it did not get that far."""
+def _run_json(env: Environment, program: str) -> dict[str, Any]:
+    """Run a program and return the JSON that it prints. Raises SandboxError if it prints none."""
     answer = env.run(argv=_PYTHON, stdin=program, session=None, timeout_seconds=_SECONDS).unwrap()
     try:
-        said = json.loads(answer.stdout)
+        printed = json.loads(answer.stdout)
     except ValueError:
-        said = None
-    if not isinstance(said, dict):
+        printed = None
+    if not isinstance(printed, dict):
         ended = answer.signal or answer.exit_code
         raise SandboxError(
             ErrorCode.tool_error, f"it ended with {ended}: {answer.output.strip()[-200:]}", "Run it again with --debug."
         )
-    return said
+    return printed
 
 
 def _verdict(holds: bool, how: str, hint: str) -> Seen:
     return ("enforced", how, "") if holds else ("not", how, hint)
 
 
-# --- resources ---------------------------------------------------------------------------------
 def _memory(env: DockerEnvironment) -> Seen:
     answer = env.run(argv=_PYTHON, stdin=programs.HOG, session=None, timeout_seconds=_SECONDS).unwrap()
     alive = env.run("echo alive", session=None)
@@ -87,26 +86,26 @@ def _attribution(env: DockerEnvironment) -> Seen:
 
 
 def _swap(env: DockerEnvironment) -> Seen:
-    said = _said(env, programs.SWAP)
-    how = f"the kernel allows {said['swap']} bytes of swap beside {said['memory']} of memory"
-    return _verdict(said["swap"] == 0, how, _SWAP_HINT)
+    seen = _run_json(env, programs.SWAP)
+    how = f"the kernel allows {seen['swap']} bytes of swap beside {seen['memory']} of memory"
+    return _verdict(seen["swap"] == 0, how, _SWAP_HINT)
 
 
 def _cpus(env: DockerEnvironment) -> Seen:
-    share = float(_said(env, programs.SPIN)["share"])
+    share = float(_run_json(env, programs.SPIN)["share"])
     how = f"two spinning processes got {share:.2f} of {env.limits.cpus:g} processors"
     return _verdict(share <= env.limits.cpus * _NOISE, how, _CGROUP_HINT)
 
 
 def _pids(env: DockerEnvironment) -> Seen:
-    count = int(_said(env, programs.FORK)["count"])
+    count = int(_run_json(env, programs.FORK)["count"])
     return _verdict(count < env.limits.pids, f"{count} forks went through of {env.limits.pids} processes", _CGROUP_HINT)
 
 
 def _disk(env: DockerEnvironment) -> Seen:
-    said = _said(env, programs.FILL)
-    how = f"{said['bytes']} bytes went into a workspace of {env.limits.workspace_bytes}, then {said['error']}"
-    return _verdict(said["bytes"] <= env.limits.workspace_bytes and said["error"] == "ENOSPC", how, "Report this.")
+    seen = _run_json(env, programs.FILL)
+    how = f"{seen['bytes']} bytes went into a workspace of {env.limits.workspace_bytes}, then {seen['error']}"
+    return _verdict(seen["bytes"] <= env.limits.workspace_bytes and seen["error"] == "ENOSPC", how, "Report this.")
 
 
 def _large_disk(runtime: str | None) -> Seen:
@@ -122,20 +121,19 @@ def _large_disk(runtime: str | None) -> Seen:
 
 
 def _files(env: DockerEnvironment) -> Seen:
-    said = _said(env, programs.FILES)
-    how = f"{said['open']} of {env.limits.open_files} files could be opened, a file could have {said['size']} bytes"
+    seen = _run_json(env, programs.FILES)
+    how = f"{seen['open']} of {env.limits.open_files} files could be opened, a file could have {seen['size']} bytes"
     return _verdict(
-        said["open"] <= env.limits.open_files and said["size"] <= env.limits.file_bytes, how, "Report this."
+        seen["open"] <= env.limits.open_files and seen["size"] <= env.limits.file_bytes, how, "Report this."
     )
 
 
-# --- isolation ---------------------------------------------------------------------------------
-def _refused(program: str, what: str, hint: str) -> Callable[[DockerEnvironment], Seen]:
-    """A probe whose program lists what it should not have been able to do."""
+def _all_refused(program: str, what: str, hint: str) -> Callable[[DockerEnvironment], Seen]:
+    """Return a probe whose program lists what it should not have been able to do."""
 
     def probe(env: DockerEnvironment) -> Seen:
-        said = _said(env, program)
-        got, tried = said["got"], said["tried"]
+        seen = _run_json(env, program)
+        got, tried = seen["got"], seen["tried"]
         how = f"{what}: {tried} attempts, {'all refused' if not got else 'succeeded: ' + ', '.join(map(str, got[:5]))}"
         return _verdict(not got, how, hint)
 
@@ -143,18 +141,18 @@ def _refused(program: str, what: str, hint: str) -> Callable[[DockerEnvironment]
 
 
 def _rules(env: DockerEnvironment) -> Seen:
-    """A server on this host's loopback, which nothing reaches but by a rule that names it."""
+    """Serve on this host's loopback, which only a rule that names it may open."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         threading.Thread(target=_greet_one, args=(server,), daemon=True).start()
         program = programs.BY_RULE.replace("PORT", str(port))
-        seen = [_said(env, program)["status"]]
+        seen = [_run_json(env, program)["status"]]
         env.allow(f"127.0.0.1:{port}")
         try:
-            opened = _said(env, program)
+            opened = _run_json(env, program)
         finally:
             env.network = Network.none()
-        seen += [opened["status"], opened["through"], _said(env, program)["status"]]
+        seen += [opened["status"], opened["through"], _run_json(env, program)["status"]]
     how = (
         f"one host named by a rule was {'reached' if seen[2] == 'hello' else 'not reached'} through the pipe, and refused before "
         f"and after ({seen[0]}, {seen[3]}); Network.bridge() gives this up: no rule, count or limit holds there, and services of "
@@ -173,26 +171,26 @@ def _greet_one(server: socket.socket) -> None:
 
 
 def _landlock(env: DockerEnvironment) -> Seen:
-    said = _said(env, programs.PROC)
-    if not said["got"]:
-        return "enforced", f"writes below /proc are refused (Landlock ABI {said['landlock']})", ""
-    how = f"a command can write {', '.join(said['got'])}: with full memory it may get the guest killed in its place"
-    return "partly", f"{how} (Landlock ABI {said['landlock'] or 'none'})", _KERNEL_HINT
+    seen = _run_json(env, programs.PROC)
+    if not seen["got"]:
+        return "enforced", f"writes below /proc are refused (Landlock ABI {seen['landlock']})", ""
+    how = f"a command can write {', '.join(seen['got'])}: with full memory it may get the guest killed in its place"
+    return "partly", f"{how} (Landlock ABI {seen['landlock'] or 'none'})", _KERNEL_HINT
 
 
 def _system_calls(env: DockerEnvironment) -> Seen:
-    said = _said(env, programs.SYSTEM_CALLS)
-    if said["seccomp"] != 2:
+    seen = _run_json(env, programs.SYSTEM_CALLS)
+    if seen["seccomp"] != 2:
         return "not", "no filter is in force", "Start the engine with seccomp, on a kernel that has it."
-    if said["got"]:
+    if seen["got"]:
         hint = "The guest's own filter is there for x86_64 and aarch64."
-        return "partly", f"the engine's filter alone is in force; open: {', '.join(said['got'])}", hint
-    return "enforced", f"{said['tried']} calls that broke kernels before were all refused", ""
+        return "partly", f"the engine's filter alone is in force; open: {', '.join(seen['got'])}", hint
+    return "enforced", f"{seen['tried']} calls that broke kernels before were all refused", ""
 
 
 def _kill_everything(env: DockerEnvironment) -> Seen:
     ended = env.run(argv=_PYTHON, stdin=programs.EVADE, session=None, timeout_seconds=1.0)
-    left = _said(env, programs.LEFT)["left"]
+    left = _run_json(env, programs.LEFT)["left"]
     holds = not ended.ok and ended.code is ErrorCode.timeout and not left
     return _verdict(holds, f"{left} processes outlived the timeout of a command that daemonised five", "Report this.")
 
@@ -230,14 +228,14 @@ INSIDE: dict[str, Callable[[DockerEnvironment], Seen]] = {
     "processes": _pids,
     "disk in memory": _disk,
     "open files and file size": _files,
-    "no network": _refused(programs.NETWORK, "interfaces and addresses", "Report this."),
-    "no egress": _refused(programs.EGRESS, "names and datagrams", "Report this."),
+    "no network": _all_refused(programs.NETWORK, "interfaces and addresses", "Report this."),
+    "no egress": _all_refused(programs.EGRESS, "names and datagrams", "Report this."),
     "network by rules": _rules,
-    "read-only root": _refused(programs.ROOT, "places of the system to write to", "Report this."),
-    "no new privileges": _refused(programs.PRIVILEGES, "ways to privileges", "Report this."),
+    "read-only root": _all_refused(programs.ROOT, "places of the system to write to", "Report this."),
+    "no new privileges": _all_refused(programs.PRIVILEGES, "ways to privileges", "Report this."),
     "system call filter": _system_calls,
     "no writes below /proc": _landlock,
-    "guest out of reach": _refused(programs.GUEST, "ways to read, signal or trace the guest", "Report this."),
+    "guest out of reach": _all_refused(programs.GUEST, "ways to read, signal or trace the guest", "Report this."),
     "kill everything": _kill_everything,
 }
 ALONE: dict[str, Callable[[str | None], Seen]] = {

@@ -1,1 +1,1 @@
-"""A Docker Engine: find it, speak to it, follow its events, install it."""
+"""A Docker Engine: find it, call it, follow its events, take turns with other processes."""

@@ -1,4 +1,4 @@
-"""Find a Docker Engine, speak to it, and turn what docker-py raises into SandboxError, in this one place."""
+"""Find a Docker Engine, connect to it, and turn docker-py's exceptions into SandboxError. Nothing else does that."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from sandbox.errors import ErrorCode, SandboxError
 from .shared import Shared
 
 _POOL_SIZE = 32
-"""Connections kept to one engine: as many threads can call at once without opening new ones."""
+"""Connections kept open to one engine: as many threads can call at once without opening new ones."""
 
 _UNIX_URL = "http+docker://localhost"
-"""What docker-py calls an engine behind a socket of this host."""
+"""docker-py's URL for an engine behind a socket of this host."""
 
 _OLDEST_API = "1.41"
-"""Of Engine 20.10, the oldest one supported."""
+"""The API of Engine 20.10, the oldest one supported."""
 
 _START_HINT = (
     "Start Docker, or name an engine that runs with DOCKER_HOST; "
@@ -47,7 +47,7 @@ _clients: Shared[tuple[str, int, int], docker.DockerClient] = Shared()
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What an engine says about itself."""
+    """An engine and its host, as the engine reports them."""
 
     version: str
     api_version: str
@@ -62,7 +62,7 @@ class EngineFacts:
 
 
 def engine_address() -> str:
-    """The engine to speak to: DOCKER_HOST, else the current docker context, else the default or the rootless socket."""
+    """Return the engine's address: DOCKER_HOST, else the current docker context, else the default or the rootless socket."""
     named = os.environ.get("DOCKER_HOST")
     if named:
         return named
@@ -75,7 +75,7 @@ def engine_address() -> str:
 
 
 def connect(timeout_seconds: int = 60) -> docker.DockerClient:
-    """A client of the engine at `engine_address()`, made once per process and timeout.
+    """Return a client of the engine at `engine_address()`, made once per process and timeout.
 
     ``timeout_seconds`` bounds every read from the engine. Raises SandboxError: engine_unavailable,
     engine_permission_denied, engine_timeout, invalid_configuration.
@@ -91,7 +91,7 @@ def connect(timeout_seconds: int = 60) -> docker.DockerClient:
 
 
 def _new_client(address: str, timeout_seconds: int) -> docker.DockerClient:
-    """A client that speaks the engine's own API version; whatever fails on the way is closed again."""
+    """Return a client for the engine's own API version. Leaves no connection open if that fails."""
     if address.startswith("ssh://"):  # docker-py would need paramiko for it
         raise SandboxError(
             ErrorCode.invalid_configuration,
@@ -99,7 +99,7 @@ def _new_client(address: str, timeout_seconds: int) -> docker.DockerClient:
             "Forward its socket with `ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST`, and set "
             "DOCKER_HOST=unix:///tmp/docker.sock.",
         )
-    _knock(address, timeout_seconds)
+    _check_socket(address, timeout_seconds)
     first = _client(address, timeout_seconds, _OLDEST_API)
     try:
         served = str(first.api.version(api_version=False)["ApiVersion"])
@@ -108,16 +108,16 @@ def _new_client(address: str, timeout_seconds: int) -> docker.DockerClient:
     return _client(address, timeout_seconds, served)
 
 
-def _knock(address: str, timeout_seconds: int) -> None:
-    """Raise OSError with the true reason where a local socket takes no connection."""
+def _check_socket(address: str, timeout_seconds: int) -> None:
+    """Connect to a local socket once: its OSError says why it fails, which docker-py's error does not."""
     if address.startswith("unix://"):
-        with socket.socket(socket.AF_UNIX) as visitor:
-            visitor.settimeout(timeout_seconds)
-            visitor.connect(address.removeprefix("unix://"))
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(timeout_seconds)
+            probe.connect(address.removeprefix("unix://"))
 
 
 def _client(address: str, timeout_seconds: int, version: str) -> docker.DockerClient:
-    """A client that has not asked the engine anything yet."""
+    """Return a client without asking the engine anything."""
     try:
         if os.environ.get("DOCKER_HOST"):
             # Reads DOCKER_TLS_VERIFY and DOCKER_CERT_PATH as well.
@@ -137,32 +137,32 @@ def _client(address: str, timeout_seconds: int, version: str) -> docker.DockerCl
     if made.api.base_url == _UNIX_URL:
         socket_path = address.removeprefix("unix://")
         made.api.mount(_UNIX_URL, OnePool(socket_path, timeout_seconds, max_pool_size=_POOL_SIZE))
-    # docker-py gives its timeout to every request but those of attach, which would wait for ever.
-    made.api.request = functools.partial(_bounded, made.api.request, timeout_seconds)  # type: ignore[method-assign]
+    # docker-py gives its timeout to every request except those of attach, which would wait for ever.
+    made.api.request = functools.partial(_request_with_timeout, made.api.request, timeout_seconds)  # type: ignore[method-assign]
     return made
 
 
 class OnePool(UnixHTTPAdapter):
     """Keeps one pool of connections to the engine's socket.
 
-    docker-py keeps one for each address that was asked for. It has room for 25 of them, and closes the oldest for the next one
-    even while another thread uses it, which then fails with an AttributeError.
+    docker-py keeps a pool for each requested URL. It has room for 25, and closes the oldest for the next one even while another
+    thread uses it, which then fails with an AttributeError.
     """
 
     def get_connection(self, url: str | bytes, proxies: Mapping[str, str] | None = None) -> UnixHTTPConnectionPool:
-        """Return the pool for a request to ``url``: a new one for what takes a connection over, or holds it for good."""
+        """Return the pool for a request to ``url``: a new one for a request that takes its connection over."""
         if urlsplit(str(url)).path.endswith(("/attach", "/events")):
             return UnixHTTPConnectionPool(_UNIX_URL, self.socket_path, self.timeout, maxsize=1)
         pool: UnixHTTPConnectionPool = super().get_connection(_UNIX_URL, proxies)
         return pool
 
 
-def _bounded(request: Callable[..., Any], timeout_seconds: int, *args: Any, **options: Any) -> Any:
+def _request_with_timeout(request: Callable[..., Any], timeout_seconds: int, *args: Any, **options: Any) -> Any:
     return request(*args, **{"timeout": timeout_seconds, **options})
 
 
 def describe(client: docker.DockerClient) -> EngineFacts:
-    """What the engine says about itself, in two calls. Raises what `translated` raises."""
+    """Ask the engine about itself, in two calls. Raises what `translated` raises."""
     with translated():
         info, version = client.info(), client.version()
     return EngineFacts(
@@ -180,26 +180,26 @@ def describe(client: docker.DockerClient) -> EngineFacts:
 
 
 def is_local(client: docker.DockerClient) -> bool:
-    """Whether the engine is reached through a socket of this host (its kernel may still be a virtual machine's)."""
+    """Return whether the engine is reached through a socket of this host (its kernel may still be a virtual machine's)."""
     address = str(client.api.base_url)
     return address.startswith("http+docker://") or urlsplit(address).hostname in ("localhost", "127.0.0.1", "::1")
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Every fault of docker-py or of its HTTP library leaves this block as a SandboxError."""
+    """Turn every exception of docker-py or its HTTP library in the block into a SandboxError."""
     try:
         yield
     except docker.errors.ImageNotFound as error:
         raise image_not_found(_named_image(error)) from error
     except docker.errors.APIError as error:
-        raise _answered(error) from error
+        raise _error_in_answer(error) from error
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
-        raise _unanswered(error) from error
+        raise _error_without_answer(error) from error
 
 
 def image_not_found(name: str) -> SandboxError:
-    """The error for an image that this engine does not have; nothing is pulled unless that was asked for."""
+    """Return the error for an image that this engine does not have. Nothing is pulled without a request for it."""
     return SandboxError(
         ErrorCode.image_not_found,
         f"The image {name!r} is not on this engine.",
@@ -214,14 +214,14 @@ def _named_image(error: docker.errors.APIError) -> str:
     return found.group(1).rstrip("\")'") if found else ""
 
 
-def _answered(error: docker.errors.APIError) -> SandboxError:
-    """The engine answered with an error status."""
-    said = str(error.explanation or error).strip()
-    lowered = said.lower()
+def _error_in_answer(error: docker.errors.APIError) -> SandboxError:
+    """Return the error for an answer with an error status."""
+    reason = str(error.explanation or error).strip()
+    lowered = reason.lower()
     if "no space left on device" in lowered or "disk quota exceeded" in lowered:
         return SandboxError(
             ErrorCode.host_disk_full,
-            f"The engine has no disk space left: {said}.",
+            f"The engine has no disk space left: {reason}.",
             "Free some on the engine's disk, for example with `docker image prune` and `docker container prune`.",
         )
     if any(
@@ -229,35 +229,35 @@ def _answered(error: docker.errors.APIError) -> SandboxError:
     ):
         return SandboxError(
             ErrorCode.start_failed,
-            f"The engine could not start the container: {said}.",
+            f"The engine could not start the container: {reason}.",
             "Check the image, its architecture and the limits; `gamebox doctor` says what this engine supports.",
         )
     status = error.status_code
     if status == 409:
         return SandboxError(
             ErrorCode.engine_error,
-            f"The engine refuses because of what is there already: {said}.",
+            f"The engine refuses because of what is there already: {reason}.",
             "The name is taken or the container is in the wrong state; see `docker ps -a`.",
             retryable=True,
         )
     if status == 400:
         return SandboxError(
             ErrorCode.invalid_configuration,
-            f"The engine does not accept the request: {said}.",
+            f"The engine does not accept the request: {reason}.",
             "Correct the image, limits or options it names.",
         )
     if status == 403:
-        return SandboxError(ErrorCode.engine_permission_denied, f"The engine refused: {said}.", _PERMISSION_HINT)
+        return SandboxError(ErrorCode.engine_permission_denied, f"The engine refused: {reason}.", _PERMISSION_HINT)
     return SandboxError(
         ErrorCode.engine_error,
-        f"The engine answered with an error ({status}): {said}.",
+        f"The engine answered with an error ({status}): {reason}.",
         "See the engine's log (journalctl -u docker) for the cause.",
         retryable=bool(status and status >= 500),
     )
 
 
-def _unanswered(error: Exception) -> SandboxError:
-    """The engine did not answer at all: not there, not permitted, or silent."""
+def _error_without_answer(error: Exception) -> SandboxError:
+    """Return the error for an engine that did not answer: missing, forbidden or silent."""
     address = engine_address()
     inner = _root_cause(error)
     if (
@@ -288,7 +288,7 @@ def _unanswered(error: Exception) -> SandboxError:
 
 
 def _root_cause(error: BaseException) -> BaseException:
-    """The innermost exception: docker-py and urllib3 keep it in ``args``, in ``reason`` or as the cause."""
+    """Return the innermost exception, which docker-py and urllib3 keep in ``args``, in ``reason`` or as the cause."""
     seen: set[int] = set()
     while id(error) not in seen:
         seen.add(id(error))

@@ -1,4 +1,4 @@
-"""Locks between the processes of one user on this host; the kernel frees them when their holder dies."""
+"""Locks between the processes of one user on this host. The kernel frees them when their holder dies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sandbox.errors import ErrorCode, SandboxError
 
 
 def locks_folder() -> Path:
-    """Where lock files are kept: below XDG_CACHE_HOME or ~/.cache. Raises SandboxError (setup_failed)."""
+    """Return the folder of the lock files, below XDG_CACHE_HOME or ~/.cache. Raises SandboxError (setup_failed)."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gamebox", "locks")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -27,7 +27,7 @@ def locks_folder() -> Path:
 
 @contextmanager
 def exclusive(name: str) -> Iterator[None]:
-    """Hold the lock of that name; waits for whoever has it. Threads of one process exclude each other too."""
+    """Hold the lock of that name in the block; waits for it. Threads of one process exclude each other, too."""
     descriptor = _open(name)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -37,7 +37,7 @@ def exclusive(name: str) -> Iterator[None]:
 
 
 def hold_shared(name: str) -> int:
-    """Mark the thing of that name as in use until the returned descriptor is closed or this process ends."""
+    """Mark what has that name as in use until the returned descriptor is closed or this process ends."""
     descriptor = _open(name)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
@@ -45,7 +45,7 @@ def hold_shared(name: str) -> int:
 
 @contextmanager
 def if_unused(name: str) -> Iterator[bool]:
-    """True in the block when nobody holds the lock of that name; then nobody can take it until the block ends."""
+    """Yield whether nobody holds the lock of that name. If so, nobody can take it until the block ends."""
     descriptor = _open(name)
     try:
         try:

@@ -1,4 +1,4 @@
-"""What all threads of this process share: one client per engine, one stream of events."""
+"""Values that all threads of this process share, such as one client per engine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class Shared(dict[K, T]):
-    """One value per key, made by the first caller that asks for it with ``obtain``.
+    """One value per key, made by the first caller of ``obtain``.
 
-    Others that ask for the same one wait until it is made; those that ask for another do not.
+    Callers for the same key wait until it is made; callers for other keys do not.
     """
 
     def __init__(self) -> None:
@@ -23,12 +23,12 @@ class Shared(dict[K, T]):
         os.register_at_fork(after_in_child=self._unlock)
 
     def _unlock(self) -> None:
-        """In a forked process too: another thread of the parent may have held a lock then, and is not here to release it."""
+        """Make new locks, also after a fork: a thread of the parent may have held the old ones, and does not exist here."""
         self._lock = threading.Lock()
         self._turns: dict[K, threading.Lock] = {}
 
     def obtain(self, key: K, make: Callable[[], T], usable: Callable[[T], bool] = lambda _: True) -> T:
-        """Return the value of ``key``; ``make`` makes it if there is none that is still ``usable``, and may raise."""
+        """Return the value of ``key``. Without a ``usable`` one it is made by ``make``, whose exceptions pass."""
         found = self.get(key)
         if found is not None and usable(found):
             return found
@@ -36,6 +36,6 @@ class Shared(dict[K, T]):
             turn = self._turns.setdefault(key, threading.Lock())
         with turn:
             found = self.get(key)
-            if found is None or not usable(found):  # else it was made while this caller waited
+            if found is None or not usable(found):  # else another caller made it meanwhile
                 found = self[key] = make()
             return found

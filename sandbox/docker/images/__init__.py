@@ -1,1 +1,1 @@
-"""Images and the guest's runtime: what they are made of, and making them where they are missing."""
+"""Images and the guest's runtime volume: what they are made of, and making missing ones."""

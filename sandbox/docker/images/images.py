@@ -1,11 +1,11 @@
-"""Images: what is there is used, our own are built where they are missing, others are pulled where that is asked for."""
+"""Provide images: use those on the engine, build missing ones of our own, pull others on request."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import docker
@@ -13,7 +13,7 @@ import docker.errors
 import docker.utils
 import requests.exceptions
 
-from sandbox.docker.engine import debian, locks
+from sandbox.docker.engine import locks
 from sandbox.docker.engine.client import image_not_found, translated
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -21,12 +21,15 @@ from .recipes import Recipe, recipe
 
 CONTENT_LABEL = "dev.gamebox.content"
 _INTERMEDIATE_LABEL = "dev.gamebox.intermediate"
-"""Carried by build stages that are of no use once the build is over."""
+"""The label of build stages that are of no use after the build."""
 _BUILD_SILENCE_SECONDS = 900
-"""How long a build may say nothing: a slow mirror during one RUN step."""
+"""How long a build may be silent: one RUN step with a slow mirror."""
 _TAIL_LINES = 12
-_WORD = "gamebox: "
-"""What a build says to the person who set it off begins with this."""
+_REPORT_PREFIX = "gamebox: "
+"""The start of a build's lines for the person who started it."""
+
+MakeBase = Callable[[docker.DockerClient, Iterable[str], Callable[[str], None]], str]
+"""Makes a base image with these packages from the host's own sources, and returns its name; see ``docker.setup.debian``."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,16 +42,16 @@ def ensure_image(
     report: Callable[[str], None],
     rebuild_stale: bool = False,
     pull: bool = False,
+    make_base: MakeBase | None = None,
 ) -> str:
-    """The id of the image ``name``, which is on the engine when this returns.
+    """Return the id of the image ``name``, which is on the engine then.
 
-    ``gamebox/*`` images that have a recipe are built where they are missing, by one process at a time; one that is
-    older than its recipe is used as it is and reported, or built anew with ``rebuild_stale`` (which does not reach its
-    parent). ``ca_bundle``: PEM certificates the built image trusts (default: GAMEBOX_CA_BUNDLE, else the host's own).
-    ``pull`` gets any other image from its registry where it is missing. ``report`` gets one line per step that takes time.
+    A missing ``gamebox/*`` image with a recipe is built, by one process at a time. One that is older than its recipe is used and
+    reported, or rebuilt with ``rebuild_stale`` (its parent is not). ``ca_bundle``: PEM certificates that the built image trusts, by
+    default GAMEBOX_CA_BUNDLE or the host's own. ``pull`` gets any other missing image from its registry. ``make_base`` makes the
+    parent of our base image if no registry has it. ``report`` gets one line per step that takes time.
 
-    Raises SandboxError: image_not_found, image_build_failed, host_disk_full, setup_failed,
-    engine_unavailable and its kin.
+    Raises SandboxError: image_not_found, image_build_failed, host_disk_full, setup_failed, engine_*.
     """
     made_by = recipe(name, ca_bundle)
     if made_by is None:
@@ -63,29 +66,29 @@ def ensure_image(
         return found[0]
     if made_by.by_content:
         with translated():
-            there = _inspect(client, tagged(client, made_by)[0].reference)
+            there = _inspect(client, tag_by_content(client, made_by)[0].reference)
         if there is not None:
             return there[0]
     parent_id = ""
     if recipe(made_by.parent) is not None:
-        parent_id = ensure_image(client, made_by.parent, ca_bundle=ca_bundle, report=report)
+        parent_id = ensure_image(client, made_by.parent, ca_bundle=ca_bundle, report=report, make_base=make_base)
     wanted = made_by.digest(parent_id)
     with translated():
         if made_by.by_content:
-            made_by, wanted = tagged(client, made_by)
+            made_by, wanted = tag_by_content(client, made_by)
         if usable := _usable(client, made_by, wanted, rebuild_stale, report):
             return usable
-        with locks.exclusive("images"):  # one build at a time: the end of one removes left-over stages of all
+        with locks.exclusive("images"):  # one build at a time: at its end a build removes the left-over stages of all
             return _usable(client, made_by, wanted, rebuild_stale, _silent) or _build(
-                client, made_by, wanted, parent_id, report
+                client, made_by, wanted, parent_id, report, make_base
             )
 
 
-def tagged(client: docker.DockerClient, made_by: Recipe) -> tuple[Recipe, str]:
-    """A recipe that is by content with its tag, and its digest.
+def tag_by_content(client: docker.DockerClient, made_by: Recipe) -> tuple[Recipe, str]:
+    """Return a recipe that is ``by_content`` with its tag, and the digest.
 
-    The digest is of what goes in and not of image ids: these differ between builds of the same. The parent counts by its
-    content label; where it is missing, by what it will be built from. Raises docker-py's errors.
+    The digest covers what goes in and not image ids, which differ between builds of the same. The parent counts with its content
+    label, or if it is missing with what it will be built from. Raises docker-py's errors.
     """
     found, parent = _inspect(client, made_by.parent), recipe(made_by.parent)
     wanted = made_by.digest(found[1] if found is not None else parent.digest("") if parent is not None else "")
@@ -93,11 +96,11 @@ def tagged(client: docker.DockerClient, made_by: Recipe) -> tuple[Recipe, str]:
 
 
 def _silent(_line: str) -> None:
-    """For the second look under the lock: what it finds was reported before."""
+    """Report nothing: the first look, before the lock, did."""
 
 
 def _inspect(client: docker.DockerClient, name: str) -> tuple[str, str] | None:
-    """Id and content label of an image, or None."""
+    """Return the id and content label of an image, or None."""
     try:
         found = client.api.inspect_image(name)
     except docker.errors.ImageNotFound:
@@ -109,6 +112,7 @@ def _inspect(client: docker.DockerClient, name: str) -> tuple[str, str] | None:
 def _usable(
     client: docker.DockerClient, made_by: Recipe, wanted: str, rebuild_stale: bool, report: Callable[[str], None]
 ) -> str:
+    """Return the id of the image on the engine, or "" if it must be built."""
     found = _inspect(client, made_by.reference)
     if found is None or (found[1] != wanted and rebuild_stale):
         return ""
@@ -118,54 +122,65 @@ def _usable(
 
 
 def _build(
-    client: docker.DockerClient, made_by: Recipe, wanted: str, parent_id: str, report: Callable[[str], None]
+    client: docker.DockerClient,
+    made_by: Recipe,
+    wanted: str,
+    parent_id: str,
+    report: Callable[[str], None],
+    make_base: MakeBase | None,
 ) -> str:
     before = _inspect(client, made_by.reference)
     if parent_id or not made_by.parent:
         built = _build_on(client, made_by, wanted, parent_id, report)
     else:
-        built = _build_on_foreign(client, made_by, wanted, report)
+        built = _build_on_foreign(client, made_by, wanted, report, make_base)
     if before is not None and before[0] != built:
-        _forget(client, before[0])
+        _remove_replaced(client, before[0])
     client.api.prune_images(filters={"dangling": True, "label": _INTERMEDIATE_LABEL})
     return built
 
 
-def _build_on_foreign(client: docker.DockerClient, made_by: Recipe, wanted: str, report: Callable[[str], None]) -> str:
-    """Build on a public image where it is there or a registry has it, else on one this host makes itself."""
+def _build_on_foreign(
+    client: docker.DockerClient,
+    made_by: Recipe,
+    wanted: str,
+    report: Callable[[str], None],
+    make_base: MakeBase | None,
+) -> str:
+    """Build on a public image if the engine or a registry has it, else on one that ``make_base`` makes."""
     if _inspect(client, made_by.parent) is not None or not _pull(client, made_by.parent, report):
         try:
             return _build_on(client, made_by, wanted, made_by.parent, report)
         except SandboxError as error:
-            if error.code is not ErrorCode.image_build_failed or not debian.can_bootstrap():
+            if error.code is not ErrorCode.image_build_failed or make_base is None:
                 raise
             report(f"building on {made_by.parent} failed; making the base here instead")
             _log.warning("build of %s on %s failed: %s", made_by.name, made_by.parent, error)
-    if not debian.can_bootstrap():
+    if make_base is None:
         raise SandboxError(
             ErrorCode.image_build_failed,
             f"{made_by.name} needs {made_by.parent}, and this engine could not get it from a registry.",
             f"Try `docker pull {made_by.parent}` on a working network, or `docker load` it; "
-            "as root on Debian or Ubuntu, Gamebox can build it here.",
+            "as root on Debian or Ubuntu, `gamebox setup` builds it here.",
         )
     packages = made_by.files["packages.txt"].decode().split()
-    return _build_on(client, made_by, wanted, debian.bootstrap_image(client, packages, report), report)
+    return _build_on(client, made_by, wanted, make_base(client, packages, report), report)
 
 
 def _pull(client: docker.DockerClient, name: str, report: Callable[[str], None]) -> str:
-    """Get it from its registry, with the login that the docker command has; answers why that failed, "" where it did not."""
+    """Pull an image with the login of the docker command. Returns why that failed, or ""."""
     report(f"pulling {name}")
     repository, tag = docker.utils.parse_repository_tag(name)
     failed = ""
     try:
         for event in client.api.pull(repository, tag=tag or "latest", stream=True, decode=True):
-            failed = str(event.get("error", failed)).strip()  # read on: an unread answer leaks its connection
+            failed = str(event.get("error", failed)).strip()  # to the end: an unread answer leaks its connection
     except docker.errors.APIError as error:
         failed = str(error.explanation or error).strip()
     except requests.exceptions.RequestException as error:
         failed = str(error)
     if failed:
-        _log.info("no registry gave %s: %s", name, failed)
+        _log.info("no registry has %s: %s", name, failed)
         report(f"could not get {name} from a registry")
     return failed
 
@@ -182,7 +197,7 @@ def _build_on(
     client: docker.DockerClient, made_by: Recipe, wanted: str, base: str, report: Callable[[str], None]
 ) -> str:
     report(f"building {made_by.name}")
-    said: deque[str] = deque(maxlen=_TAIL_LINES)
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
     events = client.api.build(
         fileobj=made_by.context(),
         custom_context=True,
@@ -198,18 +213,18 @@ def _build_on(
     for event in events:  # to the end: an unread answer leaks its connection
         if line := str(event.get("stream", "")).strip():
             _log.debug("%s: %s", made_by.name, line)
-            said.append(line)
-            if line.startswith(_WORD):
-                report(line.removeprefix(_WORD))
+            tail.append(line)
+            if line.startswith(_REPORT_PREFIX):
+                report(line.removeprefix(_REPORT_PREFIX))
         failed = str(event.get("error", failed)).strip()
     built = None if failed else _inspect(client, made_by.reference)
     if built is None:
-        raise _build_failed(made_by.name, failed or "the build ended without an image", list(said))
+        raise _build_failed(made_by.name, failed or "the build ended without an image", list(tail))
     return built[0]
 
 
-def _build_failed(name: str, reason: str, said: list[str]) -> SandboxError:
-    if "no space left on device" in " ".join([reason, *said]).lower():
+def _build_failed(name: str, reason: str, tail: list[str]) -> SandboxError:
+    if "no space left on device" in " ".join([reason, *tail]).lower():
         return SandboxError(
             ErrorCode.host_disk_full,
             f"The engine ran out of disk space while building {name}.",
@@ -218,13 +233,13 @@ def _build_failed(name: str, reason: str, said: list[str]) -> SandboxError:
     return SandboxError(
         ErrorCode.image_build_failed,
         f"Building {name} failed: {reason}.",
-        "The last lines of the build: " + " | ".join(said),
-        result={"log": said},
+        "The last lines of the build: " + " | ".join(tail),
+        result={"log": tail},
     )
 
 
-def _forget(client: docker.DockerClient, image_id: str) -> None:
-    """Remove what a newer build replaced, unless something still stands on it."""
+def _remove_replaced(client: docker.DockerClient, image_id: str) -> None:
+    """Remove an image that a newer build replaced, unless another one is built on it."""
     try:
         client.api.remove_image(image_id)
     except docker.errors.APIError as error:

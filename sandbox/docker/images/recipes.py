@@ -1,4 +1,4 @@
-"""What the images/ folder says: which images are ours, what each is made of, and a digest of that."""
+"""The recipes in the images/ folder: which images are ours, what each is made of, and a digest of that."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from sandbox.errors import ErrorCode, SandboxError
 CA_BUNDLE_VARIABLE = "GAMEBOX_CA_BUNDLE"
 HOST_CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
-TRAVELLING_DISTRIBUTIONS = ("beautifulsoup4", "markdownify", "six", "soupsieve", "typing-extensions")
-"""What reads web pages inside sandboxes: pure Python, copied from this installation, which its lock pins by hash."""
+BUNDLED_DISTRIBUTIONS = ("beautifulsoup4", "markdownify", "six", "soupsieve", "typing-extensions")
+"""Pure Python packages that read web pages in sandboxes, copied from this installation, where a lock pins their hashes."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one of our images is made. ``parent`` is the default of the Dockerfile's BASE.
+    """How to make one of our images. ``parent`` is the default of the Dockerfile's BASE.
 
-    One that is ``by_content`` is tagged by its digest, so that several versions of it can be on an engine beside each other.
+    A ``by_content`` recipe has its digest as a tag, so that an engine can hold several versions.
     """
 
     name: str
     parent: str
     files: dict[str, bytes]
     optional: dict[str, bytes]
-    """Files that go into the build and do not make an image stale (the host's own certificates)."""
+    """Files of the build context that do not make an image stale: the host's own certificates."""
     by_content: bool = False
     tag: str = "latest"
 
     @property
     def reference(self) -> str:
-        """Its name and tag."""
+        """The name with the tag."""
         return f"{self.name}:{self.tag}"
 
     def digest(self, parent: str) -> str:
-        """Changes when anything the image is made of changes; ``parent`` says what its parent is, if that is one of ours."""
+        """Return a digest of everything the image is made of. ``parent`` is the digest of a parent of ours, else ""."""
         total = hashlib.sha256(parent.encode())
         for path, content in sorted(self.files.items()):
             total.update(f"\0{path}\0{len(content)}\0".encode() + content)
         return total.hexdigest()
 
     def context(self) -> io.BytesIO:
-        """The build context as a tar; the same bytes for the same files, so that an engine's build cache holds."""
+        """Return the build context as a tar: the same bytes for the same files, so that the engine's build cache applies."""
         target = io.BytesIO()
         with tarfile.open(fileobj=target, mode="w") as archive:
             for path, content in sorted({**self.files, **self.optional}.items()):
@@ -60,7 +60,7 @@ class Recipe:
 
 
 def images_folder() -> Path:
-    """The folder with a folder per image: inside an installed package, or beside it in a checkout."""
+    """Return the folder with a folder per image: in an installed package, or beside the package in a checkout."""
     package = Path(__file__).parents[2]
     for folder in (package / "_images", package.parent / "images"):
         if (folder / "base" / "Dockerfile").is_file():
@@ -71,38 +71,40 @@ def images_folder() -> Path:
 
 
 def recipe(image: str, ca_bundle: Path | None = None) -> Recipe | None:
-    """The recipe of ``gamebox/NAME`` (``:latest`` at most), or None for an image that is not ours.
+    """Return the recipe of ``gamebox/NAME`` (with no tag but ``:latest``), or None for an image that is not ours.
 
-    ``ca_bundle``: certificates for the image to trust, else GAMEBOX_CA_BUNDLE, else SSL_CERT_FILE or the host's own.
-    Raises SandboxError (invalid_configuration) if the bundle named cannot be read.
+    ``ca_bundle``: certificates for the image to trust; by default GAMEBOX_CA_BUNDLE, SSL_CERT_FILE or the host's own.
+    Raises SandboxError (invalid_configuration) if a bundle that was named cannot be read.
     """
     found = re.fullmatch(r"gamebox/([a-z0-9][a-z0-9-]*)(?::latest)?", image)
     if found is None or not (folder := images_folder() / found.group(1)).joinpath("Dockerfile").is_file():
         return None
     name = found.group(1)
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if _belongs(path)}
+    files = {
+        str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if _is_content(path)
+    }
     optional: dict[str, bytes] = {}
     if name == "base":
         named, bundle = _certificates(ca_bundle)
         (files if named else optional)["ca/host.crt"] = bundle
     if name == "runtime":
-        files |= travelling_files()
+        files |= bundled_files()
     parent = re.search(r"^ARG BASE=(\S+)", files["Dockerfile"].decode(), re.MULTILINE)
     return Recipe(f"gamebox/{name}", parent.group(1) if parent else "", files, optional, by_content=name == "runtime")
 
 
-def _belongs(path: Path) -> bool:
+def _is_content(path: Path) -> bool:
     return path.is_file() and "__pycache__" not in path.parts
 
 
 def _certificates(ca_bundle: Path | None) -> tuple[bool, bytes]:
-    """Whether a bundle was asked for, and its content; an unasked one that is missing is simply empty."""
-    asked = ca_bundle or (Path(os.environ[CA_BUNDLE_VARIABLE]) if os.environ.get(CA_BUNDLE_VARIABLE) else None)
-    path = asked or Path(os.environ.get("SSL_CERT_FILE") or HOST_CA_BUNDLE)
+    """Return whether a bundle was named, and its content; the host's own may be missing, and is empty then."""
+    named = ca_bundle or (Path(os.environ[CA_BUNDLE_VARIABLE]) if os.environ.get(CA_BUNDLE_VARIABLE) else None)
+    path = named or Path(os.environ.get("SSL_CERT_FILE") or HOST_CA_BUNDLE)
     try:
-        return asked is not None, path.read_bytes()
+        return named is not None, path.read_bytes()
     except OSError as error:
-        if asked is None:
+        if named is None:
             return False, b""
         raise SandboxError(
             ErrorCode.invalid_configuration,
@@ -111,10 +113,10 @@ def _certificates(ca_bundle: Path | None) -> tuple[bool, bytes]:
         ) from error
 
 
-def travelling_files() -> dict[str, bytes]:
-    """The Python files of TRAVELLING_DISTRIBUTIONS, below ``site/``; SandboxError (setup_failed) if one is missing."""
+def bundled_files() -> dict[str, bytes]:
+    """Return the Python files of BUNDLED_DISTRIBUTIONS below ``site/``. Raises SandboxError (setup_failed) if one is missing."""
     files: dict[str, bytes] = {}
-    for name in TRAVELLING_DISTRIBUTIONS:
+    for name in BUNDLED_DISTRIBUTIONS:
         try:
             listed = metadata.files(name) or []
         except metadata.PackageNotFoundError as error:

@@ -1,9 +1,9 @@
 """The guest's own interpreter and code, as one read-only volume shared by all sandboxes of an engine.
 
-The interpreter is the image ``gamebox/runtime``, tagged by its content; the volume is that image's one folder plus the
-guest's modules, so that an edited guest costs a copy and not a build. A volume is named after everything in it, so that
-several installations of Gamebox share an engine and do not disturb each other. It counts only once a second, empty volume, named
-after it, says that a container has checked every file: whatever dies half-way leaves a volume nobody uses.
+The interpreter is the image ``gamebox/runtime``, tagged by its content. The volume is that image's one folder plus the guest's
+modules, so that an edited guest costs a copy and not a build. The name of a volume is a digest of its content, so that several
+installations of Gamebox can share an engine. A volume is used only if a second, empty volume, named after it, marks it as checked:
+a process that dies half-way leaves a volume that nobody uses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sandbox.docker.engine import locks
 from sandbox.docker.engine.client import translated
 from sandbox.errors import ErrorCode, SandboxError
 
-from .images import ensure_image, tagged
+from .images import ensure_image, tag_by_content
 from .recipes import Recipe, recipe
 
 MOUNT_POINT = "/.gamebox"
@@ -51,30 +51,30 @@ ARGV = (
     "-X",
     "utf8",
 )
-"""Starts the interpreter through its own loader, deaf to the image's loader cache, environment and locale."""
+"""Starts the interpreter through its own loader, which ignores the image's loader cache, environment and locale."""
 
 CA_BUNDLE = f"{MOUNT_POINT}/etc/ca-certificates.crt"
-"""Certificates for the guest's own TLS, inside the sandbox: those gamebox/base trusts."""
+"""Certificates for the guest's own TLS, inside the sandbox: those that gamebox/base trusts."""
 
 STALE_SECONDS = 24 * 3600.0
 KEPT_VOLUMES, KEPT_IMAGES = 16, 8
-"""Of other content: more than these go even where they are younger, the oldest first."""
+"""How many with other content stay; of more than that the oldest are removed, even if they are not stale."""
 _FRESH_SECONDS = 600.0
-"""Younger ones always stay: somebody whose locks cannot be seen from here may be about to use one."""
+"""Younger ones always stay: a process whose locks are not visible here may be about to use one."""
 _ATTEMPTS = 3
 _FINISH_SECONDS = 120
 _OTHERS_SECONDS = 20.0
 _VERIFIED = "-verified"
 
 _log = logging.getLogger(__name__)
-# By client and not by its address: docker-py calls every local socket by the same one.
+# By client and not by address: docker-py has the same address for every local socket.
 _known: weakref.WeakKeyDictionary[docker.DockerClient, _Known] = weakref.WeakKeyDictionary()
 _known_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class RuntimeVolume:
-    """A verified volume: mount ``name`` read-only at ``mount``; ``argv`` + ("-m", "gamebox_guest") starts the guest."""
+    """A verified volume. Mount ``name`` read-only at ``mount``; ``argv`` + ("-m", "gamebox_guest") starts the guest."""
 
     name: str
     mount: str = MOUNT_POINT
@@ -83,18 +83,17 @@ class RuntimeVolume:
 
 @dataclass
 class _Known:
-    """What is known of one engine. The lock is held while its volume is made, which may take minutes."""
+    """The state of one engine. Its lock is held while the volume is made, which may take minutes."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     volume: RuntimeVolume | None = None
 
 
 def ensure_runtime(client: docker.DockerClient, *, report: Callable[[str], None]) -> RuntimeVolume:
-    """The runtime volume of this guest code on this engine, made and verified if it is not there yet.
+    """Return the runtime volume of this guest code on this engine; make and verify it if it is missing.
 
-    Looked up once per client; after that the answer costs nothing (`forget_runtime` makes it look again),
-    and the volume is kept for as long as this process lives. Raises SandboxError: setup_failed, image_build_failed,
-    host_disk_full, start_failed, engine_*.
+    The engine is asked once per client, and again after `forget_runtime`. The volume stays as long as this process lives. Raises
+    SandboxError: setup_failed, image_build_failed, host_disk_full, start_failed, engine_*.
     """
     with _known_lock:
         known = _known.setdefault(client, _Known())
@@ -105,7 +104,7 @@ def ensure_runtime(client: docker.DockerClient, *, report: Callable[[str], None]
 
 
 def forget_runtime(client: docker.DockerClient) -> None:
-    """Look again at the next `ensure_runtime`: somebody removed the volume, or the guest's code has changed."""
+    """Make the next `ensure_runtime` ask the engine again: the volume was removed, or the guest's code has changed."""
     with _known_lock:
         _known.pop(client, None)
 
@@ -114,7 +113,7 @@ def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) ->
     guest = guest_files()
     for attempt in range(1, _ATTEMPTS + 1):
         made_by, name = _named(client, guest)
-        locks.hold_shared(name)  # for the life of this process: nobody may take the volume for a stale one meanwhile
+        locks.hold_shared(name)  # for the life of this process, so that no process takes the volume for a stale one
         with translated():
             if _is_verified(client, name):
                 return RuntimeVolume(name)
@@ -122,15 +121,15 @@ def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) ->
             with locks.exclusive("runtime"), translated():
                 if not _is_verified(client, name):
                     image_id = ensure_image(client, RUNTIME_IMAGE, report=report)
-                    if _named(client, guest)[1] != name:  # its parent was built anew meanwhile
+                    if _named(client, guest)[1] != name:  # its parent was rebuilt meanwhile
                         continue
                     report("making the guest's runtime volume")
                     _make(client, name, image_id, guest)
                     _remove_stale(client, name, made_by.reference)
         except SandboxError as error:
-            if attempt == _ATTEMPTS or not _is_anothers_doing(error):
+            if attempt == _ATTEMPTS or not _may_be_interference(error):
                 raise
-            _log.info("somebody else works on the runtime volume or its image: %s", error)
+            _log.info("another process works on the runtime volume or its image: %s", error)
             if _appears(client, name):
                 return RuntimeVolume(name)
         else:
@@ -143,10 +142,10 @@ def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) ->
     )
 
 
-def _is_anothers_doing(error: SandboxError) -> bool:
-    """Whether another user, or one with another home, may have been in the way: locks do not reach them.
+def _may_be_interference(error: SandboxError) -> bool:
+    """Return whether another user, or one with another home, may have interfered: our locks do not reach them.
 
-    An image, volume or container was taken away or in use; or the volume failed its check, as it does where two fill it at once.
+    An image, volume or container was removed or in use, or the volume failed its check, as it does if two processes fill it.
     """
     cause = error.__cause__
     taken = isinstance(cause, docker.errors.APIError) and cause.status_code in (404, 409)
@@ -154,7 +153,7 @@ def _is_anothers_doing(error: SandboxError) -> bool:
 
 
 def _appears(client: docker.DockerClient, name: str) -> bool:
-    """Wait for a volume that somebody else is making. Returns whether it is verified within 20 s; at once if it is not there."""
+    """Wait up to 20 s for a volume that another process makes. Returns whether it is verified; at once if there is no volume."""
     deadline = time.monotonic() + _OTHERS_SECONDS
     with translated():
         while any(each["Name"] == name for each in client.api.volumes(filters={"name": name}).get("Volumes") or []):
@@ -167,22 +166,24 @@ def _appears(client: docker.DockerClient, name: str) -> bool:
 
 
 def runtime_image(client: docker.DockerClient) -> str:
-    """Name and tag of the runtime image that this installation makes on this engine. Raises SandboxError."""
+    """Return name and tag of the runtime image that this installation makes on this engine. Raises SandboxError."""
     return _named(client, {})[0].reference
 
 
 def _named(client: docker.DockerClient, guest: dict[str, bytes]) -> tuple[Recipe, str]:
-    """The image's recipe with its tag, and the name of the volume: both say what goes in, and not which build made it."""
+    """Return the image's recipe with its tag, and the volume's name. Both depend on the content, not on the build."""
     made_by = recipe(RUNTIME_IMAGE)
     if made_by is None:
-        raise SandboxError(ErrorCode.setup_failed, f"The recipe of {RUNTIME_IMAGE} is missing.", "Install gamebox again.")
+        raise SandboxError(
+            ErrorCode.setup_failed, f"The recipe of {RUNTIME_IMAGE} is missing.", "Install gamebox again."
+        )
     with translated():
-        made_by, content = tagged(client, made_by)
+        made_by, content = tag_by_content(client, made_by)
     return made_by, f"gamebox-runtime-{_digest(content, guest)}"
 
 
 def guest_files() -> dict[str, bytes]:
-    """The guest's modules by their path in the volume, from this installation of the package."""
+    """Return the guest's modules in this installation of the package, by their path in the volume."""
     folder = Path(__file__).parents[2] / "guest"
     return {
         f"{GUEST_PACKAGE}/{path.relative_to(folder).as_posix()}": path.read_bytes()
@@ -204,9 +205,11 @@ def _is_verified(client: docker.DockerClient, name: str) -> bool:
 
 
 def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes]) -> None:
-    _remove(client, name + _VERIFIED)  # first of all: the mark must not vouch for what is being made
+    _remove(client, name + _VERIFIED)  # first of all: the mark must not be there while the volume is filled
     for left in client.api.containers(all=True, filters={"label": f"{RUNTIME_LABEL}={name}"}):
-        if left["State"] != "running" or time.time() - left["Created"] > _FINISH_SECONDS:  # else somebody is at it just now
+        if (
+            left["State"] != "running" or time.time() - left["Created"] > _FINISH_SECONDS
+        ):  # else another process is at it
             client.api.remove_container(left["Id"], force=True, v=True)
     _remove(client, name)
     labels = {RUNTIME_LABEL: name, HOST_LABEL: _this_host()}
@@ -214,7 +217,7 @@ def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str
     try:
         _finish(client, name, image_id, guest, labels)
     except Exception:
-        with contextlib.suppress(docker.errors.DockerException):  # somebody else is filling it
+        with contextlib.suppress(docker.errors.DockerException):  # another process is filling it
             _remove(client, name)
         raise
     client.api.create_volume(name + _VERIFIED, labels=labels)
@@ -223,7 +226,7 @@ def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str
 def _finish(
     client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes], labels: dict[str, str]
 ) -> None:
-    """Fill the volume (the engine copies the image's folder into an empty one); its own interpreter completes it."""
+    """Fill the volume: the engine copies the image's folder into an empty one, and its own interpreter completes it."""
     mounts = [docker.types.Mount(MOUNT_POINT, name, type="volume")]
     host_config = client.api.create_host_config(
         network_mode="none",
@@ -240,16 +243,16 @@ def _finish(
         client.api.put_archive(container, MOUNT_POINT, _archive(guest))
         client.api.start(container)
         status = client.api.wait(container, timeout=_FINISH_SECONDS)["StatusCode"]
-        said = client.api.logs(container).decode(errors="replace").strip()
+        output = client.api.logs(container).decode(errors="replace").strip()
     finally:
         client.api.remove_container(container, force=True, v=True)
-    if status != 0 or said != "complete":
-        last = said.splitlines()[-1] if said else "no output"
+    if status != 0 or output != "complete":
+        last = output.splitlines()[-1] if output else "no output"
         raise SandboxError(
             ErrorCode.setup_failed,
             f"The guest's runtime did not pass its check (exit {status}): {last}.",
             "Rebuild it: remove the images gamebox/runtime (`docker image rm`), then run `gamebox setup`.",
-            result={"log": said[-4000:]},
+            result={"log": output[-4000:]},
         )
 
 
@@ -271,9 +274,9 @@ def _archive(guest: dict[str, bytes]) -> bytes:
 
 
 def _remove_stale(client: docker.DockerClient, current: str, image: str) -> None:
-    """Remove this host's runtime volumes and images of other content that are old, or too many.
+    """Remove this host's runtime volumes and images with other content that are old, or too many.
 
-    None that a process of this user or any container uses, and no young one.
+    A volume that a process of this user or any container uses stays, and so does a young one.
     """
     listed = client.api.volumes(filters={"label": f"{HOST_LABEL}={_this_host()}"}).get("Volumes") or []
     ages: dict[str, float] = {}
@@ -281,27 +284,27 @@ def _remove_stale(client: docker.DockerClient, current: str, image: str) -> None
         name = volume["Labels"].get(RUNTIME_LABEL, "")
         if name not in ("", current):
             ages[name] = min(_age_seconds(volume), ages.get(name, float("inf")))
-    for name in stale(ages, KEPT_VOLUMES):
+    for name in choose_stale(ages, KEPT_VOLUMES):
         with locks.if_unused(name) as unused:
             if not unused:
                 continue
             try:
                 _remove(client, name)
-                _remove(client, name + _VERIFIED)  # after: one in use keeps its mark
+                _remove(client, name + _VERIFIED)  # afterwards: a volume in use keeps its mark
             except docker.errors.APIError as error:
                 _log.debug("runtime volume %s stays: %s", name, error)
     now = datetime.now(UTC).timestamp()
     found = client.api.images(name=RUNTIME_IMAGE)
     images = {tag: now - each["Created"] for each in found for tag in each.get("RepoTags") or [] if tag != image}
-    for tag in stale(images, KEPT_IMAGES):
+    for tag in choose_stale(images, KEPT_IMAGES):
         try:
             client.api.remove_image(tag)
         except docker.errors.APIError as error:
             _log.debug("runtime image %s stays: %s", tag, error)
 
 
-def stale(ages: Mapping[str, float], kept: int) -> list[str]:
-    """Those that are to go: older than a day, and the oldest of more than ``kept``. Ages in seconds; young ones stay."""
+def choose_stale(ages: Mapping[str, float], kept: int) -> list[str]:
+    """Return which to remove: those older than a day, and the oldest of more than ``kept``. Young ones stay. Ages in seconds."""
     by_age = sorted(ages, key=lambda name: ages[name])
     return [
         name
@@ -311,7 +314,7 @@ def stale(ages: Mapping[str, float], kept: int) -> list[str]:
 
 
 def _age_seconds(volume: Mapping[str, Any]) -> float:
-    """How long ago the engine made it; 0 where it does not say."""
+    """Return the age by the engine's record, or 0 without one."""
     try:
         made = datetime.fromisoformat(volume["CreatedAt"])
     except (KeyError, TypeError, ValueError):
@@ -327,6 +330,6 @@ def _remove(client: docker.DockerClient, name: str) -> None:
 
 
 def _this_host() -> str:
-    """The id of this machine, hashed as machine-id(5) asks; hosts without one share the volumes of such hosts."""
+    """Return a hash of this machine's id, as machine-id(5) asks for. All hosts without an id count as one."""
     path = Path("/etc/machine-id")
     return hashlib.sha256(path.read_bytes() if path.exists() else b"").hexdigest()[:16]

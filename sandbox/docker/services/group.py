@@ -13,8 +13,8 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.messages.notices import host_notice
 from sandbox.network.dialling import UnreachableError
 from sandbox.network.relay import Relay
-from sandbox.network.services.crossing import GONE
-from sandbox.network.services.names import Name, Way, named
+from sandbox.network.services.names import Connector, Name, assign_addresses
+from sandbox.network.services.peer_port import GONE
 from sandbox.network.services.side import SideService
 
 from .running import RunningService, ServiceEnvironment, started
@@ -46,7 +46,7 @@ class Beside:
             name: one.service.all_ports if isinstance(one, RunningService) else one.all_ports
             for name, one in services.items()
         }
-        self.names: tuple[Name, ...] = named(known)
+        self.names: tuple[Name, ...] = assign_addresses(known)
         self._asked = {name: one for name, one in services.items() if isinstance(one, SideService)}
         self._report = report
         self._hidden = Secrets() if hidden is None else hidden
@@ -120,21 +120,21 @@ class Beside:
         self.close()
 
     # --- the sandbox that they stand beside ------------------------------------------------------------------
-    def ways(self) -> dict[tuple[str, int], Way]:
+    def connectors(self) -> dict[tuple[str, int], Connector]:
         """How each name and port is reached."""
         return {(name.name, port): self._way(name.name, port) for name in self.names for port in name.ports}
 
-    def _way(self, name: str, port: int) -> Way:
+    def _way(self, name: str, port: int) -> Connector:
         async def dial(protocol: Callable[[], Relay]) -> tuple[Relay, str]:
             service = self._running.get(name)
             if service is None:
                 raise UnreachableError(f"the service {name} is not ready yet")
             if service.ended is not None:
                 raise UnreachableError(f"the service {name} has ended: {service.ended[0]}")
-            crossing = service.environment.crossing(port)
-            if crossing is None:
+            peer_port = service.environment.peer_port(port)
+            if peer_port is None:
                 raise UnreachableError(GONE)
-            return await crossing.dial(protocol)
+            return await peer_port.dial(protocol)
 
         return dial
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from sandbox.docker.container.image_users import ImageUser, Start, start_of
+from sandbox.docker.container.image_start import ImageStart, ImageUser, read_image_start
 from sandbox.docker.container.profiles import GUEST_CAPABILITIES, Profile
 from sandbox.docker.engine.client import connect
 from sandbox.docker.environment import DockerEnvironment
@@ -136,7 +136,7 @@ def started(
         with turns:
             client = connect()
             image_id = ensure_image(client, service.image, report=report)
-            start = start_of(client, service.image, image_id, service.user)
+            start = read_image_start(client, service.image, image_id, service.user)
             environment = ServiceEnvironment(service, start.user, report)
             environment.start()
             made(environment)
@@ -152,7 +152,7 @@ def started(
     return running
 
 
-def _begun(environment: ServiceEnvironment, service: SideService, start: Start) -> str:
+def _begun(environment: ServiceEnvironment, service: SideService, start: ImageStart) -> str:
     """The id of its command, which runs."""
     command: dict[str, Any] = {"argv": start.argv}
     if isinstance(service.command, str):

@@ -9,9 +9,8 @@ from sandbox.docker.contained import ContainedEnvironment
 from sandbox.envelope import Envelope, Failure, Notice
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.dialling import RefusedError
-from sandbox.network.policy import ALONE, BUT_SERVICES, HOSTS_AND_SERVICES, ONLY_HOSTS
-from sandbox.network.services.host import HostServices, taken_apart
-from sandbox.network.services.names import Name, Way
+from sandbox.network.services.host import HostServices, split_services
+from sandbox.network.services.names import Connector, Name
 from sandbox.network.services.service import PORT, Service
 from sandbox.network.services.side import SideService
 from sandbox.operations import LogsResult
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 def check_attached(services: Sequence[Service] | Mapping[str, Any] | None) -> None:
     """Raises SandboxError ``invalid_configuration`` for services that an attached sandbox cannot have."""
-    if beside := taken_apart(services)[1]:
+    if beside := split_services(services)[1]:
         raise SandboxError(
             ErrorCode.invalid_configuration,
             f"A kept sandbox cannot have the side services {', '.join(beside)}: they end with the process that made them.",
@@ -38,7 +37,7 @@ def check_attached(services: Sequence[Service] | Mapping[str, Any] | None) -> No
 
 def check_known(found: Kept, services: Sequence[Service] | None, cache: bool) -> None:
     """Raises SandboxError ``invalid_configuration`` for what a kept sandbox cannot reach: its names are those it was made with."""
-    asked = [service.host for service in taken_apart(services)[0]] + ([CACHE_HOST] if cache else [])
+    asked = [service.host for service in split_services(services)[0]] + ([CACHE_HOST] if cache else [])
     unknown = [name for name in asked if name not in found.names]
     if unknown:
         raise SandboxError(
@@ -49,7 +48,7 @@ def check_known(found: Kept, services: Sequence[Service] | None, cache: bool) ->
         )
 
 
-def _not_brought(name: str) -> Way:
+def _not_brought(name: str) -> Connector:
     async def refused(_: Callable[[], Relay]) -> tuple[Relay, str]:
         why = f"the sandbox was made with {name}, and who attached to it did not bring that along"
         raise RefusedError(why, "not_brought", "cache" if name == CACHE_HOST else "services")
@@ -123,9 +122,9 @@ class ServedEnvironment(ContainedEnvironment):
     def _names(self) -> tuple[Name, ...]:
         return (*(() if self._beside is None else self._beside.names), *self._of_host.names)
 
-    def _ways(self) -> Mapping[tuple[str, int], Way]:
+    def _connectors(self) -> Mapping[tuple[str, int], Connector]:
         missing = {(name, PORT): _not_brought(name) for name in self._missing}
-        return {**missing, **({} if self._beside is None else self._beside.ways()), **self._of_host.ways()}
+        return {**missing, **({} if self._beside is None else self._beside.connectors()), **self._of_host.connectors()}
 
     def _bring_no_more_than(self, found: Kept) -> None:
         """Be the orchestrator of that sandbox: what else it knows by name is refused in words."""
@@ -135,7 +134,7 @@ class ServedEnvironment(ContainedEnvironment):
     def _carrying(self, transport: Transport) -> Transport:
         carrying = super()._carrying(transport)
         if self._egress is not None:
-            self._of_host.ended_with(self._egress.streams)
+            self._of_host.close_with(self._egress.streams)
         return carrying
 
     def _host_notices(self) -> tuple[Notice, ...]:
@@ -146,8 +145,8 @@ class ServedEnvironment(ContainedEnvironment):
         sections = super().describe()
         named = self._of_host.describe() + ("" if self._beside is None else self._beside.describe())
         if named:
-            shown = sections["network"].replace(ALONE, BUT_SERVICES).replace(ONLY_HOSTS, HOSTS_AND_SERVICES, 1)
-            sections["network"] = shown + self.hidden.mask.names(named)
+            mask = self.hidden.mask.names
+            sections["network"] = self.network.describe(mask, services=True) + mask(named)
         if self._missing:
             names = ", ".join(self._missing)
             sections["network"] += f" Not now, for who attached to the sandbox did not bring it along: {names}."

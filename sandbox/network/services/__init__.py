@@ -1,1 +1,1 @@
-"""Services of the host, of other sandboxes and beside a sandbox, each behind a name of its own."""
+"""Services that a sandbox reaches by name: upstreams with credentials, other sandboxes, side services."""

@@ -1,4 +1,4 @@
-"""The services of the host that one sandbox has: taken apart from what else it is given, and the way to each."""
+"""The services with credentials of one sandbox, and a server for each."""
 
 from __future__ import annotations
 
@@ -6,35 +6,41 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sandbox.errors import ErrorCode, SandboxError
+from sandbox.errors import configuration_error
 from sandbox.network.streams import Streams
 
-from .http_end import ServiceEnd
-from .names import Name, Way, named
+from .names import Connector, Name, assign_addresses
 from .service import PORT, Service
+from .service_server import ServiceServer
 
-# Addresses of their names begin behind those of side services, of which there may be 64.
+# Their addresses begin behind those of side services, of which there may be 64.
 _FIRST = 100
 
 
-def taken_apart(services: Iterable[Service] | Mapping[str, Any] | None) -> tuple[tuple[Service, ...], dict[str, Any]]:
-    """Services of the host, and all others by name. Raises SandboxError ``invalid_configuration``."""
+def split_services(
+    services: Iterable[Service] | Mapping[str, Any] | None,
+) -> tuple[tuple[Service, ...], dict[str, Any]]:
+    """Return the services with credentials, and all other services by name. Raises SandboxError ``invalid_configuration``."""
     host: list[Service] = []
     others: dict[str, Any] = {}
     for name, service in _pairs(services):
         if not isinstance(service, Service):
             others[name] = service
         elif name != service.name:
-            raise _refused(f"The service {service.name!r} was given as {name!r}.", f"Give it as {service.name!r}.")
+            raise configuration_error(
+                f"The service {service.name!r} was given as {name!r}.", f"Give it as {service.name!r}."
+            )
         else:
             host.append(service)
     names = [service.host for service in host] + list(others)
     for name in names:
         if names.count(name) > 1:
-            raise _refused(f"There are two services for {name!r}.", "Give each a name of its own.")
+            raise configuration_error(f"There are two services for {name!r}.", "Give each a name of its own.")
     for service in host:
         if service.ca_bundle is not None and not os.access(service.ca_bundle, os.R_OK):
-            raise _refused(f"{service.ca_bundle!r} of {service.name!r} cannot be read.", "Give a file of certificates.")
+            raise configuration_error(
+                f"{service.ca_bundle!r} of {service.name!r} cannot be read.", "Give a file of certificates."
+            )
     return tuple(host), others
 
 
@@ -46,36 +52,34 @@ def _pairs(services: Iterable[Service] | Mapping[str, Any] | None) -> Iterable[t
     found = list(services)
     for service in found:
         if not isinstance(service, Service):
-            raise _refused(f"{service!r:.80} has no name.", "Give services that have none as {name: service}.")
+            raise configuration_error(
+                f"{service!r:.80} has no name.", "Give services that have none as {name: service}."
+            )
     return [(service.name, service) for service in found]
 
 
 class HostServices:
-    """The services of one sandbox. ``names`` are what it is told of them."""
+    """The services with credentials of one sandbox. ``names`` are the names that it reaches them by."""
 
     def __init__(self, services: tuple[Service, ...]) -> None:
         self.services = services
-        self.names: tuple[Name, ...] = named({service.host: (PORT,) for service in services}, _FIRST)
-        self._ends: list[ServiceEnd] = []
+        self.names: tuple[Name, ...] = assign_addresses({service.host: (PORT,) for service in services}, _FIRST)
+        self._servers: list[ServiceServer] = []
 
-    def ways(self) -> dict[tuple[str, int], Way]:
-        """How each is reached, in the loop of the connections that ``ended_with`` names."""
-        self._ends = [ServiceEnd(service) for service in self.services]
-        return {(end.service.host, PORT): end.dial for end in self._ends}
+    def connectors(self) -> dict[tuple[str, int], Connector]:
+        """Create a server for each service, and return how to connect to it. ``close_with`` names the loop it lives in."""
+        self._servers = [ServiceServer(service) for service in self.services]
+        return {(server.service.host, PORT): server.dial for server in self._servers}
 
-    def ended_with(self, streams: Streams) -> None:
-        """Close what the ways of now opened when ``streams`` end."""
-        streams.at_end += [end.close for end in self._ends]
+    def close_with(self, streams: Streams) -> None:
+        """Close the present servers when ``streams`` end."""
+        streams.at_end += [server.close for server in self._servers]
 
     def secrets(self) -> Iterable[tuple[str, str]]:
-        """(name to show, value) of all that is to be masked."""
+        """Return (name to show, value) for every secret that must be masked."""
         return ((service.name, value) for service in self.services for value in service.secrets())
 
     def describe(self) -> str:
-        """One sentence for the model; "" where there is none."""
+        """Return one sentence for the model, or "" without services."""
         listed = [service.describe() for service in self.services]
         return f" Reached by plain HTTP, with the credentials they need: {', '.join(listed)}." if listed else ""
-
-
-def _refused(why: str, hint: str) -> SandboxError:
-    return SandboxError(ErrorCode.invalid_configuration, why, hint)

@@ -14,8 +14,8 @@ import pytest
 from sandbox.guest.network.service_names import ServiceNames
 from sandbox.network.policy import Network
 from sandbox.network.relay import Relay
-from sandbox.network.services.crossing import Crossing
 from sandbox.network.services.names import Name, for_guest
+from sandbox.network.services.peer_port import PeerPort
 
 from .test_tunnels import Echo, Ends, Server, ends, everything
 
@@ -41,8 +41,8 @@ def free_port() -> int:
 def beside(port: int, behind: int) -> Iterator[tuple[Ends, Ends, ServiceNames]]:
     """A sandbox that knows db at ``port``, and one in which ``behind`` is listened on."""
     with ends(Network.none()) as near, ends(Network.none()) as far:
-        crossing = Crossing(far.egress.streams, lambda: next(far.channels), behind)
-        near.egress._services = {(NAME, port): crossing.dial}
+        peer_port = PeerPort(far.egress.streams, lambda: next(far.channels), behind)
+        near.egress._services = {(NAME, port): peer_port.dial}
         made: list[ServiceNames] = []
         ready = threading.Event()
         told = for_guest((Name(NAME, ADDRESS, (port,)),))

@@ -11,7 +11,7 @@ import pytest
 
 from sandbox.guest.network import tunnels
 from sandbox.network import egress
-from sandbox.network.services import crossing
+from sandbox.network.services import peer_port
 
 from .test_service_names import beside, connected, free_port, until
 from .test_tunnels import Ends
@@ -95,7 +95,7 @@ def test_connections_to_a_sandbox_are_bounded(deaf: Deaf, monkeypatch: pytest.Mo
     port = free_port()
     with beside(port, deaf.port) as (near, far, _), contextlib.ExitStack() as stack:
         if where == "host":
-            monkeypatch.setattr(crossing, "MOST_CONNECTIONS", 2)
+            monkeypatch.setattr(peer_port, "MOST_CONNECTIONS", 2)
         else:
             far.tunnels._dialling.update({1000 + number: lambda: None for number in range(tunnels.MOST - 2)})
         for _ in range(2):

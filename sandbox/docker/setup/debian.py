@@ -1,4 +1,4 @@
-"""What a Debian or Ubuntu host can do for itself: install a package, and make a base image without any registry."""
+"""Install packages on a Debian or Ubuntu host, and make a base image there without a registry."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from pathlib import Path
 import docker
 import docker.errors
 
+from sandbox.docker.engine.client import translated
 from sandbox.errors import ErrorCode, SandboxError
-
-from .client import translated
 
 BOOTSTRAP_NAME = "gamebox/bootstrap"
 _INSTALL_SECONDS = 1800.0
-"""A mirror at 1 MB/s delivers the 300 MB of the largest installation in five minutes; six times that is a fault."""
+"""A mirror at 1 MB/s delivers the 300 MB of the largest installation in five minutes; this is six times that."""
 
 _LEAN = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 
 
 def is_debian_family() -> bool:
-    """Whether this host is a Debian, an Ubuntu or a relative of theirs with apt-get."""
+    """Return whether this host is Debian, Ubuntu or a derivative, with apt-get."""
     try:
         release = platform.freedesktop_os_release()
     except OSError:
@@ -36,7 +35,7 @@ def is_debian_family() -> bool:
 
 
 def can_install() -> bool:
-    """Whether `apt_install` can work: Debian family, and root."""
+    """Return whether ``apt_install`` can work: on the Debian family, as root."""
     return is_debian_family() and os.geteuid() == 0
 
 
@@ -52,7 +51,7 @@ def apt_install(package: str, report: Callable[[str], None]) -> None:
 
 
 def run_logged(command: list[str], environment: dict[str, str], failure: str) -> None:
-    """Run a program to its end. If it fails: SandboxError (setup_failed, host_disk_full) with the last line it said."""
+    """Run a program to its end. Raises SandboxError (setup_failed, host_disk_full) with its last line if it fails."""
     try:
         done = subprocess.run(
             command,
@@ -71,13 +70,15 @@ def run_logged(command: list[str], environment: dict[str, str], failure: str) ->
         ) from error
     if done.returncode == 0:
         return
-    said = done.stdout.strip()
-    if "No space left on device" in said:
+    output = done.stdout.strip()
+    if "No space left on device" in output:
         raise SandboxError(
             ErrorCode.host_disk_full, f"{failure}: no space left on device.", "Free some space and try again."
         )
     errors = (
-        [line for line in said.splitlines() if line.startswith("E:")] or said.splitlines()[-1:] or ["it said nothing"]
+        [line for line in output.splitlines() if line.startswith("E:")]
+        or output.splitlines()[-1:]
+        or ["it said nothing"]
     )
     raise SandboxError(
         ErrorCode.setup_failed,
@@ -87,14 +88,14 @@ def run_logged(command: list[str], environment: dict[str, str], failure: str) ->
 
 
 def can_bootstrap() -> bool:
-    """Whether this host can make a base image: Debian family, with mmdebstrap there or installable."""
+    """Return whether this host can make a base image: Debian family, with mmdebstrap or root to install it."""
     return is_debian_family() and (os.geteuid() == 0 or shutil.which("mmdebstrap") is not None)
 
 
 def bootstrap_image(client: docker.DockerClient, packages: Iterable[str], report: Callable[[str], None]) -> str:
-    """The name of an image of this host's own release with those packages in it, made with mmdebstrap if need be.
+    """Return the name of an image of this host's own release with those packages, made with mmdebstrap if need be.
 
-    It reads the host's package sources as they are now. Raises SandboxError: setup_failed, host_disk_full, engine_*.
+    It uses the host's package sources as they are now. Raises SandboxError: setup_failed, host_disk_full, engine_*.
     """
     codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     sources = host_sources(codename)
@@ -154,13 +155,13 @@ def _bootstrap(
         client.api.import_image_from_file(str(archive), repository=repository, tag=tag, changes=['CMD ["bash"]'])
         for older in client.api.images(name=BOOTSTRAP_NAME):
             for left in set(older["RepoTags"] or []) - {name}:
-                client.api.remove_image(left)  # its layers stay for as long as an image stands on them
+                client.api.remove_image(left)  # its layers stay as long as an image is built on them
 
 
 def host_sources(codename: str, etc: Path = Path("/etc/apt")) -> dict[str, str]:
-    """The host's own package sources for that release by file suffix: ".list" one-line style, ".sources" deb822 style.
+    """Return the host's own package sources for that release by file suffix: ".list" (one line each), ".sources" (deb822).
 
-    Other parties' sources are left out: their suites have other names, and their keys may not be readable here.
+    Third-party sources are left out: their suites have other names, and their keys may not be readable here.
     """
     lists = [etc / "sources.list", *sorted(etc.glob("sources.list.d/*.list"))]
     texts = [path.read_text() for path in lists if path.is_file()]

@@ -1,64 +1,69 @@
-"""Everything a sandbox needs before its first start: an engine, the images, the guest's runtime."""
+"""Provide what a sandbox needs before its first start: an engine, the images, the guest's runtime."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import docker
+import tenacity
 
+from sandbox.docker.engine import locks
+from sandbox.docker.engine.client import connect, describe, engine_address, translated
+from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.images.images import ensure_image
 from sandbox.docker.images.runtime import ensure_runtime
 from sandbox.errors import ErrorCode, SandboxError
 
-from . import debian, locks
-from .client import connect, describe, engine_address, translated
+from . import debian
 
 BASE_IMAGE = "gamebox/base"
 _START_SECONDS = 60.0
-"""A first dockerd on a slow disk needs about 20 s: it makes its storage, its network and its firewall rules."""
+"""A first dockerd on a slow disk needs about 20 s, for its storage, its network and its firewall rules."""
 _DISK_BYTES = 3 << 30
-"""Base image, its build and the runtime take 1.3 GB; sandboxes need some as well."""
+"""The base image, its build and the runtime take 1.3 GB, and sandboxes need some as well."""
 _DAEMON_LOG = Path("/var/log/gamebox-dockerd.log")
 
 
 def setup(report: Callable[[str], None]) -> None:
-    """Make sure that an engine answers and holds our images and the guest's runtime; does only what is missing.
+    """Make sure that an engine answers and has our images and the guest's runtime; do only what is missing.
 
-    Engine: the one that answers; else, as root on Debian or Ubuntu, docker.io is installed and its daemon started.
-    Images older than their recipe are built anew. ``report`` gets one line for each step that takes time, or one that says
-    what is there if nothing was missing. Raises SandboxError.
+    If no engine answers, root on Debian or Ubuntu installs docker.io and starts its daemon. Images older than their recipe are
+    rebuilt. ``report`` gets one line for each step that takes time, or one that lists what is there if nothing was missing.
+    Raises SandboxError.
     """
     steps: list[str] = []
 
-    def tell(step: str) -> None:
+    def note(step: str) -> None:
         steps.append(step)
         report(step)
 
-    client = ensure_engine(tell)
+    client = ensure_engine(note)
     if not _has_image(client):
         _check_disk(client)
-    ensure_image(client, BASE_IMAGE, report=tell, rebuild_stale=True)
-    volume = ensure_runtime(client, report=tell)
+    make_base = debian.bootstrap_image if debian.can_bootstrap() else None
+    ensure_image(client, BASE_IMAGE, report=note, rebuild_stale=True, make_base=make_base)
+    volume = ensure_runtime(client, report=note)
     if not steps:
         version = describe(client).version
-        report(f"nothing to do: Docker Engine {version} at {engine_address()}, image {BASE_IMAGE}, runtime volume {volume.name}")
+        report(
+            f"nothing to do: Docker Engine {version} at {engine_address()}, image {BASE_IMAGE}, runtime volume {volume.name}"
+        )
 
 
 def ensure_engine(report: Callable[[str], None]) -> docker.DockerClient:
-    """A client of an engine that answers, installed and started if this host lets us.
+    """Return a client of an engine that answers; install and start one if there is none and this host permits it.
 
     Raises SandboxError: engine_unavailable, engine_permission_denied, engine_timeout, setup_failed, host_disk_full,
     invalid_configuration.
     """
     try:
-        return _answering()
+        return _connect()
     except SandboxError as error:
         if error.code is not ErrorCode.engine_unavailable or engine_address() != "unix:///var/run/docker.sock":
-            raise  # an engine that was named, or is there and refuses, is not ours to replace
+            raise  # an engine that the user named, or that refuses, is not ours to replace
         if not debian.can_install() and shutil.which("dockerd") is None:
             raise SandboxError(
                 ErrorCode.engine_unavailable,
@@ -67,12 +72,12 @@ def ensure_engine(report: Callable[[str], None]) -> docker.DockerClient:
             ) from error
     with locks.exclusive("engine"):
         try:
-            return _answering()  # another process was first
+            return _connect()  # another process was first
         except SandboxError:
             return _install_and_start(report)
 
 
-def _answering() -> docker.DockerClient:
+def _connect() -> docker.DockerClient:
     client = connect()
     with translated():
         client.ping()
@@ -93,35 +98,34 @@ def _install_and_start(report: Callable[[str], None]) -> docker.DockerClient:
                 f"systemctl could not start docker: {started.stderr.strip()}.",
                 "See `journalctl -u docker` for the cause.",
             )
-        return _wait_for_socket(None)
+        return _wait_for_engine(None)
     report(f"starting the Docker daemon (dockerd, log in {_DAEMON_LOG})")
     with _DAEMON_LOG.open("ab") as log:
-        # A session of its own and no descriptor of ours: it outlives this program and never holds a pipe of CI open.
+        # Its own session and none of our descriptors: it outlives this program and holds no pipe of a CI job open.
         daemon = subprocess.Popen(
             ["dockerd"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
         )
-    return _wait_for_socket(daemon)
+    return _wait_for_engine(daemon)
 
 
-def _wait_for_socket(daemon: subprocess.Popen[bytes] | None) -> docker.DockerClient:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            return _answering()
-        except SandboxError as error:
-            if daemon is not None and daemon.poll() is not None:
-                raise SandboxError(
-                    ErrorCode.setup_failed,
-                    f"dockerd ended with status {daemon.returncode}: {_last_log_line()}",
-                    f"See {_DAEMON_LOG} for the cause.",
-                ) from error
-            if time.monotonic() > deadline:
-                raise SandboxError(
-                    ErrorCode.engine_unavailable,
-                    f"The Docker daemon did not answer {_START_SECONDS:.0f} s after its start.",
-                    f"See {_DAEMON_LOG} or `journalctl -u docker` for the cause.",
-                ) from error
-        time.sleep(0.2)
+def _wait_for_engine(daemon: subprocess.Popen[bytes] | None) -> docker.DockerClient:
+    def is_starting(error: BaseException) -> bool:
+        return isinstance(error, SandboxError) and (daemon is None or daemon.poll() is None)
+
+    try:
+        return retry_engine(_START_SECONDS, tenacity.retry_if_exception(is_starting))(_connect)
+    except SandboxError as error:
+        if daemon is not None and daemon.poll() is not None:
+            raise SandboxError(
+                ErrorCode.setup_failed,
+                f"dockerd ended with status {daemon.returncode}: {_last_log_line()}",
+                f"See {_DAEMON_LOG} for the cause.",
+            ) from error
+        raise SandboxError(
+            ErrorCode.engine_unavailable,
+            f"The Docker daemon did not answer {_START_SECONDS:.0f} s after its start.",
+            f"See {_DAEMON_LOG} or `journalctl -u docker` for the cause.",
+        ) from error
 
 
 def _last_log_line() -> str:
@@ -135,10 +139,10 @@ def _has_image(client: docker.DockerClient) -> bool:
 
 
 def _check_disk(client: docker.DockerClient) -> None:
-    """Say that there is too little space before a build finds out half-way."""
+    """Raise SandboxError (host_disk_full) for too little space, rather than fail in the middle of a build."""
     with translated():
         folder = Path(client.info()["DockerRootDir"])
-    if not folder.is_dir():  # another host's engine, or one of another user
+    if not folder.is_dir():  # the engine is on another host, or another user's
         return
     free = shutil.disk_usage(folder).free
     if free < _DISK_BYTES:

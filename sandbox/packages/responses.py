@@ -1,4 +1,4 @@
-"""What a sandbox asks of the cache, and the answer: a page of an index, or a file that such a page names."""
+"""Respond to requests for packages: with a page of an index, or with a file that such a page names."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _STALE = "The index could not be asked; this is what it said last."
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What is told; the body is ``text``, or the whole of ``file``, which whoever tells it closes."""
+class Response:
+    """An HTTP response. Its body is ``text``, or the whole of ``file``, which the sender closes."""
 
     status: int
     kind: str
@@ -30,42 +30,45 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def said(status: int, words: str) -> Answer:
-    """An error in words."""
-    return Answer(status, "text/plain; charset=utf-8", words.encode("utf-8", "replace") + b"\n")
+def error_response(status: int, words: str) -> Response:
+    """Return a response that says in words what is wrong."""
+    return Response(status, "text/plain; charset=utf-8", words.encode("utf-8", "replace") + b"\n")
 
 
-class Answers:
-    """Of one sandbox. Nothing of a request goes upstream but a name that could be one of a package."""
+class Responder:
+    """Responds to the requests of one sandbox. It sends nothing of a request upstream but a valid package name."""
 
     def __init__(self, upstreams: Upstreams, fetcher: Fetcher) -> None:
         self._upstreams = upstreams
         self._fetcher = fetcher
 
-    async def to(self, path: str, accept: str) -> Answer:
-        """The answer to a GET of ``path`` (percent-encoded, with no query)."""
+    async def respond(self, path: str, accept: str) -> Response:
+        """Return the response to a GET of ``path``, which is percent-encoded and has no query."""
         plain = unquote(path)
         try:
             if match := re.fullmatch(r"/pypi/simple/([^/]+)/?", plain):
-                return await self._simple(match.group(1), accept)
+                return await self._simple_page(match.group(1), accept)
             if match := re.fullmatch(r"/pypi/files/([^/]+)/([^/]+)", plain):
                 return await self._python_file(match.group(1), match.group(2))
             if match := re.fullmatch(r"/npm/((?:@[^/]+/)?[^/]+)/-/([^/]+)", plain):
-                return await self._tarball(match.group(1), match.group(2))
+                return await self._npm_tarball(match.group(1), match.group(2))
             if match := re.fullmatch(r"/npm/((?:@[^/]+/)?[^/]+)", plain):
-                return await self._document(match.group(1), accept)
+                return await self._npm_document(match.group(1), accept)
         except UpstreamError as error:
-            return said(error.status, error.words)
+            return error_response(error.status, error.words)
         except OSError as error:
             log.warning("the package cache fails", exc_info=True)
-            return said(507, f"the package cache cannot use its folder on the host: {error.strerror or error}")
-        return said(404, f"{path[:200]!r} is nothing the package cache has: it serves /pypi/simple/NAME/ and /npm/NAME")
+            return error_response(
+                507, f"the package cache cannot use its folder on the host: {error.strerror or error}"
+            )
+        return error_response(
+            404, f"{path[:200]!r} is nothing the package cache has: it serves /pypi/simple/NAME/ and /npm/NAME"
+        )
 
-    # --- Python ------------------------------------------------------------------
-    async def _files(self, name: str) -> tuple[str, simple.Files, str]:
-        project = simple.normal(name)
+    async def _fetch_files(self, name: str) -> tuple[str, simple.Files, str]:
+        project = simple.normalize(name)
         if self._upstreams.pypi is None or project is None:
-            raise UpstreamError(404, _nothing("Python index", self._upstreams.pypi, "project", name))
+            raise UpstreamError(404, _not_served("Python index", self._upstreams.pypi, "project", name))
         url = f"{self._upstreams.pypi}{project}/"
         page, stale = await self._fetcher.page(url, simple.ACCEPT)
         try:
@@ -73,32 +76,31 @@ class Answers:
         except (ValueError, RecursionError) as error:
             raise UpstreamError(502, f"the upstream's page of {project} cannot be read: {error}") from error
 
-    async def _simple(self, name: str, accept: str) -> Answer:
-        project, files, stale = await self._files(name)
+    async def _simple_page(self, name: str, accept: str) -> Response:
+        project, files, stale = await self._fetch_files(name)
         folder = f"/pypi/files/{project}"
         if simple.JSON_TYPE in accept:
-            return Answer(200, simple.JSON_TYPE, simple.as_json(project, files, folder), headers=_staleness(stale))
+            return Response(200, simple.JSON_TYPE, simple.as_json(project, files, folder), headers=_staleness(stale))
         kind = simple.HTML_TYPE if simple.HTML_TYPE in accept else "text/html; charset=utf-8"
-        return Answer(200, kind, simple.as_html(project, files, folder), headers=_staleness(stale))
+        return Response(200, kind, simple.as_html(project, files, folder), headers=_staleness(stale))
 
-    async def _python_file(self, name: str, file_name: str) -> Answer:
-        project, files, _ = await self._files(name)
+    async def _python_file(self, name: str, file_name: str) -> Response:
+        project, files, _ = await self._fetch_files(name)
         link = simple.link_of(files, file_name)
         if link is None:
             raise UpstreamError(404, f"the index names no file {file_name[:200]!r} of {project}")
-        return Answer(200, "application/octet-stream", file=await self._fetcher.file(link))
+        return Response(200, "application/octet-stream", file=await self._fetcher.file(link))
 
-    # --- npm ------------------------------------------------------------------
-    async def _document(self, name: str, accept: str) -> Answer:
+    async def _npm_document(self, name: str, accept: str) -> Response:
         kind = npm.SHORT_TYPE if npm.SHORT_TYPE in accept else npm.FULL_TYPE
-        document, stale = await self._known(name, kind)
+        document, stale = await self._fetch_document(name, kind)
         body = await asyncio.to_thread(npm.for_sandbox, document, f"{URL}/npm/{name}/-")
         notice = {"npm-notice": _STALE} if stale else {}
-        return Answer(200, kind, body, headers=_staleness(stale) | notice)
+        return Response(200, kind, body, headers=_staleness(stale) | notice)
 
-    async def _known(self, name: str, kind: str) -> tuple[dict[str, object], str]:
-        if self._upstreams.npm is None or npm.named(name) is None:
-            raise UpstreamError(404, _nothing("npm registry", self._upstreams.npm, "package", name))
+    async def _fetch_document(self, name: str, kind: str) -> tuple[dict[str, object], str]:
+        if self._upstreams.npm is None or npm.package_name(name) is None:
+            raise UpstreamError(404, _not_served("npm registry", self._upstreams.npm, "package", name))
         url = f"{self._upstreams.npm}{npm.path_of(name)}"
         accept = kind if kind == npm.FULL_TYPE else f"{npm.SHORT_TYPE}, {npm.FULL_TYPE};q=0.8"
         page, stale = await self._fetcher.page(url, accept)
@@ -107,20 +109,20 @@ class Answers:
         except (ValueError, RecursionError) as error:
             raise UpstreamError(502, f"the upstream's document of {name} cannot be read: {error}") from error
 
-    async def _tarball(self, name: str, file_name: str) -> Answer:
-        document, _ = await self._known(name, npm.SHORT_TYPE)
+    async def _npm_tarball(self, name: str, file_name: str) -> Response:
+        document, _ = await self._fetch_document(name, npm.SHORT_TYPE)
         link = npm.link_of(document, file_name)
         if link is None:
             raise UpstreamError(404, f"the registry names no file {file_name[:200]!r} of {name}")
-        return Answer(200, "application/octet-stream", file=await self._fetcher.file(link))
+        return Response(200, "application/octet-stream", file=await self._fetcher.file(link))
 
 
-def _nothing(what: str, base: str | None, kind: str, name: str) -> str:
+def _not_served(what: str, base: str | None, kind: str, name: str) -> str:
     if base is None:
         return f"the package cache has no {what}: the owner of this sandbox can name one"
     return f"{name[:200]!r} is no name of a {kind}"
 
 
 def _staleness(why: str) -> dict[str, str]:
-    """RFC 9111 has no better place any more; clients that know neither ignore them."""
+    """Return headers that mark a stale page. RFC 9111 has dropped Warning without a successor; clients may ignore both."""
     return {"Warning": '110 - "Response is Stale"', "X-Gamebox-Cache": f"stale: {_STALE}"} if why else {}

@@ -13,7 +13,7 @@ import pytest
 
 from sandbox.network.dialling import Route, UnreachableError, dial, route
 from sandbox.network.policy import Network
-from sandbox.network.upstream_proxy import CompanyProxy, NoWayError, company_proxy
+from sandbox.network.upstream_proxy import ProxyError, UpstreamProxy, find_proxy
 
 
 class Collector(asyncio.Protocol):
@@ -60,7 +60,7 @@ def no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def through(port: int, host: str = "public.example.com") -> bytes:
     async def ask() -> bytes:
-        found, shown = await dial(Route("*", (), CompanyProxy("127.0.0.1", port, "me:s%3Ae")), host, 443, Collector)
+        found, shown = await dial(Route("*", (), UpstreamProxy("127.0.0.1", port, "me:s%3Ae")), host, 443, Collector)
         assert shown == f"127.0.0.1:{port}"
         await asyncio.wait_for(found.over, 5)
         return found.data
@@ -99,8 +99,8 @@ def test_a_proxy_that_opens_nothing_is_named_without_its_password(answer: bytes,
 def test_settings_that_are_no_http_proxy_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     for setting in ("socks5://me:secret@proxy.example.com:1080", "http://me:secret@proxy.example.com:99999"):
         monkeypatch.setenv("HTTPS_PROXY", setting)
-        with pytest.raises(NoWayError) as caught:
-            company_proxy("public.example.com", 443)
+        with pytest.raises(ProxyError) as caught:
+            find_proxy("public.example.com", 443)
         assert "proxy.example.com" in str(caught.value)
         assert "secret" not in str(caught.value)
 

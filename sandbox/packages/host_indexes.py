@@ -1,4 +1,4 @@
-"""Which package indexes this host uses, as its own tools say: their configuration, else what is built into them."""
+"""Find the package indexes that this host's own tools use: the configured ones, else their defaults."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _PIP_NAMES = (":env:.index-url", "install.index-url", "global.index-url")
 
 @functools.cache
 def pypi_of_host() -> str | None:
-    """The index that pip on this host installs from; None where there is no pip."""
+    """Return the index that pip on this host installs from, or None without pip."""
     for pip in ([sys.executable, "-m", "pip"], ["pip"]):
-        configured = _said([*pip, "config", "list"])
+        configured = _output_of([*pip, "config", "list"])
         if configured is None:
             continue
-        return index_of(configured) or built_in(_said([*pip, "install", "--help"]) or "")
+        return configured_index(configured) or default_index(_output_of([*pip, "install", "--help"]) or "")
     return None
 
 
 @functools.cache
 def npm_of_host() -> str | None:
-    """The registry that npm on this host installs from; None where there is no npm."""
-    said = _said(["npm", "config", "get", "registry"])
-    return None if said is None else said.strip() or None
+    """Return the registry that npm on this host installs from, or None without npm."""
+    output = _output_of(["npm", "config", "get", "registry"])
+    return None if output is None else output.strip() or None
 
 
-def index_of(configured: str) -> str | None:
-    """The index in what ``pip config list`` printed; None where none is set."""
+def configured_index(configured: str) -> str | None:
+    """Return the index in the output of ``pip config list``, or None if it sets none."""
     found = {}
     for line in configured.splitlines():
         name, _, value = line.partition("=")
@@ -47,19 +47,19 @@ def index_of(configured: str) -> str | None:
     return next((found[name] for name in _PIP_NAMES if found.get(name)), None)
 
 
-def built_in(helped: str) -> str | None:
-    """The index that ``pip install --help`` names as the default."""
-    match = re.search(r"--index-url .*?\(default:?\s+(https?://[^\s)]+)\)", helped, re.DOTALL)
+def default_index(help_text: str) -> str | None:
+    """Return the default index in the output of ``pip install --help``, or None."""
+    match = re.search(r"--index-url .*?\(default:?\s+(https?://[^\s)]+)\)", help_text, re.DOTALL)
     return match.group(1) if match else None
 
 
-def _said(argv: list[str]) -> str | None:
-    environ = {**os.environ, "COLUMNS": "500", "NO_COLOR": "1"}  # so that no URL is cut in two
+def _output_of(argv: list[str]) -> str | None:
+    environ = {**os.environ, "COLUMNS": "500", "NO_COLOR": "1"}  # so that no URL is wrapped
     try:
-        asked = subprocess.run(
+        done = subprocess.run(
             argv, capture_output=True, text=True, errors="replace", env=environ, timeout=ASK_SECONDS, check=False
-        )  # fmt: skip
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         log.debug("%s did not say which index it uses: %s", argv[0], error)
         return None
-    return asked.stdout if asked.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None
