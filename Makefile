@@ -3,7 +3,7 @@
 #   PYTEST_ARGS="-k paths" make test  narrower tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv setup demo check test golden fuzz soak lock
+.PHONY: help venv setup demo check test golden docs fuzz soak lock
 PYTEST_ARGS ?=
 FRAMES ?= 100000
 SEED ?= 1
@@ -41,6 +41,9 @@ fuzz: venv ## both ends of the pipe against FRAMES=100000 mutated frames each (S
 
 soak: setup ## sandboxes under commands, files, transfers and faults for MINUTES=60, every answer checked (SEED=1)
 	@.venv/bin/python -m tests.soak --minutes $(MINUTES) --seed $(SEED)
+
+docs: venv ## write docs/api and the generated parts of other pages anew; look at the difference before you commit it
+	@.venv/bin/python -m tests.pages
 
 lock: venv ## renew requirements.lock from pyproject.toml
 	.venv/bin/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \

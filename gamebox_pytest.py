@@ -2,7 +2,7 @@
 
 Loaded by every pytest of an environment that has Gamebox installed. It imports nothing of Gamebox until a test asks for a sandbox:
 a project with a package ``sandbox`` of its own imports that one, and the header says why the fixtures are not available.
-See docs/testing.md.
+See docs/reference/testing.md.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def _detector(spec: AgentSpec, setting: Setting) -> list[Hooks]:
         raise SandboxError(
             ErrorCode.invalid_configuration,
             f"The agent {spec.name!r} has thresholds that are none: {error}",
-            "Look at stuck in docs/agents.md.",
+            "Look at stuck in docs/reference/agents/parts.md.",
         ) from error
 
 

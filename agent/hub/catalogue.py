@@ -138,5 +138,5 @@ def _made(what: str, known: Mapping[str, str], name: str, make: Callable[[Any], 
         raise SandboxError(
             ErrorCode.invalid_configuration,
             f"The {what} {name!r} does not take these options: {error}",
-            "Look at the options in docs/agents.md.",
+            "Look at the options in docs/reference/agents/parts.md.",
         ) from error

@@ -66,7 +66,7 @@ class DockerEnvironment(CachingEnvironment):
     variables for every command; ``ca_bundle`` a file of certificates (PEM) that commands are to trust beside those of this
     host. ``report`` gets a line for each slow step of the set-up. ``track_changes`` tells after each command which files
     changed, and keeps what ``changes`` and ``export_patch`` compare with. ``profile`` is default, root-on-request, root or
-    conformance (see docs/isolation.md); ``runtime`` names one of the engine's OCI runtimes, as in "runsc". ``services`` run
+    conformance (docs/reference/isolation.md); ``runtime`` names one of the engine's OCI runtimes, as in "runsc". ``services`` run
     beside it, each in a sandbox of its own, and are reached from it by their names (see ``SideService``); a RunningService of
     another environment is shared with that. A ``Service`` among them stands for one that the host asks with credentials of its
     own. ``cache`` is where pip, uv and npm find packages with no network. ``read_roots`` are folders that file tools and

@@ -14,7 +14,7 @@ MOST_CHANGES = 1000
 
 
 class StateMethods:
-    """Every method answers with an envelope. See docs/state.md for what is kept, where, and what it costs.
+    """Every method answers with an envelope. See docs/reference/state.md for what is kept, where, and what it costs.
 
     Raises SandboxError ``sandbox_closed`` for a sandbox that was not started or is closed.
     """

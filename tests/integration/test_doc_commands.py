@@ -15,7 +15,7 @@ from tests.servers.upstream import Upstream
 # Making the images takes a minute each where they are missing.
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MIB = 1 << 20
 
 
@@ -46,7 +46,7 @@ def test_the_programs_that_base_is_said_to_have(base: DockerEnvironment) -> None
 
 
 def test_the_installations_of_the_network_page_work_in_the_image_it_names(tmp_path: Path) -> None:
-    page = (ROOT / "docs/network.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/services.md").read_text(encoding="utf-8")
     found = re.search(r'DockerEnvironment\("([^"]+)", cache=cache\).*\n    env\.run\("([^"]+)"\)', page)
     assert found is not None
     image, command = found.groups()
@@ -64,7 +64,7 @@ def test_the_installations_of_the_network_page_work_in_the_image_it_names(tmp_pa
 
 def test_ready_made_services_work_as_the_network_page_shows() -> None:
     """UX: PostgreSQL beside a sandbox took a search of images/, a user and a command of one's own."""
-    page = (ROOT / "docs/network.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/services.md").read_text(encoding="utf-8")
     shown = re.search(r"    env\.run\(\"(psql -h db [^\"]+)\"\)", page)
     assert shown is not None
     beside = {"db": services.postgres(database="orders"), "cache": services.redis()}

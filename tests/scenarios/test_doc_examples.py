@@ -1,4 +1,4 @@
-"""Every example in Python of the pages, run as it stands there, on the real engine: what a page shows is true."""
+"""Run every Python example of the README and of docs/ as it stands there, on the real engine: what a page shows is true."""
 
 from __future__ import annotations
 
@@ -18,20 +18,31 @@ pytestmark = pytest.mark.engine
 
 ROOT = Path(__file__).parents[2]
 TESTED_TOOL = Path(__file__).parent / "tested_tool" / "tool"
-# Their examples are tests, see below.
-AS_TESTS = "docs/testing.md"
+# Pages whose examples are tests, and how many tests pass.
+AS_TESTS = {"docs/reference/testing.md": 4, "docs/how-to/test-with-pytest.md": 2}
+# All recipes are one program, which starts one sandbox for those that use ``env``.
+RECIPES = "docs/how-to"
 
 
 def examples(page: str) -> list[str]:
-    """A page's examples."""
+    """Return the examples of a page, or of all recipes."""
+    if page == RECIPES:
+        return [text for path in recipes() for text in examples(path)]
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-PAGES = [
+def recipes() -> list[str]:
+    """Return the pages of the recipes that are programs."""
+    pages = (str(path.relative_to(ROOT)) for path in sorted((ROOT / RECIPES).glob("*.md")))
+    return [page for page in pages if page not in AS_TESTS]
+
+
+WITH_EXAMPLES = [
     page
     for page in ("README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))))
-    if examples(page)
+    if page not in AS_TESTS and examples(page)
 ]
+PAGES = [*(page for page in WITH_EXAMPLES if page not in recipes()), RECIPES]
 
 
 @pytest.fixture
@@ -50,7 +61,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
     """What the examples call provider/name."""
-    with ModelServer([call("finish", {"summary": "mended"})]) as server:
+    with ModelServer([call("finish", {"summary": "mended"})] * 2) as server:
         monkeypatch.setenv("OPENAI_API_BASE", server.base_url)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
         yield server
@@ -63,19 +74,30 @@ _os.environ["API_TOKEN"] = _os.environ["DEPLOY_KEY"] = "nobody's key"
 env = spare = _sandbox.DockerEnvironment(limits=_sandbox.Limits(memory_bytes=512 << 20)).start()
 """
 # Pages whose examples close sandboxes of their own called ``env``.
-CLOSING = ("README.md", "docs/network.md")
+CLOSING = ("README.md", "docs/reference/network.md", "docs/reference/services.md")
 # What holds after the examples of a page: further lines of the program, and a part of what it printed.
 HOLDS = {
-    "README.md": ("print((r.ok, str(r.code), r.hint))", "True 0 hi\n\n(False, 'path_not_found', 'List the workspace to"),
-    "docs/state.md": ("assert \"+what = 'new'\" in open('result.patch').read()", "a.py"),
-    "docs/sandbox.md": ("assert ran.running and ran.waiting_for.kind == 'stdin' and int(port)", "\nserved\n"),
-    "docs/agents.md": ("assert run.status == 'finished', run", "mended"),
-    "docs/isolation.md": ("", ""),
-    "docs/network.md": ("assert 'API_TOKEN' in env.run('env').unwrap().output", "GET / HTTP/1.1"),
+    "README.md": ("", "True 0 hi\n\nFalse path_not_found List the workspace to see what is there."),
+    "docs/tutorial.md": ("", "finished ['write', 'count_words', 'finish']\nAgentRun(finished, 1 step"),
+    RECIPES: ("assert not spare.read('nothing')", "built\n"),
+    "docs/reference/state.md": ("assert \"+what = 'new'\" in open('result.patch').read()", "a.py"),
+    "docs/reference/commands.md": ("assert ran.running and ran.waiting_for.kind == 'stdin' and int(port)", "\nserved\n"),
+    "docs/reference/agents/overview.md": ("assert run.status == 'finished', run", "mended"),
+    "docs/reference/isolation.md": ("", ""),
+    "docs/reference/services.md": ("assert 'API_TOKEN' in env.run('env').unwrap().output", "GET / HTTP/1.1"),
 }
+# What a recipe says that it prints.
+PRINTED = (
+    "timeout working",
+    "used ***DEPLOY_KEY***\n",
+    "network_denied A connection to other.test:443 was refused: no rule opens it.",
+    "other.test 443 denied no rule opens it",
+    "step 3\n0\n",
+    "True ",
+)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != AS_TESTS])
+@pytest.mark.parametrize("page", PAGES)
 def test_an_example_runs(page: str, here: Path, model: ModelServer) -> None:
     """The examples of one page are one program, and ``env`` is a sandbox."""
     after, printed = HOLDS.get(page, ("", ""))
@@ -87,19 +109,23 @@ def test_an_example_runs(page: str, here: Path, model: ModelServer) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert printed in done.stdout
+    if page == RECIPES:
+        assert not [each for each in PRINTED if each not in done.stdout], done.stdout
 
 
-def test_the_examples_of_tests_are_a_suite_that_passes(here: Path) -> None:
+@pytest.mark.parametrize("page", AS_TESTS)
+def test_the_examples_of_tests_are_a_suite_that_passes(page: str, here: Path) -> None:
     shutil.copytree(TESTED_TOOL, here / "tool")
-    for number, program in enumerate(examples(AS_TESTS)):
+    for number, program in enumerate(examples(page)):
         named = re.match(r"# (\w+\.py)", program)
         (here / (named[1] if named else f"test_example_{number}.py")).write_text(program)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(here)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=here)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout
+    assert f"{AS_TESTS[page]} passed" in done.stdout
 
 
 def test_all_pages_with_examples_are_known() -> None:
     """A page that is written later takes part by itself; one that loses its examples is missed."""
-    assert {*HOLDS, AS_TESTS} <= set(PAGES)
+    assert {*HOLDS} <= set(PAGES)
+    assert len(recipes()) + 1 >= 12

@@ -101,7 +101,7 @@ def test_that_has_no_server(sandbox):
 
 
 def test_the_page_shows_what_is_tested() -> None:
-    page = (Path(__file__).parents[2] / "docs/testing.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/reference/testing.md").read_text(encoding="utf-8")
     shown = re.findall(r"^```py\n# (\w+\.py)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert [name for name, _ in shown] == ["conftest.py", "test_ledger.py"]
     for name, text in shown:

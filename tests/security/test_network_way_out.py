@@ -138,7 +138,7 @@ def test_another_host_behind_the_allowed_one(docker_env: Make, tmp_path: Path) -
     """Threat: one server of many names (a CDN) is asked for a name that is not allowed.
 
     A plain request is asked of the host it was judged by, whatever its Host header says. Inside TLS nobody looks: the name in there
-    is between the client and that one server (docs/network.md says so); no other server can be reached by it.
+    is between the client and that one server (docs/explanation/network.md says so); no other server can be reached by it.
     """
     authority = Authority(tmp_path)
     plain, tls = Site({"/": b"plain"}), Site({"/": b"tls"}, context=authority.context("front.example.com"))

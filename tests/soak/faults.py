@@ -19,7 +19,7 @@ from tests.integration.observing import eventually
 
 from .subject import Subject, check, in_thread, on_engine
 
-# The end of the pipe is worded within this (docs/sandbox.md).
+# The end of the pipe is worded within this (docs/reference/sandbox.md).
 WORDED_SECONDS = 2.0
 CHILD = """
 import sys, time

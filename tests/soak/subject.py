@@ -23,7 +23,7 @@ from tests.integration.observing import Heartbeat, eventually, guest_pid, of_com
 from .counts import Counts
 
 MIB = 1 << 20
-# What docs/sandbox.md promises over a command's own timeout.
+# What docs/reference/commands.md promises over a command's own timeout.
 PROMISED_SECONDS = 0.25
 # Several sandboxes at once, in one interpreter, on few processors: what a thread may wait for its turn beyond a machine's lateness.
 TURN_SECONDS = 0.25

@@ -79,7 +79,7 @@ def test_every_code_is_used() -> None:
 
 
 def test_every_code_and_notice_is_explained() -> None:
-    page = (ROOT / "docs/sandbox.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/codes.md").read_text(encoding="utf-8")
     rows = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
     assert {code.value for code in ErrorCode} | set(NOTICES) | set(HOST_NOTICES) <= rows
 

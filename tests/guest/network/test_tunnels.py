@@ -343,7 +343,7 @@ class Source(socketserver.BaseRequestHandler):
 
 
 def test_no_byte_beyond_the_limit_is_passed_on_and_each_connection_counts_one_piece_beyond_it_at_most() -> None:
-    """The figures of docs/network.md: what passes, and by how much the count may be over."""
+    """The figures of docs/reference/network.md: what passes, and by how much the count may be over."""
     most, connections = 3_000_000, 8
     with Server(("127.0.0.1", 0), Source) as server, ends(Network.allow("127.0.0.1:*")) as pair, contextlib.ExitStack() as stack:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
