@@ -1,4 +1,4 @@
-"""The kernel calls that Python has no name for: by ctypes, without a process of their own."""
+"""System calls that Python does not wrap, by ctypes; among them the system call filter and Landlock rules for commands."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def prctl(option: int, value: int = 0, pointer: object = 0) -> None:
 
 
 def drop_bounding_capabilities() -> None:
-    """Let nothing that this process starts ever gain a capability. Raises OSError."""
+    """Make sure that nothing this process starts can ever gain a capability. Raises OSError."""
     for capability in range(HIGHEST_CAPABILITY + 1):
         try:
             prctl(PR_CAPBSET_DROP, capability)
         except OSError as error:
-            if error.errno == errno.EINVAL:  # beyond the last one of this kernel
+            if error.errno == errno.EINVAL:  # beyond the last capability of this kernel
                 return
             raise
 
 
 def syscall(number: int, *arguments: object) -> int:
-    """A raw system call. Raises OSError."""
+    """Make a raw system call. Raises OSError."""
     result: int = _libc.syscall(ctypes.c_long(number), *arguments)
     if result == -1:
         error = ctypes.get_errno()
@@ -41,20 +41,20 @@ def syscall(number: int, *arguments: object) -> int:
 
 
 def act_on_files_as(uid: int, gid: int) -> None:
-    """Let this thread alone touch files as ``uid`` and ``gid`` from now on. Raises OSError where that did not take."""
+    """Make this thread, and no other, access files as ``uid`` and ``gid``. Raises OSError if that failed."""
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)
-    if _libc.setfsuid(-1) != uid or _libc.setfsgid(-1) != gid:  # -1 changes nothing and answers what is set
+    if _libc.setfsuid(-1) != uid or _libc.setfsgid(-1) != gid:  # -1 changes nothing and returns the current value
         raise OSError(1, "setfsuid was refused")
 
 
 def files_user() -> tuple[int, int]:
-    """The user and group as which this thread touches files."""
+    """Return the user and group as which this thread accesses files."""
     return _libc.setfsuid(-1), _libc.setfsgid(-1)
 
 
 class ActingOnFiles:
-    """While inside (``with``), this thread alone touches and makes files as ``uid`` and ``gid``; only where ``wanted``."""
+    """A context in which this thread accesses and makes files as ``uid`` and ``gid``; does nothing unless ``wanted``."""
 
     def __init__(self, uid: int, gid: int, wanted: bool) -> None:
         self._user = (uid, gid)
@@ -69,14 +69,44 @@ class ActingOnFiles:
             act_on_files_as(0, 0)
 
 
-# --- the syscall filter laid over the engine's ---------------------------------------------------------------------------
-# Blocked whole: what no build tool, shell or debugger needs and what kernels were broken through. ptrace stays open.
+# The system calls that the filter blocks, in addition to the engine's: no build tool, shell or debugger needs them, and kernels
+# were exploited through them. ptrace is allowed.
+_BLOCKED_CALLS: dict[str, tuple[int, int | None]] = {  # the numbers on x86_64 and on aarch64
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "memfd_secret": (447, 447),
+    "vmsplice": (278, 75),
+    "modify_ldt": (154, None),
+    "userfaultfd": (323, 282),
+    "perf_event_open": (298, 241),
+    "bpf": (321, 280),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "open_by_handle_at": (304, 265),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+}
 _BLOCKED = {
-    "x86_64": (425, 426, 427, 248, 249, 250, 447, 278, 154, 323, 298, 321, 272, 308, 165, 166, 155, 304, 246, 320, 175, 313,
-               176, 428, 429, 430, 431, 432, 433, 442),
-    "aarch64": (425, 426, 427, 217, 218, 219, 447, 75, 282, 241, 280, 97, 268, 40, 39, 41, 265, 104, 294, 105, 273, 106,
-                428, 429, 430, 431, 432, 433, 442),
-}  # fmt: skip
+    "x86_64": [number for number, _ in _BLOCKED_CALLS.values()],
+    "aarch64": [number for _, number in _BLOCKED_CALLS.values() if number is not None],
+}
 _SOCKET = {"x86_64": 41, "aarch64": 198}
 _ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _FAMILIES = (1, 2, 10, 16)  # unix, inet, inet6, netlink
@@ -86,9 +116,9 @@ _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 
 
 def filter_program(machine: str) -> bytes | None:
-    """The BPF program for this machine, or None where its system call numbers are not known.
+    """Return the BPF program for a machine, or None if its system call numbers are unknown.
 
-    Foreign system call tables (32-bit, x32) are refused whole with ENOSYS: they would be a way around the filter.
+    All calls of other system call tables (32-bit, x32) fail with ENOSYS: they would be a way around the filter.
     """
     if machine not in _ARCH:
         return None
@@ -106,7 +136,7 @@ def filter_program(machine: str) -> bytes | None:
 
 
 def filter_system_calls() -> bool:
-    """Lay the filter over this process and all it starts; False where this machine has no table. Needs no_new_privs."""
+    """Apply the filter to this process and all it starts. Returns False if this machine has no table. Needs no_new_privs."""
     program = filter_program(MACHINE)
     if program is None:
         return False
@@ -116,13 +146,13 @@ def filter_system_calls() -> bool:
     return True
 
 
-# --- Landlock: no command writes below /proc or /sys -----------------------------------------------------------------------
+# Numbers of Landlock.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
 
 
 def deny_writes_to_proc() -> bool:
-    """Keep this process and all it starts from writing below /proc and /sys; False where the kernel has no Landlock.
+    """Keep this process and all it starts from writing below /proc and /sys. Returns False if the kernel has no Landlock.
 
     Landlock denies what no rule allows, so every other entry of the root folder is allowed by name.
     """

@@ -1,4 +1,4 @@
-"""Users that a command may run as, looked up in /etc/passwd and /etc/group, which hostile commands may have written."""
+"""Users as which a command may run, from /etc/passwd and /etc/group, which hostile commands may have written."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ MOST_BYTES = 1 << 20
 MOST_ROWS = 20_000
 MOST_GROUPS = 64
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_CODE_PATHS = frozenset({"PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "PERL5LIB", "RUBYLIB", "NODE_PATH", "BASH_ENV", "ENV"})
-# setresuid takes the highest number for "leave it as it is".
+_CODE_PATHS = frozenset(
+    {"PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "PERL5LIB", "RUBYLIB", "NODE_PATH", "BASH_ENV", "ENV"}
+)
+# To setresuid, the highest number means "no change".
 HIGHEST_ID = (1 << 31) - 1
 
 
 class User:
-    """Who a command runs as. ``groups`` are the supplementary ones."""
+    """A user as which a command runs. ``groups`` are the supplementary ones."""
 
     __slots__ = ("gid", "groups", "home", "name", "uid")
 
@@ -33,11 +35,11 @@ class User:
 
 
 def find(text: str) -> User | None:
-    """Find a user by name or number; None if there is no such user.
+    """Return a user by name or number, or None if there is no such user.
 
-    A number that /etc/passwd does not list is a user all the same: its group has the same number and its home is ``/``. So is root.
+    Root and any number exist even if /etc/passwd does not list them; such a number's group has the same number, its home is ``/``.
     """
-    rows = [row for row in map(_user, _rows(PASSWD)) if row is not None]
+    rows = [row for row in map(_parse_user, _rows(PASSWD)) if row is not None]
     number = _number(text)
     found = next((row for row in rows if row.name == text), None)
     if found is None and number is not None:
@@ -53,17 +55,18 @@ def find(text: str) -> User | None:
 
 
 def environment(environ: dict[str, str], user: User) -> dict[str, str]:
-    """Return the variables that a command of ``user`` starts with: those of the sandbox without ways to its own user's programs.
+    """Return the variables for a command of ``user``: those of the sandbox, but none that lead to another user's programs.
 
-    A folder that somebody else than root or ``user`` could put a program into does not stay in PATH.
+    Folders of PATH in which anyone but root and ``user`` could put a program are left out.
     """
-    kept = {name: value for name, value in environ.items() if name not in _CODE_PATHS and not name.startswith("LD_")}
+    safe = {name: value for name, value in environ.items() if name not in _CODE_PATHS and not name.startswith("LD_")}
     folders = [folder for folder in environ.get("PATH", "").split(":") if _is_closed(folder, user.uid)]
-    return {**kept, "PATH": ":".join(folders) or DEFAULT_PATH, "HOME": user.home, "USER": user.name, "LOGNAME": user.name}
+    path = ":".join(folders) or DEFAULT_PATH
+    return {**safe, "PATH": path, "HOME": user.home, "USER": user.name, "LOGNAME": user.name}
 
 
 def _is_closed(folder: str, uid: int) -> bool:
-    """Whether only root and ``uid`` can write to the folder and to those it is in."""
+    """Return whether only root and ``uid`` can write to the folder and to all folders above it."""
     if not folder.startswith("/"):
         return False
     path = os.path.realpath(folder)
@@ -80,12 +83,12 @@ def _is_closed(folder: str, uid: int) -> bool:
 
 
 def name_of(uid: int) -> str | None:
-    """Return the name that /etc/passwd gives the number; None if it gives none."""
-    return next((row.name for row in map(_user, _rows(PASSWD)) if row is not None and row.uid == uid), None)
+    """Return the name of a user's number in /etc/passwd, or None."""
+    return next((row.name for row in map(_parse_user, _rows(PASSWD)) if row is not None and row.uid == uid), None)
 
 
-def _user(row: list[bytes]) -> User | None:
-    """The user of one row of /etc/passwd: name, password, uid, gid, comment, home, shell."""
+def _parse_user(row: list[bytes]) -> User | None:
+    """Return the user of one row of /etc/passwd (name, password, uid, gid, comment, home, shell), or None if it is invalid."""
     if len(row) < 6 or not row[0] or len(row[0]) > 256:
         return None
     uid, gid = _number(os.fsdecode(row[2])), _number(os.fsdecode(row[3]))
@@ -96,7 +99,7 @@ def _user(row: list[bytes]) -> User | None:
 
 
 def _groups(user: User) -> tuple[int, ...]:
-    """The groups that list the user in /etc/group: name, password, gid, members."""
+    """Return the groups that list the user in /etc/group (name, password, gid, members)."""
     name, found = os.fsencode(user.name), []
     for row in _rows(GROUP):
         gid = _number(os.fsdecode(row[2])) if len(row) > 3 else None
@@ -112,7 +115,7 @@ def _number(text: str) -> int | None:
 
 
 def _rows(path: str) -> Iterator[list[bytes]]:
-    """The rows of a regular file of at most 1 MiB; none if the path is anything else. Never waits: a FIFO may have its name."""
+    """Yield the rows of a regular file of at most 1 MiB; none if the path is anything else. Never blocks, even on a FIFO."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

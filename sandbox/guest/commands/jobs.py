@@ -7,7 +7,7 @@ import time
 from functools import partial
 
 from ..loop.reactor import Timer
-from ..protocol.faults import Fault, unforeseen
+from ..protocol.faults import Fault, internal_fault
 from ..watch import limit_hits as hits
 from ..watch.cpu_limit import CpuWatch
 from . import sessions, shell_state
@@ -92,7 +92,7 @@ class Job:
             self._answer({"fault": fault})
             self._release()
         except Exception as error:  # the session goes on
-            self._answer({"fault": unforeseen(error, "run")})
+            self._answer({"fault": internal_fault(error, "run")})
             self._release()
 
     def _start(self) -> None:

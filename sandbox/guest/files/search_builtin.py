@@ -112,12 +112,12 @@ def event(kind: str, path: bytes, number: int = 0, line: str = "", at: int = 0) 
         start = (
             0 if len(line) <= LINE_CHARS or at < LINE_CHARS // 3 else min(at - LINE_CHARS // 4, len(line) - LINE_CHARS)
         )
-        shown = line[start : start + LINE_CHARS]
+        part = line[start : start + LINE_CHARS]
         data |= {
             "line_number": number,
-            "lines": {"text": shown},
-            "submatches": [{"start": len(shown[: at - start].encode("utf-8", "replace"))}],
-            "cut": [start, len(line) - start - len(shown)],
+            "lines": {"text": part},
+            "submatches": [{"start": len(part[: at - start].encode("utf-8", "replace"))}],
+            "cut": [start, len(line) - start - len(part)],
         }
     return json.dumps({"type": kind, "data": data})
 

@@ -6,7 +6,7 @@ Code in the sandbox has a say in the length of replies, by long names and many o
 from __future__ import annotations
 
 from ..protocol import wire
-from ..protocol.faults import Fault, unforeseen
+from ..protocol.faults import Fault, internal_fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Answers:
         try:
             data = wire.pack_message(fields, blob)
         except ValueError as error:
-            fault = unforeseen(error, operation)
+            fault = internal_fault(error, operation)
         else:
             if len(data) <= limit:
                 return fields, blob, data

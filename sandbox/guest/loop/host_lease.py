@@ -1,4 +1,4 @@
-"""Who is the host of a sandbox, who may take over a kept one, and when a sandbox ends for lack of a host."""
+"""The lease of a sandbox: when it ends for lack of a host, and which host may take over a kept one."""
 
 from __future__ import annotations
 

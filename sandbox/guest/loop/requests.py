@@ -11,7 +11,7 @@ from ..commands.processes import Processes
 from ..commands.streaming import OutputStream
 from ..interaction.typing import Interaction
 from ..protocol import wire
-from ..protocol.faults import Fault, fault_of, plain, unforeseen
+from ..protocol.faults import Fault, fault_of, internal_fault, json_data
 from ..protocol.wire import Kind
 from .answer_sizes import Answers
 from .arguments import check_arguments, expand_home
@@ -122,7 +122,7 @@ class Requests:
         except Fault as fault:
             self._reply(key, {"fault": fault}, b"")
         except Exception as error:  # one request must not take the sandbox with it
-            self._reply(key, {"fault": unforeseen(error, str(operation))}, b"")
+            self._reply(key, {"fault": internal_fault(error, str(operation))}, b"")
 
     def _carry_out(self, key: int, operation: str, fields: dict[str, Any], blob: bytes) -> None:
         args = fields["args"]
@@ -217,7 +217,7 @@ class Requests:
         self._queued.discard(key)
         fault = fields.pop("fault", None)
         if fault is not None:
-            fields["fault"] = {"code": fault.code, "effects": fault.effects, "fields": plain(fault.fields)}
+            fields["fault"] = {"code": fault.code, "effects": fault.effects, "fields": json_data(fault.fields)}
             fields["result"] = fields.get("result") or fault.result
         result = fields.get("result")
         heard = any(map(self._link.reaches, chain((key,), self._also_waiting(key))))
@@ -250,7 +250,7 @@ class Requests:
             except OSError as error:
                 answer = {"fault": fault_of(error, str(args.get("path", "")))}
             except Exception as error:
-                answer = {"fault": unforeseen(error, operation)}
+                answer = {"fault": internal_fault(error, operation)}
             if operation in _CHANGING:
                 self._processes.changes.absorb(*(str(args[name]) for name in _CHANGING[operation] if name in args))
             self._reactor.hand_over(partial(self._worked, key, operation, answer, blob))
@@ -264,7 +264,7 @@ class Requests:
                 answer["notices"] = self._processes.headroom.notices()
             self._reply(key, answer, blob)
         except Exception as error:  # one request must not take the sandbox with it
-            self._reply(key, {"fault": unforeseen(error, operation)}, b"")
+            self._reply(key, {"fault": internal_fault(error, operation)}, b"")
 
 
 def _nothing() -> None:

@@ -32,4 +32,4 @@ class Shortcut:
         write, self._write = self._write, None
         if write is not None:
             link.reroute(write)
-            os.close(wire.SHORTCUT_FD)  # so that the host is the only one who reads
+            os.close(wire.SHORTCUT_FD)  # so that only the host reads from it

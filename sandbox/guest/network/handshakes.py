@@ -75,10 +75,10 @@ def _authority(text: bytes, default: int | None) -> tuple[str, int]:
     if host.startswith(b"[") and host.endswith(b"]"):
         host = host[1:-1]
     if (not port and default is None) or (port and not port.isdigit()) or not host or len(port) > 5:
-        raise HandshakeError(http_answer(400, "there is no host and port in the request"))
+        raise HandshakeError(http_answer(400, "the request lacks a host or a port"))
     number = int(port or default or 0)
     if not 0 < number < 65536:
-        raise HandshakeError(http_answer(400, f"{number} is no port"))
+        raise HandshakeError(http_answer(400, f"{number} is not a port number"))
     if len(host) > MOST_HOST:
         raise HandshakeError(http_answer(400, f"the name of the host is longer than {MOST_HOST} bytes"))
     return host.decode("utf-8", "replace"), number

@@ -45,7 +45,7 @@ class Refusals:
         stored: the client must not learn of the refusal before, because its command may end by it.
         """
 
-        def look() -> None:  # as the sandbox's user, who may see what its processes hold
+        def look() -> None:  # as the sandbox's user, who may see the descriptors of its processes
             try:
                 owner = _owner(ends)
             except OSError:

@@ -56,18 +56,18 @@ def fault_of(error: OSError, path: str, **fields: Any) -> Fault:
     return Fault(_CODES.get(number, "io_error"), path=path, errno=name, **fields)
 
 
-def plain(value: Any) -> Any:
+def json_data(value: Any) -> Any:
     """Return the fields of a fault as data that JSON can hold."""
     if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): json_data(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
+        return [json_data(v) for v in value]
     if isinstance(value, bytes):
         return os.fsdecode(value).encode("utf-8", "replace").decode()
     return value if isinstance(value, bool | int | float | str) or value is None else str(value)
 
 
-def unforeseen(error: Exception, operation: str) -> Fault:
+def internal_fault(error: Exception, operation: str) -> Fault:
     """Return the fault for a bug of the guest, and write the traceback to its log."""
     sys.excepthook(type(error), error, error.__traceback__)
     return Fault("io_error", problem=f"{type(error).__name__} in {operation}", effects="unknown")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# .git is not a cache: whoever means it names it.
+# .git is not a cache.
 CACHES = frozenset(
     {
         "__pycache__",
