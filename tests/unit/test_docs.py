@@ -37,7 +37,7 @@ def test_an_example_names_only_what_its_page_makes(page: Path) -> None:
 def test_the_page_has_all_parameters_of_a_sandbox() -> None:
     """Review: cache= and pull= were missing."""
     page = (ROOT / "docs/reference/sandbox.md").read_text(encoding="utf-8")
-    shown = re.search(r"`DockerEnvironment\(([^)]*)\)` is a context manager", page)
+    shown = re.search(r"`DockerEnvironment\(([^)]*)\)`\s+is a context manager", page)
     assert shown is not None
     parameters = inspect.signature(DockerEnvironment).parameters.values()
     assert shown[1].split(", ") == [each.name + ("=" if each.kind is each.KEYWORD_ONLY else "") for each in parameters]
