@@ -17,6 +17,7 @@ from sandbox.errors import ErrorCode
 
 from . import events as ev
 from .envelopes import invalid_arguments
+from .errors import AgentErrorCode
 from .recording import Recorder
 from .registry import ActionRegistry
 from .risk import Analyzer, Rating, Risk, by_pattern, rating_of
@@ -163,7 +164,7 @@ class ApprovingEnvironment(WrappedEnvironment):
                 )
             )  # fmt: skip
         except StopRun as stop:  # it could not be recorded; the recorder ends the run
-            return Failure[Any](ErrorCode.log_unusable, stop.reason, "Mend the log, then resume the run.").to_dict()
+            return Failure[Any](AgentErrorCode.log_unusable, stop.reason, "Mend the log, then resume the run.").to_dict()
         if answer.for_session and answer.verdict != "reject":
             self._allow(action.name, rating.risk)
         return self._settled(action, args, answer, rating)
@@ -225,7 +226,7 @@ class ApprovingEnvironment(WrappedEnvironment):
             return _rejected(action, "It was put off, and this run cannot be paused.", None)
         self._recorder.stop(StopRun(f"{action.name} waits for an approval.", RunStatus.paused))
         return Failure[Any](
-            ErrorCode.approval_pending,
+            AgentErrorCode.approval_pending,
             f"{action.name} waits for an approval; the run is paused.",
             "It is carried out when it was approved.",
         ).to_dict()

@@ -15,6 +15,7 @@ from sandbox.text.wording import count_of
 from . import lineage
 from .actions import Action
 from .budget import Budget, Usage, current_meter
+from .errors import AgentErrorCode
 from .hooks import Hooks, Step
 from .loop import Agent
 from .memory import Memory
@@ -158,7 +159,7 @@ class Delegation:
             return Success(result)
         lost = run.status is RunStatus.environment_lost
         return Failure[Any](
-            ErrorCode.sandbox_unavailable if lost else ErrorCode.delegate_not_finished,
+            ErrorCode.sandbox_unavailable if lost else AgentErrorCode.delegate_not_finished,
             f"The agent {spec.name} did not finish ({run.status.value}): {reason}"[:2000],
             _hint(run, lost),
             effects="unknown" if run.iterations else "none",
@@ -233,7 +234,7 @@ def _remainder(budget: Budget) -> Budget:
     gone = [name for name, value in left.items() if value is not None and value <= 0]
     if gone:
         raise SandboxError(
-            ErrorCode.delegation_refused,
+            AgentErrorCode.delegation_refused,
             f"Nothing is left of the budget ({', '.join(gone)}) for another agent.",
             "Finish with what there is.",
         )

@@ -16,6 +16,8 @@ from sandbox.envelope import Failure, Notice, Success, jsonable
 from sandbox.errors import ErrorCode
 from sandbox.text.excerpt import SHOWN_CHARS
 
+from .errors import error_code
+
 # About 25,000 tokens: more would fill much of most models' context with one text.
 MAX_TEXT_CHARS = 100_000
 # A result of several texts, or of very many small values.
@@ -155,7 +157,7 @@ def text_of(envelope: Mapping[str, Any], result_type: type[BaseModel] | None = N
         if envelope["tool_executed"] is True:
             return Success(result, notices=notices).to_text(chars)
         return Failure(
-            ErrorCode(envelope["code"]),
+            error_code(envelope["code"]),
             envelope["error"],
             envelope.get("hint", ""),
             effects=envelope.get("effects", "none"),

@@ -10,9 +10,9 @@ from typing import Any
 from sandbox.envelope import Failure, jsonable
 from sandbox.environment.base import ActionLike, Environment
 from sandbox.environment.call_errors import answered
-from sandbox.errors import ErrorCode
 
 from .actions import Action
+from .errors import AgentErrorCode
 from .registry import ActionRegistry
 from .run import AgentRun
 from .wrapped import WrappedEnvironment
@@ -57,7 +57,7 @@ class FinishChecks(WrappedEnvironment):
         if self.most is not None and self.refused > self.most:
             return _with_notice(self.inner.execute_action(action, args), finding.told)
         failure = Failure[Any](
-            ErrorCode.finish_refused,
+            AgentErrorCode.finish_refused,
             f"The run does not end yet: {finding.told}",
             f"Correct that, then call {action.name} again.",
             next_tool=action.name,

@@ -22,6 +22,7 @@ from sandbox.limits import Limits
 from sandbox.names import is_agent_name
 
 from .budget import Budget
+from .errors import AgentErrorCode
 from .given import inputs_of
 from .hub import AgentSpec, Hub, default
 from .job import Job
@@ -96,7 +97,7 @@ class AgentOptions:
         known = {f.name for f in fields(cls)}
         if "batch_task" in data:
             raise SandboxError(
-                ErrorCode.run_not_resumable,
+                AgentErrorCode.run_not_resumable,
                 f"The run {run} is the task {str(data['batch_task'])[:100]} of a batch, whose sandbox ended with it.",
                 "Run the batch again with the same options: it runs the tasks without a result again.",
             )
@@ -110,7 +111,7 @@ class AgentOptions:
             return found
         except (KeyError, ValueError) as error:
             raise SandboxError(
-                ErrorCode.run_not_resumable,
+                AgentErrorCode.run_not_resumable,
                 f"The run {run} was not made by gamebox agent, which therefore cannot build its agent.",
                 "Resume it with agent.resuming.resume(...) from the program that made it.",
             ) from error

@@ -11,12 +11,13 @@ from sandbox import operations as op
 from sandbox.envelope import Envelope, Failure, Success
 from sandbox.environment.base import ActionLike, Environment
 from sandbox.environment.call_errors import answered, check_request
-from sandbox.errors import ErrorCode, SandboxError
+from sandbox.errors import SandboxError
 from sandbox.operations import OPERATIONS, Request
 from sandbox.operations.state import ChangedPath
 from sandbox.pipe.watching import Watch
 
 from .envelopes import LOST
+from .errors import AgentErrorCode
 from .hooks import Hooks
 from .left_behind import TemporaryFiles, undone
 from .run import AgentRun
@@ -138,7 +139,7 @@ class ReadOnlyEnvironment(WrappedEnvironment):
         going_on = next((name for name, value in given.items() if value is not None and value is not False), None)
         if going_on is not None:
             return Failure[Any](
-                ErrorCode.read_only,
+                AgentErrorCode.read_only,
                 f"This agent only reads, and its commands cannot go on in the background ({going_on}).",
                 "Run the command in the foreground, with timeout_seconds if it may take long.",
                 next_tool="run",
@@ -167,7 +168,7 @@ class ReadOnlyEnvironment(WrappedEnvironment):
         compared = answered(self.inner.changes, base, leftovers=True, max_changes=MOST_COMPARED)
         if not isinstance(compared, Success):
             return Failure[Any](
-                ErrorCode.read_only,
+                AgentErrorCode.read_only,
                 f"Whether the command changed files could not be seen: {compared.error}",
                 "Use read, list and search from here on.",
                 effects="unknown",
@@ -179,7 +180,7 @@ class ReadOnlyEnvironment(WrappedEnvironment):
         named = ", ".join(change.to_text() for change in changed[:_NAMED])
         more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
         return Failure[Any](
-            ErrorCode.read_only,
+            AgentErrorCode.read_only,
             f"The command changed files, which this agent may only read: {named}{more}.",
             "The changes were undone. Look without changing anything; what a command must write belongs below /tmp."
             if back.ok
@@ -200,7 +201,7 @@ class _Forget(Hooks):
 
 def _refused(operation: str) -> Failure[Any]:
     return Failure[Any](
-        ErrorCode.read_only,
+        AgentErrorCode.read_only,
         f"This agent only reads: {operation} is refused.",
         f"Use one of: {', '.join(sorted(READING))}.",
     )
@@ -208,7 +209,7 @@ def _refused(operation: str) -> Failure[Any]:
 
 def _unkept(why: str) -> Failure[Any]:
     words = f"No command is run: {why}"
-    return Failure[Any](ErrorCode.read_only, words, "Use read, list and search.", next_tool="read")
+    return Failure[Any](AgentErrorCode.read_only, words, "Use read, list and search.", next_tool="read")
 
 
 def _counts(change: ChangedPath) -> bool:

@@ -14,6 +14,7 @@ from sandbox.environment.base import ActionLike, Environment
 from sandbox.errors import ErrorCode
 from sandbox.operations import OPERATIONS, Change
 
+from .errors import AgentErrorCode
 from .recording import Recorder
 from .status import RunStatus, StopRun
 from .wrapped import WrappedEnvironment
@@ -129,7 +130,7 @@ def is_repeatable(action: ActionLike) -> bool:
 
 def _unknown(action: ActionLike) -> Failure[Any]:
     return Failure[Any](
-        ErrorCode.effects_unknown,
+        AgentErrorCode.effects_unknown,
         f"The run was cut off while {action.name} was under way: whether it was carried out, or in part, is not known.",
         "Find out first whether it was done; call it again only if it was not.",
         effects="unknown",
@@ -139,7 +140,7 @@ def _unknown(action: ActionLike) -> Failure[Any]:
 def _gone(action: ActionLike, replayed: StepRecord) -> Failure[Any]:
     began = replayed.started is not None
     return Failure[Any](
-        ErrorCode.effects_unknown,
+        AgentErrorCode.effects_unknown,
         f"The sandbox is gone in which {action.name} {'was under way' if began else 'was to be carried out'}; there is a new one.",
         "Look at the state of the new sandbox first: nothing of what was done in the old one is there.",
         effects="unknown" if began else "none",
@@ -157,7 +158,7 @@ def _interrupted(action: ActionLike) -> dict[str, Any]:
 
 def _unrecorded(action: ActionLike, stop: StopRun) -> dict[str, Any]:
     return Failure[Any](
-        ErrorCode.log_unusable,
+        AgentErrorCode.log_unusable,
         f"{action.name} was not carried out: {stop.reason}",
         "Free some space or repair the log, then resume the run.",
     ).to_dict()

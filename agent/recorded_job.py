@@ -17,6 +17,7 @@ from sandbox.interrupts import terminated_like_interrupted, uninterrupted
 
 from . import events as ev
 from . import lineage
+from .errors import AgentErrorCode
 from .hub import Hub
 from .inbox import Mailbox, waiting
 from .job import Job, Outcome, agent_of, brought_back, lay_repository, start, taken, until_interrupted
@@ -168,7 +169,7 @@ def _sandbox_gone(known: RunRecord) -> SandboxError:
     else:
         why = f"the run ended ({known.status}), and it was removed then, or as nobody came back to it within {minutes}"
     return SandboxError(
-        ErrorCode.run_not_resumable,
+        AgentErrorCode.run_not_resumable,
         f"The sandbox of the run {known.run} is gone: {why}.",
         "Go on in a new sandbox, with the repository as it is now and without what the run had changed: "
         f"gamebox runs resume {known.run} --fresh.",
@@ -180,7 +181,7 @@ def _refuse_second_sandbox(known: RunRecord, options: AgentOptions) -> None:
         return
     if sandbox_of_run(known.run) is not None:
         raise SandboxError(
-            ErrorCode.run_not_resumable,
+            AgentErrorCode.run_not_resumable,
             f"The sandbox of the run {known.run} is still there.",
             f"Leave out --fresh, or end that one first: gamebox rm {sandbox_name(known.run)}.",
         )

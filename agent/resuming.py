@@ -15,6 +15,7 @@ from sandbox.errors import ErrorCode, SandboxError
 from . import events as ev
 from .approvals import ApprovingEnvironment
 from .budget import Budget
+from .errors import AgentErrorCode
 from .hooks import Step
 from .kits import EquippedEnvironment
 from .loop import Agent
@@ -27,7 +28,7 @@ from .wrapped import WrappedEnvironment
 
 # After these a run goes on in its sandbox, in the middle of the step that it was in.
 GOES_ON = (RunStatus.paused, RunStatus.environment_lost)
-LOG_FAULTS = (ErrorCode.log_unusable, ErrorCode.host_disk_full)
+LOG_FAULTS = (AgentErrorCode.log_unusable, ErrorCode.host_disk_full)
 FRESH = (
     "The run was cut off and its sandbox is gone. It goes on in a new sandbox with the repository as it is now: nothing that was "
     "changed, started or installed before is there. Look at the files before you rely on what was done."
@@ -125,7 +126,7 @@ def _check_is_part(known: RunRecord, log: EventLog, above: Recorder) -> None:
     if known.parent == above.run and (verify(log, known.run).signed or not log.is_signed(above.run)):
         return
     raise SandboxError(
-        ErrorCode.log_unusable,
+        AgentErrorCode.log_unusable,
         f"The log has a run {known.run} where a part of the run {above.run} belongs, but Gamebox did not record it as that part.",
         f"Do not continue this run: start its task again. See what was changed: gamebox runs verify {known.run}.",
     )
@@ -210,14 +211,14 @@ def check_resumable(record: RunRecord, budget: Budget) -> int:
     """How many steps are left. Raises SandboxError ``run_not_resumable``."""
     if record.status in ("finished", "rejected"):
         raise SandboxError(
-            ErrorCode.run_not_resumable,
+            AgentErrorCode.run_not_resumable,
             f"The run {record.run} ended: {record.status}, {record.reason}",
             "Give another task with gamebox agent.",
         )
     left = budget.max_iterations - record.ended_steps
     if left < 1:
         raise SandboxError(
-            ErrorCode.run_not_resumable,
+            AgentErrorCode.run_not_resumable,
             f"The run {record.run} used all of its {budget.max_iterations} steps.",
             f"Give it more: --max-iterations {budget.max_iterations + 20}.",
         )
@@ -333,7 +334,7 @@ def _restore(kit: Any, record: RunRecord) -> None:
         kit.restore(record.kits[kit.name])
     except (ValueError, TypeError, KeyError) as error:
         raise SandboxError(
-            ErrorCode.run_not_resumable,
+            AgentErrorCode.run_not_resumable,
             f"The state of {kit.name!r} in the run {record.run} cannot be restored: {error}",
             "Resume it with the version of gamebox that recorded it.",
         ) from error

@@ -15,6 +15,7 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.text.invisible import visible
 
 from .confirming import confirm
+from .errors import AgentErrorCode
 from .runs_shown import cost
 from .runs_story import status_of, summary
 from .show import Screen
@@ -94,7 +95,7 @@ def resume_run(
         record = record_of(events, run)
         if record.parent is not None:
             raise SandboxError(
-                ErrorCode.run_not_resumable,
+                AgentErrorCode.run_not_resumable,
                 f"The run {record.run} is part of {record.parent} and is resumed with it.",
                 f"Resume that one: gamebox runs resume {record.parent}.",
             )

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from agent.store.database import translated
 from sandbox.cli.run import bad_input
-from sandbox.errors import ErrorCode, SandboxError
+from sandbox.errors import SandboxError
 
+from .errors import AgentErrorCode
 from .inbox import MOST_CHARS, put
 from .store import EventLog, record_of
 
@@ -26,7 +27,7 @@ def say_to_run(run: str, text: str, log: EventLog) -> str:
     record = record_of(log, run)
     if record.parent is not None:
         raise SandboxError(
-            ErrorCode.run_not_resumable,
+            AgentErrorCode.run_not_resumable,
             f"The run {record.run} is a part of {record.parent}, whose agent gave it its task.",
             f"Say it to that: gamebox runs say {record.parent} ...",
         )
@@ -34,7 +35,7 @@ def say_to_run(run: str, text: str, log: EventLog) -> str:
     if ended or "agents" not in record.options:
         how = f"has ended ({record.status})" if ended else "is none of gamebox agent"
         raise SandboxError(
-            ErrorCode.run_not_resumable,
+            AgentErrorCode.run_not_resumable,
             f"The run {record.run} {how}: nobody reads what is said to it.",
             "See which ones go on: gamebox runs ls.",
         )

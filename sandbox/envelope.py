@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -111,7 +112,7 @@ class Failure(Generic[T]):
     ``SandboxUnavailableError``.
     """
 
-    code: ErrorCode
+    code: StrEnum
     error: str
     hint: str = ""
     next_tool: str | None = None
@@ -220,7 +221,7 @@ _EFFECTS: dict[Effects, str] = {
 }
 # Of a command that was killed it is plain that it did something; of the others the message or the hint says it.
 _EFFECTS_IN_THE_MESSAGE = frozenset(
-    {ErrorCode.timeout, ErrorCode.cpu_limit, ErrorCode.cancelled, ErrorCode.effects_unknown, ErrorCode.delegate_not_finished}
+    {ErrorCode.timeout, ErrorCode.cpu_limit, ErrorCode.cancelled, "effects_unknown", "delegate_not_finished"}
 )
 _WORDS = re.compile(r"\w+")
 # The text of a result says itself where it was cut, and how to see the rest.

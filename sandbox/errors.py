@@ -9,19 +9,29 @@ The tree:
 
 ``CommandError``, of ``sh(..., check=True)``, is a ``subprocess.CalledProcessError`` and in no tree of ours.
 
-Codes are a closed set, snake_case, and are never reused for another meaning.
+Codes are a closed set, snake_case, and are never reused for another meaning. An orchestrator may add an enum of its own for faults
+that no sandbox has, as ``agent.errors`` does: a ``code`` is a member of any StrEnum.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Any
+from enum import EnumType, StrEnum
+from typing import TYPE_CHECKING, Any
 
 from .readers import hint_for
 
+from .moved import moved_error_code
 
-class ErrorCode(StrEnum):
-    """Every code that an envelope or a SandboxError can carry."""
+
+class _Codes(EnumType):
+    if not TYPE_CHECKING:  # a type checker is to find unknown names itself
+
+        def __getattr__(cls, name: str) -> StrEnum:
+            return moved_error_code(name)
+
+
+class ErrorCode(StrEnum, metaclass=_Codes):
+    """Every code of a sandbox that an envelope or a SandboxError can carry."""
 
     # the call itself
     invalid_arguments = "invalid_arguments"
@@ -106,28 +116,6 @@ class ErrorCode(StrEnum):
     invalid_configuration = "invalid_configuration"
     limit_not_enforced = "limit_not_enforced"
     workspace_invalid = "workspace_invalid"
-    # the agent side
-    model_unavailable = "model_unavailable"
-    model_credentials_missing = "model_credentials_missing"
-    model_rejected_request = "model_rejected_request"
-    context_window_exceeded = "context_window_exceeded"
-    real_calls_forbidden = "real_calls_forbidden"
-    apply_refused = "apply_refused"
-    delegation_refused = "delegation_refused"
-    delegate_not_finished = "delegate_not_finished"
-    read_only = "read_only"
-    tasks_open = "tasks_open"
-    lint_errors = "lint_errors"
-    no_open_file = "no_open_file"
-    kernel_died = "kernel_died"
-    # runs and their log
-    log_unusable = "log_unusable"
-    run_not_found = "run_not_found"
-    run_in_use = "run_in_use"
-    run_not_resumable = "run_not_resumable"
-    effects_unknown = "effects_unknown"
-    approval_pending = "approval_pending"
-    finish_refused = "finish_refused"
 
 
 class SandboxError(Exception):
@@ -140,7 +128,7 @@ class SandboxError(Exception):
 
     def __init__(
         self,
-        code: ErrorCode,
+        code: StrEnum,
         message: str,
         hint: str = "",
         *,

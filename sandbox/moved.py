@@ -1,4 +1,4 @@
-"""Keep documented module paths of version 0.1.0 working for one release; each import of one warns."""
+"""Keep module paths and error codes of version 0.1.0 working for one release; each use of one warns."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 import warnings
+from enum import StrEnum
 from types import ModuleType
 
 MOVED = {
@@ -14,6 +15,31 @@ MOVED = {
     "sandbox.guest_environment": "sandbox.environment.sandboxed",
     "sandbox.results": "sandbox.operations",
 }
+# Members of ``ErrorCode`` that are members of ``agent.errors.AgentErrorCode`` now.
+MOVED_CODES = frozenset(
+    {
+        "model_unavailable",
+        "model_credentials_missing",
+        "model_rejected_request",
+        "context_window_exceeded",
+        "real_calls_forbidden",
+        "apply_refused",
+        "delegation_refused",
+        "delegate_not_finished",
+        "read_only",
+        "tasks_open",
+        "lint_errors",
+        "no_open_file",
+        "kernel_died",
+        "log_unusable",
+        "run_not_found",
+        "run_in_use",
+        "run_not_resumable",
+        "effects_unknown",
+        "approval_pending",
+        "finish_refused",
+    }
+)
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -33,3 +59,14 @@ def keep_old_paths() -> None:
     """Make the old paths importable. Does nothing the second time."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
+
+
+def moved_error_code(name: str) -> StrEnum:
+    """Return the code of the agent that ``ErrorCode.name`` was, with a warning. Raises AttributeError for any other name."""
+    if name not in MOVED_CODES:
+        raise AttributeError(f"ErrorCode has no member {name!r}")
+    message = f"ErrorCode.{name} is now agent.errors.AgentErrorCode.{name}; the old name goes with the next release."
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    # By name, since the sandbox does not depend on the agent; they are distributed together.
+    code: StrEnum = importlib.import_module("agent.errors").AgentErrorCode(name)
+    return code

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agent.errors import AgentErrorCode
 from agent.model.brain import Brain
 from agent.model.response import Response
 from agent.prompt import Prompt
-from sandbox.errors import ErrorCode, SandboxError
+from sandbox.errors import SandboxError
 
 from .shapes import BYTES_PER_TOKEN, shortened, text_of_message
 
@@ -55,7 +56,7 @@ def summarise(
         try:
             reply = Response.of(brain(prompt_for(earlier, messages, chars, summary_tokens)))
         except SandboxError as error:
-            if error.code is ErrorCode.context_window_exceeded and attempt + 1 < ATTEMPTS:
+            if error.code is AgentErrorCode.context_window_exceeded and attempt + 1 < ATTEMPTS:
                 continue
             raise SummaryError(f"the summariser failed: {error}") from error
         except Exception as error:

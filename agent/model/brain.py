@@ -15,7 +15,7 @@ class Brain(Protocol):
 
 
 class ModelError(SandboxError):
-    """A model did not answer; ``code`` is one of the model codes of ``ErrorCode``."""
+    """A model did not answer; ``code`` is one of the model codes of ``AgentErrorCode``."""
 
 
 class ScriptEndedError(ModelError):

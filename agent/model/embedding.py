@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent.budget import Usage, charge
+from agent.errors import AgentErrorCode
 from sandbox.errors import ErrorCode
 from sandbox.interrupts import unswallowed
 
@@ -50,7 +51,7 @@ class LiteLLMEmbedder:
         vectors = [list(map(float, row["embedding"])) for row in sorted(rows, key=lambda row: row["index"])]
         if len(vectors) != len(texts):
             raise ModelError(
-                ErrorCode.model_unavailable,
+                AgentErrorCode.model_unavailable,
                 f"{self.model} answered {len(texts)} texts with {len(vectors)} vectors.",
                 "Use another model.",
             )

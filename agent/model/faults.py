@@ -8,7 +8,7 @@ import re
 from email.utils import parsedate_to_datetime
 from time import time
 
-from sandbox.errors import ErrorCode
+from agent.errors import AgentErrorCode
 
 from .brain import ModelError
 
@@ -69,26 +69,26 @@ def translated(error: BaseException, model: str) -> ModelError | None:
     name, text = type(error).__name__, _brief(error)
     if name == "ContextWindowExceededError" or _TOO_LONG.search(str(error)):
         return ModelError(
-            ErrorCode.context_window_exceeded,
+            AgentErrorCode.context_window_exceeded,
             f"The prompt is too long for {model}: {text}",
             "Use a smaller memory window, or a model with a larger context.",
         )
     if name in _CREDENTIALS:
         which = _key_of(error)
         return ModelError(
-            ErrorCode.model_credentials_missing,
+            AgentErrorCode.model_credentials_missing,
             f"{model} refused the key: {text}",
             f"Check that {which} is set and valid.",
         )
     if name in _REJECTED:
         return ModelError(
-            ErrorCode.model_rejected_request,
+            AgentErrorCode.model_rejected_request,
             f"{model} refused the request: {text}",
             "Check the name of the model and the options it is called with.",
         )
     if name in _TRANSIENT or hasattr(error, "llm_provider"):
         return ModelError(
-            ErrorCode.model_unavailable,
+            AgentErrorCode.model_unavailable,
             f"{model} did not answer: {text}",
             "Try again later, or check the address and the quota of the provider.",
             retryable=True,

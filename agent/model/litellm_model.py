@@ -15,6 +15,7 @@ from typing import Any
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 from agent.budget import Usage, charge, current_meter
+from agent.errors import AgentErrorCode
 from agent.prompt import Prompt
 from sandbox.errors import ErrorCode
 from sandbox.interrupts import unswallowed
@@ -91,7 +92,7 @@ class LiteLLMModel:
         missing = [str(k) for k in found.get("missing_keys", ()) if not str(k).endswith("_API_BASE")]
         if not found.get("keys_in_environment") and missing:
             raise ModelError(
-                ErrorCode.model_credentials_missing,
+                AgentErrorCode.model_credentials_missing,
                 f"The model {self.model} needs a key: {' and '.join(missing)} not set.",
                 f"Run: export {missing[0]}=... (a key of {provider}).",
             )
@@ -142,7 +143,7 @@ class LiteLLMModel:
             raise
         charge(self._usage(raw))
         if not getattr(raw, "choices", None):
-            raise ModelError(ErrorCode.model_unavailable, f"{self.model} answered without a reply.", "Try again.")
+            raise ModelError(AgentErrorCode.model_unavailable, f"{self.model} answered without a reply.", "Try again.")
         return Response.of(raw)
 
     def _seconds(self) -> float:

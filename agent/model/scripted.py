@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
+from agent.errors import AgentErrorCode
 from sandbox.errors import ErrorCode, SandboxError
 
 from .brain import ScriptEndedError
@@ -49,7 +50,7 @@ class ScriptedModel:
         self.prompts.append(prompt)
         if number >= len(self.steps):
             raise ScriptEndedError(
-                ErrorCode.model_unavailable,
+                AgentErrorCode.model_unavailable,
                 f"The script has {len(self.steps)} steps and was asked for step {number + 1}.",
                 "End the script with the action that ends the run.",
             )

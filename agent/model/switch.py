@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from sandbox.errors import ErrorCode
+from agent.errors import AgentErrorCode
 
 from .brain import ModelError
 
@@ -35,7 +35,7 @@ def refuse_if_forbidden(model: str) -> None:
             f"{VARIABLE}={os.environ[VARIABLE]} is set" if by_variable else "this code runs within forbid_real_models()"
         )
         raise ModelError(
-            ErrorCode.real_calls_forbidden,
+            AgentErrorCode.real_calls_forbidden,
             f"The model {model!r} was not called, because {why}.",
             f"Use a scripted or a replayed model, or unset {VARIABLE}.",
         )

@@ -10,7 +10,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from sandbox.errors import ErrorCode, SandboxError
+from agent.errors import AgentErrorCode
+from sandbox.errors import SandboxError
 
 from .beneath import Folder, UnsafePathError, leads_into_git, split
 from .changes import Change
@@ -35,14 +36,14 @@ def apply(snapshot: Snapshot, folder: Path, changes: Sequence[Change]) -> None:
             if problems:
                 shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
                 raise SandboxError(
-                    ErrorCode.apply_refused,
+                    AgentErrorCode.apply_refused,
                     f"Nothing was written back: {shown}.",
                     "Apply the diff by hand, or run the agent again on the repository as it is now.",
                 )
             _write_all(repo, after, changes)
     except OSError as error:
         raise SandboxError(
-            ErrorCode.apply_refused, f"Nothing was written back: {error}.", "Fix that, or apply the diff by hand."
+            AgentErrorCode.apply_refused, f"Nothing was written back: {error}.", "Fix that, or apply the diff by hand."
         ) from error
 
 
@@ -201,7 +202,7 @@ def _write_all(repo: Folder, after: Folder, changes: Sequence[Change]) -> None:
         if not left:
             raise
         raise SandboxError(
-            ErrorCode.apply_refused,
+            AgentErrorCode.apply_refused,
             f"Writing back failed ({error}), and {len(left)} file(s) could not be put back: {'; '.join(left[:5])}.",
             f"Copy what was there from {kept}, then remove that folder.",
         ) from error

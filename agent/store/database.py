@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
+from agent.errors import AgentErrorCode
 from sandbox.errors import ErrorCode, SandboxError
 
 # "GBXL": what tells this file from databases of other programs.
@@ -316,4 +317,4 @@ def _full(path: Path) -> SandboxError:
 
 
 def _unusable(path: Path, why: str, hint: str) -> SandboxError:
-    return SandboxError(ErrorCode.log_unusable, f"The event log {path} {why}.", hint)
+    return SandboxError(AgentErrorCode.log_unusable, f"The event log {path} {why}.", hint)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sandbox.errors import ErrorCode, SandboxError
+from agent.errors import AgentErrorCode
+from sandbox.errors import SandboxError
 from sandbox.names import RULES, is_run_id
 
 LOCK = "lock"
@@ -23,7 +24,7 @@ def checked_run(run: object, log: Path) -> str:
     if is_run_id(run):
         return run
     raise SandboxError(
-        ErrorCode.log_unusable,
+        AgentErrorCode.log_unusable,
         f"{run!r:.120} in the event log {log} cannot be the id of a run: an id consists of {RULES['run']}.",
         "Gamebox did not write this. Use the log only if you know where it comes from.",
     )
@@ -139,7 +140,7 @@ def _refuse_links(folder: int, path: Path, log: Path) -> None:
 
 def _foreign(path: Path, log: Path) -> SandboxError:
     return SandboxError(
-        ErrorCode.log_unusable,
+        AgentErrorCode.log_unusable,
         f"{path} of the event log {log} is a link, or a file or folder of the wrong kind.",
         "Gamebox did not make it. Remove it if you know where it comes from, or name another log with --log.",
     )

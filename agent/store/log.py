@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from agent.errors import AgentErrorCode
 from agent.events import Event, event_of
 from sandbox.envelope import now
 from sandbox.errors import ErrorCode, SandboxError
@@ -131,7 +132,7 @@ class EventLog:
             return taken_apart(event.to_data())
         except (ValueError, TypeError, RecursionError) as error:
             raise SandboxError(
-                ErrorCode.log_unusable,
+                AgentErrorCode.log_unusable,
                 f"An event {event.kind} cannot be kept in the event log: {error}.",
                 "Make the tool or the model return less, or run without a log.",
             ) from error
@@ -229,7 +230,7 @@ class EventLog:
                 yield logged, event_of(logged.kind, self.data(logged))
             except (ValueError, KeyError, RecursionError) as error:
                 raise SandboxError(
-                    ErrorCode.log_unusable,
+                    AgentErrorCode.log_unusable,
                     f"Event {logged.id} of the run {run} cannot be read: {error}.",
                     f"See what was changed: gamebox runs verify {run}.",
                 ) from error
@@ -313,7 +314,7 @@ class RunWriter:
         except BlockingIOError:
             os.close(held)
             raise SandboxError(
-                ErrorCode.run_in_use,
+                AgentErrorCode.run_in_use,
                 f"The run {self.run} is going on in another process.",
                 "Wait for it, or end that process.",
             ) from None
@@ -322,7 +323,7 @@ class RunWriter:
         """See ``EventLog.append``. Raises SandboxError ``log_unusable`` once the writer is closed: the record is complete then."""
         if self._held < 0:
             raise SandboxError(
-                ErrorCode.log_unusable,
+                AgentErrorCode.log_unusable,
                 f"The record of the run {self.run} is closed: nothing can be added to it.",
                 "Record the next task as a run of its own.",
             )
@@ -338,7 +339,7 @@ class RunWriter:
                 with RunWriter(self.log, part) as writer:
                     writer.forget()
             except SandboxError as error:
-                if error.code is not ErrorCode.run_in_use:
+                if error.code is not AgentErrorCode.run_in_use:
                     raise
 
     def close(self) -> None:
@@ -385,7 +386,7 @@ def existing(path: Path | None, *, read_only: bool = False) -> EventLog:
     path = path or default_path()
     if not path.exists():
         raise SandboxError(
-            ErrorCode.log_unusable,
+            AgentErrorCode.log_unusable,
             f"There is no event log {path}.",
             "gamebox agent creates it with the first run that it records. Name another with --log FILE.",
         )
@@ -412,9 +413,9 @@ def not_found(run: str, several: Sequence[str] = (), *, log: Path, empty: bool =
     there = "gamebox runs ls" if log == default_path() else f"gamebox runs ls --log {shlex.quote(str(log))}"
     if several:
         message = f"The run {run[:80]!r} could be any of {', '.join(several)}{' ...' if len(several) > 2 else ''}."
-        return SandboxError(ErrorCode.run_not_found, message, f"Give more of its id. List the runs with: {there}.")
+        return SandboxError(AgentErrorCode.run_not_found, message, f"Give more of its id. List the runs with: {there}.")
     if empty:
         hint = "gamebox agent records its runs there, unless --no-log is given. Name another log with --log FILE."
-        return SandboxError(ErrorCode.run_not_found, f"No run is recorded in the log {log}.", hint)
+        return SandboxError(AgentErrorCode.run_not_found, f"No run is recorded in the log {log}.", hint)
     message = f"There is no run {run[:80]!r} in the log {log}."
-    return SandboxError(ErrorCode.run_not_found, message, f"List the runs with: {there}.")
+    return SandboxError(AgentErrorCode.run_not_found, message, f"List the runs with: {there}.")

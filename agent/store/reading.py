@@ -9,11 +9,12 @@ from typing import Any
 from agent import events as ev
 from agent.answers import with_further
 from agent.budget import Usage
+from agent.errors import AgentErrorCode
 from agent.hooks import step_text
 from agent.messages import Message, exchange
 from agent.model.replay import restored
 from agent.model.response import text_of_reply
-from sandbox.errors import ErrorCode, SandboxError
+from sandbox.errors import SandboxError
 
 from .folders import checked_run
 from .log import EventLog, Logged
@@ -164,7 +165,7 @@ def _record(log: EventLog, run: str, above: tuple[str, ...]) -> RunRecord:
         record = folded(log.events(run))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise SandboxError(
-            ErrorCode.log_unusable,
+            AgentErrorCode.log_unusable,
             f"The events of the run {run} make no sense: {type(error).__name__}: {error}.",
             f"See what was changed: gamebox runs verify {run}.",
         ) from error

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from agent.actions import Action
 from agent.delegation import MAX_DEPTH, Delegation, schema_of, words_of
+from agent.errors import AgentErrorCode
 from agent.hooks import Hooks
 from agent.kits import Kit
 from sandbox.envelope import Failure, Success
-from sandbox.errors import ErrorCode
 
 if TYPE_CHECKING:
     from agent.hub import AgentSpec, Setting
@@ -23,7 +23,7 @@ class _Delegate(Action):
     def show(self, envelope: Mapping[str, Any]) -> str:
         """The envelope; of an agent that did not finish, what it handed in stands there in words."""
         result = envelope.get("result")
-        if envelope.get("code") == ErrorCode.delegate_not_finished.value and isinstance(result, Mapping):
+        if envelope.get("code") == AgentErrorCode.delegate_not_finished.value and isinstance(result, Mapping):
             envelope = {**envelope, "result": words_of(result, str(envelope.get("error")))}
         return super().show(envelope)
 

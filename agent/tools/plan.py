@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent.actions import Action
+from agent.errors import AgentErrorCode
 from agent.hooks import Hooks, Step
 from agent.kits import Kit
 from agent.memory import Memory
@@ -110,7 +111,7 @@ class PlanKit(Kit):
         goals = [f"{ident} ({self.plan.task(ident).goal[:60]})" for ident in left[:5]]
         more = f" and {len(left) - 5} more" if len(left) > 5 else ""
         return SandboxError(
-            ErrorCode.tasks_open,
+            AgentErrorCode.tasks_open,
             f"{'This task of the plan is' if len(left) == 1 else 'These tasks of the plan are'} open: {', '.join(goals)}{more}.",
             f"Do what is left to do. Close what is done with modify_task(task_id={left[-1]!r}, state='completed'), "
             "and what you give up with state='abandoned'.",

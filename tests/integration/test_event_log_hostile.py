@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from agent import AgentRun
+from agent.errors import AgentErrorCode
 from agent.resuming import execute_recorded, resume
 from agent.status import RunStatus
 from agent.store import EventLog, record_of, verify, verify_all
@@ -195,7 +196,7 @@ def test_a_text_that_is_missing(tmp_path: Path, sandbox: LocalEnvironment, below
         assert flaws[run], "verify says which events"
         with pytest.raises(SandboxError) as caught:
             gone_on_with(log, sandbox, **scripts)
-        assert caught.value.code is ErrorCode.log_unusable
+        assert caught.value.code is AgentErrorCode.log_unusable
         assert f"Event {flaws[run][0]} of the run {run}" in caught.value.message
         assert f"gamebox runs verify {run}" in caught.value.hint
     assert done_in(sandbox) == before

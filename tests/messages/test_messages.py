@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.errors import AgentErrorCode
 from sandbox.errors import ErrorCode
 from sandbox.messages.notices import HOST_NOTICES, NOTICES
 
@@ -61,7 +62,7 @@ def test_the_text_has_the_code_that_the_situation_is_about(situation: Situation)
 
 def test_every_code_that_a_model_can_meet_has_a_situation() -> None:
     met = {code for situation in ALL for code in situation.codes}
-    errors, notices = {code.value for code in ErrorCode}, {*NOTICES, *HOST_NOTICES, *AGENT_NOTICES}
+    errors, notices = {code.value for code in (*ErrorCode, *AgentErrorCode)}, {*NOTICES, *HOST_NOTICES, *AGENT_NOTICES}
     assert met <= errors | notices
     assert errors - met - set(never.ERRORS) - set(never.RARE) == set()
     assert notices - met - set(never.NOTICES) - set(never.RARE_NOTICES) == set()

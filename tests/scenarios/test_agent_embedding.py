@@ -12,9 +12,10 @@ import pytest
 
 from agent import Budget, forbid_real_models
 from agent.budget import Meter, metering
+from agent.errors import AgentErrorCode
 from agent.memory import RecallMemory
 from agent.model.embedding import LiteLLMEmbedder
-from sandbox.errors import ErrorCode, SandboxError
+from sandbox.errors import SandboxError
 
 TOPICS = {"cat": 0, "kitten": 0, "feline": 0, "car": 1, "engine": 1, "vehicle": 1}
 
@@ -91,13 +92,13 @@ def test_vectors_come_in_the_order_of_their_texts(base: str) -> None:
 def test_faults_are_told_and_leave_the_words(base: str) -> None:
     with metering(Meter(Budget())) as meter, pytest.raises(SandboxError) as caught:
         embedder(f"{base}/broken")(["cat"])
-    assert caught.value.code is ErrorCode.model_rejected_request
+    assert caught.value.code is AgentErrorCode.model_rejected_request
     assert meter.usage.failed_calls == 1
     with pytest.raises(SandboxError, match="1 texts with 0 vectors"):
         embedder(f"{base}/few")(["cat"])
     with forbid_real_models(), pytest.raises(SandboxError) as forbidden:
         embedder(base)(["cat"])
-    assert forbidden.value.code is ErrorCode.real_calls_forbidden
+    assert forbidden.value.code is AgentErrorCode.real_calls_forbidden
     memory = RecallMemory(embed=embedder(f"{base}/broken"))
     memory.add_memory({"role": "user", "content": "the kitten sleeps"})
     assert memory.recall("kitten")[0].message == 1

@@ -25,6 +25,7 @@ from agent import (
     RunStatus,
     forbid_real_models,
 )
+from agent.errors import AgentErrorCode
 from agent.language import AgentLanguage
 from agent.model.brain import ModelError
 from agent.tools import finish_action
@@ -134,7 +135,7 @@ def test_a_model_that_stays_down_ends_the_run() -> None:
     assert outcome.status is RunStatus.model_failed
     assert len(server.requests) == 3
     assert isinstance(outcome.error, ModelError)
-    assert outcome.error.code is ErrorCode.model_unavailable
+    assert outcome.error.code is AgentErrorCode.model_unavailable
     assert outcome.usage.failed_calls == 3
 
 
@@ -157,7 +158,7 @@ def test_a_wrong_key_is_said_once() -> None:
     outcome, server = run([error(401, "Incorrect API key provided", code="invalid_api_key")] * 2)
     assert len(server.requests) == 1
     assert isinstance(outcome.error, ModelError)
-    assert outcome.error.code is ErrorCode.model_credentials_missing
+    assert outcome.error.code is AgentErrorCode.model_credentials_missing
 
 
 def test_context_overflow_is_its_own_fault() -> None:
@@ -165,7 +166,7 @@ def test_context_overflow_is_its_own_fault() -> None:
     outcome, server = run([error(400, message, code="context_length_exceeded")] * 2)
     assert len(server.requests) == 1
     assert isinstance(outcome.error, ModelError)
-    assert outcome.error.code is ErrorCode.context_window_exceeded
+    assert outcome.error.code is AgentErrorCode.context_window_exceeded
     assert "window" in outcome.error.hint
 
 
@@ -173,7 +174,7 @@ def test_a_refused_request_is_not_tried_again() -> None:
     outcome, server = run([error(400, "unknown field")] * 2)
     assert len(server.requests) == 1
     assert isinstance(outcome.error, ModelError)
-    assert outcome.error.code is ErrorCode.model_rejected_request
+    assert outcome.error.code is AgentErrorCode.model_rejected_request
 
 
 def test_malformed_arguments_are_repaired_and_the_model_is_told() -> None:
@@ -242,12 +243,12 @@ def test_the_switch_forbids_real_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     with forbid_real_models():
         outcome, server = run([FINISH])
     assert isinstance(outcome.error, ModelError)
-    assert outcome.error.code is ErrorCode.real_calls_forbidden
+    assert outcome.error.code is AgentErrorCode.real_calls_forbidden
     assert server.requests == []
     monkeypatch.setenv("GAMEBOX_FORBID_REAL_MODELS", "1")
     outcome, server = run([FINISH])
     assert isinstance(outcome.error, ModelError)
-    assert outcome.error.code is ErrorCode.real_calls_forbidden
+    assert outcome.error.code is AgentErrorCode.real_calls_forbidden
     assert server.requests == []
 
 
@@ -259,7 +260,7 @@ def test_a_missing_key_names_the_variable(monkeypatch: pytest.MonkeyPatch, key: 
         monkeypatch.setenv("ANTHROPIC_API_KEY", key)
     with pytest.raises(ModelError, match="ANTHROPIC_API_KEY") as caught:
         LiteLLMModel("anthropic/claude-sonnet-4-5").check()
-    assert caught.value.code is ErrorCode.model_credentials_missing
+    assert caught.value.code is AgentErrorCode.model_credentials_missing
     with pytest.raises(ModelError) as caught:
         LiteLLMModel("no-such-provider-at-all/x").check()
     assert caught.value.code is ErrorCode.invalid_configuration

@@ -22,13 +22,14 @@ BROKEN = """
 import sys
 from agent import events as ev
 from agent.store import log as store
-from sandbox.errors import ErrorCode, SandboxError
+from agent.errors import error_code
+from sandbox.errors import SandboxError
 own, kind, code = store.EventLog.append, sys.argv.pop(1), sys.argv.pop(1)
 broken = []
 def append(self, run, events, parent=None):
     if broken or any(event.kind == kind for event in events):
         broken.append(True)
-        raise SandboxError(ErrorCode(code), "There is no room left for the event log.", "Free some space there.")
+        raise SandboxError(error_code(code), "There is no room left for the event log.", "Free some space there.")
     return own(self, run, events, parent)
 store.EventLog.append = append
 from agent.cli import main

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from agent import Budget, Goal, Hooks, Memory, RunStatus, ScriptedModel, Step, Usage, lineage
 from agent.budget import Meter, charge, metering
 from agent.delegation import words_of
+from agent.errors import AgentErrorCode
 from agent.hub import AgentSpec, Hub, Setting, build
 from agent.loop import Agent
 from agent.run import AgentRun
 from agent.status import StopRun
 from sandbox import LocalEnvironment
 from sandbox.envelope import Failure
-from sandbox.errors import ErrorCode, SandboxError
+from sandbox.errors import SandboxError
 from sandbox.testing import FakeEnvironment
 
 TASK = {"type": "object", "properties": {"task": {"type": "string"}}, "required": ["task"], "additionalProperties": False}
@@ -473,4 +474,4 @@ def test_a_setting_is_not_changed_by_building(fake: FakeEnvironment) -> None:
 
 def test_failures_are_of_the_closed_set() -> None:
     for code in ("delegation_refused", "delegate_not_finished", "read_only"):
-        assert Failure[Any](ErrorCode(code), "x").to_dict()["code"] == code
+        assert Failure[Any](AgentErrorCode(code), "x").to_dict()["code"] == code

@@ -22,6 +22,7 @@ import pytest
 
 from agent import events as ev
 from agent.cli import main
+from agent.errors import AgentErrorCode
 from agent.options import HARMLESS, AgentOptions
 from agent.resuming import execute_recorded
 from agent.status import RunStatus
@@ -305,7 +306,7 @@ def test_c15_options_of_a_log_have_their_types(tmp_path: Path) -> None:
     for name, wrong in (("agent", "../x"), ("agent", 7), ("local", [1]), ("max_iterations", "many"), ("repo", {}), ("agents", 3)):
         with pytest.raises(SandboxError) as caught:
             AgentOptions.of_data({**good, name: wrong}, "r")
-        assert caught.value.code is ErrorCode.run_not_resumable
+        assert caught.value.code is AgentErrorCode.run_not_resumable
 
 
 def test_c15_only_task_agent_and_limits_are_taken_unasked() -> None:
@@ -488,7 +489,7 @@ def test_attack_1_a_log_that_is_a_link_to_itself_is_refused(tmp_path: Path) -> N
     for read_only in (True, False):
         with pytest.raises(SandboxError) as caught:
             EventLog(path, read_only=read_only)
-        assert caught.value.code is ErrorCode.log_unusable
+        assert caught.value.code is AgentErrorCode.log_unusable
 
 
 def test_attack_1_an_empty_journal_does_no_harm(call: Call, tmp_path: Path) -> None:
@@ -587,7 +588,7 @@ def test_attack_6_a_forged_part_is_not_taken_up(
         outcome = execute_recorded(tree(sandbox), log=log, task="go", run="whole")
         assert outcome.status is not RunStatus.finished
         assert isinstance(outcome.error, SandboxError)
-        assert (outcome.error.code, part in outcome.error.message) == (ErrorCode.log_unusable, True)
+        assert (outcome.error.code, part in outcome.error.message) == (AgentErrorCode.log_unusable, True)
         assert "curl" not in str(outcome.memory.items)
         assert done_in(sandbox) == ["b1"]
 

@@ -35,9 +35,10 @@ from agent import (
 from agent.budget import charge
 from agent.check import check_agent
 from agent.envelopes import unknown_tool
+from agent.errors import AgentErrorCode
 from agent.model.brain import ModelError
 from agent.tools import finish_action, think_action
-from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+from sandbox.errors import SandboxError, SandboxUnavailableError
 
 FINISH = {"tool": "finish", "args": {"summary": "done"}}
 THINK = {"tool": "think", "args": {"thought": "hm"}}
@@ -142,7 +143,7 @@ def test_tokens_and_cost_charged_by_any_brain_count() -> None:
 
 
 def test_what_the_brain_raises_is_an_outcome_of_execute_and_an_exception_of_run() -> None:
-    error = ModelError(ErrorCode.model_unavailable, "down", "wait")
+    error = ModelError(AgentErrorCode.model_unavailable, "down", "wait")
     agent = agent_of([THINK, error])
     run = agent.execute("task")
     assert (run.status, run.error, run.reason) == (RunStatus.model_failed, error, str(error))

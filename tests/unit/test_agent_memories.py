@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agent import Budget
 from agent.budget import Meter, Usage, charge, metering
+from agent.errors import AgentErrorCode
 from agent.hub import catalogue
 from agent.memory import Condensation, CondensingMemory, LayeredMemory, Memory, RecallMemory, WindowMemory
 from agent.memory.layered import layers
@@ -251,7 +252,7 @@ def test_without_a_summary_the_oldest_are_dropped_and_that_is_said(summariser: A
 
 
 def test_what_was_dropped_unread_is_read_by_the_next_summary() -> None:
-    answers: list[Any] = [ModelError(ErrorCode.model_unavailable, "Down."), "first to last"]
+    answers: list[Any] = [ModelError(AgentErrorCode.model_unavailable, "Down."), "first to last"]
     asked: list[str] = []
 
     def brain(prompt: Any) -> str:
@@ -282,7 +283,7 @@ def test_a_prompt_that_is_too_long_is_shortened_and_asked_again() -> None:
     def narrow(prompt: Any) -> str:
         sizes.append(len(str(prompt)))
         if sizes[-1] > 10_000:
-            raise ModelError(ErrorCode.context_window_exceeded, "Too long.")
+            raise ModelError(AgentErrorCode.context_window_exceeded, "Too long.")
         return "Done."
 
     memory = CondensingMemory(summariser=narrow, threshold_tokens=8000)

@@ -27,6 +27,7 @@ from agent import (
 from agent import events as ev
 from agent.approvals import ApprovalPolicy, ApprovingEnvironment
 from agent.budget import charge
+from agent.errors import AgentErrorCode
 from agent.kits import EquippedEnvironment, Kit
 from agent.recorded import current_recorder
 from agent.resuming import begin, execute_as_part, execute_recorded, resume
@@ -248,7 +249,7 @@ def test_a_finished_run_is_not_gone_on_with(log: EventLog, sandbox: LocalEnviron
     execute_recorded(agent_in(sandbox, tmp_path, SCRIPT[-1:]), "end", log, run="ended")
     with log.begin("ended") as writer, pytest.raises(SandboxError) as caught:
         resume(agent_in(sandbox, tmp_path, []), writer)
-    assert caught.value.code is ErrorCode.run_not_resumable
+    assert caught.value.code is AgentErrorCode.run_not_resumable
 
 
 @pytest.mark.parametrize("dies_at", [4, 5, 6, 7, 8, 9])
@@ -556,7 +557,7 @@ def test_d1_nothing_is_added_by_a_writer_that_is_closed(log: EventLog) -> None:
         writer.append(ev.RunBegan(task="t"))
     with pytest.raises(SandboxError, match="is closed: nothing can be added") as caught:
         writer.append(ev.StepBegan(step=1))
-    assert caught.value.code is ErrorCode.log_unusable
+    assert caught.value.code is AgentErrorCode.log_unusable
     assert log.head("d1-closed") == (1, verify(log, "d1-closed").head.partition(":")[2])
 
 

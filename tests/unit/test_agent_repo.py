@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agent.errors import AgentErrorCode
 from agent.hub import default
 from agent.job import Job, start
 from agent.repo.applying import apply
@@ -188,7 +189,7 @@ def refused(repo: Path, snapshot: Snapshot, after: Path, found: list[Change]) ->
     before = tree(repo)
     with pytest.raises(SandboxError) as caught:
         apply(snapshot, after, found)
-    assert caught.value.code is ErrorCode.apply_refused
+    assert caught.value.code is AgentErrorCode.apply_refused
     assert caught.value.hint
     assert tree(repo) == before
     return caught.value.message

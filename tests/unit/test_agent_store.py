@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import events as ev
+from agent.errors import AgentErrorCode
 from agent.store import EventLog, Logged, default_path, record_of, verify, verify_all
 from agent.store.chain import INLINE_CHARS, canonical, put_together, taken_apart
 from agent.store.database import APPLICATION_ID, STEPS, opened, version_of
@@ -126,7 +127,7 @@ def test_an_event_that_is_too_large_is_refused_whole(log: EventLog, monkeypatch:
     monkeypatch.setattr("agent.store.chain.MOST_BLOB_BYTES", 10_000)
     with pytest.raises(SandboxError, match="cannot be kept") as caught:
         log.append("r", [ev.StepBegan(step=1), ev.UserSpoke(text="x" * 10_001)])
-    assert caught.value.code is ErrorCode.log_unusable
+    assert caught.value.code is AgentErrorCode.log_unusable
     assert log.head("r") is None
 
 
@@ -197,7 +198,7 @@ def test_a_run_has_one_writer(log: EventLog) -> None:
     assert log.is_written(RUN)
     with pytest.raises(SandboxError) as caught:
         log.begin(RUN)
-    assert caught.value.code is ErrorCode.run_in_use
+    assert caught.value.code is AgentErrorCode.run_in_use
     writer.close()
     writer.close()
     assert not log.is_written(RUN)
@@ -244,7 +245,7 @@ def test_runs_are_found_by_the_beginning_of_their_id(log: EventLog) -> None:
     for wrong in ("2026-a", "none", "", "2026_b", "%"):
         with pytest.raises(SandboxError) as caught:
             log.found(wrong)
-        assert caught.value.code is ErrorCode.run_not_found
+        assert caught.value.code is AgentErrorCode.run_not_found
 
 
 def test_a_removed_run_leaves_a_tombstone_and_the_texts_of_others(log: EventLog) -> None:
@@ -353,7 +354,7 @@ def test_a_log_that_makes_no_sense_is_told(log: EventLog) -> None:
 def test_what_is_no_log(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("no database at all, but long enough to be looked at\n" * 100)
-    assert refusal(text).code is ErrorCode.log_unusable
+    assert refusal(text).code is AgentErrorCode.log_unusable
     assert "not an event log" in str(refusal(text))
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as database:
@@ -363,8 +364,8 @@ def test_what_is_no_log(tmp_path: Path) -> None:
     assert "another program" in str(refusal(other))
     assert other.read_bytes() == before
     (tmp_path / "folder").mkdir()
-    assert refusal(tmp_path / "folder").code is ErrorCode.log_unusable
-    assert refusal(text / "below").code is ErrorCode.log_unusable
+    assert refusal(tmp_path / "folder").code is AgentErrorCode.log_unusable
+    assert refusal(text / "below").code is AgentErrorCode.log_unusable
 
 
 def test_a_damaged_file_is_told(log: EventLog) -> None:
@@ -375,7 +376,7 @@ def test_a_damaged_file_is_told(log: EventLog) -> None:
         file.write(os.urandom(log.path.stat().st_size - 4096))
     with pytest.raises(SandboxError) as caught, EventLog(log.path) as again:
         verify_all(again)
-    assert caught.value.code is ErrorCode.log_unusable
+    assert caught.value.code is AgentErrorCode.log_unusable
 
 
 def test_a_newer_log_is_left_alone(log: EventLog) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.errors import AgentErrorCode, error_code
 from sandbox.envelope import Envelope, Failure, Notice, Success, jsonable
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError, ToolError
 from sandbox.operations import ReadResult, RunResult
@@ -133,7 +134,24 @@ def test_things_that_are_no_json() -> None:
 
 
 def test_codes_say_their_own_name() -> None:
-    assert all(code.name == code.value and code.value.isidentifier() and code.value.islower() for code in ErrorCode)
+    codes = (*ErrorCode, *AgentErrorCode)
+    assert all(code.name == code.value and code.value.isidentifier() and code.value.islower() for code in codes)
+
+
+def test_codes_of_the_sandbox_and_of_the_agent_are_different_and_are_strings() -> None:
+    codes = [*ErrorCode, *AgentErrorCode]
+    assert len({code.value for code in codes}) == len(codes)
+    assert all(error_code(code.value) is code for code in codes)
+    failure = Failure[Any](AgentErrorCode.read_only, "x")
+    assert failure.code == "read_only" == str(failure.code) == failure.to_dict()["code"]
+
+
+def test_codes_that_moved_to_the_agent_are_found_at_the_old_place_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="AgentErrorCode.model_unavailable"):
+        old = ErrorCode.model_unavailable  # type: ignore[attr-defined]
+    assert old is AgentErrorCode.model_unavailable
+    with pytest.raises(AttributeError):
+        _ = ErrorCode.no_such_code  # type: ignore[attr-defined]
 
 
 def test_a_failure_is_false_and_a_success_is_true() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.errors import AgentErrorCode
 from sandbox.errors import ErrorCode
 from sandbox.messages import faults as hints
 from sandbox.messages.notices import HOST_NOTICES, NOTICES
@@ -72,8 +73,8 @@ def test_every_code_is_used() -> None:
     guest = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "sandbox/guest").rglob("*.py"))
     unused = [
         code.value
-        for code in ErrorCode
-        if code not in hints._FAULTS and f"ErrorCode.{code.name}" not in sources and f'"{code.value}"' not in guest
+        for code in (*ErrorCode, *AgentErrorCode)
+        if code not in hints._FAULTS and f"{type(code).__name__}.{code.name}" not in sources and f'"{code.value}"' not in guest
     ]
     assert not unused, "nothing raises these codes"
 
@@ -81,7 +82,7 @@ def test_every_code_is_used() -> None:
 def test_every_code_and_notice_is_explained() -> None:
     page = (ROOT / "docs/reference/codes.md").read_text(encoding="utf-8")
     rows = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
-    assert {code.value for code in ErrorCode} | set(NOTICES) | set(HOST_NOTICES) <= rows
+    assert {code.value for code in (*ErrorCode, *AgentErrorCode)} | set(NOTICES) | set(HOST_NOTICES) <= rows
 
 
 def test_no_path_of_a_machine_is_in_the_sources() -> None:

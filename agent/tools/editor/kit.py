@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.actions import Action
+from agent.errors import AgentErrorCode
 from agent.kits import Kit
 from agent.tools.placed import Place
 from sandbox.errors import ErrorCode, SandboxError
@@ -158,7 +159,7 @@ class EditorKit(Kit):
     def _opened(self) -> Opened:
         if self._open is None:
             raise SandboxError(
-                ErrorCode.no_open_file, "No file is open.", "Open one first, with open.", next_tool="open"
+                AgentErrorCode.no_open_file, "No file is open.", "Open one first, with open.", next_tool="open"
             )
         return self._open
 
@@ -201,7 +202,7 @@ class EditorKit(Kit):
         would = around.text(made.path, made.lines, around.clamped(change.start - 10, len(made.lines)))
         is_now = around.text(file.path, file.lines, around.clamped(change.start - 10, len(file.lines)))
         return SandboxError(
-            ErrorCode.lint_errors,
+            AgentErrorCode.lint_errors,
             f"The edit was not made: it would bring {len(new)} new error{'' if len(new) == 1 else 's'} into {file.path}.",
             "Do not send the same edit again: look at the errors, and send one with other lines or another text.",
             result=f"New errors:\n{errors}\n\nAs it would be:\n{would}\n\nAs it is:\n{is_now}",

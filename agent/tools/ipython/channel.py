@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from agent.errors import AgentErrorCode
 from sandbox.environment.base import Environment
 from sandbox.environment.call_errors import answered
 from sandbox.errors import ErrorCode, SandboxError
@@ -141,7 +142,7 @@ class Channel:
 def died(how: str) -> SandboxError:
     """The failure for a kernel that is gone."""
     return SandboxError(
-        ErrorCode.kernel_died,
+        AgentErrorCode.kernel_died,
         f"The Python kernel {how}: its variables are lost.",
         "The next cell starts in a fresh kernel: import and define again what it needs, and have each cell do and keep less.",
         effects="unknown",
