@@ -23,7 +23,7 @@ from sandbox.network.connections import Connection
 from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
 from sandbox.network.ports import check_port
-from sandbox.pipe.following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Tail, rests
+from sandbox.pipe.following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Tail, is_paused
 from sandbox.pipe.watching import CancelToken, OnOutput, StreamName, Watch
 from sandbox.state.methods import StateMethods
 
@@ -213,7 +213,7 @@ class AsyncEnvironment:
         tail = Tail(offset)
         while tail.ended is None:
             answer = await self.logs(id, offset=tail.offset, follow=True, wait_seconds=WAIT_SECONDS, cancel=cancel)
-            if rests(answer):
+            if is_paused(answer):
                 await asyncio.sleep(PAUSED_SECONDS)
                 continue
             chunk = tail.take(answer.unwrap())

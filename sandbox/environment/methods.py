@@ -13,8 +13,7 @@ from sandbox.envelope import Envelope, Failure
 from sandbox.errors import SandboxError
 from sandbox.network.ports import check_port
 from sandbox.operations import OPERATIONS, HostArguments
-from sandbox.pipe.following import Following
-from sandbox.pipe.output_stream import CommandOutput
+from sandbox.pipe.following import CommandOutput, Following
 from sandbox.pipe.stdin import Stdin, is_source
 from sandbox.pipe.watching import CancelToken, OnOutput, Watch
 

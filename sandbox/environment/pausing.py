@@ -45,10 +45,10 @@ class Pause:
                 return
             transport = live()
             try:
-                transport.rest()
+                transport.pause()
                 self._freeze()
             except BaseException:
-                transport.go_on()
+                transport.resume()
                 raise
             self._since = time.monotonic()
 
@@ -59,7 +59,7 @@ class Pause:
                 return
             seconds = time.monotonic() - self._since
             try:
-                if transport is not None and transport.stands:
+                if transport is not None and transport.connected:
                     # Sent before it wakes: a timer that is due must not be the first to act.
                     args = {"seconds": seconds}
                     transport.request("resumed", args, timeout_seconds=RESUME_SECONDS, on_sent=self._wake)
@@ -70,7 +70,7 @@ class Pause:
                 if self.on:  # its pipe was full, or is cut: commands whose time is over will be ended
                     self._wake()
                 if transport is not None:
-                    transport.go_on()
+                    transport.resume()
 
     def drop(self) -> None:
         """Wake a sandbox that is left alone: paused, it could not end by itself."""

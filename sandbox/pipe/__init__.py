@@ -1,1 +1,1 @@
-"""The host's end of the pipe to a guest: frames, requests in flight, streams, attaching again after a cut."""
+"""The host's end of the pipe to a guest: frames, requests under way, streams, reconnecting after a cut."""

@@ -1,4 +1,4 @@
-"""Want of file descriptors on the host: found in whatever it comes as, and said in words."""
+"""Recognise a lack of file descriptors on the host, in whatever exception it arrives, and word it."""
 
 from __future__ import annotations
 
@@ -11,41 +11,42 @@ from collections.abc import Iterator
 from sandbox.errors import ErrorCode, SandboxError
 
 HINT = (
-    "Raise the limit (`ulimit -n 65536` in the shell that starts it), or close sandboxes and forwarded ports that are not needed."
+    "Raise the limit (`ulimit -n 65536` in the shell that starts it), "
+    "or close sandboxes and forwarded ports that are not needed."
 )
 
 
 def shortage(error: BaseException | None) -> OSError | None:
-    """The want of descriptors that led to ``error``, wherever libraries keep it; None where it was something else."""
+    """Return the lack of descriptors that caused ``error``, wherever libraries keep it; None if the cause is another."""
     seen: set[int] = set()
-    found = [error]
-    while found:
-        one = found.pop()
-        if one is None or id(one) in seen:
+    unseen = [error]
+    while unseen:
+        cause = unseen.pop()
+        if cause is None or id(cause) in seen:
             continue
-        seen.add(id(one))
-        if isinstance(one, OSError) and one.errno in (errno.EMFILE, errno.ENFILE):
-            return one
-        found += [part for part in (getattr(one, "reason", None), *one.args) if isinstance(part, BaseException)]
-        found += [one.__cause__, one.__context__]
+        seen.add(id(cause))
+        if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
+            return cause
+        unseen += [part for part in (getattr(cause, "reason", None), *cause.args) if isinstance(part, BaseException)]
+        unseen += [cause.__cause__, cause.__context__]
     return None
 
 
 def words(error: OSError) -> str:
-    """What is used up, as a clause."""
+    """Return what is used up, as a clause."""
     if error.errno == errno.ENFILE:
         return "this host has no file descriptor left, in all its processes together"
     return f"this process has no file descriptor left ({resource.getrlimit(resource.RLIMIT_NOFILE)[0]} is its limit)"
 
 
 def refusal(error: OSError, what: str) -> SandboxError:
-    """The error for ``what`` ("The sandbox could not be started"), which wanted one too many."""
+    """Return the error for ``what`` ("The sandbox could not be started"), which needed one descriptor too many."""
     return SandboxError(ErrorCode.host_descriptor_limit, f"{what}: {words(error)}.", HINT, retryable=True)
 
 
 @contextlib.contextmanager
 def worded(what: str) -> Iterator[None]:
-    """Have want of descriptors leave this block as SandboxError ``host_descriptor_limit``, and all else as it is."""
+    """Turn a lack of descriptors in this block into SandboxError ``host_descriptor_limit``; other errors pass unchanged."""
     try:
         yield
     except Exception as error:

@@ -1,21 +1,18 @@
-"""Streaming the standard input of a command to a guest, from a file or an iterator of the host."""
+"""Stream the standard input of a command to a guest, from a file or an iterator of the host."""
 
 from __future__ import annotations
 
 import contextlib
 import queue
 import threading
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Iterable
+from typing import Self
 
 from sandbox.guest.protocol.wire import Kind
 from sandbox.interrupts import Shield
 
+from .pending_request import PendingRequest
 from .stdin import CHUNK, pieces
-
-if TYPE_CHECKING:
-    from .pending import Pending
-    from .transport import Transport
 
 LOOK_SECONDS = 1.0
 
@@ -23,15 +20,20 @@ LOOK_SECONDS = 1.0
 class Feeder:
     """Streams ``source`` to a command while its caller waits for the answer (``with``), no faster than the command reads.
 
-    The source is read in a thread of its own, so that one that never ends holds up no answer; that thread ends when the source
-    answers. What the source raises stops the command, and is ``error`` then.
+    ``flow(kind, channel, payload)`` sends a frame. The source is read in a thread of its own, so that a source that never
+    ends delays no answer; that thread ends when the source returns. An exception of the source stops the command and becomes
+    ``error``.
     """
 
-    def __init__(self, transport: Transport, pending: Pending, channel: int, source: Iterable[bytes] | None) -> None:
+    def __init__(
+        self,
+        flow: Callable[[int, int, bytes | memoryview], None],
+        pending: PendingRequest,
+        source: Iterable[bytes] | None,
+    ) -> None:
         self.error: BaseException | None = None
-        self._transport = transport
+        self._flow = flow
         self._pending = pending
-        self._channel = channel
         self._source = source
         self._over = False
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -42,7 +44,7 @@ class Feeder:
             try:
                 with Shield():  # the start of a thread waits for an Event, whose lock a signal can leave taken
                     threading.Thread(target=self._work, args=(self._source,), name="gamebox-stdin", daemon=True).start()
-            except BaseException:  # a Ctrl-C: what was not entered is not left either
+            except BaseException:  # a Ctrl-C: a block that was not entered is not left either
                 self.__exit__()
                 raise
         return self
@@ -66,7 +68,7 @@ class Feeder:
                 self._pending.cancel()
             return
         with contextlib.suppress(OSError):  # the reader notices, and words it
-            self._transport.flow(Kind.END, self._channel)
+            self._flow(Kind.END, self._pending.channel, b"")
 
     @property
     def _ended(self) -> bool:
@@ -74,7 +76,7 @@ class Feeder:
         return self._over or pending.reply is not None or pending.error is not None
 
     def _send(self, piece: bytes) -> bool:
-        """Send all of it; False where nobody takes it any more."""
+        """Send all of ``piece``. Returns False if it is not wanted any more."""
         pending, view = self._pending, memoryview(piece)
         while view:
             while pending.outgoing.left <= 0 and not self._ended:
@@ -86,7 +88,7 @@ class Feeder:
             with pending.lock:
                 pending.outgoing.use(len(part))
             try:
-                self._transport.flow(Kind.DATA, self._channel, part)
+                self._flow(Kind.DATA, pending.channel, part)
             except OSError:  # the reader notices, and words it
                 return False
             view = view[len(part) :]

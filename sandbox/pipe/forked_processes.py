@@ -1,4 +1,4 @@
-"""Processes forked from the one that made a sandbox: they hold its descriptors too, and may not use it."""
+"""Keep processes that were forked from the one that made a sandbox from using it, or from holding its descriptors open."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from sandbox.errors import ErrorCode, SandboxError
 
 
 class Parted(Protocol):
-    """What a forked process must let go of."""
+    """What a forked process must release."""
 
     def part(self) -> None:
-        """Let go of it in this process, which was just forked; the parent's stays as it is. Raises OSError."""
+        """Release it in this process, which was just forked; the parent's stays as it is. Raises OSError."""
 
 
 _parted: weakref.WeakSet[Parted] = weakref.WeakSet()
 
 
 def part_in_children(each: Parted) -> None:
-    """Have ``each.part()`` called in every process that is forked from now on."""
+    """Call ``each.part()`` in every process that is forked from now on."""
     _parted.add(each)
 
 
 def let_go(fd: int) -> None:
-    """Make ``fd`` lead to nothing in this process: what another process holds of it is not ended, nor kept open, by this one."""
+    """Point ``fd`` at /dev/null in this process, which neither ends nor holds open what another process has open there."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(nothing, fd, inheritable=False)
     os.close(nothing)
 
 
 def forked_since(pid: int) -> bool:
-    """Whether this is not the process ``pid``, but one that was forked from it."""
+    """Return whether this process was forked from the process ``pid``."""
     return os.getpid() != pid
 
 
 def check(pid: int) -> None:
-    """Raise SandboxError ``sandbox_owned`` in a process that was forked from ``pid``, which made the environment."""
+    """Raise SandboxError ``sandbox_owned`` in a process that was forked from ``pid``, the one that made the environment."""
     if forked_since(pid):
         raise SandboxError(
             ErrorCode.sandbox_owned,

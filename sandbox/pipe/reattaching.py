@@ -1,4 +1,4 @@
-"""The host's side of a kept sandbox: how its guest is called, and what makes a cut of the pipe invisible to callers."""
+"""Reach the guest of a kept sandbox again, so that callers do not notice a cut of the pipe."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any, Protocol
 
 from sandbox.guest.protocol.reattach import ANSWER_BYTES, Call, answer_prefix
 
-from .pending import Pending
 from .sender import ByteSink
 
-# What the guest's pipe and the engine may still hold for an earlier host; more than that is no answer.
+# What the guest's pipe and the engine may still hold for an earlier host. After more than that, no answer is coming.
 MOST_BEFORE_ANSWER = 64 << 20
-# A call whose bytes were mixed with those of a host that is dying is made again.
+# A call is repeated: its bytes may have been mixed with those of a host that is dying.
 CALL_AGAIN_SECONDS = 2.0
 MOST_ACKNOWLEDGED = 256
 
@@ -23,27 +22,24 @@ class ByteStream(ByteSink, Protocol):
     """A duplex byte stream to a guest."""
 
     def receive(self, timeout_seconds: float) -> bytes | None:
-        """What came in; b"" at the end of the stream, None when nothing came in time. Raises OSError."""
+        """Return what came in: b"" at the end of the stream, None if nothing came in time. Raises OSError."""
 
     def close(self) -> None:
-        """End the stream; a blocked ``receive`` returns. May be called more than once."""
+        """End the stream, which makes a blocked ``receive`` return. May be called more than once."""
 
 
 class Keep(Protocol):
-    """How a transport reaches its guest again; ``seconds`` is how long that waits without a host."""
+    """How a transport reaches its guest again; ``seconds`` is how long the guest waits without a host."""
 
     seconds: float
     answer_prefix: bytes
 
     def resume(self, replaces: bytes, nonce: bytes, reason: str, detail: str) -> tuple[ByteStream, bytes]:
-        """Another stream on which the guest has answered, and what came behind its answer. ``reason`` is why the last one ended.
+        """Return another stream on which the guest has answered, and the bytes after its answer.
 
-        Raises SandboxUnavailableError where the guest is gone, or cannot be reached in time.
+        ``reason`` and ``detail`` say why the last stream ended. Raises SandboxUnavailableError if the guest is gone, or cannot be
+        reached in time.
         """
-
-
-class Cut(Exception):  # noqa: N818 - no error: the request is asked again
-    """The pipe was cut, and will be mended or given up by the reader."""
 
 
 class NoAnswerError(OSError):
@@ -51,10 +47,10 @@ class NoAnswerError(OSError):
 
 
 def call_guest(stream: ByteStream, token: bytes, call: Call, deadline: float) -> bytes:
-    """Call the guest until it answers, by ``deadline`` (monotonic); what came behind the answer.
+    """Call the guest until it answers, at most until ``deadline`` (monotonic); return the bytes after its answer.
 
-    Everything before the answer was meant for an earlier host, and is dropped. Raises OSError where the stream ends,
-    NoAnswerError where no answer came.
+    Drops everything before the answer, which was meant for an earlier host. Raises OSError if the stream ends, NoAnswerError if
+    no answer came.
     """
     answer = answer_prefix(token) + call.nonce
     seen, total = b"", 0
@@ -81,44 +77,43 @@ def call_guest(stream: ByteStream, token: bytes, call: Call, deadline: float) ->
 
 
 def _after_last(rest: bytes, answer: bytes) -> bytes:
-    """A call that was made twice may be answered twice; the guest starts anew each time."""
+    """Return what follows the last answer: a call that was repeated may be answered twice, and the guest starts anew each time."""
     at = rest.rfind(answer)
     return rest if at < 0 else rest[at + len(answer) :]
 
 
-class Asks:
-    """The ids of requests to a kept sandbox: with the same id it is asked again after a cut, until the answer is acknowledged."""
+class AskIds:
+    """The ids of requests to a kept sandbox, which recognises a request that is sent again until its answer is acknowledged."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._answered: list[str] = []
-        # Of a cut that hit no request: the next one tells of it.
+        # Of a cut that hit no request: the next reply has the notice.
         self.cut_seconds = 0.0
 
     def next(self) -> dict[str, Any]:
-        """What the next request carries."""
+        """Return the fields that the next request carries."""
         return {"ask_id": secrets.token_hex(12), "acknowledged": self.acknowledged()}
 
     def acknowledged(self) -> list[str]:
-        """The answers that have arrived and that the guest was not told of yet."""
+        """Return the ids of the answers that have arrived and were not acknowledged yet."""
         with self._lock:
             acknowledged, self._answered = self._answered[-MOST_ACKNOWLEDGED:], []
         return acknowledged
 
     def answered(
-        self, fields: dict[str, Any], pending: Pending, reply: tuple[dict[str, Any], bytes]
+        self, ask_id: str | None, reply: tuple[dict[str, Any], bytes], cut_seconds: float, streams: bool
     ) -> tuple[dict[str, Any], bytes]:
-        """The reply has arrived; with the notice of a cut where there was one."""
+        """Return a reply that has arrived, with the notice of a cut if there was one.
+
+        ``cut_seconds`` is how long its request was cut off, ``streams`` whether the request streamed a command's output.
+        """
         with self._lock:
-            if "ask_id" in fields:
-                self._answered.append(fields["ask_id"])
-            seconds, self.cut_seconds = pending.cut_seconds + self.cut_seconds, 0.0
+            if ask_id is not None:
+                self._answered.append(ask_id)
+            seconds, self.cut_seconds = cut_seconds + self.cut_seconds, 0.0
         if not seconds:
             return reply
         notices = reply[0].get("notices")
-        told = {
-            "code": "reconnected",
-            "seconds": round(seconds, 1),
-            "streamed": pending.streams and pending.cut_seconds > 0,
-        }
-        return {**reply[0], "notices": [*(notices if isinstance(notices, list) else []), told]}, reply[1]
+        notice = {"code": "reconnected", "seconds": round(seconds, 1), "streamed": streams and cut_seconds > 0}
+        return {**reply[0], "notices": [*(notices if isinstance(notices, list) else []), notice]}, reply[1]

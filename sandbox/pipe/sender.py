@@ -1,4 +1,4 @@
-"""Frames out to a guest: whole and in order whoever sends them, and never past the caller's deadline."""
+"""Frames out to a guest: whole and in order, from any thread, and never past the caller's deadline."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from typing import Protocol
 from sandbox.guest.protocol import wire
 from sandbox.interrupts import Shield
 
-# So long at a time a connection's frame waits for room.
+# A connection's frame waits for room this long at a time.
 TURN_SECONDS = 0.05
 
 
 class ByteSink(Protocol):
-    """Where frames go."""
+    """A byte stream to write frames to."""
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
-        """Write some of ``data`` and answer how much; 0 when nothing could be written in time. Raises OSError."""
+        """Write some of ``data`` and return how many bytes; 0 if nothing could be written in time. Raises OSError."""
 
     def has_room(self, timeout_seconds: float) -> bool:
-        """Whether much can be written, waiting for that so long. Raises OSError."""
+        """Return whether much can be written, waiting for that up to ``timeout_seconds``. Raises OSError."""
 
 
-class Carried(Protocol):
+class Connections(Protocol):
     """Connections whose bytes use the pipe too; called by its reader."""
 
     def takes(self, channel: int) -> bool:
-        """Whether frames of that channel are of a connection."""
+        """Return whether ``channel`` belongs to a connection."""
 
     def take(self, kind: int, channel: int, payload: bytes) -> None:
-        """A frame of the guest. Raises WireError for what the protocol does not allow."""
+        """Take a frame of the guest. Raises WireError for what the protocol does not allow."""
 
     def cut(self, why: str) -> None:
-        """The pipe ended: so do all connections."""
+        """End all connections, since the pipe has ended; ``why`` is a clause."""
 
 
 class FrameSender:
     """Numbers frames and writes them to ``sink``. May be used by many threads.
 
-    A frame that was begun is finished by the next caller, so that a caller who gives up half-way, at its deadline or at a
-    Ctrl-C, does not break the pipe for the others: signals wait until what was written is also noted. Connections' bytes
-    (``flow``) let all else go first.
+    The next caller finishes a frame that was begun, so that a caller that gives up half-way, at its deadline or at a Ctrl-C,
+    does not break the pipe for the others; signals wait until what was written is also recorded. Connections' bytes
+    (``flow``) let everything else go first.
     """
 
     def __init__(self, sink: ByteSink, nonce: bytes) -> None:
@@ -85,7 +85,7 @@ class FrameSender:
             self._sink.has_room(min(left, TURN_SECONDS))
 
     def reroute(self, change: Callable[[], object]) -> bool:
-        """Let ``change`` send the sink another way, once the greeting is answered; False where more than that was sent already."""
+        """Call ``change``, which redirects the sink, if only the greeting was sent so far; returns whether it was called."""
         with self._lock:
             if self._sequence != 1 or self._unsent:
                 return False
@@ -93,9 +93,9 @@ class FrameSender:
             return True
 
     def flow(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
-        """Send one frame of a connection, however long the pipe takes for it. Raises OSError.
+        """Send one frame of a connection, waiting as long as the pipe is full. Raises OSError.
 
-        It waits for room with no lock held, so that other frames find what room there is.
+        Waits for room with no lock held, so that other frames can use the room there is.
         """
         begun = False
         while True:
@@ -118,7 +118,7 @@ class FrameSender:
         self._sequence += 1
 
     def _flush(self) -> bool:
-        """Write what is unsent, as far as there is room for it now; whether all of it is written."""
+        """Write what is unsent, as far as there is room for it now; return whether all of it is written."""
         while self._unsent:
             sent = self._sink.send(self._unsent, 0)
             if not sent:

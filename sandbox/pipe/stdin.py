@@ -1,4 +1,4 @@
-"""What a command may be given to read on standard input: text and bytes of any size, a binary file or an iterable of bytes."""
+"""Standard input for a command: text or bytes of any size, a binary file, or an iterable of bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 Stdin = str | bytes | BinaryIO | Iterable[bytes | bytearray | memoryview]
 
-# Up to this size it is a part of the request, which is made again after a cut of the pipe. More is streamed.
+# Up to this size it is part of the request, which is sent again after a cut of the pipe. More is streamed.
 INLINE_BYTES = 8 << 20
 CHUNK = 256 << 10
 
@@ -20,7 +20,7 @@ def is_source(stdin: object) -> bool:
 
 
 def pieces(stdin: Any) -> Iterator[bytes]:
-    """Yield what ``stdin`` holds: bytes, a binary file, or an iterable of bytes. Raises TypeError for anything but bytes."""
+    """Yield the bytes of ``stdin``: bytes, a binary file, or an iterable of bytes. Raises TypeError for other pieces."""
     if isinstance(stdin, bytes | bytearray | memoryview):
         view = memoryview(stdin)
         yield from (bytes(view[at : at + CHUNK]) for at in range(0, len(view), CHUNK))

@@ -1,7 +1,7 @@
 """The host's end of the pipe: requests out, replies in, each within its deadline.
 
-Many threads may call ``request`` at once. One reader thread takes frames off the stream; everything it takes is hostile until it is
-validated, and bounded: a message, a stream's bytes under way, the number of open requests.
+Many threads may call ``request`` at once. One reader thread takes frames off the stream. Everything it takes is hostile until it is
+validated, and is bounded: the size of a message, a stream's bytes under way, the number of open requests.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from sandbox.guest.protocol.reattach import ANSWER_BYTES
 from sandbox.guest.protocol.wire import Kind
 from sandbox.interrupts import Shield
 
-from .exchange import Exchange
 from .feeding import Feeder
-from .pending import GRACE_SECONDS, Pending
-from .reattaching import Asks, ByteStream, Cut, Keep
-from .sender import TURN_SECONDS, Carried, FrameSender
+from .pending_request import GRACE_SECONDS, Cut, PendingRequest
+from .reattaching import AskIds, ByteStream, Keep
+from .sender import TURN_SECONDS, Connections, FrameSender
 from .watching import Watch
 
 log = logging.getLogger(__name__)
 
-# The part of the guest's lease after which the host shows that it is there, when the pipe is silent.
+# On a silent pipe, the host pings the guest after this share of the guest's lease.
 PING_SHARE = 0.25
 MAX_REPLY_BYTES = wire.MAX_REPLY
-# The rest of an answer to a call follows its beginning at once.
+# The rest of an answer to a call follows its beginning within this time.
 ANSWER_SECONDS = 1.0
-# For frames that only spare the guest some work.
+# Frames that only spare the guest some work wait this long for room.
 OFFER_SECONDS = 0.1
-# A kept sandbox that breaks the protocol so often, and answers no request in between, is given up; each time it is called later.
+# A kept sandbox that breaks the protocol more often than this, and answers no request in between, is given up; it is called later
+# each time.
 MOST_VIOLATIONS = 3
 _BREAKING = ("protocol_violation", "host_failed")
 AFTER_VIOLATION_SECONDS = 0.1
@@ -48,9 +48,9 @@ class Transport:
     """Speaks the wire protocol on ``stream``.
 
     ``explain(reason, detail)`` words the end of the pipe as a SandboxUnavailableError; it is called once, off the callers'
-    threads, and may take the time a post-mortem needs. ``lease_seconds`` is how long the guest goes on without a word.
-    ``keep`` is how to reach the guest again over another stream when this one ends; requests under way are then asked again,
-    and carried out once.
+    threads, and may take the time that a post-mortem needs. ``lease_seconds`` is how long the guest goes on without hearing from
+    the host. ``keep`` reaches the guest over another stream when this one ends; requests under way are then sent again, and are
+    carried out once.
     """
 
     def __init__(
@@ -70,42 +70,41 @@ class Transport:
         self.nonce = nonce or secrets.token_bytes(wire.NONCE_BYTES)
         self.sender = FrameSender(stream, self.nonce)
         self._decoder = wire.Decoder(self.nonce)
-        self._received = received  # behind the answer to a call
+        self._received = received  # after the answer to a call
         self._assembler = wire.Assembler()
         self._channel = 0
         self._state_lock = threading.Lock()
-        self._pending: dict[int, Pending] = {}
+        self._pending: dict[int, PendingRequest] = {}
         self._given_up: set[int] = set()  # channels whose request is still to be cancelled
         self._lost: SandboxUnavailableError | None = None
         self._closing = False
         self._violations = 0  # since the last reply
-        self._stands = threading.Event()
-        self._stands.set()
-        self._asks = Asks()
-        self._hello = Pending(0, MAX_REPLY_BYTES, None)
-        self._streams: Carried | None = None
-        self._turn: Callable[[], None] | None = None
+        self._connected = threading.Event()
+        self._connected.set()
+        self._ask_ids = AskIds()
+        self._hello = PendingRequest(0, MAX_REPLY_BYTES, None)
+        self._connections: Connections | None = None
+        self._on_switched: Callable[[], None] | None = None
         self._reader = threading.Thread(target=self._read, name="gamebox-transport", daemon=True)
 
     def open(self, hello: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
-        """Greet the guest and return its HELLO. Raises SandboxUnavailableError, and is closed then."""
+        """Greet the guest and return its HELLO. Raises SandboxUnavailableError, after closing the pipe."""
         try:
-            return self._greeted(hello, timeout_seconds)
-        except BaseException:  # a Ctrl-C, too: nobody else knows of the reader, which must not outlive its stream
+            return self._greet(hello, timeout_seconds)
+        except BaseException:  # a Ctrl-C, too: nothing else ends the reader, which must not outlive its stream
             self.close()
             raise
 
-    def _greeted(self, hello: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
+    def _greet(self, hello: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
         self._hello.seconds = timeout_seconds
         self._hello.deadline = time.monotonic() + timeout_seconds
         with Shield():  # the start of a thread waits for an Event
             self._reader.start()
-        greeting = Exchange(self, self._hello, 0)
         try:
-            greeting.send(Kind.HELLO, {"protocol": wire.PROTOCOL, **hello})
-        except Cut as error:  # what is not greeted yet is not asked again
+            self._hello.send(self, Kind.HELLO, {"protocol": wire.PROTOCOL, **hello})
+        except Cut as error:  # a guest that was not greeted yet is not reached again
             raise self._wait_for_loss(error.__cause__ or error) from error
-        fields, _ = greeting.reply()
+        fields, _ = self._hello.wait_for_reply(self)
         if fields.get("protocol") != wire.PROTOCOL:
             raise SandboxUnavailableError(
                 "protocol_violation", f"The guest speaks protocol {fields.get('protocol')!r}."
@@ -114,29 +113,32 @@ class Transport:
 
     @property
     def loss(self) -> SandboxUnavailableError | None:
-        """Why nothing is answered any more; None while the pipe stands or is being repaired."""
+        """Why nothing is answered any more; None while the pipe is connected or being reconnected."""
         return self._lost
 
-    def carry(self, streams: Carried) -> None:
-        """Let connections use the pipe too; before ``open``."""
-        self._streams = streams
+    def carry(self, connections: Connections) -> None:
+        """Let ``connections`` use the pipe too. Call it before ``open``."""
+        self._connections = connections
 
-    def route(self, turn: Callable[[], None]) -> None:
-        """Ask the guest to answer another way; ``turn`` is called by the reader when the last that comes by this one is taken."""
-        self._turn = turn
-        self.offer(Kind.ROUTE, 0)
+    def switch_output(self, on_switched: Callable[[], None]) -> None:
+        """Ask the guest to write to its second pipe.
+
+        ``on_switched`` runs on the reader's thread after the last frame on the first pipe.
+        """
+        self._on_switched = on_switched
+        self.try_send(Kind.ROUTE, 0)
 
     def close(self, *, detach: bool = False) -> None:
-        """End the pipe; requests under way fail with reason ``closed``. ``detach`` tells a kept sandbox that its host goes."""
+        """End the pipe; requests under way fail with reason ``closed``. ``detach`` tells a kept sandbox that its host leaves."""
         self._closing = True
         if detach:
-            self.offer(Kind.DETACH, 0, wire.pack_message({"acknowledged": self._asks.acknowledged()}))
+            self.try_send(Kind.DETACH, 0, wire.pack_message({"acknowledged": self._ask_ids.acknowledged()}))
         self._stream.close()
         if self._reader.is_alive() and threading.current_thread() is not self._reader:
             self._reader.join(timeout=5)
 
     def give_up(self, error: SandboxUnavailableError) -> None:
-        """End the pipe because the guest is silent: every request fails with ``error``, at once, now and later."""
+        """End the pipe because the guest is silent: every request, under way or later, fails with ``error`` at once."""
         self._closing = True
         self._lose(error)
         self._stream.close()
@@ -157,37 +159,36 @@ class Transport:
         max_reply_bytes: int = MAX_REPLY_BYTES,
         on_sent: Callable[[], None] | None = None,
     ) -> tuple[dict[str, Any], bytes]:
-        """Send a request and wait for its reply: (fields, blob), not validated yet.
+        """Send a request and return its reply: (fields, blob), not validated yet.
 
-        ``body`` is streamed to the operation, what it streams back goes to ``sink``; both in this thread. ``feed`` is what a
-        command reads, see ``feeding.Feeder``; what it raises is raised here. ``watch`` is for a
-        command: it is told the output as it comes, and its token stops the command. A ``request_id`` that was
-        used before gets the first reply. ``on_sent`` is called when the request is on its way. Silence for
-        ``timeout_seconds`` + 2 s raises SandboxUnavailableError ``no_answer``; the end of the pipe raises its post-mortem.
+        ``body`` is streamed to the operation, and what it streams back goes to ``sink``; both happen in this thread. ``feed``
+        is the standard input of a command, see ``feeding.Feeder``; what it raises is raised here. ``watch`` gets the output
+        of a command as it comes, and its token stops the command. A ``request_id`` that was used before gets the first reply.
+        ``on_sent`` is called when the request is on its way. Silence for ``timeout_seconds`` + 2 s raises
+        SandboxUnavailableError ``no_answer``; the end of the pipe raises its post-mortem.
         """
         seconds = timeout_seconds + GRACE_SECONDS
         deadline = time.monotonic() + seconds
         streams = watch is not None and watch.listens
         sink = watch.take if watch is not None and streams else sink
         sends = body is not None or feed is not None
-        pending = Pending(seconds, max_reply_bytes, deadline, sends, sink is not None, streams, feed is not None)
+        pending = PendingRequest(seconds, max_reply_bytes, deadline, sends, sink is not None, streams, feed is not None)
         channel = self._register(pending)
         fields = {"operation": operation, "args": args, "stdin_blob": blob_is_stdin, "stream": streams}
         fields.update(feeds=feed is not None, request_id=request_id, max_reply_bytes=max_reply_bytes)
         if self._keep is not None:
-            fields.update(self._asks.next())
-        exchange = Exchange(self, pending, channel)
-        feeder = Feeder(self, pending, channel, feed)
+            fields.update(self._ask_ids.next())
+        feeder = Feeder(self.flow, pending, feed)
         try:
             self._cancel_given_up()
-            with contextlib.suppress(Cut):  # then it is asked again
-                exchange.send(Kind.REQUEST, fields, blob)
+            with contextlib.suppress(Cut):  # then it is sent again
+                pending.send(self, Kind.REQUEST, fields, blob)
                 if on_sent is not None:
                     on_sent()
                 if body is not None:
-                    exchange.send_body(body)
+                    pending.send_body(self, body)
             with watch.stopping(pending.cancel) if watch is not None else contextlib.nullcontext(), feeder:
-                reply = exchange.reply(sink)
+                reply = pending.wait_for_reply(self, sink)
             if feeder.error is not None:
                 raise feeder.error
         except BaseException:
@@ -196,76 +197,72 @@ class Transport:
             raise
         finally:
             self._pending.pop(channel, None)
-        return self._asks.answered(fields, pending, reply)
+        return self._ask_ids.answered(fields.get("ask_id"), reply, pending.cut_seconds, pending.streams)
 
     @property
-    def stands(self) -> bool:
-        """Whether the pipe is not being mended just now."""
-        return self._stands.is_set()
+    def connected(self) -> bool:
+        """Whether the pipe is not being reconnected just now."""
+        return self._connected.is_set()
 
-    def rest(self) -> None:
-        """Deadlines of requests under way wait for ``go_on``: the sandbox is paused."""
+    def pause(self) -> None:
+        """Stop the clocks of requests under way until ``resume``: the sandbox is paused."""
         for pending in list(self._pending.values()):
-            pending.rest()
+            pending.pause()
 
-    def go_on(self) -> None:
-        """Deadlines run again."""
+    def resume(self) -> None:
+        """Let the clocks of requests under way run again."""
         for pending in list(self._pending.values()):
-            pending.go_on()
+            pending.resume()
 
-    def _register(self, pending: Pending) -> int:
-        while not self._stands.is_set():
+    def _register(self, pending: PendingRequest) -> int:
+        while not self._connected.is_set():
             with Shield():  # an Event's own lock can be left taken by a signal
-                self._stands.wait(TURN_SECONDS)
+                self._connected.wait(TURN_SECONDS)
         with self._state_lock:
             if self._lost is not None:
                 raise self._lost
-            self._channel = self._channel % 0x7FFFFFFF + 1
+            pending.channel = self._channel = self._channel % 0x7FFFFFFF + 1
             self._pending[self._channel] = pending
             return self._channel
 
-    # --- out ------------------------------------------------------------------
-    def frame(
-        self, pending: Pending, sender: FrameSender, kind: int, channel: int, payload: bytes | memoryview = b""
+    def send_frame(
+        self, request: PendingRequest, sender: FrameSender, kind: int, payload: bytes | memoryview = b""
     ) -> None:
-        """Send a frame within the deadline of ``pending``.
-
-        Raises SandboxUnavailableError, or Cut where the pipe is broken and will be mended.
-        """
+        """Send a frame within the deadline of ``request``. Raises SandboxUnavailableError, or Cut for a pipe to reconnect."""
         stream = self._stream
         try:
-            deadline = time.monotonic() + SEND_SECONDS if pending.deadline is None else pending.deadline
-            if not sender.send(kind, channel, payload, deadline):
-                raise pending.silent()
+            deadline = time.monotonic() + SEND_SECONDS if request.deadline is None else request.deadline
+            if not sender.send(kind, request.channel, payload, deadline):
+                raise request.no_answer()
         except OSError as error:
             if self._keep is not None:
                 raise Cut from error
             stream.close()  # the reader notices, and words it
             raise self._wait_for_loss(error) from error
 
-    def offer(self, kind: int, channel: int, payload: bytes = b"") -> bool:
-        """Send a frame that may be lost where the pipe is full or broken; whether it was sent."""
+    def try_send(self, kind: int, channel: int, payload: bytes = b"") -> bool:
+        """Send a frame that may be lost if the pipe is full or broken. Returns whether it was sent."""
         try:
             return self.sender.send(kind, channel, payload, time.monotonic() + OFFER_SECONDS)
         except OSError:
             return False
 
     def _cancel_given_up(self) -> None:
-        """Cancel the requests that nobody waits for; a command that waits for input would hold up its session.
+        """Cancel the requests whose callers have left: a command that waits for input would block its session.
 
         What cannot be sent now, because the pipe is full or Ctrl-C came again, is sent with the next request or ping.
         """
         for channel in tuple(self._given_up):
-            if not self.offer(Kind.CANCEL, channel):
+            if not self.try_send(Kind.CANCEL, channel):
                 return
             self._given_up.discard(channel)
 
     def flow(self, kind: int, channel: int, payload: bytes | memoryview = b"", /) -> None:
-        """Send a frame of a connection: requests go first, and it waits for as long as the pipe is full. Raises OSError."""
+        """Send a frame of a connection, after those of requests, waiting as long as the pipe is full. Raises OSError."""
         self.sender.flow(kind, channel, payload)
 
     def new_channel(self) -> int:
-        """A channel that nothing uses."""
+        """Return a channel that nothing uses."""
         with self._state_lock:
             self._channel = self._channel % 0x7FFFFFFF + 1
             return self._channel
@@ -274,23 +271,22 @@ class Transport:
         self._reader.join(timeout=3)
         return self._lost or SandboxUnavailableError("pipe_broken", f"The pipe to the sandbox broke: {error}.")
 
-    # --- in ------------------------------------------------------------------
     def _read(self) -> None:
         while True:
             reason, detail = self._serve()
-            self._stream.close()  # the far end may be open for writing still, with nobody there who reads
-            if self._streams is not None:
-                self._streams.cut("the connection to the sandbox was cut")
+            self._stream.close()  # the far end may still be open for writing, without a reader
+            if self._connections is not None:
+                self._connections.cut("the connection to the sandbox was cut")
             if self._closing or self._keep is None or self._breaks_again(reason):
                 break
             if not self._reconnect(self._keep, reason, detail):
                 break
         if self._lost is None:
             self._fail("closed" if self._closing else reason, detail)
-        self._stands.set()
+        self._connected.set()
 
     def _serve(self) -> tuple[str, str]:
-        """Take frames until the pipe ends; why it did, and more about it."""
+        """Take frames until the pipe ends. Returns the reason and a detail."""
         try:
             data: bytes | None = self._received
             while True:
@@ -298,7 +294,7 @@ class Transport:
                     self._take(kind, channel, payload)
                 data = self._stream.receive(self._ping_seconds)
                 if data is None:
-                    self.offer(Kind.PING, 0)
+                    self.try_send(Kind.PING, 0)
                     self._cancel_given_up()
                 elif not data:
                     return "pipe_broken", ""
@@ -313,14 +309,14 @@ class Transport:
             return "host_failed", f"{type(error).__name__}: {error}"
 
     def _breaks_again(self, reason: str) -> bool:
-        """Whether the guest is to be given up: calling one that answers and breaks the protocol at once would never end."""
+        """Return whether to give the guest up: calling one that answers and breaks the protocol at once would never end."""
         if reason not in _BREAKING:
             return False
         self._violations += 1
         return self._violations > MOST_VIOLATIONS
 
     def _has_another_host(self) -> bool:
-        """Whether what came instead of a frame is the sandbox's answer to another host's call."""
+        """Return whether what came instead of a frame is the sandbox's answer to another host's call."""
         held = self._decoder.held
         prefix = b"" if self._keep is None else self._keep.answer_prefix
         if not prefix or not prefix.startswith(held[: wire.NONCE_BYTES]):
@@ -331,10 +327,10 @@ class Transport:
         return held[:ANSWER_BYTES] != prefix + self.nonce  # else the answer to a call that was made twice
 
     def _reconnect(self, keep: Keep, reason: str, detail: str) -> bool:
-        """Reach the guest over another stream, and have requests under way asked again; False where it cannot be reached."""
+        """Reach the guest over another stream and have requests under way sent again. Returns whether it was reached."""
         began = time.monotonic()
-        self._stands.clear()
-        self.rest()
+        self._connected.clear()
+        self.pause()
         nonce = secrets.token_bytes(wire.NONCE_BYTES)
         try:
             if reason == "taken_over":
@@ -357,8 +353,8 @@ class Transport:
         for pending in waiting:
             pending.ask_again(seconds)
         if not waiting:
-            self._asks.cut_seconds = seconds
-        self._stands.set()
+            self._ask_ids.cut_seconds = seconds
+        self._connected.set()
         if self._closing:
             stream.close()
         return True
@@ -374,7 +370,7 @@ class Transport:
             self._lose(self._explain(reason, detail))
 
     def _lose(self, error: SandboxUnavailableError) -> None:
-        """End all requests with ``error``, and later ones too. The first loss is the one that counts."""
+        """End all requests with ``error``, later ones too. Only the first loss counts."""
         with self._state_lock:
             self._lost = error = self._lost or error
             waiting = [*self._pending.values(), self._hello]
@@ -383,12 +379,12 @@ class Transport:
             pending.wake()
 
     def _take(self, kind: int, channel: int, payload: bytes) -> None:
-        if self._streams is not None and (kind == Kind.OPEN or self._streams.takes(channel)):
-            self._streams.take(kind, channel, payload)
+        if self._connections is not None and (kind == Kind.OPEN or self._connections.takes(channel)):
+            self._connections.take(kind, channel, payload)
             return
-        if kind == Kind.ROUTE and self._turn is not None:
-            turn, self._turn = self._turn, None
-            turn()
+        if kind == Kind.ROUTE and self._on_switched is not None:
+            on_switched, self._on_switched = self._on_switched, None
+            on_switched()
             return
         if kind == Kind.DETACH and self._keep is not None:
             raise wire.WireError("the sandbox does not understand its host any more")

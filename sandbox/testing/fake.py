@@ -137,15 +137,15 @@ class _MemoryTransport(Transport):
         """See the base class."""
         return self.lost
 
-    stands = False  # nothing is sent to a sandbox in memory when it is resumed
+    connected = False  # nothing is sent to a sandbox in memory when it is resumed
 
     def close(self, *, detach: bool = False) -> None:
         """Nothing is held."""
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Nothing is under way."""
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Nothing is under way."""
 
     def request(

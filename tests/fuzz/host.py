@@ -13,7 +13,7 @@ from sandbox.envelope import Failure, Success
 from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.guest.protocol.wire import MAX_PAYLOAD, WINDOW, Kind
-from sandbox.pipe.pending import GRACE_SECONDS
+from sandbox.pipe.pending_request import GRACE_SECONDS
 from sandbox.pipe.watching import Watch
 
 from .calls import call

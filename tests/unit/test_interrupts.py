@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -31,7 +31,7 @@ from sandbox.local import ProcessStream
 from sandbox.network.forward import Forward
 from sandbox.network.streams import Streams
 from sandbox.pipe.feeding import Feeder
-from sandbox.pipe.pending import Pending
+from sandbox.pipe.pending_request import PendingRequest
 from sandbox.pipe.sender import FrameSender
 from sandbox.pipe.transport import Transport
 from sandbox.testing.scripted_guest import GuestRequest, ScriptedGuest
@@ -398,12 +398,9 @@ def test_ctrl_c_while_a_source_begins_to_be_read_ends_its_reading(monkeypatch: p
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(threading.Thread, "start", struck)
-    pending = Pending(10, 1000, None, outgoing=wire.SendWindow(0))
+    pending = PendingRequest(10, 1000, None, outgoing=wire.SendWindow(0))
 
-    class Nowhere:
-        def flow(self, *_frame: object) -> None: ...
-
-    feeder = Feeder(cast("Transport", Nowhere()), pending, 1, itertools.repeat(b"x"))
+    feeder = Feeder(lambda *_frame: None, pending, itertools.repeat(b"x"))
     with pytest.raises(KeyboardInterrupt), feeder:
         pass
     for thread in threading.enumerate():

@@ -12,9 +12,9 @@ import pytest
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.wire import Kind
-from sandbox.pipe import pending as pending_module
+from sandbox.pipe import pending_request as pending_module
 from sandbox.pipe import transport
-from sandbox.pipe.pending import Pending
+from sandbox.pipe.pending_request import PendingRequest
 from sandbox.pipe.transport import MOST_VIOLATIONS, Transport
 
 from .talking import explain
@@ -104,14 +104,14 @@ def test_cuts_without_end_put_no_deadline_off_without_end(monkeypatch: pytest.Mo
     monkeypatch.setattr(pending_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     for started in (False, True):
         began, cut = now[0], 0.0
-        pending = Pending(3.0, 100, now[0] + 3.0)
+        pending = PendingRequest(3.0, 100, now[0] + 3.0)
         for _ in range(1000):
             if started:
                 pending.take_notice(wire.pack_message({"event": "started"}))
             now[0] += 0.5
             if pending.deadline is not None and now[0] > pending.deadline:
                 break
-            pending.rest()
+            pending.pause()
             now[0] += 0.25
             cut += 0.25
             pending.ask_again(0.25)

@@ -45,7 +45,7 @@ def take_shortcut(
             os.close(out_of)
             return
         stream.offer_output(out_of)
-        transport.route(stream.switch_output)
+        transport.switch_output(stream.switch_output)
 
 
 def _has_usual_socket(client: docker.DockerClient) -> bool:
