@@ -1,8 +1,8 @@
-"""The envelope: the one shape in which every action is answered.
+"""The envelope: the shape of the answer to every action.
 
-``Success`` says the action was carried out (a command that exits 1 was carried out); ``Failure`` says it was not, or not
-whole, with a code, a hint and what is known so far. ``to_dict()`` is the JSON of the design page, ``to_text()`` is what a
-model is shown.
+``Success`` says that the action was carried out (a command that exits 1 was carried out). ``Failure`` says that it was not, or not
+completely, with a code, a hint and what is known so far. ``to_dict()`` is the envelope as JSON, ``to_text()`` is what a model
+reads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Effects = Literal["none", "partial", "unknown"]
 
 
 def now() -> str:
-    """The present time as ISO 8601 with milliseconds and a zone offset."""
+    """Return the present time as ISO 8601 with milliseconds and a zone offset."""
     return datetime.now(UTC).astimezone().isoformat(timespec="milliseconds")
 
 
@@ -47,7 +47,7 @@ class Result(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something the model should know although the action worked; ``code`` is snake_case, ``hint`` may be empty."""
+    """Something the model should know although the action succeeded. ``code`` is snake_case, ``hint`` may be empty."""
 
     code: str
     message: str
@@ -59,7 +59,7 @@ class Notice:
 
 @dataclass(frozen=True)  # no slots: with them Success[Any](...) raises TypeError in Python 3.11
 class Success(Generic[T]):
-    """The action was carried out; ``result`` is its typed result. A success is true, a failure is false."""
+    """The action was carried out; ``result`` is its typed result. Unlike a failure, a success is true."""
 
     result: T
     timestamp: str = field(default_factory=now)
@@ -80,15 +80,15 @@ class Success(Generic[T]):
     if not TYPE_CHECKING:  # a type checker is to find unknown names itself
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Say where the fields of the result are."""
+            """Raise an AttributeError that says where the fields of the result are."""
             raise _no_attribute(self, name)
 
     def unwrap(self) -> T:
-        """The result."""
+        """Return the result."""
         return self.result
 
     def to_dict(self) -> dict[str, Any]:
-        """The success envelope as JSON-ready data."""
+        """Return the success envelope as JSON-ready data."""
         return {
             "tool_executed": True,
             "result": jsonable(self.result),
@@ -98,18 +98,18 @@ class Success(Generic[T]):
         }
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:
-        """The envelope as text for a model: the result in about ``chars`` characters, then the notices."""
+        """Return the envelope as text for a model: the result in about ``chars`` characters, then the notices."""
         text = _text_of(self.result, chars)
         return "\n".join([text, *_notice_lines(self, text)]).strip("\n")
 
 
 @dataclass(frozen=True)  # no slots: with them Failure[Any](...) raises TypeError in Python 3.11
 class Failure(Generic[T]):
-    """The action was not carried out, or not whole; ``effects`` says whether anything was changed.
+    """The action was not carried out, or not completely; ``effects`` says whether anything was changed.
 
-    ``retryable`` is true only where the same call can help and nothing was half done. ``schema`` is set with
-    ``invalid_arguments``: the parameter schema of the tool; ``reason`` with ``sandbox_unavailable``: see
-    ``SandboxUnavailableError``.
+    ``code`` is an ErrorCode, or a member of another StrEnum whose values are different. ``retryable`` is true only if the same call
+    can help and nothing was half done. ``schema``, the parameter schema of the tool, comes with ``invalid_arguments``; ``reason``
+    comes with ``sandbox_unavailable``: see ``SandboxUnavailableError``.
     """
 
     code: StrEnum
@@ -139,12 +139,12 @@ class Failure(Generic[T]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Say where the fields of the result are."""
+            """Raise an AttributeError that says where the fields of the result are."""
             raise _no_attribute(self, name)
 
     @classmethod
     def of(cls, error: SandboxError, **fields: Any) -> Failure[T]:
-        """The failure that says what ``error`` says."""
+        """Return the failure with the fields of ``error``; ``fields`` override them."""
         known: dict[str, Any] = {
             "next_tool": error.next_tool,
             "retryable": error.retryable,
@@ -155,12 +155,11 @@ class Failure(Generic[T]):
         return cls(code=error.code, error=error.message, hint=error.hint, **(known | fields))
 
     def unwrap(self) -> NoReturn:
-        """Raises SandboxError with the same fields, SandboxUnavailableError where there is a ``reason``."""
+        """Raise SandboxError with the same fields, or SandboxUnavailableError if there is a ``reason``."""
         if self.reason is not None:
             gone = SandboxUnavailableError(self.reason, self.error, self.hint)
-            gone.next_tool, gone.retryable, gone.effects, gone.result = (
-                self.next_tool, self.retryable, self.effects, self.result,
-            )  # fmt: skip
+            gone.next_tool, gone.retryable = self.next_tool, self.retryable
+            gone.effects, gone.result = self.effects, self.result
             raise gone
         raise SandboxError(
             self.code,
@@ -173,7 +172,7 @@ class Failure(Generic[T]):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The failure envelope as JSON-ready data."""
+        """Return the failure envelope as JSON-ready data."""
         data: dict[str, Any] = {
             "tool_executed": False,
             "error": self.error,
@@ -194,16 +193,18 @@ class Failure(Generic[T]):
         return data
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:
-        """The envelope as text for a model: the error, the hint, then what is known so far in about ``chars`` characters.
+        """Return the envelope as text for a model: the error, the hint, then what is known so far in about ``chars`` characters.
 
-        ``schema`` is not repeated: the model has the schemas of its tools, and the error names what is wrong.
+        ``schema`` is left out: the model has the schemas of its tools, and the error names what is wrong.
         """
         lines = [f"ERROR {self.code.value}: {self.error}"]
         if self.hint:
             lines.append(f"HINT: {self.hint}")
         if self.next_tool is not None and self.next_tool not in _WORDS.findall(self.hint.lower()):
             lines.append(f"NEXT TOOL: {self.next_tool}")
-        ended = self.code is ErrorCode.invalid_result and self.result is not None  # the tool did all of it, as the hint says
+        ended = (
+            self.code is ErrorCode.invalid_result and self.result is not None
+        )  # the tool did all of it, as the hint says
         if (more := _EFFECTS[self.effects]) and self.code not in _EFFECTS_IN_THE_MESSAGE and not ended:
             lines.append(more)
         text = "" if self.result is None else _text_of(self.result, chars)
@@ -219,17 +220,17 @@ _EFFECTS: dict[Effects, str] = {
     "partial": "EFFECTS: A part of it was done.",
     "unknown": "EFFECTS: Some of it may have been done: look before you do it again.",
 }
-# Of a command that was killed it is plain that it did something; of the others the message or the hint says it.
+# A command that was killed has obviously done something; the messages or hints of the others say it.
 _EFFECTS_IN_THE_MESSAGE = frozenset(
     {ErrorCode.timeout, ErrorCode.cpu_limit, ErrorCode.cancelled, "effects_unknown", "delegate_not_finished"}
 )
 _WORDS = re.compile(r"\w+")
-# The text of a result says itself where it was cut, and how to see the rest.
+# The text of a result already says where it was cut, and how to see the rest.
 _IN_THE_RESULT = frozenset({"output_cut"})
 
 
 def jsonable(value: Any, depth: int = 0) -> Any:
-    """``value`` as JSON-ready data: models are dumped, bytes decoded with replacement, the rest is its repr."""
+    """Return ``value`` as JSON-ready data: models are dumped, bytes decoded with replacement, other objects become their repr."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if depth > 50:
@@ -246,10 +247,10 @@ def jsonable(value: Any, depth: int = 0) -> Any:
 
 
 def _no_attribute(envelope: Success[Any] | Failure[Any], name: str) -> AttributeError:
-    """The error for an attribute that an envelope does not have: the fields of a result are the result's own."""
+    """Return the error for an attribute that an envelope does not have; it points to the result if that has it."""
     kind = type(envelope).__name__
     message = f"{kind!r} object has no attribute {name!r}"
-    result = envelope.__dict__.get("result")  # while it is unpickled there is none yet
+    result = envelope.__dict__.get("result")  # missing while it is unpickled
     if not name.startswith("_") and hasattr(result, name):
         message += f". Use .result.{name}, or .unwrap().{name}, which raises SandboxError for a failure"
     elif not name.startswith("_") and kind == "Failure":
@@ -262,18 +263,20 @@ def _short(text: str) -> str:
 
 
 def _text_of(result: Any, chars: int) -> str:
-    """The result in its own words where it has some; what is cut is cut once, in the middle or at the end."""
+    """Return the result in its own words if it has any. What is cut is cut only once, in the middle or at the end."""
     if isinstance(result, Result):
         return result.to_text(chars)
     if hasattr(result, "to_text"):
         return without_middle(str(result.to_text()), chars)
     if isinstance(result, Mapping) and "output" in result:  # both streams are in it
         result = {name: value for name, value in result.items() if name not in ("stdout", "stderr")}
-    return without_middle(result if isinstance(result, str) else json.dumps(jsonable(result), ensure_ascii=False), chars)
+    return without_middle(
+        result if isinstance(result, str) else json.dumps(jsonable(result), ensure_ascii=False), chars
+    )
 
 
 def _notice_lines(envelope: Success[Any] | Failure[Any], text: str) -> list[str]:
-    """A line for each notice, but for those that ``text``, the shown result, has in it."""
+    """Return a line for each notice, except for those that ``text``, the result as shown, already has."""
     says_itself = isinstance(envelope.result, Result) or "left out here" in text
     ident = getattr(envelope.result, "id", None)
     own_end = f"The command {ident} " if ident and not getattr(envelope.result, "running", True) else None

@@ -5,9 +5,9 @@ The tree:
     SandboxError                 a fault with a code, a sentence and a hint; ``Failure.unwrap()`` raises it
     ├── SandboxUnavailableError  the sandbox or its engine is gone; carries the post-mortem
     ├── OperationError           an expected fault inside an operation: the model can act on it
-    └── ToolError                raised by a tool's own function to word its failure
+    └── ToolError                raised by the function of a tool to word its failure
 
-``CommandError``, of ``sh(..., check=True)``, is a ``subprocess.CalledProcessError`` and in no tree of ours.
+``CommandError``, which ``sh(..., check=True)`` raises, is a ``subprocess.CalledProcessError`` and not part of this tree.
 
 Codes are a closed set, snake_case, and are never reused for another meaning. An orchestrator may add an enum of its own for faults
 that no sandbox has, as ``agent.errors`` does: a ``code`` is a member of any StrEnum.
@@ -63,7 +63,7 @@ class ErrorCode(StrEnum, metaclass=_Codes):
     unsafe_archive = "unsafe_archive"
     transfer_incomplete = "transfer_incomplete"
     io_error = "io_error"
-    # what the host keeps of files
+    # checkpoints
     too_many_files = "too_many_files"
     checkpoint_not_found = "checkpoint_not_found"
     restore_incomplete = "restore_incomplete"
@@ -164,11 +164,11 @@ class SandboxUnavailableError(SandboxError):
 
 
 class OperationError(SandboxError):
-    """An expected fault of one operation; it becomes a failure envelope and the sandbox goes on."""
+    """An expected fault of one operation. It becomes a failure envelope; the sandbox goes on."""
 
 
 class ToolError(SandboxError):
-    """What the function of a tool raises to say how it failed and what to do next; becomes a ``tool_error`` envelope."""
+    """Raised by the function of a tool to say how it failed and what to do next. It becomes a ``tool_error`` envelope."""
 
     def __init__(self, message: str, hint: str = "", retryable: bool = False, next_tool: str | None = None) -> None:
         super().__init__(ErrorCode.tool_error, message, hint, next_tool=next_tool, retryable=retryable, effects="none")

@@ -1,4 +1,4 @@
-"""Being told to end: SIGTERM and SIGHUP end a command as Ctrl-C does, and nothing stops it from closing what it opened."""
+"""Handle signals that end the program: SIGTERM and SIGHUP act like Ctrl-C, and clean-up is not interrupted."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _Handler = Callable[[int, FrameType | None], Any]
 
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt in the block, so that what must be closed is closed.
+    """Have SIGTERM and SIGHUP raise KeyboardInterrupt in the block, so that its clean-up runs.
 
-    One that is ignored stays so (as with nohup). Does nothing outside the main thread, which alone may ask for signals.
+    An ignored signal stays ignored (as with nohup). Does nothing outside the main thread, the only one that may set handlers.
     """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -30,7 +30,7 @@ def terminated_like_interrupted() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP have no effect on the block."""
+    """Ignore Ctrl-C, SIGTERM and SIGHUP during the block."""
     with _handled(dict.fromkeys((signal.SIGINT, *_ENDS), signal.SIG_IGN)):
         yield
 
@@ -53,8 +53,10 @@ def _handled(handlers: dict[signal.Signals, signal._HANDLER]) -> Iterator[None]:
 
 @contextmanager
 def unswallowed() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of the block if Ctrl-C, SIGTERM or SIGHUP raised it within: a library called there may
-    have dropped it, or made another exception of it. Another Ctrl-C raises it again. Does nothing outside the main thread.
+    """Raise KeyboardInterrupt at the end of the block if Ctrl-C, SIGTERM or SIGHUP raised it within.
+
+    A library that is called in the block may have swallowed it, or turned it into another exception. Does nothing outside the main
+    thread.
     """
     struck = False
 
@@ -81,22 +83,22 @@ def unswallowed() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-# The signals that are usually handled by a Python function, which may raise at any point of the main thread's code.
+# Signals that usually have a Python handler, which may raise at any point of the main thread's code.
 _MAY_RAISE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 
 class Shield:
-    """Put off signals until the end of a ``with`` block, so that none of them can raise in the middle of it.
+    """Postpone signals until the end of a ``with`` block, so that none of them can raise in the middle of it.
 
-    Their handlers are called when the block ends, and may raise there. ``struck`` says that one is waiting: a block that
-    waits for something should then call ``let_in`` soon. Costs nothing outside the main thread, where no handler is ever called.
+    Their handlers are called when the block ends, and may raise there. ``struck`` says that a signal is waiting: a block that
+    waits for something should then call ``let_in`` soon. Costs nothing outside the main thread, where handlers are never called.
     """
 
-    __slots__ = ("_handlers", "_noted", "struck")
+    __slots__ = ("_handlers", "_recorded", "struck")
 
     def __init__(self) -> None:
         self.struck = False
-        self._noted: dict[int, FrameType | None] = {}
+        self._recorded: dict[int, FrameType | None] = {}
         self._handlers: dict[int, _Handler] = {}
 
     def __enter__(self) -> Self:
@@ -105,9 +107,9 @@ class Shield:
             try:
                 for number, handler in handlers.items():
                     self._handlers[number] = handler
-                    _signal.signal(number, self._note)
+                    _signal.signal(number, self._record)
             except BaseException:
-                self._put_back()
+                self._restore()
                 raise
         return self
 
@@ -116,44 +118,44 @@ class Shield:
             return
         error: BaseException | None = None
         try:
-            self._put_back()
-        except BaseException as raised:  # noqa: BLE001 - by a signal that came just now; those before it are to be handled, too
+            self._restore()
+        except BaseException as raised:  # noqa: BLE001 - by a signal that came just now; the earlier ones must be handled, too
             error = raised
         handlers, self._handlers = self._handlers, {}
         self._handle(handlers, error)
 
     def let_in(self) -> None:
-        """Call the handlers of the signals that wait, now; what they raise is raised. If none raises, the block goes on.
+        """Call the handlers of the waiting signals now; what they raise is raised. If none raises, the block goes on.
 
-        Signals that come meanwhile wait: what the block does on its way out is not interrupted either.
+        Signals that come meanwhile wait, so that the block's way out is not interrupted either.
         """
         self.struck = False
         try:
             self._handle(self._handlers, None)
         finally:
             for number in list(self._handlers):
-                if (chosen := _signal.getsignal(number)) != self._note:  # a handler has installed another one, or none
+                if (chosen := _signal.getsignal(number)) != self._record:  # a handler has replaced itself
                     del self._handlers[number]
                     if callable(chosen):
                         self._handlers[number] = chosen
-                        _signal.signal(number, self._note)
+                        _signal.signal(number, self._record)
 
     def _handle(self, handlers: dict[int, _Handler], error: BaseException | None) -> None:
-        """Call the handlers of the signals that were noted, then raise the last that one of them raised, or ``error``."""
-        noted, self._noted = self._noted, {}
+        """Call the handlers of the recorded signals, then raise the last exception of theirs, or ``error``."""
+        noted, self._recorded = self._recorded, {}
         for number, frame in noted.items():
             try:
                 handlers[number](number, frame)
-            except BaseException as raised:  # noqa: BLE001 - raised below, when every handler was called
+            except BaseException as raised:  # noqa: BLE001 - raised below, after every handler was called
                 error = raised
         if error is not None:
             raise error
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._noted[number] = frame
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        self._recorded[number] = frame
         self.struck = True
 
-    def _put_back(self) -> None:
+    def _restore(self) -> None:
         left = list(self._handlers.items())
         error: BaseException | None = None
         while left:
@@ -161,7 +163,7 @@ class Shield:
                 while left:
                     _signal.signal(*left[-1])
                     left.pop()
-            except BaseException as raised:  # noqa: BLE001 - by a handler that was put back already; the others are to be, too
+            except BaseException as raised:  # noqa: BLE001 - by a handler that was restored already; the others must be, too
                 error = raised
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""Limits of a sandbox: what is enforced, with defaults. Bytes are ints, seconds are floats."""
+"""Limits of a sandbox, which are enforced, with their defaults. Bytes are ints, seconds are floats."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .errors import ErrorCode, SandboxError
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
-# Places kept in memory are charged to the sandbox's memory; past this share full ones would leave no room for processes
+# Folders in memory are charged to the sandbox's memory; beyond this share, full ones would leave no room for processes
 # (seen: every new process of a container whose tmpfs outgrew its memory limit was killed).
 WRITABLE_SHARE_OF_MEMORY = 0.75
 DISK_BYTES = 16 * GIB
-"""Workspace and home together, where no ``disk_bytes`` is given: sparse files, which take only what is written."""
+"""Workspace and home together if no ``disk_bytes`` is given: sparse files, which take only what is written."""
 
 
 # More than any system counts in bytes, seconds or anything else.
@@ -39,23 +39,27 @@ _OPTIONAL = frozenset(
 class Limits:
     """What a sandbox may use. Every number must be positive.
 
-    ``disk_bytes`` is the workspace and the home together, half of it each; None means 16 GiB, or less where the engine's disk
-    has less room. It takes only what is written. ``disk="hard"`` refuses a sandbox whose disk the kernel cannot bound, ``"auto"``
-    then takes one that is measured, and ``"memory"`` keeps the files in memory: seven sixteenths of ``memory_bytes`` unless
-    ``disk_bytes`` is given. ``tmp_bytes=None`` means that /tmp is on the disk as well, as large as the home; a number of bytes is
-    kept in memory, and with ``disk="memory"`` None means an eighth of memory, at most 256 MiB. /var/tmp has a sixteenth of memory,
-    at most 256 MiB; ``shm_bytes=None`` means a sixteenth, at most 64 MiB. ``cpu_seconds_per_command`` bounds the processor
-    time of a command with all it starts. ``lifetime_seconds`` after its start the sandbox ends by itself, and so it does when
-    nothing was done in it for ``idle_seconds``; None is no such limit. ``checkpoint_bytes`` is
-    what the host keeps of the sandbox's files: as they were at the start, and in checkpoints. Raises SandboxError
-    ``invalid_limits`` that names the field, its value and what is allowed.
+    ``disk_bytes`` is the size of workspace and home together, half of it for each; None means 16 GiB, or less if the engine's
+    disk has less room. It takes only what is written. ``disk="hard"`` refuses a sandbox whose disk the kernel cannot bound,
+    ``"auto"`` accepts one whose use is measured instead, and ``"memory"`` keeps the files in memory: seven sixteenths of
+    ``memory_bytes`` unless ``disk_bytes`` is given.
 
-    ``network_bytes`` is what connections under rules may carry in all, both ways together, ``network_connections`` how many
-    there may be at once, ``network_questions`` how often ``Network.allow(ask=...)`` is asked, and one on which nothing came or went
-    for ``network_silent_seconds`` is cut.
+    ``tmp_bytes`` is the size of a /tmp in memory. None means that /tmp is on the disk, as large as the home; with
+    ``disk="memory"`` it means an eighth of memory, at most 256 MiB. /var/tmp has a sixteenth of memory, at most 256 MiB;
+    ``shm_bytes=None`` means a sixteenth, at most 64 MiB.
 
-    A sandbox that hears nothing from its orchestrator for ``lease_seconds`` ends by itself: the orchestrator was stopped, or the
-    engine went without taking the sandbox along.
+    ``cpu_seconds_per_command`` bounds the processor time of a command and everything it starts. The sandbox ends by itself
+    ``lifetime_seconds`` after its start, or when nothing was done in it for ``idle_seconds``; None means no such limit.
+    ``checkpoint_bytes`` bounds what the host keeps of the sandbox's files: those at the start, and checkpoints.
+
+    ``network_bytes`` bounds the bytes of all connections under rules, both ways together, ``network_connections`` the number
+    of connections at once, and ``network_questions`` how often ``Network.allow(ask=...)`` is called. A connection on which
+    nothing came or went for ``network_silent_seconds`` is cut.
+
+    A sandbox that hears nothing from its orchestrator for ``lease_seconds`` ends by itself: the orchestrator was stopped, or
+    the engine ended without ending the sandbox.
+
+    Raises SandboxError ``invalid_limits``, which names the field, its value and what is allowed.
     """
 
     memory_bytes: int = 2 * GIB
@@ -128,7 +132,7 @@ class Limits:
 
     @property
     def disk_in_memory(self) -> bool:
-        """Whether workspace, home and /tmp are asked to be kept in memory."""
+        """Whether workspace, home and /tmp are to be in memory."""
         return self.disk == "memory"
 
     @property
@@ -150,7 +154,7 @@ class Limits:
 
     @property
     def tmp_in_memory(self) -> bool:
-        """Whether /tmp is kept in memory."""
+        """Whether /tmp is in memory."""
         return self.disk_in_memory or self.tmp_bytes is not None
 
     @property
@@ -160,7 +164,7 @@ class Limits:
 
     @property
     def var_tmp_place_bytes(self) -> int:
-        """Size of /var/tmp in bytes, which is always kept in memory."""
+        """Size of /var/tmp in bytes. It is always in memory."""
         return min(256 * MIB, self.memory_bytes // 16)
 
     @property
@@ -170,12 +174,12 @@ class Limits:
 
     @property
     def spill_place_bytes(self) -> int:
-        """Size of the place that spilled output shares, in bytes: one full spill and a little more."""
+        """Size in bytes of the folder for spilled output: room for one full spill and a little more."""
         return min(self.spill_bytes + 2 * MIB, self.memory_bytes // 16)
 
     @property
     def bytes_in_memory(self) -> int:
-        """Size in bytes of all writable places that are kept in memory."""
+        """Size in bytes of all writable folders in memory together."""
         files = self.files_bytes if self.disk_in_memory else 0
         tmp = self.tmp_place_bytes if self.tmp_in_memory else 0
         return files + tmp + self.var_tmp_place_bytes + self.shm_place_bytes + self.spill_place_bytes

@@ -1,7 +1,7 @@
 """The syntax of names that come from outside: from a database, a file, a command line, a label.
 
-Each kind has one pattern, checked wherever such a name is read. A name that matches can be a file name: it is never empty,
-"." or "..", and has no separator, no blank and no control character.
+Each kind has one pattern, which is checked wherever such a name is read. A name that matches can be a file name: it is never empty,
+"." or "..", and contains no separator, blank or control character.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Waiting until what was started in a sandbox is ready: a port, a log line, a file, an HTTP answer, a command.
+"""Wait until something that was started in a sandbox is ready: a port, a log line, a file, an HTTP answer, a command.
 
-Ports, lines and files are waited for inside the sandbox (``wait_for``); for an HTTP answer and a command the environment's
-operations are asked again and again, at once and then at growing intervals. Each wait either answers or raises NotReadyError at
-most 2 s after ``timeout_seconds``. ``command_id`` names the background command that is waited for: its output is then part of the
-error, and when it ends first the wait ends at once. A sandbox that is gone raises the SandboxError that says so.
+The guest waits for ports, lines and files (operation ``wait_for``). HTTP answers and commands are tried from here, at once
+and then at growing intervals. Each function returns, or raises NotReadyError at most 2 s after ``timeout_seconds``.
+``command_id`` names the background command that is to become ready: its output is then part of the error, and the wait ends
+at once if it ends first. If the sandbox is gone, its SandboxError is raised.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ T = TypeVar("T")
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.25
 LOG_BYTES = 4096
-# A last try just before the end gets as long as an answer may take, or it would only tell that it was too short.
+# A last try just before the end gets as long as an answer may take, or it would only show that its time was too short.
 _LEAST_TRY_SECONDS, _LONGEST_TRY_SECONDS = 1.0, 10.0
-# Faults of a moment: the same question may be answered a little later.
+# Temporary faults: the next try may succeed.
 _PASSING = frozenset({ErrorCode.timeout, ErrorCode.too_many_processes, ErrorCode.too_many_actions})
 
 
 class NotReadyError(SandboxError):
-    """It was not ready in time, or what was to become ready ended first (code ``not_ready``).
+    """It was not ready in time, or the command that was to become ready ended first (code ``not_ready``).
 
-    ``logs`` is the end of the command's output so far (at most 4096 bytes; empty without ``command_id``), ``waited_seconds`` says
-    how long was waited.
+    ``logs`` is the end of the command's output so far (at most 4096 bytes; empty without ``command_id``), ``waited_seconds`` the
+    duration of the wait.
     """
 
     def __init__(self, message: str, hint: str, logs: str, waited_seconds: float) -> None:
@@ -50,10 +50,10 @@ class NotReadyError(SandboxError):
 
 @runtime_checkable
 class Watched(Protocol):
-    """An environment that wants to be told of waits, rather than see each of their many questions."""
+    """An environment that records a wait as a whole, instead of each of its many requests."""
 
     def waiting(self, what: str) -> AbstractContextManager[None]:
-        """Entered for as long as is waited until ``what`` is so; the error passes through."""
+        """Return a context that lasts as long as the wait until ``what`` holds; errors pass through it."""
 
 
 def wait_for_port(
@@ -63,19 +63,19 @@ def wait_for_port(
 
     No connection is made. In a LocalEnvironment the ports are the host's: any program's server on that port counts.
     """
-    _asked_inside(env, f"port {port} is open", timeout_seconds, id=command_id, port=port)
+    _wait_inside(env, f"port {port} is open", timeout_seconds, id=command_id, port=port)
 
 
 def wait_for_log(
     env: OperationMethods, command_id: str, pattern: str, *, timeout_seconds: float = 30.0
 ) -> re.Match[str]:
-    """Wait until a line of the command's output matches the regular expression ``pattern`` anywhere; answers the match.
+    """Wait until a line of the command's output matches the regular expression ``pattern`` anywhere; return the match.
 
-    Only whole lines are looked at, without escape codes, and the last one without its end once nothing more came (a prompt).
+    Only whole lines count, without escape codes; the last one counts without its end (a prompt) when nothing more comes.
     """
     looked_for = re.compile(pattern)
     what = f"a line matches {pattern!r}"
-    seen = _asked_inside(env, what, timeout_seconds, id=command_id, log=pattern)
+    seen = _wait_inside(env, what, timeout_seconds, id=command_id, log=pattern)
     found = looked_for.search(seen.line)
     if found is None:
         raise SandboxError(
@@ -89,12 +89,12 @@ def wait_for_log(
 def wait_for_file(
     env: OperationMethods, path: str, *, command_id: str | None = None, timeout_seconds: float = 30.0
 ) -> None:
-    """Wait until ``path`` exists: a file, a folder, or a socket. It must be below the folders that operations may touch."""
-    _asked_inside(env, f"{path} exists", timeout_seconds, id=command_id, file=path)
+    """Wait until ``path`` exists: a file, a folder or a socket. It must be below the roots of file operations."""
+    _wait_inside(env, f"{path} exists", timeout_seconds, id=command_id, file=path)
 
 
-def _asked_inside(env: OperationMethods, what: str, timeout_seconds: float, **condition: Any) -> WaitForResult:
-    """The answer of ``wait_for``. Raises NotReadyError, or SandboxError for what cannot be waited for."""
+def _wait_inside(env: OperationMethods, what: str, timeout_seconds: float, **condition: Any) -> WaitForResult:
+    """Return the result of ``wait_for``. Raises NotReadyError, or SandboxError for an invalid condition."""
     with env.waiting(what) if isinstance(env, Watched) else contextlib.nullcontext():
         answer = env.wait_for(**condition, timeout_seconds=timeout_seconds)
         if answer.ok or answer.code not in (ErrorCode.not_ready, ErrorCode.command_ended):
@@ -111,10 +111,12 @@ def wait_for_http(
     command_id: str | None = None,
     timeout_seconds: float = 30.0,
 ) -> BrowseResult:
-    """Wait until ``url`` answers with ``status``, or else with any status below 500; redirects are followed. Answers the page."""
+    """Wait until ``url`` answers with ``status``, or with any below 500 if that is None; return the page. Follows redirects."""
 
     def probe(wait: _Wait) -> BrowseResult | None:
-        page = _settled(env.browse(url, raw=True, timeout_seconds=wait.seconds), wait, ErrorCode.connection_failed)
+        page = _result_or_none(
+            env.browse(url, raw=True, timeout_seconds=wait.seconds), wait, ErrorCode.connection_failed
+        )
         if page is None:
             return None
         wait.last = f"it answered with status {page.status}"
@@ -132,14 +134,14 @@ def wait_for_command(
     command_id: str | None = None,
     timeout_seconds: float = 30.0,
 ) -> RunResult:
-    """Wait until ``command`` (shell text, or a program and its arguments) exits with 0; answers its result.
+    """Wait until ``command`` (shell text, or a program and its arguments) exits with 0; return its result.
 
-    Every try runs in a clean session and for at most 10 s; one that takes longer is killed and tried again.
+    Every try runs in a clean session, for at most 10 s; one that takes longer is killed, and the command is tried again.
     """
     called: dict[str, Any] = {"command": command} if isinstance(command, str) else {"argv": tuple(command)}
 
     def probe(wait: _Wait) -> RunResult | None:
-        ran = _settled(env.run(**called, session=None, timeout_seconds=wait.seconds), wait)
+        ran = _result_or_none(env.run(**called, session=None, timeout_seconds=wait.seconds), wait)
         if ran is not None:
             wait.last = f"the last try: {ran.to_text()[-500:]}"
         return ran if ran is not None and ran.exit_code == 0 else None
@@ -148,7 +150,7 @@ def wait_for_command(
 
 
 class _Wait:
-    """The one place where is asked again; a probe answers None for "not yet" and may say in ``last`` what it saw.
+    """Repeats a probe until it succeeds. A probe returns None for "not yet" and may put what it saw into ``last``.
 
     ``seconds`` is how long the present try may take.
     """
@@ -165,11 +167,11 @@ class _Wait:
         self.seconds = timeout_seconds
 
     def until(self, probe: Callable[[_Wait], T | None]) -> T:
-        """What the probe finds. Raises NotReadyError."""
+        """Return what the probe returns. Raises NotReadyError."""
         with self.env.waiting(self.what) if isinstance(self.env, Watched) else contextlib.nullcontext():
-            return self._asked(probe)
+            return self._repeat(probe)
 
-    def _asked(self, probe: Callable[[_Wait], T | None]) -> T:
+    def _repeat(self, probe: Callable[[_Wait], T | None]) -> T:
         started = time.monotonic()
         deadline = started + self.timeout_seconds
         pause, ended = FIRST_PAUSE_SECONDS, None
@@ -184,7 +186,7 @@ class _Wait:
                 raise self._error(f"{self.command_id} {ended} before {self.what}", waited)
             if waited >= self.timeout_seconds:
                 raise self._error(f"After {waited:.1f} s it is still not so that {self.what}", waited)
-            ended = self._ended()  # then it is asked once more: the answer may have come with the end
+            ended = self._ended()  # then it is tried once more: what is waited for may have come with the end
             if ended is None:
                 time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
                 pause = min(pause * 1.5, LONGEST_PAUSE_SECONDS)
@@ -198,16 +200,16 @@ class _Wait:
         return f"was killed by {state.signal}" if state.signal else f"ended with exit code {state.exit_code}"
 
     def _error(self, what: str, waited: float) -> NotReadyError:
-        said = f" ({self.last})" if self.last else ""
-        return NotReadyError(f"{what}{said}.", _hint(self.command_id), _log_end(self.env, self.command_id), waited)
+        last = f" ({self.last})" if self.last else ""
+        return NotReadyError(f"{what}{last}.", _hint(self.command_id), _log_end(self.env, self.command_id), waited)
 
 
 def _hint(command_id: str | None) -> str:
     return "See its output below." if command_id else "Pass command_id of the server to see its output here."
 
 
-def _settled(envelope: Envelope[T], wait: _Wait, *not_yet: ErrorCode) -> T | None:
-    """The result; None for a fault that may pass, noted in ``wait.last``. Raises SandboxError for any other."""
+def _result_or_none(envelope: Envelope[T], wait: _Wait, *not_yet: ErrorCode) -> T | None:
+    """Return the result, or None for a temporary fault, which goes to ``wait.last``. Raises SandboxError for other faults."""
     if envelope.ok:
         return envelope.result
     if envelope.code in not_yet or envelope.code in _PASSING:

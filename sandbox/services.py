@@ -1,7 +1,7 @@
-"""Side services that are ready to use: ``DockerEnvironment(services={"db": services.postgres(), "cache": services.redis()})``.
+"""Ready-made side services: ``DockerEnvironment(services={"db": services.postgres(), "cache": services.redis()})``.
 
-Their images are Gamebox's own and built when they are first used. They run as uid 1000 of their sandbox, keep nothing, and ask
-for no password: only the sandbox that they stand beside reaches them.
+Their images come with Gamebox and are built on first use. They run as uid 1000 of their own sandbox, keep nothing, and need
+no password: only the sandbox that they belong to can reach them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ POSTGRES_PORT, REDIS_PORT = 5432, 6379
 
 
 def postgres(*, database: str = "postgres", limits: Limits | None = None) -> SideService:
-    """Return a PostgreSQL server with an empty ``database``; connect as its superuser, ``postgres``.
+    """Return a PostgreSQL server with an empty ``database``. Connect as its superuser, ``postgres``.
 
     With the name ``db`` in ``services``: ``psql -h db -U postgres``, or ``postgresql://postgres@db/DATABASE``. Raises SandboxError
     ``invalid_configuration`` for a database whose name is not lower-case letters, digits and ``_``.
@@ -40,7 +40,7 @@ def postgres(*, database: str = "postgres", limits: Limits | None = None) -> Sid
 
 
 def redis(*, limits: Limits | None = None) -> SideService:
-    """Return a Redis server that keeps its data in memory alone.
+    """Return a Redis server that keeps its data in memory only.
 
     With the name ``cache`` in ``services``: ``redis://cache:6379/0``.
     """
