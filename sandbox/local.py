@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sandbox.environment.base import Approver
 from sandbox.environment.sandboxed import GuestEnvironment, end_words
-from sandbox.messages.sandbox_ends import of_its_own_accord
+from sandbox.messages.sandbox_ends import ended_by_itself
 from sandbox.network.policy import Network
 from sandbox.pipe.forked_processes import forked_since, let_go, part_in_children
 from sandbox.pipe.transport import Transport
@@ -220,7 +220,7 @@ class LocalEnvironment(GuestEnvironment):
             code = self._process.poll()
             time.sleep(0.005)
         ended = f"its process ended with {code}" if code is not None else "its process still runs"
-        if code is not None and (end := of_its_own_accord(code, self.limits)):
+        if code is not None and (end := ended_by_itself(code, self.limits)):
             return end
         return SandboxUnavailableError(
             reason if code is None else "exited",

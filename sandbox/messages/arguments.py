@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of a tool, in the words of its schema: only the arguments that are wrong are mentioned."""
+"""Word what is wrong with the arguments of a tool, from its schema. Mentions only the arguments that are wrong."""
 
 from __future__ import annotations
 
@@ -11,19 +11,26 @@ from sandbox.text.wording import value_text
 Schema = Mapping[str, Any]
 VALUE_CHARS = 80
 _KINDS = {
-    "string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false", "array": "a list",
-    "object": "an object", "null": "null",
-}  # fmt: skip
+    "string": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
 _BOUNDS = {"exclusiveMinimum": "above", "minimum": "of at least", "exclusiveMaximum": "below", "maximum": "of at most"}
 
 
 def kind_of(schema: Any) -> str:
-    """What a value of this schema is: "a number above 0", "one of 'a', 'b'"; also for a schema that is strange."""
+    """Return what a value of this schema is: "a number above 0", "one of 'a', 'b'". Accepts any schema, however strange."""
     if not isinstance(schema, Mapping):
         return "another value"
     options = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(options, list):
-        kinds = [kind_of(option) for option in options if not (isinstance(option, Mapping) and option.get("type") == "null")]
+        kinds = [
+            kind_of(option) for option in options if not (isinstance(option, Mapping) and option.get("type") == "null")
+        ]
         return " or ".join(dict.fromkeys(kinds)) or "null"
     if isinstance(schema.get("enum"), list):
         return f"one of {', '.join(map(repr, schema['enum']))}"
@@ -31,8 +38,10 @@ def kind_of(schema: Any) -> str:
         return repr(schema["const"])
     named = schema.get("type")
     kinds = [kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)]
-    words = " or ".join(_KINDS.get(kind, kind) for kind in kinds if kind != "null" or len(kinds) == 1) or "another value"
-    bounds = [f"{said} {_bound(schema[name])}" for name, said in _BOUNDS.items() if name in schema]
+    words = (
+        " or ".join(_KINDS.get(kind, kind) for kind in kinds if kind != "null" or len(kinds) == 1) or "another value"
+    )
+    bounds = [f"{phrase} {_bound(schema[name])}" for name, phrase in _BOUNDS.items() if name in schema]
     if "maxLength" in schema:
         bounds.append(f"of at most {_bound(schema['maxLength'])} characters")
     if schema.get("minLength"):
@@ -48,13 +57,13 @@ def _bound(value: Any) -> str:
 
 
 def missing(tool: str, names: Iterable[str], schema: Schema) -> str:
-    """The sentence for arguments that are not there."""
+    """Return the sentence for missing arguments."""
     listed = [f"{name} ({_about(_property(schema, name))})" for name in names]
     return f"{tool} needs {' and '.join(listed)}"
 
 
 def unknown(tool: str, name: str, schema: Schema) -> str:
-    """The sentence for an argument that the tool does not have."""
+    """Return the sentence for an argument that the tool does not have."""
     known = [str(name) for name in schema.get("properties") or ()]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     have = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}" if known else "it takes none"
@@ -62,10 +71,12 @@ def unknown(tool: str, name: str, schema: Schema) -> str:
 
 
 def wrong(name: str, value: Any, schema: Schema) -> str:
-    """The sentence for a value that does not fit; ``name`` is that of the argument."""
+    """Return the sentence for an invalid value of the argument ``name``."""
     own = _property(schema, name)
     about = "" if "enum" in own else str(own.get("description") or "")
-    return f"{name} must be {kind_of(own)}, not {value_text(value, VALUE_CHARS)}" + (f" ({about.rstrip('.')})" if about else "")
+    return f"{name} must be {kind_of(own)}, not {value_text(value, VALUE_CHARS)}" + (
+        f" ({about.rstrip('.')})" if about else ""
+    )
 
 
 def _property(schema: Schema, name: str) -> Schema:

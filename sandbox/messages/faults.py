@@ -1,6 +1,7 @@
-"""Wording: every sentence and hint that a model reads about a fault or a notice of the guest stands here and in ``notices``.
+"""Word the faults that a guest reports.
 
-The guest sends codes and values; here they become one sentence with the offending value and one with the next legal step.
+The guest sends codes and values. Here, and in the modules that this one collects, they become a sentence with the offending
+value and a hint with the next legal step.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from sandbox.errors import ErrorCode
 from sandbox.readers import Hint
 from sandbox.text.wording import Wording, count_of, duration, one_line, size
 
-from . import conditions
 from . import network as network_words
 from . import paths as path_words
 from . import waiting as waits
@@ -23,8 +23,8 @@ Fields = Mapping[str, Any]
 
 
 def word_fault(code: ErrorCode, fields: Fields, operation: str) -> Wording:
-    """The wording of a fault the guest reported in ``operation``."""
-    known = _known(fields)
+    """Word a fault that the guest reported in ``operation``."""
+    known = _worded_fields(fields)
     maker = _FAULTS.get(code)
     if maker is not None:
         return maker({**known, "operation": operation})
@@ -36,26 +36,24 @@ def word_fault(code: ErrorCode, fields: Fields, operation: str) -> Wording:
 
 
 def word_notice(code: str, fields: Fields) -> Notice | None:
-    """The notice for what the guest noticed; None for a code this host does not know."""
+    """Return the notice that the guest reported, or None for an unknown code."""
     maker = NOTICES.get(code)
-    return None if maker is None else Notice(code, *maker(_known(fields)))
+    return None if maker is None else Notice(code, *maker(_worded_fields(fields)))
 
 
 # Fields that are lists; all others are single values.
 _LISTS = frozenset({"roots", "known", "ids", "names", "near", "ports", "live"})
-
-
 _MOST = (1 << 63) - 1
 
 
-def _known(fields: Fields) -> dict[str, Any]:
-    """The values as they can be worded, whatever the guest sent: short, and lists where lists belong."""
+def _worded_fields(fields: Fields) -> dict[str, Any]:
+    """Return the values in a form that can be worded, whatever the guest sent: short, and lists where lists belong."""
     known: dict[str, Any] = {}
     for name, value in fields.items():
         if name in _LISTS:
             known[name] = [_short(v) for v in value[:10]] if isinstance(value, list) else []
         elif name == "wait":
-            known[name] = waits.checked(value)
+            known[name] = waits.parse_waiting_for(value)
         else:
             known[name] = _short(value)
     return known
@@ -444,7 +442,8 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         "Make it executable with chmod +x, or start it through its interpreter.",
     ),
     ErrorCode.session_exists: lambda f: Wording(
-        f"There is a session {f.get('session', 'of that name')!r} already.", "Use that one, end it first, or give another name."
+        f"There is a session {f.get('session', 'of that name')!r} already.",
+        "Use that one, end it first, or give another name.",
     ),
     ErrorCode.session_not_found: lambda f: Wording(
         f"There is no session {f.get('session', 'of that name')!r}.",
@@ -477,7 +476,6 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.too_many_commands: _too_many,
     ErrorCode.unknown_command: _unknown_command,
     **waits.FAULTS,
-    **conditions.FAULTS,
     ErrorCode.kill_failed: _kill_failed,
     ErrorCode.commands_running: lambda f: Wording(
         f"The sandbox is still running {count_of(f.get('count'), 'command')}: {', '.join(map(str, f.get('ids', [])))}.",

@@ -1,4 +1,4 @@
-"""Words about refused connections."""
+"""Word refused and cut connections, and services that refused or failed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from sandbox.text.wording import Wording, one_line
 
 Fields = Mapping[str, Any]
 NAME_CHARS = 120
-# A model asks nobody during a run; what it could not reach belongs in what it says at the end.
-WITHOUT = "Do without it: trying again does not help, and only the user can open it. If the task needs it, say so at the end."
+# A model cannot ask anybody during a run; what it could not reach belongs in its final answer.
+WITHOUT = (
+    "Do without it: trying again does not help, and only the user can open it. If the task needs it, say so at the end."
+)
 
 
 def denied(f: Fields) -> Wording:
-    """Of a page that could not be opened."""
+    """Word a page that could not be opened."""
     why = str(f.get("problem") or "").partition(REFUSED)[2] or "this sandbox has no network"
     return Wording(
         f"{f.get('host') or f.get('url')!r} cannot be reached: {why}.",
@@ -29,23 +31,23 @@ def denied(f: Fields) -> Wording:
 
 
 def cut(f: Fields) -> tuple[str, str]:
-    """The notice of a connection that was cut: (message, hint)."""
-    shown, port, whose, times = _whose(f)
+    """Word the notice of a connection that was cut: (message, hint)."""
+    address, port, whose, times = _whose(f)
     hint = (
         Hint(
             "Connect again, and send something more often than that (a keep-alive).",
             host="Connect again, and send something more often than that, or raise Limits(network_silent_seconds=...).",
         )
         if f.get("kind") == "silent"
-        else _what_helps(f, shown, port)
+        else _what_helps(f, address, port)
     )
-    return f"The connection to {shown}:{port} was cut{times}{whose}: {_one(f, 'why')}.", hint
+    return f"The connection to {address}:{port} was cut{times}{whose}: {_field(f, 'why')}.", hint
 
 
 def service_refused(f: Fields) -> tuple[str, str]:
-    """The notice of a request that a service of the host does not allow: (message, hint)."""
+    """Word the notice of a request that a service of the host does not allow: (message, hint)."""
     host, _, whose, times = _whose(f)
-    listed = _one(f, "about")
+    listed = _field(f, "about")
     hints = {
         "method": (
             f"Use only {listed}, or say at the end that the task needs more"
@@ -55,12 +57,13 @@ def service_refused(f: Fields) -> tuple[str, str]:
         "path": f"Ask for {listed}",
     }
     hint = hints.get(
-        str(f.get("kind")), "Send a plain request: one path that begins with '/', without '..' or '#', and plain headers"
+        str(f.get("kind")),
+        "Send a plain request: one path that begins with '/', without '..' or '#', and plain headers",
     )
     more = {"method": "methods", "path": "paths"}.get(str(f.get("kind")), "")
     asked = f", or open more in Service({more}=...)" if more and listed else ""
     return (
-        f"{host} refused {_one(f, 'what')}{times}{whose}: {_one(f, 'why')}.",
+        f"{host} refused {_field(f, 'what')}{times}{whose}: {_field(f, 'why')}.",
         Hint(
             f"{hint}; asking again does not help.",
             host=f"{hint}{asked}; asking again does not help.",
@@ -69,23 +72,23 @@ def service_refused(f: Fields) -> tuple[str, str]:
 
 
 def service_failed(f: Fields) -> tuple[str, str]:
-    """The notice of a service that is open and could not answer: (message, hint)."""
+    """Word the notice of a service that is allowed and could not answer: (message, hint)."""
     host, port, whose, times = _whose(f)
-    what = _one(f, "what") or f"a connection to its port {port}"
+    what = _field(f, "what") or f"a connection to its port {port}"
     hint = (
         "Ask for fewer things at once, and again when some are answered."
         if f.get("kind") == "busy"
         else "This is not a matter of permission. Try again later, or do without it and say so at the end."
     )
-    return f"{host} could not serve {what}{times}{whose}: {_one(f, 'why')}.", hint
+    return f"{host} could not serve {what}{times}{whose}: {_field(f, 'why')}.", hint
 
 
-def _one(f: Fields, name: str) -> str:
+def _field(f: Fields, name: str) -> str:
     return one_line(str(f.get(name) or ""))[: 2 * NAME_CHARS]
 
 
 def _whose(f: Fields, by: str = "(asked for by {}, which runs by itself)") -> tuple[str, Any, str, str]:
-    """Host, port, whose connection it was, and how often."""
+    """Return host, port, which command's connection it was, and how often."""
     host, port = one_line(str(f.get("host")))[:NAME_CHARS], f.get("port")
     whose = f" {by.format(f.get('id'))}" if f.get("elsewhere") else ""
     if not f.get("certain"):
@@ -96,16 +99,16 @@ def _whose(f: Fields, by: str = "(asked for by {}, which runs by itself)") -> tu
 
 
 def refusal(f: Fields) -> tuple[str, str]:
-    """The notice of a refused connection: (message, hint)."""
-    shown, port, whose, times = _whose(f, "to {}, which runs by itself")
+    """Word the notice of a refused connection: (message, hint)."""
+    address, port, whose, times = _whose(f, "to {}, which runs by itself")
     return (
-        f"A connection to {shown}:{port} was refused{times}{whose}: {_one(f, 'why')}.",
-        _what_helps(f, shown, port),
+        f"A connection to {address}:{port} was refused{times}{whose}: {_field(f, 'why')}.",
+        _what_helps(f, address, port),
     )
 
 
 def _what_helps(f: Fields, host: str, port: Any) -> str:
-    about = _one(f, "about")
+    about = _field(f, "about")
     kind = f.get("kind")
     if kind == "limit" and about == "network_bytes":
         return _only_user("raise {what}", limit("network_bytes"))
@@ -131,7 +134,7 @@ def _what_helps(f: Fields, host: str, port: Any) -> str:
 
 
 def _only_user(how: str, what: Phrase) -> Hint:
-    """Advice that a model cannot follow itself: nobody answers it during the run, so that it is to go on without."""
+    """Return advice that only a person can follow; a model, which cannot ask anybody during a run, is told to go on without."""
     cli, host = (how.format(what=words) for words in (what.cli, what.host))
-    return Hint(WITHOUT, f"To allow it, {cli}; trying again without that does not help.",
-                f"To allow it, {host}; trying again without that does not help.")  # fmt: skip
+    more = "trying again without that does not help."
+    return Hint(WITHOUT, f"To allow it, {cli}; {more}", f"To allow it, {host}; {more}")

@@ -1,4 +1,4 @@
-"""The words of notices: what a model should know though the action worked. Each maker answers (message, hint)."""
+"""Word notices: what a model should know although the action succeeded. Each function returns (message, hint)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from . import network as network_words
 from . import waiting as waits
 
 Fields = Mapping[str, Any]
+NAME_CHARS = 120
 
 
 def _oom(f: Fields) -> tuple[str, str]:
     count, limit = f.get("kills"), size(f.get("limit"))
     whose = "of this command" if f.get("certain") else "in this sandbox, while this command ran,"
-    who = one_line(str(f["program"])) if f.get("program") else ""
+    process = one_line(str(f["program"])) if f.get("program") else ""
     if f.get("pid"):
-        who = f"{who or 'a process'} (pid {f['pid']})"
+        process = f"{process or 'a process'} (pid {f['pid']})"
     more = ""
     if f.get("rss_bytes"):
-        more = f"; {who or 'the largest process'} had {size(f['rss_bytes'])} of it"
-    elif who:
-        more = f"; {'it' if count == 1 else 'one of them'} was {who}"
+        more = f"; {process or 'the largest process'} had {size(f['rss_bytes'])} of it"
+    elif process:
+        more = f"; {'it' if count == 1 else 'one of them'} was {process}"
     return (
         f"The memory limit of {limit} was hit: the kernel killed {count_of(count, 'process')} {whose.rstrip(',')}{more}.",
         "Work on less data at once; files in /dev/shm and /var/tmp count as memory too.",
@@ -33,16 +34,13 @@ def _oom(f: Fields) -> tuple[str, str]:
 
 
 def _time_left(what: str, hint: str) -> Callable[[Fields], tuple[str, str]]:
-    def words(f: Fields) -> tuple[str, str]:
+    def word(f: Fields) -> tuple[str, str]:
         return (
             f"This sandbox ends in {duration(f.get('seconds'))}{what.format(duration(f.get('limit')))}.",
             hint,
         )
 
-    return words
-
-
-NAME_CHARS = 120
+    return word
 
 
 def _changed(f: Fields) -> tuple[str, str]:
@@ -102,14 +100,20 @@ def _input_ended(f: Fields) -> tuple[str, str]:
     asked = f" ({one_line(str(f['asked']))!r})" if f.get("asked") else ""
     hint = "Decide on the answer and give it with printf 'ANSWER\\n' | COMMAND or an option, or run it with pty=true and send."
     if f.get("script"):
-        return (f"{of} failed; {one_line(str(f['script']))} reads an answer{asked} from standard input, which was empty.", hint)
+        return (
+            f"{of} failed; {one_line(str(f['script']))} reads an answer{asked} from standard input, which was empty.",
+            hint,
+        )
     return (f"{of} wanted input{asked}, and its standard input was empty.", hint)
 
 
 def _port_in_use(f: Fields) -> tuple[str, str]:
     port, holder = f.get("port"), f.get("id") if f.get("id") != f.get("of") else None
     if not holder:
-        return (f"Port {port} is in use in this sandbox.", "Find what listens there with processes, or use another port.")
+        return (
+            f"Port {port} is in use in this sandbox.",
+            "Find what listens there with processes, or use another port.",
+        )
     text = f" ({one_line(str(f['text']))})" if f.get("text") else ""
     return (
         f"Port {port} is in use: {holder}{text} listens on it.",
@@ -118,19 +122,28 @@ def _port_in_use(f: Fields) -> tuple[str, str]:
 
 
 _NOT_POSSIBLE = {
-    "root": ("nobody becomes root in this sandbox", "Run the command without it; write to the workspace, the home or /tmp."),
+    "root": (
+        "nobody becomes root in this sandbox",
+        "Run the command without it; write to the workspace, the home or /tmp.",
+    ),
     "services": ("no service manager runs in this sandbox", "Start the program itself, with background=true."),
-    "containers": ("no container engine can be reached from this sandbox", "Run the program itself, without a container."),
+    "containers": (
+        "no container engine can be reached from this sandbox",
+        "Run the program itself, without a container.",
+    ),
     "mounts": (
         "the sandbox does not allow mounts and namespaces, and never will",
         "Do it without them, as with a copy of the files below /tmp.",
     ),
-    "ping": ("this sandbox has no ICMP, so that it cannot work here", "Try a server with curl, as far as the network is open."),
+    "ping": (
+        "this sandbox has no ICMP, so that it cannot work here",
+        "Try a server with curl, as far as the network is open.",
+    ),
 }
 
 
 def _no_packages(f: Fields) -> tuple[str, str]:
-    """``read_only_root`` and ``installers`` are the host's knowledge, see ``GuestEnvironment``."""
+    """Word that packages cannot be installed. The host adds ``read_only_root`` and ``installers``, see ``GuestEnvironment``."""
     also = f", or what {f['installers']} can install" if f.get("installers") else ""
     return (
         f"system packages cannot be installed here: you are not root{', and / is read-only' if f.get('read_only_root') else ''}",
@@ -147,7 +160,7 @@ def _not_possible(f: Fields) -> tuple[str, str]:
     return f"{one_line(str(f.get('program') or 'The program'))}: {why}.", hint
 
 
-# Only the host tells these: a guest that sends one is not heard.
+# Only the host gives these; one that a guest sends is ignored.
 HOST_NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {"service_ended": _service_ended}
 NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "still_running": waits.still_running,
@@ -180,7 +193,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "input_ended": _input_ended,
     "port_in_use": _port_in_use,
     "not_possible": _not_possible,
-    "command_ended": waits.told_end,
+    "command_ended": waits.command_ended,
     "server_listening": lambda f: (
         f"A server now listens on port {f.get('port')}{', of the command ' + str(f['id']) if f.get('id') else ''}.",
         f"In this sandbox it is at {'[::1]' if f.get('ipv6') else '127.0.0.1'}:{f.get('port')}.",
@@ -270,5 +283,5 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
 
 
 def host_notice(code: str, fields: Fields) -> Notice:
-    """The notice for what the host itself noticed."""
+    """Return a notice of the host itself."""
     return Notice(code, *HOST_NOTICES[code](fields))

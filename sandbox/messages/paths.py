@@ -1,4 +1,4 @@
-"""Words about paths that could not be used: the missing part, the near miss, the link that leads out, the forbidding mode."""
+"""Word paths that could not be used: a missing part, a near miss, a link that leads out, a mode that forbids it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sandbox.text.wording import Wording
 Fields = Mapping[str, Any]
 
 _VERBS = {"make_dir": "make", "upload": "write", "download": "read", "restore": "write", "wait_for": "read"}
-# Operations that put something at a path; of a link there they would need its place.
+# Operations that create something at a path, which a link there prevents.
 _MAKES = frozenset({"write", "edit", "upload", "make_dir", "move", "restore"})
 _CHMOD = {
     ("read", True): "u+rx",
@@ -24,13 +24,13 @@ _CHMOD = {
 
 
 def shell_word(path: Any) -> str:
-    """A path as a word of a shell; control characters are shown escaped."""
+    """Return a path quoted for a shell, with control characters escaped."""
     text = str(path)
     return shlex.quote(text) if text.isprintable() else repr(text)
 
 
 def not_found(f: Fields) -> Wording:
-    """The wording of a path that is not there: which part is missing, what is near it, which link leads nowhere."""
+    """Word a path that does not exist: which part is missing, what has a similar name, which link is broken."""
     path, near, missing = f.get("path"), f.get("near") or [], f.get("missing")
     message = f"{path!r} does not exist."
     if f.get("link") and missing is not None:
@@ -47,7 +47,7 @@ def not_found(f: Fields) -> Wording:
 
 
 def outside(f: Fields) -> Wording:
-    """The wording of a path that leads out of the roots: by a link, or because it begins elsewhere."""
+    """Word a path that leads out of the roots, by a link or because it begins elsewhere."""
     path, near = f.get("path"), f.get("near") or []
     if f.get("link"):
         own = "it" if f["link"] == path else repr(f["link"])
@@ -72,7 +72,7 @@ def outside(f: Fields) -> Wording:
 
 
 def denied(f: Fields) -> Wording:
-    """The wording of a path that may not be used: the folder or file whose mode forbids it, and whether that can be changed."""
+    """Word a path that may not be used: the folder or file whose mode forbids it, and whether that can be changed."""
     path, operation = f.get("path"), str(f.get("operation"))
     message = f"You may not {_VERBS.get(operation, operation)} {path!r}"
     if f.get("read_only"):
@@ -95,7 +95,7 @@ def denied(f: Fields) -> Wording:
 
 
 def not_a_folder(f: Fields) -> Wording:
-    """The wording where a folder was expected and a file is there."""
+    """Word a file where a folder was expected."""
     path, part = f.get("path"), f.get("part")
     if part is not None and f.get("parts_left"):
         return Wording(
@@ -107,7 +107,7 @@ def not_a_folder(f: Fields) -> Wording:
 
 
 def special(f: Fields) -> Wording:
-    """The wording of a FIFO, a socket, a device: they are used by commands alone."""
+    """Word a FIFO, a socket or a device, which only commands can use."""
     path, kind = f.get("path"), str(f.get("kind", "special file"))
     name = {"fifo": "a FIFO (named pipe)", "socket or fifo": "a socket or a FIFO (named pipe)"}.get(kind, f"a {kind}")
     return Wording(

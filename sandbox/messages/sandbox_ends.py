@@ -1,4 +1,4 @@
-"""Why a sandbox ended by itself, in words: its lifetime or its lease was over, or it was idle."""
+"""Word why a sandbox ended by itself: its lifetime or its lease was over, or it was idle."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sandbox.readers import Phrase, limit, phrased
 from sandbox.text.wording import duration
 
 
-def of_its_own_accord(
+def ended_by_itself(
     exit_code: int | None, limits: Limits, keep_seconds: float | None = None
 ) -> SandboxUnavailableError | None:
-    """The post-mortem where the guest's exit code says that a limit of time ended it; else None.
+    """Return the post-mortem if the guest's exit code says that a limit of time ended it, else None.
 
-    ``keep_seconds`` is the patience of a kept sandbox, which has no lease of its limits.
+    ``keep_seconds`` is how long a kept sandbox waits for a host; it replaces the lease of its limits.
     """
     if exit_code == LIFETIME_OVER and limits.lifetime_seconds is not None:
         return SandboxUnavailableError(
@@ -36,7 +36,8 @@ def of_its_own_accord(
             "lease_ended",
             f"The sandbox heard nothing from this process for {seconds:g} seconds, and ended by itself.",
             phrased(
-                "This process was stopped for that long, or cut off. Start another sandbox; {name} is its patience.", name=name
+                "This process was stopped for that long, or cut off. Start another sandbox; {name} is its patience.",
+                name=name,
             ),
         )
     return None

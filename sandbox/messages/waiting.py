@@ -1,4 +1,4 @@
-"""What a running command waits for, and the words for it: sentences and hints about commands that go on."""
+"""Sentences and hints about waiting: what a running command waits for, and why a ``wait_for`` did not end well."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandbox.errors import ErrorCode
 from sandbox.readers import Hint
-from sandbox.text.wording import Wording, count_of, one_line
+from sandbox.text.wording import Wording, count_of, duration, one_line
 
+Fields = Mapping[str, Any]
 Kind = Literal["stdin", "lock", "socket", "child", "cpu", "sleep", "disk", "other"]
 
 
 class WaitingFor(BaseModel):
-    """What the command waits for, in the process ``pid`` that explains it: ``detail`` names the file, the address, the call.
+    """What a command waits for: the process ``pid`` explains it, and ``detail`` names the file, the address or the system call.
 
-    Read from /proc at one moment. ``cpu`` is a process that computes; ``lock`` is a file lock or another thread.
+    Read from /proc at one moment. ``cpu`` is a process that computes, ``lock`` a file lock or a wait for another thread.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -27,7 +28,7 @@ class WaitingFor(BaseModel):
     detail: str = Field("", max_length=16384)
 
     def to_text(self) -> str:
-        """A clause: "waits for input on stdin (python3, process 12: the terminal)"."""
+        """Return a clause: "waits for input on stdin (python3, process 12: the terminal)"."""
         detail = f": {one_line(self.detail)}" if self.detail else ""
         return f"{_CLAUSES[self.kind]} ({one_line(self.program) or 'a program'}, process {self.pid}{detail})"
 
@@ -44,8 +45,8 @@ _CLAUSES: dict[Kind, str] = {
 }
 
 
-def checked(value: Any) -> WaitingFor | None:
-    """The value as the guest sent it; None for nothing and for nonsense."""
+def parse_waiting_for(value: Any) -> WaitingFor | None:
+    """Return the value that the guest sent; None for None and for an invalid one."""
     try:
         return None if value is None else WaitingFor.model_validate(value)
     except ValidationError:
@@ -55,15 +56,15 @@ def checked(value: Any) -> WaitingFor | None:
 def state_of(
     running: bool, exit_code: int | None, signal: str | None, wait: WaitingFor | None, reason: str | None = None
 ) -> str:
-    """One clause about a command: "running; waits for input on stdin (…)", "killed by SIGKILL: timeout"."""
+    """Return a clause about a command: "running; waits for input on stdin (…)", "killed by SIGKILL: timeout"."""
     if running:
         return "running" if wait is None else f"running; {wait.to_text()}"
     why = f": {one_line(reason)}" if reason else ""
     return (f"killed by {signal}" if signal else f"exit code {exit_code}") + why
 
 
-def how_it_ended(f: Mapping[str, Any]) -> str:
-    """A clause about a command that has ended, from what the guest says: "ended with exit code 3"."""
+def how_it_ended(f: Fields) -> str:
+    """Return a clause about a command that has ended, from the fields that the guest sent: "ended with exit code 3"."""
     reason, seconds = f.get("reason"), f.get("seconds")
     if reason == "timeout" and isinstance(seconds, int | float):
         wait = f.get("wait")
@@ -76,8 +77,8 @@ def how_it_ended(f: Mapping[str, Any]) -> str:
     return f"ended with exit code {f.get('exit_code', 'unknown')}{why}"
 
 
-def timed_out(f: Mapping[str, Any]) -> Wording:
-    """The wording of a command that did not end in time: what kept it from ending, and the step that fits that."""
+def timed_out(f: Fields) -> Wording:
+    """Word a command that did not end in time: what kept it from ending, and a next step that fits."""
     seconds, wait, ports = f.get("seconds"), f.get("wait"), f.get("ports") or []
     allowed = f"{seconds:g} second{'' if seconds == 1 else 's'}" if isinstance(seconds, int | float) else "its time"
     longer = f"timeout_seconds above {seconds:g}" if isinstance(seconds, int | float) else "a longer timeout_seconds"
@@ -91,19 +92,19 @@ def timed_out(f: Mapping[str, Any]) -> Wording:
     return Wording(f"The command did not end within {allowed} and was killed{cause}. {after}", hint, "run")
 
 
-def _cause(f: Mapping[str, Any], wait: WaitingFor | None, ports: list[Any], longer: str) -> tuple[str, str]:
-    """A clause that says what kept a command from ending, and the hint."""
-    who = "" if wait is None else f" ({one_line(wait.program) or 'a program'}, process {wait.pid})"
+def _cause(f: Fields, wait: WaitingFor | None, ports: list[Any], longer: str) -> tuple[str, str]:
+    """Return a clause that says what kept a command from ending, and the hint."""
+    process = "" if wait is None else f" ({one_line(wait.program) or 'a program'}, process {wait.pid})"
     if f.get("reads_end"):
         return (
-            f": it kept reading an input that has ended{who}",
+            f": it kept reading an input that has ended{process}",
             "Give the answers with printf 'y\\n' | ... or an option like -y, or use pty=true, wait_seconds and send.",
         )
     if ports:
-        one = str(ports[0])
+        first = str(ports[0])
         return (
-            f": it was serving port {', '.join(map(str, ports))}{who}",
-            f"Start a server with background=true, then use wait_for(port={one}).",
+            f": it was serving port {', '.join(map(str, ports))}{process}",
+            f"Start a server with background=true, then use wait_for(port={first}).",
         )
     if wait is None:
         return "", f"Give {longer}, or run it with background=true and look at logs."
@@ -114,35 +115,35 @@ def _cause(f: Mapping[str, Any], wait: WaitingFor | None, ports: list[Any], long
             "interpreter": "Give it the code as an argument or a file (as python3 -c CODE), or use wait_seconds and send it lines.",
         }
         usual = "Run it so that it asks nothing (as with -y), or with pty=true and wait_seconds, and answer with send."
-        return f": it waited for input{who}", hints.get(_kind_of(wait.program), usual)
+        return f": it waited for input{process}", hints.get(_kind_of(wait.program), usual)
     if wait.kind == "cpu":
         used = f.get("used")
         cpu = f", {used:.3g} s of processor time used" if isinstance(used, int | float) else ""
         return (
-            f": it was computing{who}{cpu}",
+            f": it was computing{process}{cpu}",
             f"If it has a loop that does not end, correct it. Else give {longer}, or run it with background=true.",
         )
     detail = f", {one_line(wait.detail)}" if wait.detail else ""
     if wait.kind == "socket":
         return (
-            f": it waited on a socket{who[:-1]}{detail})",
+            f": it waited on a socket{process[:-1]}{detail})",
             "Find out why nothing answers there; put a bound on the wait, as with curl --max-time 10.",
         )
     if wait.kind == "lock":
         return (
-            f": it waited for a lock{who[:-1]}{detail})",
+            f": it waited for a lock{process[:-1]}{detail})",
             "End what holds the lock (see processes), then run it again.",
         )
     if wait.kind == "sleep":
         return (
-            f": it was sleeping{who}",
+            f": it was sleeping{process}",
             f"Give {longer}, or run it with background=true; if it waits for an event, use wait_for.",
         )
     return f": {wait.to_text()}", f"Give {longer}, or run it with background=true and look at logs."
 
 
-def told_end(f: Mapping[str, Any]) -> tuple[str, str]:
-    """Message and hint of the notice that a command in the background has ended."""
+def command_ended(f: Fields) -> tuple[str, str]:
+    """Return message and hint of the notice that a background command has ended."""
     left = f.get("left")
     more = f" It left {count_of(left, 'process')} running." if left else ""
     longer = ", and give it a longer timeout_seconds" if f.get("reason") == "timeout" else ""
@@ -186,8 +187,8 @@ def _next_step(wait: WaitingFor | None, ident: str) -> str:
     return f"Wait on with send(id={ident!r}, wait_seconds=...), look at logs(id={ident!r}), or end it with kill."
 
 
-def still_running(f: Mapping[str, Any]) -> tuple[str, str]:
-    """Message and hint of the notice that a command goes on after ``wait_seconds``."""
+def still_running(f: Fields) -> tuple[str, str]:
+    """Return message and hint of the notice that a command still runs after ``wait_seconds``."""
     wait, ident, seconds = f.get("wait"), str(f.get("id")), f.get("seconds")
     after = f"after {seconds:g} seconds" if isinstance(seconds, int | float) else "after its wait"
     clause = f" and {wait.to_text()}" if isinstance(wait, WaitingFor) else ""
@@ -195,8 +196,8 @@ def still_running(f: Mapping[str, Any]) -> tuple[str, str]:
     return message, _next_step(wait if isinstance(wait, WaitingFor) else None, ident)
 
 
-def cannot_send(f: Mapping[str, Any]) -> Wording:
-    """The wording where something was sent to a command that has ended."""
+def cannot_send(f: Fields) -> Wording:
+    """Word the fault of sending something to a command that has ended."""
     return Wording(
         f"The command {f.get('id', '')!r} {how_it_ended(f)}: nothing can be sent to it any more.",
         "Look at its output with logs, or run it again.",
@@ -204,7 +205,42 @@ def cannot_send(f: Mapping[str, Any]) -> Wording:
     )
 
 
-FAULTS: dict[ErrorCode, Callable[[Mapping[str, Any]], Wording]] = {
+def unmet(f: Fields, still: str = "") -> str:
+    """Return which condition does not hold, from the fields of a fault: "port 8000 is not open". ``still`` is "still " or ""."""
+    if f.get("port") is not None:
+        at = f" at {f['host']}" if f.get("host") else ""
+        return f"port {f['port']} is {still}not open{at}"
+    if f.get("log") is not None:
+        return f"{still}no line of its output {'contains' if f.get('literal') else 'matches'} {f['log']!r}"
+    if f.get("file") is not None:
+        return f"{f['file']} {still}does not " + (f"contain {f['contains']!r}" if f.get("contains") else "exist")
+    return f"{f['id']} is still running" if f.get("id") else f"it is {still}not ready"
+
+
+def not_ready(f: Fields) -> Wording:
+    """Word a wait that ran out of time."""
+    waited = f.get("waited")
+    after = f"After {duration(round(waited, 1))}" if isinstance(waited, int | float) else "After the wait"
+    ident = f.get("id")
+    if ident is None:
+        hint = "See with processes what runs. Give wait_for the id of the command that should do it, and its output is shown here."
+    elif f.get("running"):
+        hint = f"{ident} is still running. Call wait_for again, or end it with kill(id={ident!r})."
+    else:
+        hint = "The command has ended. What it left running may still do it: wait again, or look with processes."
+    return Wording(f"{after} {unmet(f, 'still ')}.", hint, "processes" if ident is None else None, True)
+
+
+def ended_first(f: Fields) -> Wording:
+    """Word a wait that ended because its command ended."""
+    return Wording(
+        f"{f.get('id', 'The command')} {how_it_ended(f)}, and {unmet(f)}.",
+        "Its last output says why it ended. Correct that, then run it again.",
+        "run",
+    )
+
+
+FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.stdin_closed: lambda f: Wording(
         f"The standard input of the command {f.get('id', '')!r} is not open.",
         Hint(
@@ -218,4 +254,6 @@ FAULTS: dict[ErrorCode, Callable[[Mapping[str, Any]], Wording]] = {
         "Look at its output with logs; a screen needs a command that was started with pty=true.",
         "logs",
     ),
+    ErrorCode.not_ready: not_ready,
+    ErrorCode.command_ended: lambda f: ended_first(f) if f.get("operation") == "wait_for" else cannot_send(f),
 }

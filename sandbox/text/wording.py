@@ -1,4 +1,4 @@
-"""The shape of what a model reads about a fault."""
+"""The parts of sentences: a fault's wording, sizes, durations, counts, and values from outside."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _LARGEST = 1 << 62
 
 
 class Wording(NamedTuple):
-    """Sentence, hint, name of the next tool (or None), and whether the same call can help."""
+    """What a model reads about a fault: sentence, hint, name of the next tool (or None), and whether the same call can help."""
 
     message: str
     hint: str
@@ -17,7 +17,7 @@ class Wording(NamedTuple):
 
 
 def size(count: Any) -> str:
-    """A byte count as a person reads it: "3.1 MiB"."""
+    """Return a number of bytes as people read it: "3.1 MiB"."""
     number = _finite(count)
     for unit in ("bytes", "KiB", "MiB"):
         if number < 1024:
@@ -27,18 +27,18 @@ def size(count: Any) -> str:
 
 
 def _finite(value: Any) -> float:
-    """A number from a guest as one that can be reckoned with: 0 for what is none."""
+    """Return a number from a guest as one to calculate with: 0 if it is not a number."""
     return float(min(max(value, -_LARGEST), _LARGEST)) if isinstance(value, int | float) and value == value else 0.0
 
 
 def count_of(count: Any, noun: str) -> str:
-    """A number with its noun in the right form: "1 process", "3 processes"."""
+    """Return a number with its noun in the right form: "1 process", "3 processes"."""
     ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
     return f"{count} {noun}{ending}"
 
 
 def duration(seconds: Any) -> str:
-    """A time as a person says it, rounded: "45 seconds", "3 minutes", "2.5 hours"."""
+    """Return a duration as people say it, rounded: "45 seconds", "3 minutes", "2.5 hours"."""
     number = max(0.0, _finite(seconds))
     if number < 90:
         text = f"{number:.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"
@@ -49,9 +49,9 @@ def duration(seconds: Any) -> str:
 
 
 def value_text(value: object, most: int = 80) -> str:
-    """A value that a caller gave, as part of a sentence: cut, of one line, and text that can be written anywhere.
+    """Return a caller's value as part of a sentence: truncated, on one line, and valid Unicode.
 
-    Python makes no text of ints with more than 4,300 digits: they are named by their size.
+    Python refuses to print ints with more than 4,300 digits, so they are described by their size.
     """
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 1024:
         return f"a number of {value.bit_length()} bits"
@@ -64,5 +64,5 @@ def value_text(value: object, most: int = 80) -> str:
 
 
 def one_line(text: str) -> str:
-    """Names that a command chose itself, as part of a sentence."""
+    """Return a name that a command chose itself as part of a sentence: on one line, truncated, printable."""
     return "".join(char if char.isprintable() else "?" for char in text[:300])

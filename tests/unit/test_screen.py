@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.messages.waiting import WaitingFor, checked, still_running
+from sandbox.messages.waiting import WaitingFor, parse_waiting_for, still_running
 from sandbox.text.control_sequences import MOST_BYTES, Sequences
 from sandbox.text.screen import DRAWN_OF_BACKLOG_BYTES, MOST_COLS, MOST_ROWS, MOST_TITLE_CHARS, Drawing, Screens
 
@@ -213,7 +213,7 @@ def test_nonsense_is_no_screen(reply: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["stdin", "lock", "socket", "child", "cpu", "sleep", "disk", "other"])
 def test_words(kind: str) -> None:
-    wait = checked({"kind": kind, "pid": 7, "program": "prog", "detail": "the detail"})
+    wait = parse_waiting_for({"kind": kind, "pid": 7, "program": "prog", "detail": "the detail"})
     assert isinstance(wait, WaitingFor)
     assert "(prog, process 7: the detail)" in wait.to_text()
     message, hint = still_running({"id": "c1", "seconds": 5.0, "wait": wait, "session": "s"})
@@ -235,5 +235,5 @@ def test_names_that_a_command_chose_stay_in_their_line() -> None:
     "value", [None, [], {"kind": "magic", "pid": 1}, {"kind": "cpu", "pid": -1}, {"kind": "cpu", "pid": 1, "x": 1}]
 )
 def test_nonsense_is_no_wait(value: object) -> None:
-    assert checked(value) is None
-    assert still_running({"wait": checked(value)})[0].endswith(".")
+    assert parse_waiting_for(value) is None
+    assert still_running({"wait": parse_waiting_for(value)})[0].endswith(".")

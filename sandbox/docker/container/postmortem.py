@@ -11,7 +11,7 @@ from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, Fate
 from sandbox.errors import SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
-from sandbox.messages.sandbox_ends import of_its_own_accord
+from sandbox.messages.sandbox_ends import ended_by_itself
 from sandbox.readers import attach, phrased
 
 # The end of the pipe must be explained within 2 s: this long for the engine's event, the rest for asking the engine.
@@ -78,7 +78,7 @@ class EndedSandbox:
         if fate.exit_code == 0:  # as it does at the end of its input
             message = f"The connection to the sandbox was cut, and so it ended. {self.detail}".strip()
             return SandboxUnavailableError("pipe_broken", message, START_ANOTHER)
-        if its_own := of_its_own_accord(fate.exit_code, self.limits, self.keep_seconds):
+        if its_own := ended_by_itself(fate.exit_code, self.limits, self.keep_seconds):
             return its_own
         last = self.stderr.strip().splitlines()[-1:]
         ended = f"The guest ended by itself with exit code {fate.exit_code}{': ' + last[0][:300] if last else ''}."
