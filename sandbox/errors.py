@@ -18,9 +18,8 @@ from __future__ import annotations
 from enum import EnumType, StrEnum
 from typing import TYPE_CHECKING, Any
 
-from .readers import hint_for
-
 from .moved import moved_error_code
+from .readers import hint_for
 
 
 class _Codes(EnumType):

@@ -38,8 +38,8 @@ from sandbox.network.services.side import SideService
 from sandbox.operations import ForkResult
 from sandbox.packages.cache import PackageCache
 from sandbox.pipe.transport import Transport
-from sandbox.state.base import StartBase
-from sandbox.state.forking import forked
+from sandbox.state.fork import fork
+from sandbox.state.initial_workspace import InitialWorkspace
 
 from .caching import CachingEnvironment
 from .container import certificates as trust
@@ -294,9 +294,9 @@ class DockerEnvironment(CachingEnvironment):
     def _starts_empty(self) -> bool:
         return self._workspace is None
 
-    def _base(self) -> StartBase:
+    def _base(self) -> InitialWorkspace:
         """Keeps what is copied in, for patches."""
-        base = StartBase(self.limits.checkpoint_bytes if self.track_changes else 0)
+        base = InitialWorkspace(self.limits.checkpoint_bytes if self.track_changes else 0)
         self.history.base = base
         return base
 
@@ -309,7 +309,7 @@ class DockerEnvironment(CachingEnvironment):
         if self._attached and self._kept is not None and self._kept.given:
             return Failure.of(reaching.unknown_to_forks(self._kept))
         return self._with_history(
-            lambda history: forked(self, self._twin, history, count, checkpoint), locked=False
+            lambda history: fork(self, self._twin, history, count, checkpoint), locked=False
         )
 
     def _twin(self) -> DockerEnvironment:
@@ -328,7 +328,7 @@ class DockerEnvironment(CachingEnvironment):
             self.upload(trust.merge_host_certificates(self._bundle), path).unwrap()
             self.upload(trust.apt_configuration(path), trust.apt_path(self.profile)).unwrap()
         if self._workspace is not None:
-            copied = self._upload(self._workspace, container.WORKSPACE, passing=self._base().passing)
+            copied = self._upload(self._workspace, container.WORKSPACE, passing=self._base().copy_passing)
             if not copied.ok and copied.code is ErrorCode.no_space:
                 raise fitting.workspace_too_large(self._workspace, self._workspace_bytes)
             copied.unwrap()

@@ -1,4 +1,4 @@
-"""The state of a sandbox's files: what changed, checkpoints that can be gone back to, patches.
+"""The state of a sandbox's files: changes, checkpoints, rollback, patches, forks.
 
-All of it is kept by the host, where no command of the sandbox reaches.
+The host keeps all of it, out of reach of the sandbox's commands.
 """

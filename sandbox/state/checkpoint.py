@@ -1,4 +1,4 @@
-"""What is kept of the files of one moment, and how two moments are compared."""
+"""A checkpoint: what is kept of the files at one moment, and how it is compared with another."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from sandbox.envelope import now as timestamp
 from sandbox.guest.protocol.records import FILE, FOLDER, LINK, SPECIAL, UNREAD
 from sandbox.operations import CheckpointResult
 
-from .naming import shown
-from .table import Entry, Key, Table, packed
+from .table import Entry, Key, Table, display_path, packed
 
 # A file whose time is this close to the scan may have been written again within the same tick of the kernel's clock, which is
 # 10 ms at most.
@@ -21,7 +20,7 @@ EMPTY = Table(packed(()), 0, True)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """``digests`` are of the files whose content is in the store, by root and path."""
+    """The files at one moment. ``digests`` are those of the files whose content is in the store, by root and path."""
 
     result: CheckpointResult
     table: Table
@@ -30,35 +29,46 @@ class Checkpoint:
 
 
 def surely_same(table: Table, before: Entry, entry: Entry) -> bool:
-    """Whether a file of ``table`` was not written since, whatever its time says."""
+    """Return whether a file of ``table`` was certainly not written since, given the resolution of the kernel's clock."""
     return entry.same_content(before) and entry.ctime < table.clock - RACY_NS
 
 
 def lacks(entry: Entry, digests: Mapping[Key, bytes]) -> bool:
-    """Whether a checkpoint could not keep it."""
+    """Return whether a checkpoint could not keep ``entry``."""
     return entry.kind in (SPECIAL, UNREAD) or (entry.kind == FILE and entry.key not in digests)
 
 
 def summary(
     ident: str, entries: Mapping[Key, Entry], digests: Mapping[Key, bytes], store_bytes: int
 ) -> CheckpointResult:
-    """What is said of a checkpoint with these entries and contents."""
+    """Return the description of a checkpoint with these entries and contents."""
     kinds = [e.kind for e in entries.values()]
     missing = [e for e in entries.values() if lacks(e, digests)]
     return CheckpointResult(
-        id=ident, created_at=timestamp(), files=kinds.count(FILE), folders=kinds.count(FOLDER), links=kinds.count(LINK),
-        size_bytes=sum(e.size for e in entries.values() if e.kind == FILE), store_bytes=store_bytes,
-        skipped=tuple(shown(e) for e in missing[:20]),
-    )  # fmt: skip
+        id=ident,
+        created_at=timestamp(),
+        files=kinds.count(FILE),
+        folders=kinds.count(FOLDER),
+        links=kinds.count(LINK),
+        size_bytes=sum(e.size for e in entries.values() if e.kind == FILE),
+        store_bytes=store_bytes,
+        skipped=tuple(display_path(e) for e in missing[:20]),
+    )
 
 
 def comparable(entries: Mapping[Key, Entry], owners: bool) -> dict[Key, Entry]:
-    """Without what is another's by nature: inodes, devices, times that nobody can set, sizes of folders, names elsewhere."""
+    """Return the entries without what cannot be restored: inodes, devices, change times, sizes of folders, names elsewhere."""
     return {
         key: e._replace(
-            ctime=0, device=0, inode=0, names=0, size=e.size if e.kind == FILE else 0,
-            mode=0 if e.kind == LINK else e.mode, uid=e.uid if owners else 0, gid=e.gid if owners else 0,
+            ctime=0,
+            device=0,
+            inode=0,
+            names=0,
+            size=e.size if e.kind == FILE else 0,
+            mode=0 if e.kind == LINK else e.mode,
+            uid=e.uid if owners else 0,
+            gid=e.gid if owners else 0,
         )
         for key, e in entries.items()
         if e.kind not in (SPECIAL, UNREAD)
-    }  # fmt: skip
+    }

@@ -1,4 +1,4 @@
-"""The stream of ``fetch`` on its way into a store: hostile until it is checked, never larger in memory than a frame."""
+"""Take the stream of ``fetch`` into a store. It is hostile until it is checked, and never larger in memory than a frame."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from sandbox.pipe.replies import violation
 from .store import Store
 from .table import Entry, Key
 
-# The frames of one file may say that many parts: a file of 1 GiB with holes between all its blocks has fewer.
+# One file may have this many parts: a file of 1 GiB with holes between all its blocks has fewer.
 MOST_PARTS = 1 << 18
-# A guest that sends in drops is given up: it has that long, and a second more for each of so many bytes. A pause of the sandbox is
-# a gap, of which only this much counts.
+# A guest that sends too slowly is given up: it has this time, and a second more for each LEAST_BYTES_PER_SECOND. A pause of the
+# sandbox is a gap, of which at most LONGEST_GAP_SECONDS count.
 PATIENCE_SECONDS, LEAST_BYTES_PER_SECOND, LONGEST_GAP_SECONDS = 300.0, 64 << 10, 30.0
 _Taking = Generator[None, bytes, bytes]
 
 
-def wanted(entries: Sequence[Entry]) -> bytes:
-    """What ``fetch`` is asked for."""
+def pack_wanted(entries: Sequence[Entry]) -> bytes:
+    """Return the body of a ``fetch`` request for these entries."""
     return b"".join(WANTED.pack(entry.root, len(entry.path)) + entry.path for entry in entries)
 
 
 class Contents:
-    """Takes what ``fetch`` streams for ``entries``. ``digests`` are those of the files that came, ``entries`` what they then were.
+    """Takes what ``fetch`` streams for the files ``asked``.
 
-    ``gone`` could not be read, ``torn`` changed while they were read. Raises SandboxUnavailableError for nonsense,
-    OperationError ``transfer_incomplete`` where they come too slowly.
+    ``digests`` are those of the files that came, ``entries`` their state when they were read. Files in ``gone`` could not be read,
+    those in ``torn`` changed while they were read. Raises SandboxUnavailableError for a stream that breaks the protocol,
+    OperationError ``transfer_incomplete`` for one that is too slow.
     """
 
     def __init__(self, store: Store, asked: Sequence[Entry]) -> None:
@@ -47,7 +48,7 @@ class Contents:
         next(self._machine, None)
 
     def take(self, chunk: bytes) -> None:
-        """One more piece of the stream."""
+        """Take the next piece of the stream."""
         if self._done:
             raise violation("fetch")
         self._pace(len(chunk))
@@ -70,12 +71,12 @@ class Contents:
             )
 
     def finish(self) -> None:
-        """Raises SandboxUnavailableError where something is missing."""
+        """Raise SandboxUnavailableError if something is missing."""
         if self._buffer or not (self._done or not self._asked):
             raise violation("fetch")
 
     def close(self) -> None:
-        """Give up; what was taken of the present file is dropped."""
+        """Give up, dropping what was taken of the present file."""
         self._machine.close()
 
     def _exactly(self, count: int) -> _Taking:
@@ -85,7 +86,7 @@ class Contents:
         del self._buffer[:count]
         return data
 
-    def _some(self, most: int) -> _Taking:
+    def _at_most(self, most: int) -> _Taking:
         while not self._buffer:
             self._buffer += yield
         data = bytes(self._buffer[:most])
@@ -94,19 +95,19 @@ class Contents:
 
     def _files(self) -> Generator[None, bytes, None]:
         for number, entry in enumerate(self._asked):
-            said, how, size, mtime, ctime, device, inode = FETCHED.unpack((yield from self._exactly(FETCHED.size)))
-            if said != number or how not in (GOT, GONE):
+            answered, how, size, mtime, ctime, device, inode = FETCHED.unpack((yield from self._exactly(FETCHED.size)))
+            if answered != number or how not in (GOT, GONE):
                 raise violation("fetch")
             if how == GONE:
                 self.gone.append(entry.key)
                 continue
-            yield from self._one(entry.key, size)
+            yield from self._take_file(entry.key, size)
             self.entries[entry.key] = entry._replace(size=size, mtime=mtime, ctime=ctime, device=device, inode=inode)
             (changed,) = CHANGED.unpack((yield from self._exactly(CHANGED.size)))
             if changed:
                 self.torn.append(entry.key)
 
-    def _one(self, key: Key, size: int) -> Generator[None, bytes, None]:
+    def _take_file(self, key: Key, size: int) -> Generator[None, bytes, None]:
         with self._store.writing() as writing:
             end = parts = 0
             while True:
@@ -120,7 +121,7 @@ class Contents:
                     break
                 end = at + length
                 while length:
-                    data = yield from self._some(length)
+                    data = yield from self._at_most(length)
                     writing.write(data)
                     length -= len(data)
             digest, added = writing.finish()

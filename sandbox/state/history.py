@@ -1,4 +1,4 @@
-"""What the host knows of the files of one sandbox: its start, marks and checkpoints. Asks the guest, checks, keeps."""
+"""What the host knows about the files of one sandbox: its start, marks and checkpoints."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.protocol.records import FILE, HOME, UNREAD, WORKSPACE
 from sandbox.text.wording import value_text
 
-from .asking import Asking, Scan
-from .base import StartBase
 from .checkpoint import Checkpoint, comparable, lacks, summary, surely_same
 from .contents import Contents
+from .guest_files import GuestFiles, Scan
+from .initial_workspace import InitialWorkspace
 from .plan import Plan, empty_content, plan
 from .store import Store
 from .table import Entry, Key, Table, is_below, packed
@@ -26,13 +26,13 @@ MOST_ID_CHARS = 64
 
 
 @dataclass(slots=True)
-class History(Asking):
-    """One sandbox's. One operation at a time; any thread."""
+class History(GuestFiles):
+    """The history of one sandbox. Any thread may use it, one at a time: holding ``lock``."""
 
     limit: int
     lock: threading.RLock = field(default_factory=threading.RLock)
     start: Table | None = None
-    base: StartBase | Checkpoint | None = None
+    base: InitialWorkspace | Checkpoint | None = None
     marks: dict[str, Table] = field(default_factory=dict)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     _store: Store | None = None
@@ -40,14 +40,14 @@ class History(Asking):
 
     @property
     def store(self) -> Store:
-        """Where contents are kept; made when first needed."""
+        """The store for contents, made on first use."""
         if self._store is None:
             self._store = Store(self.limit)
         return self._store
 
     @property
     def store_bytes(self) -> int:
-        """What is kept on the host."""
+        """Bytes of all contents on the host."""
         return self._store.used_bytes if self._store is not None else 0
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class History(Asking):
             for checkpoint in (*self.checkpoints.values(), self.base):
                 if isinstance(checkpoint, Checkpoint) and self._store is not None:
                     self._store.drop(checkpoint.digests.values())
-            if isinstance(self.base, StartBase):
+            if isinstance(self.base, InitialWorkspace):
                 self.base.close()
             self.checkpoints.clear()
             self.base = None
@@ -65,13 +65,15 @@ class History(Asking):
                 self._store = None
 
     def new_id(self, name: str | None) -> str:
-        """``name``, or an id where there is none. Raises OperationError for one that is taken, or too long."""
+        """Return ``name``, or a new id for None. Raises OperationError for a name that is taken or invalid."""
         ident = f"k{secrets.token_hex(4)}" if name is None else name
         if not 0 < len(ident) <= MOST_ID_CHARS:
             problem = f"The name of a checkpoint has 1 to {MOST_ID_CHARS} characters, not {len(ident)}."
             raise OperationError(ErrorCode.invalid_arguments, problem, "Give another name.")
         if not is_writable(ident):
-            problem = f"{value_text(ident)} cannot be the name of a checkpoint: it has characters that cannot be written."
+            problem = (
+                f"{value_text(ident)} cannot be the name of a checkpoint: it has characters that cannot be written."
+            )
             raise OperationError(ErrorCode.invalid_arguments, problem, "Give another name.")
         if ident in self.checkpoints or ident in self.marks or ident in ("start", "last"):
             raise OperationError(
@@ -79,9 +81,8 @@ class History(Asking):
             )
         return ident
 
-    # --- checkpoints ------------------------------------------------------------------
     def checkpoint(self, name: str | None) -> tuple[Checkpoint, Scan, list[Key]]:
-        """Keep all files of workspace and home; with what ran meanwhile, and the paths that changed while they were read."""
+        """Keep all files of workspace and home; return the checkpoint, the scan, and the paths that changed meanwhile."""
         began = time.monotonic()
         ident = self.new_id(name)
         scan = self.scan((WORKSPACE, HOME), sessions=True)
@@ -100,27 +101,28 @@ class History(Asking):
                 contents.digests[key] = contents.digests[first]
         digests |= contents.digests
         table = Table(packed(entries.values()), scan.table.clock, scan.table.quiet)
-        taken = {
-            "seconds": round(time.monotonic() - began, 3), "added_bytes": contents.added_bytes,
+        costs = {
+            "seconds": round(time.monotonic() - began, 3),
+            "added_bytes": contents.added_bytes,
             "read_files": len(digests) - reused,
-        }  # fmt: skip
-        result = summary(ident, entries, digests, self.store_bytes).model_copy(update=taken)
+        }
+        result = summary(ident, entries, digests, self.store_bytes).model_copy(update=costs)
         checkpoint = Checkpoint(result, table, digests, scan.sessions)
         self.checkpoints[ident] = checkpoint
         self._known = (table, digests)
         return checkpoint, scan, contents.torn
 
     def missing(self, checkpoint: Checkpoint) -> int:
-        """How many entries of it could not be kept."""
+        """Return how many entries could not be kept."""
         entries = checkpoint.table.entries().values()
         return sum(lacks(entry, checkpoint.digests) for entry in entries)
 
     def _digests_from_before(self, entries: Mapping[Key, Entry]) -> dict[Key, bytes]:
-        """Digests of the files that are surely as they were when they were last read."""
+        """Return the digests of files that have certainly not changed since they were last read."""
         if self._known is None:
             return {}
         table, known = self._known
-        if not table.quiet:  # what was mapped into memory then may have been written since without any sign
+        if not table.quiet:  # a file that was mapped into memory then may have been written since without a trace
             return {}
         found = {}
         for before in table.entries().values():
@@ -130,7 +132,7 @@ class History(Asking):
         return found
 
     def _read(self, entries: Mapping[Key, Entry], known: Mapping[Key, bytes]) -> tuple[Contents, dict[Key, Key]]:
-        """The contents of the others; of files with several names one is read, the second answer says which for which."""
+        """Fetch the other files, those with several names once. Returns their contents, and for each further name the one read."""
         firsts: dict[tuple[int, int], Key] = {}
         others: dict[Key, Key] = {}
         asked = []
@@ -146,7 +148,7 @@ class History(Asking):
         return self.fetch(asked, self.store), others
 
     def delete(self, ident: str) -> int:
-        """Forget a checkpoint; the bytes that nothing else needed. Raises OperationError ``checkpoint_not_found``."""
+        """Forget a checkpoint. Returns the bytes that only it needed. Raises OperationError ``checkpoint_not_found``."""
         checkpoint = self.found(ident)
         before = self.store_bytes
         del self.checkpoints[ident]
@@ -154,7 +156,7 @@ class History(Asking):
         return before - self.store_bytes
 
     def found(self, ident: str, *, or_mark: bool = False) -> Checkpoint:
-        """The checkpoint of that id. Raises OperationError ``checkpoint_not_found``; ``or_mark``: a mark would have done."""
+        """Return a checkpoint. Raises OperationError ``checkpoint_not_found``; ``or_mark`` mentions marks in it, too."""
         checkpoint = self.checkpoints.get(ident)
         if checkpoint is None:
             known = ", ".join([*self.checkpoints, *(self.marks if or_mark else ())][-10:])
@@ -165,9 +167,8 @@ class History(Asking):
             raise OperationError(ErrorCode.checkpoint_not_found, message, hint)
         return checkpoint
 
-    # --- going back ------------------------------------------------------------------
     def planned(self, checkpoint: Checkpoint, now: Scan) -> Plan:
-        """The way from what is there to ``checkpoint``."""
+        """Return the steps from the present files to ``checkpoint``."""
         digests = checkpoint.digests
         sure = self._digests_from_before(now.entries)
         then = checkpoint.table.entries()
@@ -180,28 +181,28 @@ class History(Asking):
         return plan(now.entries, then, same, lambda entry: entry.key in digests)
 
     def restore(self, checkpoint: Checkpoint, steps: Plan) -> int:
-        """Carry out the steps; bytes that were sent. Raises SandboxError whose ``effects`` say how far it came."""
+        """Carry out the steps. Returns the bytes sent. Raises SandboxError whose ``effects`` say whether files were changed."""
         sent = 0
 
         def body() -> Iterator[bytes]:
             nonlocal sent
-            for piece in _larger(steps.stream(lambda entry: self._content(checkpoint, entry))):
+            for piece in _in_larger_pieces(steps.stream(lambda entry: self._content(checkpoint, entry))):
                 sent += len(piece)
                 yield piece
 
         args = {"path": ".", "sizes": steps.sizes(), "sessions": dict(checkpoint.sessions)}
-        self._asked("restore", args, RESTORE_SECONDS, body=body())
+        self._ask_checked("restore", args, RESTORE_SECONDS, body=body())
         return sent
 
     def _content(self, checkpoint: Checkpoint, entry: Entry) -> Iterator[bytes]:
         return self.store.pieces(checkpoint.digests[entry.key]) if entry.size else empty_content()
 
     def verified(self, checkpoint: Checkpoint) -> list[Entry]:
-        """What is not as it was in ``checkpoint``; what is, need not be read by the next one, and is no change since."""
+        """Return what differs from ``checkpoint``. The other files need not be read for the next one, and count as unchanged."""
         scan = self.scan((WORKSPACE, HOME))
         then, entries = checkpoint.table.entries(), scan.entries
         blind = {key for table in (then, entries) for key, entry in table.items() if entry.kind == UNREAD}
-        owners = entries[WORKSPACE, b""].uid == 0  # nobody else may give files away
+        owners = entries[WORKSPACE, b""].uid == 0  # no other user may change owners
         before, after = comparable(then, owners), comparable(entries, owners)
         wrong = [
             after.get(key) or before[key]
@@ -216,14 +217,14 @@ class History(Asking):
         return wrong
 
     def adopt(self, store: Store, checkpoint: Checkpoint) -> None:
-        """Begin with the files of another sandbox's checkpoint, in its store."""
+        """Start from the files of another sandbox's checkpoint, in its store."""
         self._store = store.share()
         store.keep(checkpoint.digests.values())
         self.base = checkpoint
 
 
-def _larger(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in fewer pieces."""
+def _in_larger_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in fewer pieces."""
     held = bytearray()
     for piece in pieces:
         held += piece

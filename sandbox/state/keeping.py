@@ -1,4 +1,4 @@
-"""The methods on the state of files for environments with a guest."""
+"""Implement the methods on the state of files for environments with a guest."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ from sandbox.operations.state import Kind
 from sandbox.pipe.replies import violation, worded
 from sandbox.pipe.transport import Transport
 
-from .asking import Scan
 from .checkpoint import EMPTY, Checkpoint
+from .checkpoint_file import load, open_file, save
+from .guest_files import Scan
 from .history import History
 from .methods import MOST_CHANGES, write_new
-from .naming import as_text, shown, unread
 from .patch import export
-from .saved import load, opened, save
-from .table import Difference, Entry, Key, Table, differences
+from .table import Difference, Entry, Key, Table, as_text, differences, display_path, unreadable_paths
 
 log = logging.getLogger(__name__)
 
@@ -42,17 +41,17 @@ _LEFTOVER_FOLDERS = frozenset(name.encode() for name in LEFTOVERS)
 
 
 class KeepsState(Environment):
-    """Implements ``StateMethods`` over a transport; ``root_is_kept`` where workspace and home are all that can be written."""
+    """Implements ``StateMethods`` over a transport. ``root_is_kept`` says that only workspace and home can be written."""
 
     history: History
     root_is_kept = True
 
     @abstractmethod
     def _live(self) -> Transport:
-        """The transport. Raises SandboxError where there is none."""
+        """Return the transport. Raises SandboxError if there is none."""
 
     def _begin_history(self, empty: bool) -> None:
-        """Remember the workspace of this moment as the start; ``empty`` says that nothing is in it."""
+        """Remember the present workspace as the start; ``empty`` says that nothing is in it."""
         try:
             self.history.start = EMPTY if empty else self.history.scan().table
         except OperationError as error:
@@ -79,7 +78,6 @@ class KeepsState(Environment):
             return Failure(code, message, "Give another path, or free space there.")
         return Success(done.result, notices=done.notices, duration_ms=(time.monotonic() - started) * 1000)
 
-    # --- looking ------------------------------------------------------------------
     def changes(
         self, since: str | None = None, *, leftovers: bool = False, max_changes: int = MOST_CHANGES
     ) -> Envelope[op.ChangesResult]:
@@ -96,11 +94,16 @@ class KeepsState(Environment):
             counts: dict[str, Any] = Counter(d.kind for d in listed)
             return Success(
                 op.ChangesResult(
-                    since=since or "start", changes=tuple(map(_changed, listed[: max(0, max_changes)])), **counts,
-                    truncated=len(listed) > max_changes, summarised=summarised, entries=len(scan.entries),
-                    unread=scan.unread, running=scan.running,
+                    since=since or "start",
+                    changes=tuple(map(_changed, listed[: max(0, max_changes)])),
+                    **counts,
+                    truncated=len(listed) > max_changes,
+                    summarised=summarised,
+                    entries=len(scan.entries),
+                    unread=scan.unread,
+                    running=scan.running,
                 )
-            )  # fmt: skip
+            )
 
         return self._with_history(work)
 
@@ -117,11 +120,16 @@ class KeepsState(Environment):
             kinds = Counter(entry.kind for entry in entries)
             return Success(
                 op.CheckpointResult(
-                    id=ident, created_at=timestamp(), files=kinds[FILE], folders=kinds[FOLDER], links=kinds[LINK],
-                    size_bytes=sum(e.size for e in entries if e.kind == FILE), store_bytes=history.store_bytes,
+                    id=ident,
+                    created_at=timestamp(),
+                    files=kinds[FILE],
+                    folders=kinds[FOLDER],
+                    links=kinds[LINK],
+                    size_bytes=sum(e.size for e in entries if e.kind == FILE),
+                    store_bytes=history.store_bytes,
                     seconds=round(time.monotonic() - began, 3),
                 )
-            )  # fmt: skip
+            )
 
         return self._with_history(work)
 
@@ -140,14 +148,16 @@ class KeepsState(Environment):
             if to is not None:
                 write_new(to, patch)
             result = op.PatchResult(
-                since=since or "start", patch=patch, files=tuple(made.files), left_out=made.left_out,
+                since=since or "start",
+                patch=patch,
+                files=tuple(made.files),
+                left_out=made.left_out,
                 seconds=round(time.monotonic() - began, 3),
-            )  # fmt: skip
+            )
             return Success(result, notices=self._torn(made.torn, ()))
 
         return self._with_history(work)
 
-    # --- checkpoints ------------------------------------------------------------------
     def checkpoint(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
         """See ``StateMethods.checkpoint``."""
         check_types("checkpoint", name=(name, str | None))
@@ -160,15 +170,15 @@ class KeepsState(Environment):
         return self._with_history(work)
 
     def missing_notice(self, history: History, made: Checkpoint) -> tuple[Notice, ...]:
-        """What a checkpoint could not keep, where there is anything."""
+        """Return the notice of what a checkpoint could not keep, if there is anything."""
         return self._not_kept(history.missing(made), made.result.skipped) if made.result.skipped else ()
 
     def root_notice(self) -> tuple[Notice, ...]:
-        """That not all that can be written is kept, where it is so."""
+        """Return the notice that more can be written than is kept, if it can."""
         return () if self.root_is_kept else self._notices({"code": "root_not_kept"})
 
     def torn_notice(self, torn: Sequence[Key], running: Sequence[str]) -> tuple[Notice, ...]:
-        """That what was kept is not the state of one moment, where it is so."""
+        """Return the notice that the files are not those of one moment, if they are not."""
         return self._torn([path.decode("utf-8", "replace") for _, path in torn], running)
 
     def checkpoints(self) -> Envelope[op.CheckpointsResult]:
@@ -209,7 +219,7 @@ class KeepsState(Environment):
 
         def work(history: History) -> Success[op.CheckpointResult]:
             check_host_path(path)
-            with opened(path) as file:
+            with open_file(path) as file:
                 loaded = load(file, os.fspath(path), history.new_id(name), history.store)
             history.checkpoints[loaded.result.id] = loaded
             return Success(loaded.result)
@@ -222,9 +232,9 @@ class KeepsState(Environment):
 
         def work(history: History) -> Success[op.RollbackResult]:
             checkpoint = history.found(id)
-            scan, killed = self._at_rest(history, kill)
+            scan, killed = self._wait_until_idle(history, kill)
             result = self.restored(history, checkpoint, scan, killed)
-            blind = unread(checkpoint.table.entries().values())
+            blind = unreadable_paths(checkpoint.table.entries().values())
             notices = self._not_kept(len(blind), blind[:NAMED]) if blind else ()
             return Success(result.model_copy(update={"unread": tuple(blind[:NAMED])}), notices=notices)
 
@@ -240,12 +250,12 @@ class KeepsState(Environment):
     def _not_kept(self, count: int, names: Sequence[str]) -> tuple[Notice, ...]:
         return self._notices({"code": "not_kept", "count": count, "names": list(names)})
 
-    def _notices(self, *said: Mapping[str, Any]) -> tuple[Notice, ...]:
-        told = map(self.hidden.fields, said)  # before it is cut
-        return tuple(notice for fields in told if (notice := word_notice(str(fields["code"]), fields)) is not None)
+    def _notices(self, *noticed: Mapping[str, Any]) -> tuple[Notice, ...]:
+        masked = map(self.hidden.fields, noticed)  # before they are truncated
+        return tuple(notice for fields in masked if (notice := word_notice(str(fields["code"]), fields)) is not None)
 
-    def _at_rest(self, history: History, kill: bool) -> tuple[Scan, tuple[str, ...]]:
-        """What is there when nothing runs, and what was killed for it. Raises OperationError ``commands_running``."""
+    def _wait_until_idle(self, history: History, kill: bool) -> tuple[Scan, tuple[str, ...]]:
+        """Return a scan while nothing runs, and the commands killed for it. Raises OperationError ``commands_running``."""
         scan = history.scan((WORKSPACE, 1))
         killed = scan.running
         if scan.running and kill:
@@ -260,16 +270,21 @@ class KeepsState(Environment):
     def restored(
         self, history: History, checkpoint: Checkpoint, scan: Scan, killed: tuple[str, ...] = ()
     ) -> op.RollbackResult:
-        """Go back to ``checkpoint``. Raises SandboxError, ``restore_incomplete`` where something is not as it was."""
+        """Go back to ``checkpoint``. Raises SandboxError, with ``restore_incomplete`` if a path still differs."""
         began = time.monotonic()
         steps = history.planned(checkpoint, scan)
         sent = history.restore(checkpoint, steps)
-        wrong = [shown(e) for e in (*history.verified(checkpoint), *steps.impossible)]
+        wrong = [display_path(e) for e in (*history.verified(checkpoint), *steps.impossible)]
         result = op.RollbackResult(
-            id=checkpoint.result.id, restored=len(steps.put) + len(steps.same) + len(steps.make), removed=len(steps.remove),
-            adjusted=len(steps.attributes), sent_bytes=sent, killed=killed, differs=tuple(wrong[:NAMED]),
+            id=checkpoint.result.id,
+            restored=len(steps.put) + len(steps.same) + len(steps.make),
+            removed=len(steps.remove),
+            adjusted=len(steps.attributes),
+            sent_bytes=sent,
+            killed=killed,
+            differs=tuple(wrong[:NAMED]),
             seconds=round(time.monotonic() - began, 3),
-        )  # fmt: skip
+        )
         if wrong:
             raise OperationError(
                 ErrorCode.restore_incomplete,
@@ -296,14 +311,14 @@ def _table(history: History, since: str | None) -> Table:
 
 
 def _summarised(found: Sequence[Difference]) -> tuple[list[Difference], dict[str, int]]:
-    """What is told one by one, and how many changes there are below each folder that tools leave behind."""
+    """Return the changes to list one by one, and the number of changes below each folder that tools leave behind."""
     listed, summarised = [], Counter[str]()
     for difference in found:
         parts = difference.entry.path.split(b"/")
         at = next((i for i, part in enumerate(parts) if part in _LEFTOVER_FOLDERS), None)
         if at is None:
             listed.append(difference)
-        elif parts[at] != b".git":  # git writes there at every question
+        elif parts[at] != b".git":  # git writes there even when it only reads
             summarised[b"/".join(parts[: at + 1]).decode("utf-8", "replace")] += 1
     return listed, dict(summarised.most_common(NAMED))
 
@@ -315,21 +330,25 @@ def _kind(entry: Entry) -> Kind:
 def _changed(difference: Difference) -> op.ChangedPath:
     entry, before = difference.entry, difference.before if difference.after else None
     return op.ChangedPath(
-        path=shown(entry), change=difference.kind, kind=_kind(entry), size_bytes=entry.size if entry.kind == FILE else 0,
-        mode=entry.mode, was=_kind(before) if before and before.kind != entry.kind else None,
+        path=display_path(entry),
+        change=difference.kind,
+        kind=_kind(entry),
+        size_bytes=entry.size if entry.kind == FILE else 0,
+        mode=entry.mode,
+        was=_kind(before) if before and before.kind != entry.kind else None,
         old_mode=before.mode if before and before.mode != entry.mode else None,
-    )  # fmt: skip
+    )
 
 
-def _last(said: Mapping[str, Any]) -> op.ChangesResult:
-    """What the guest told of the last command; hostile until it is checked. Raises SandboxUnavailableError."""
+def _last(reported: Mapping[str, Any]) -> op.ChangesResult:
+    """Check what the guest reported of the last command. Raises SandboxUnavailableError."""
     listed: list[op.ChangedPath] = []
     counts: dict[str, Any] = {}
     for kind in ("created", "modified", "deleted"):
-        paths = said.get(kind, [])
+        paths = reported.get(kind, [])
         if not isinstance(paths, list):
             raise violation("changes")
         counts[kind] = len(paths[:MOST_CHANGES])
         listed += [op.ChangedPath(path=as_text(p)[:4096], change=kind) for p in paths[:MOST_CHANGES]]
-    since = f"the beginning of {as_text(said['id'])[:64]}" if said.get("id") else "the start"
+    since = f"the beginning of {as_text(reported['id'])[:64]}" if reported.get("id") else "the start"
     return op.ChangesResult(since=since, changes=tuple(listed), **counts)

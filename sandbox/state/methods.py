@@ -1,4 +1,4 @@
-"""The methods of an environment on the state of its files, for the host's own code: they are no tools of a model."""
+"""The methods of an environment on the state of its files. They are for the host's own code, not tools for a model."""
 
 from __future__ import annotations
 
@@ -22,32 +22,33 @@ class StateMethods:
     def changes(
         self, since: str | None = None, *, leftovers: bool = False, max_changes: int = MOST_CHANGES
     ) -> Envelope[op.ChangesResult]:
-        """What was created, modified and deleted in the workspace since the start, a mark or a checkpoint (``since``: its id).
+        """List what was created, modified and deleted in the workspace since the start, or a mark or checkpoint
+        (``since``: its id).
 
-        ``since="last"``: during the last command, of which a notice told. By names, types, modes, sizes and times, not by content:
-        a file that was written anew with the same bytes counts. ``leftovers`` lists what is in .git, node_modules and the like one
-        by one. Failures: ``checkpoint_not_found``, ``too_many_files``.
+        ``since="last"`` lists what the last command changed, as its notice said. Names, types, modes, sizes and times are
+        compared, not contents: a file that was rewritten with the same bytes counts. ``leftovers`` also lists the files in
+        .git, node_modules and the like. Failures: ``checkpoint_not_found``, ``too_many_files``.
         """
         return self._no_state("changes")
 
     def mark(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
-        """Remember what is where, for ``changes``; no contents, so it is cheaper than a checkpoint."""
+        """Remember the present files for ``changes``. Cheaper than a checkpoint, since no contents are kept."""
         return self._no_state("mark")
 
     def checkpoint(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
-        """Keep all files of workspace and home on the host. ``name`` is its id, else one is made up.
+        """Keep all files of workspace and home on the host. ``name`` is the checkpoint's id; without it, one is made up.
 
-        May be called while commands run: a notice says that it is not the state of one moment. Failures: ``store_full``,
+        May be called while commands run: a notice then says that the files are not those of one moment. Failures: ``store_full``,
         ``host_disk_full``, ``too_many_files``; nothing is kept then.
         """
         return self._no_state("checkpoint")
 
     def checkpoints(self) -> Envelope[op.CheckpointsResult]:
-        """What checkpoints there are."""
+        """List the checkpoints."""
         return self._no_state("checkpoints")
 
     def delete_checkpoint(self, id: str) -> Envelope[op.DeletedCheckpointResult]:  # noqa: A002
-        """Forget a checkpoint, and what only it needed; or a mark."""
+        """Forget a checkpoint and the contents that only it needed, or a mark."""
         return self._no_state("delete_checkpoint")
 
     def rollback(self, id: str, *, kill: bool = False) -> Envelope[op.RollbackResult]:  # noqa: A002
@@ -60,25 +61,24 @@ class StateMethods:
         return self._no_state("rollback")
 
     def save_checkpoint(self, id: str, to: str | os.PathLike[str]) -> Envelope[op.SavedCheckpointResult]:  # noqa: A002
-        """Write a checkpoint to a file of the host, a tar, which must not exist: for another process, another day."""
+        """Write a checkpoint to a new file of the host, a tar, which other processes can load later."""
         return self._no_state("save_checkpoint")
 
     def load_checkpoint(self, path: str | os.PathLike[str], name: str | None = None) -> Envelope[op.CheckpointResult]:
-        """Take the checkpoint in such a file for one of this sandbox: ``rollback`` brings its files here."""
+        """Load a file that ``save_checkpoint`` wrote as a checkpoint of this sandbox, for ``rollback``."""
         return self._no_state("load_checkpoint")
 
     def export_patch(
         self, since: str | None = None, *, to: str | os.PathLike[str] | None = None, leftovers: bool = False
     ) -> Envelope[op.PatchResult]:
-        """The changes of the workspace since the start, or since a checkpoint, as a diff that ``git apply`` takes.
+        """Return the changes of the workspace since the start, or since a checkpoint, as a diff for ``git apply``.
 
-        With ``to``, it is written to that path of the host as well, which must not exist. ``leftovers`` puts in what tools left
-        behind, too.
+        ``to`` also writes it to a new file of the host. ``leftovers`` includes files that tools left behind.
         """
         return self._no_state("export_patch")
 
     def fork(self, count: int = 1, checkpoint: str | None = None) -> Envelope[op.ForkResult]:
-        """``count`` further environments like this one, started, with the files of a checkpoint, or else of now."""
+        """Start ``count`` more environments like this one, with the files of a checkpoint, or the present ones."""
         return self._no_state("fork")
 
     def _no_state(self, method: str) -> Failure[Any]:
@@ -93,7 +93,7 @@ class StateMethods:
 
 
 def write_new(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a new file of the host; of one that cannot be written, nothing stays. Raises SandboxError ``path_exists``, OSError."""
+    """Write a new file of the host, or leave nothing of it. Raises SandboxError ``path_exists``, OSError."""
     try:
         with Path(path).open("xb", buffering=0) as file:
             try:

@@ -1,4 +1,4 @@
-"""The patch of a sandbox's workspace: from its start, or a checkpoint, to now."""
+"""Make a patch of a sandbox's workspace: from its start, or a checkpoint, to now."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from sandbox.patches.git import EXECUTABLE, MAX_BINARY_BYTES, REGULAR, SYMLINK, 
 from sandbox.patches.lines import Budget
 from sandbox.text.wording import size
 
-from .base import StartBase
 from .checkpoint import Checkpoint
 from .history import History
-from .naming import unread
+from .initial_workspace import InitialWorkspace
 from .store import Store
-from .table import Difference, Entry, Key, differences
+from .table import Difference, Entry, Key, differences, unreadable_paths
 
-# The patch is made in memory.
+# The patch is patch in memory.
 MOST_PATCH_BYTES = 128 << 20
 LEFT_OUT = 200
 
 
 @dataclass(slots=True)
-class Made:
-    """A patch, the paths in it, and what is not in it and why."""
+class Patch:
+    """A patch, the paths in it, and the paths that were left out, each with the reason."""
 
     parts: list[bytes] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
@@ -37,21 +36,21 @@ class Made:
     budget: Budget = field(default_factory=Budget)
 
     def leave_out(self, path: str, why: str) -> None:
-        """Say so, of the first LEFT_OUT paths."""
+        """Record why ``path`` is not in the patch, for the first LEFT_OUT paths."""
         if len(self.left_out) < LEFT_OUT:
             self.left_out[_shown(path)] = why
 
 
-def export(history: History, since: str | None, leftovers: bool) -> Made:
-    """The patch since ``since``. Raises SandboxError."""
+def export(history: History, since: str | None, leftovers: bool) -> Patch:
+    """Return the patch since ``since``. Raises SandboxError."""
     before, base = _base(history, since)
     now = history.scan().entries
     found = [d for d in differences(before, now) if d.entry.root == WORKSPACE]
-    made = Made()
-    for path in dict.fromkeys(unread(e for e in (*before.values(), *now.values()) if e.root == WORKSPACE)):
-        made.leave_out(path, "nobody could look into it")
+    patch = Patch()
+    for path in dict.fromkeys(unreadable_paths(e for e in (*before.values(), *now.values()) if e.root == WORKSPACE)):
+        patch.leave_out(path, "nobody could look into it")
     parents = {path.rpartition(b"/")[0] for _, path in now}
-    found = [d for d in found if _belongs(d, made, leftovers, parents)]
+    found = [d for d in found if _belongs(d, patch, leftovers, parents)]
     sizes = [
         d.after for d in found if d.after is not None and d.after.kind == FILE and d.after.size <= MAX_BINARY_BYTES
     ]
@@ -59,11 +58,11 @@ def export(history: History, since: str | None, leftovers: bool) -> Made:
     try:
         contents = history.fetch(sizes, store)
         for difference in found:
-            _add(made, difference, base, store, contents.digests)
-        made.torn = [_shown(os.fsdecode(path)) for _, path in contents.torn]
+            _add(patch, difference, base, store, contents.digests)
+        patch.torn = [_shown(os.fsdecode(path)) for _, path in contents.torn]
     finally:
         store.release()
-    return made
+    return patch
 
 
 def _base(history: History, since: str | None) -> tuple[dict[Key, Entry], _Base]:
@@ -86,37 +85,39 @@ def _base(history: History, since: str | None) -> tuple[dict[Key, Entry], _Base]
 
 
 class _Base:
-    def __init__(self, history: History, source: StartBase | Checkpoint | None) -> None:
+    def __init__(self, history: History, source: InitialWorkspace | Checkpoint | None) -> None:
         self._history, self._source = history, source
 
     def content(self, entry: Entry) -> bytes | int | None:
-        """The bytes of a file then; only their number where they are too many; None where they are not kept."""
+        """Return the former bytes of a file, only their number if there are too many, None if they were not kept."""
         if isinstance(self._source, Checkpoint):
             digest = self._source.digests.get(entry.key)
             return None if digest is None else self._history.store.read(digest, MAX_BINARY_BYTES)
         return None if self._source is None else self._source.content(entry.path, MAX_BINARY_BYTES)
 
 
-def _belongs(difference: Difference, made: Made, leftovers: bool, parents: set[bytes]) -> bool:
-    """Whether it can be in a patch; where not and that matters, it is said."""
+def _belongs(difference: Difference, patch: Patch, leftovers: bool, parents: set[bytes]) -> bool:
+    """Return whether a change can be in the patch; records one that matters and cannot."""
     entry, path = difference.entry, _text(difference.entry)
     if difference.kind == "created" and not leftovers and is_leftover(path):
-        made.leave_out(_top_leftover(path), "left behind by tools")
+        patch.leave_out(_top_leftover(path), "left behind by tools")
         return False
-    if not leftovers and ".git" in path.split("/"):  # git writes there at every question, and takes no patch of it
+    if not leftovers and ".git" in path.split(
+        "/"
+    ):  # git writes there even when it only reads, and applies no patch to it
         return False
     kinds = {e.kind for e in (difference.before, difference.after) if e is not None}
     if kinds <= {FOLDER}:
         if difference.kind == "created" and entry.path not in parents:
-            made.leave_out(path, "an empty folder")
+            patch.leave_out(path, "an empty folder")
         return False
     if not kinds <= {FILE, LINK, FOLDER}:
-        made.leave_out(path, "neither a file nor a folder nor a link")
+        patch.leave_out(path, "neither a file nor a folder nor a link")
         return False
     return True
 
 
-def _add(made: Made, difference: Difference, base: _Base, store: Store, digests: Mapping[Key, bytes]) -> None:
+def _add(patch: Patch, difference: Difference, base: _Base, store: Store, digests: Mapping[Key, bytes]) -> None:
     path = _text(difference.entry)
     before = _version(difference.before, lambda e: base.content(e))
     after = _version(
@@ -128,19 +129,19 @@ def _add(made: Made, difference: Difference, base: _Base, store: Store, digests:
     ):
         if entry is not None and entry.kind in (FILE, LINK) and version is None:
             large = when == "it cannot be read" and entry.size > MAX_BINARY_BYTES
-            made.leave_out(path, f"too large ({size(entry.size)})" if large else when)
+            patch.leave_out(path, f"too large ({size(entry.size)})" if large else when)
             return
         if version is not None and isinstance(version.data, int):
-            made.leave_out(path, f"too large ({size(version.data)})")
+            patch.leave_out(path, f"too large ({size(version.data)})")
             return
-    data = file_patch(path, before, after, made.budget).encode("utf-8", "surrogateescape")
-    if made.size + len(data) > MOST_PATCH_BYTES:
-        made.leave_out(path, f"the patch would have more than {size(MOST_PATCH_BYTES)}")
+    data = file_patch(path, before, after, patch.budget).encode("utf-8", "surrogateescape")
+    if patch.size + len(data) > MOST_PATCH_BYTES:
+        patch.leave_out(path, f"the patch would have more than {size(MOST_PATCH_BYTES)}")
         return
     if data:
-        made.size += len(data)
-        made.parts.append(data)
-        made.files.append(_shown(path))
+        patch.size += len(data)
+        patch.parts.append(data)
+        patch.files.append(_shown(path))
 
 
 def _version(entry: Entry | None, content: Callable[[Entry], bytes | int | None]) -> Version | None:

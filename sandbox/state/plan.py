@@ -1,4 +1,4 @@
-"""From what is there to what was there: the steps of a rollback, in the order in which the guest takes them."""
+"""The steps of a rollback, in the order in which the guest takes them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Table = Mapping[Key, Entry]
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be done; ``impossible`` are paths that no checkpoint can bring back (devices, pipes, what could not be read)."""
+    """The steps, and the paths that cannot be restored (``impossible``: devices, pipes, what could not be read)."""
 
     remove: list[Entry] = field(default_factory=list)
     make: list[Entry] = field(default_factory=list)
@@ -39,16 +39,16 @@ class Plan:
     impossible: list[Entry] = field(default_factory=list)
 
     def sizes(self) -> list[int]:
-        """Bytes that come new into each root."""
+        """Return the bytes that are written into each root."""
         return [sum(e.size + 4096 for e in self.put if e.root == root) for root in (0, 1)]
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is to be done."""
+        """Whether there is nothing to do."""
         return not (self.remove or self.make or self.put or self.same or self.attributes)
 
     def stream(self, content: Callable[[Entry], Iterator[bytes]]) -> Iterator[bytes]:
-        """The steps as the guest's ``restore`` takes them; ``content`` gives that of a file."""
+        """Yield the steps as the guest's ``restore`` takes them; ``content`` returns that of a file."""
         for entry in self.remove:
             yield _step(REMOVE, entry)
         for entry in self.make:
@@ -67,7 +67,7 @@ class Plan:
 
 
 def empty_content() -> Iterator[bytes]:
-    """The content of an empty file."""
+    """Yield the content of an empty file."""
     yield PART.pack(0, 0)
 
 
@@ -77,8 +77,10 @@ def _step(kind: bytes, entry: Entry, more: bytes = b"") -> bytes:
 
 
 def plan(now: Table, then: Table, same_content: Callable[[Entry, Entry], bool], kept: Callable[[Entry], bool]) -> Plan:
-    """The steps from ``now`` to ``then``. ``same_content(now, then)`` says whether a file need not be written, ``kept(then)``
-    whether its content is in the store. Below folders that could not be read when the checkpoint was made, nothing is touched.
+    """Return the steps from ``now`` to ``then``.
+
+    ``same_content(now, then)`` says whether a file need not be written, ``kept(then)`` whether its content is in the store. Folders
+    that could not be read when the checkpoint was made are left as they are, with everything below them.
     """
     made = Plan()
     untouched = {key for key, entry in then.items() if entry.kind == UNREAD}
@@ -101,9 +103,13 @@ def plan(now: Table, then: Table, same_content: Callable[[Entry, Entry], bool], 
 
 
 def _files(
-    made: Plan, there: Table, then: Table, untouched: set[Key], same_content: Callable[[Entry, Entry], bool],
+    made: Plan,
+    there: Table,
+    then: Table,
+    untouched: set[Key],
+    same_content: Callable[[Entry, Entry], bool],
     kept: Callable[[Entry], bool],
-) -> None:  # fmt: skip
+) -> None:
     firsts: dict[tuple[int, int, int], tuple[Entry, bool]] = {}
     for key, entry in then.items():
         if entry.kind not in (FILE, LINK, SPECIAL) or is_below(key, untouched):
@@ -112,7 +118,7 @@ def _files(
         if entry.kind == SPECIAL or (entry.kind == FILE and not kept(entry)):
             made.impossible += [entry] if now is None or not now.same(entry) else []
         elif entry.kind == LINK:
-            if now is None or now.target != entry.target or _told(now) != _told(entry):
+            if now is None or now.target != entry.target or _final_attributes(now) != _final_attributes(entry):
                 made.put.append(entry)
         else:
             intact = now is not None and now.names == entry.names and same_content(now, entry)
@@ -122,21 +128,18 @@ def _files(
                     made.same.append((entry, first[0]))
             elif not intact:
                 made.put.append(entry)
-            elif now is not None and _told(now) != _told(entry):
+            elif now is not None and _final_attributes(now) != _final_attributes(entry):
                 made.attributes.append(entry)
 
 
-def _told(entry: Entry) -> tuple[int, int, int, int]:
-    """What is set after all else; the mode of a link is no mode."""
+def _final_attributes(entry: Entry) -> tuple[int, int, int, int]:
+    """Return mode, owner and mtime, which are applied last. Symlinks have no mode."""
     return 0 if entry.kind == LINK else entry.mode, entry.uid, entry.gid, entry.mtime
 
 
 def _folders(made: Plan, there: Table, then: Table, untouched: set[Key]) -> None:
-    touched = {
-        (e.root, e.path.rpartition(b"/")[0])
-        for e in (*made.remove, *made.put, *(e for e, _ in made.same))
-    }  # fmt: skip
-    staged = {(e.root, b"") for e in made.put}  # the folder aside is made there
+    touched = {(e.root, e.path.rpartition(b"/")[0]) for e in (*made.remove, *made.put, *(e for e, _ in made.same))}
+    staged = {(e.root, b"") for e in made.put}  # files are staged in a folder there
     folders = []
     for key, entry in then.items():
         if entry.kind != FOLDER or is_below(key, untouched):
@@ -147,11 +150,12 @@ def _folders(made: Plan, there: Table, then: Table, untouched: set[Key]) -> None
                 made.make.append(entry)
                 touched.add((entry.root, entry.path.rpartition(b"/")[0]))
             folders.append(entry)
-        elif _told(now) != _told(entry):
+        elif _final_attributes(now) != _final_attributes(entry):
             folders.append(entry)
     chosen = {e.key for e in folders}
     folders += [
-        e for key, e in then.items()
+        e
+        for key, e in then.items()
         if e.kind == FOLDER and key not in chosen and (key in touched or key in staged) and not is_below(key, untouched)
-    ]  # fmt: skip
+    ]
     made.attributes += sorted(folders, key=lambda e: (bool(e.path), e.path.count(b"/")), reverse=True)

@@ -1,16 +1,19 @@
-"""Contents of files by their SHA-256, once each, in one file of the host.
+"""Store contents of files by their SHA-256, each once, in one file of the host.
 
-The file has no name: it goes with the process, however that ends.
+The file has no name, so it disappears with the process, however that ends.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import IO
 
 from sandbox.errors import ErrorCode, OperationError, SandboxError
 from sandbox.guest.protocol.chunks import ChunkReader
@@ -19,12 +22,15 @@ from sandbox.readers import limit, phrased
 from sandbox.text.wording import size
 
 from .table import Key
-from .writing import CHUNK, Writing, put, unnamed
 
 log = logging.getLogger(__name__)
 
-# Room of contents that nothing refers to any more is given back when it is this much, and half of the file; and where
-# nothing is left that is referred to.
+CHUNK = 1 << 18
+# This much of a content on its way is held in memory: most files are smaller.
+HELD_BYTES = 1 << 20
+
+
+# Unused room is given back when it is this much and half of the file, or when nothing is used any more.
 GIVEN_BACK_BYTES = 64 << 20
 
 
@@ -36,9 +42,10 @@ class _Place:
 
 
 class Store:
-    """Holds contents as the guest sends them (see ``guest.records``), at most ``limit`` bytes. For many threads; shared by forks.
+    """Holds contents as the guest sends them (see ``guest.protocol.records``), at most ``limit`` bytes.
 
-    Raises SandboxError ``store_full`` past the limit, ``host_disk_full`` where the host has no room.
+    May be used by many threads, and is shared by forks. Raises SandboxError ``store_full`` past the limit, ``host_disk_full``
+    if the host has no room.
     """
 
     def __init__(self, limit: int) -> None:
@@ -55,13 +62,13 @@ class Store:
         return self._used
 
     def share(self) -> Store:
-        """The same store for one more environment; each calls ``release``."""
+        """Return the same store for one more environment. Each of them calls ``release``."""
         with self._lock:
             self._users += 1
         return self
 
     def release(self) -> None:
-        """Let go; the last one closes the file."""
+        """Stop using the store; the last user closes the file."""
         with self._lock:
             self._users -= 1
             if self._users == 0:
@@ -70,7 +77,7 @@ class Store:
                 self._file.close()
 
     def add(self, pieces: Iterable[bytes]) -> tuple[bytes, int]:
-        """Take a content; its digest, and how many bytes it added (0 where it was there). The caller is a user of it then."""
+        """Add a content, with the caller as a user. Returns its digest and how many bytes it added, 0 if it was there."""
         with self.writing() as writing:
             for piece in pieces:
                 writing.write(piece)
@@ -78,7 +85,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[Writing]:
-        """Take a content piece by piece; nothing of it stays unless ``finish`` is called. Nobody waits meanwhile."""
+        """Add a content piece by piece; it is dropped unless ``finish`` is called. Blocks no other thread meanwhile."""
         writing = Writing(self._reserve, self._taken)
         try:
             yield writing
@@ -93,7 +100,9 @@ class Store:
                 raise OperationError(
                     ErrorCode.store_full,
                     f"The checkpoints of this sandbox would take more than {size(self.limit)} on the host.",
-                    phrased("Delete checkpoints that are not needed, or raise {limit}.", limit=limit("checkpoint_bytes")),
+                    phrased(
+                        "Delete checkpoints that are not needed, or raise {limit}.", limit=limit("checkpoint_bytes")
+                    ),
                 )
             self._arriving += count
 
@@ -104,7 +113,7 @@ class Store:
                 known.users += 1
                 return 0
             most = max(self._used, min(self.limit // 2, self.limit - writing.length))
-            if self._end > most or self._is_scarce():  # room that nothing needs is no reason to refuse
+            if self._end > most or self._is_scarce():  # unused room is no reason to refuse
                 self._compact()
             start = at = self._end
             try:
@@ -124,20 +133,20 @@ class Store:
         self._file.truncate(end)
 
     def keep(self, digests: Iterable[bytes]) -> None:
-        """Be a further user of each of these."""
+        """Add a user to each of these."""
         with self._lock:
             for digest in digests:
                 self._places[digest].users += 1
 
     def claimed(self, digests: Mapping[Key, bytes]) -> dict[Key, bytes]:
-        """Those that are there; the caller is a user of each of them then."""
+        """Return those that are in the store, with the caller as a user of each."""
         with self._lock:
             there = {key: digest for key, digest in digests.items() if digest in self._places}
             self.keep(there.values())
             return there
 
     def drop(self, digests: Iterable[bytes]) -> None:
-        """Be a user of these no longer; what has none is forgotten, and its room given back in time."""
+        """Remove a user from each of these. A content without users is forgotten, and its room is given back eventually."""
         with self._lock:
             for digest in digests:
                 place = self._places.get(digest)
@@ -151,18 +160,18 @@ class Store:
             if self._users and unused and (much or not self._used or self._is_scarce()):
                 try:
                     self._compact()
-                except SandboxError as error:  # what is not used any more is no reason to refuse anything
+                except SandboxError as error:  # unused room is no reason to refuse anything
                     log.warning("room of old checkpoints is not given back: %s", error)
 
     def _is_scarce(self) -> bool:
-        """Whether the host's disk has less room than what is not used takes."""
+        """Return whether the host's disk has less room left than unused contents take."""
         disk = os.fstatvfs(self._file.fileno())
         return disk.f_bavail * disk.f_frsize < self._end - self._used
 
     def _compact(self) -> None:
-        """Move every content down over what is not used; each ends before the next begins, so nothing is lost on the way.
+        """Move every content down over unused room. Each ends before the next begins, so nothing is lost on the way.
 
-        Also on a full disk: only blocks that the file has already are written.
+        Works on a full disk, too: it only writes blocks that the file already has.
         """
         end = 0
         for place in sorted(self._places.values(), key=lambda p: p.offset):
@@ -175,7 +184,7 @@ class Store:
         self._cut(end)
 
     def pieces(self, digest: bytes) -> Iterator[bytes]:
-        """The content as it was added. Raises KeyError for one that is not there."""
+        """Yield the content as it was added. Raises KeyError for an unknown digest."""
         with self._lock:
             length = self._places[digest].length
         for at in range(0, length, CHUNK):
@@ -185,12 +194,81 @@ class Store:
             yield data
 
     def read(self, digest: bytes, most: int) -> bytes | int:
-        """The bytes of a file, holes filled with zeros; only its size where it is larger than ``most``."""
+        """Return the bytes of a file, holes filled with zeros, or only its size if that is more than ``most``."""
         return plain(self.pieces(digest), most)
 
 
+class Writing:
+    """A content on its way into a store, in a temporary file of its own, so that a slow sender blocks no other thread."""
+
+    def __init__(self, reserve: Callable[[int], None], publish: Callable[[bytes, Writing], int]) -> None:
+        self._reserve, self._publish = reserve, publish
+        self._hashed = hashlib.sha256()
+        self._held = bytearray()
+        self._file: IO[bytes] | None = None
+        self.length = 0
+
+    def write(self, data: bytes) -> None:
+        """Add a piece. Raises SandboxError ``store_full``, ``host_disk_full``."""
+        self._reserve(len(data))
+        self.length += len(data)
+        self._hashed.update(data)
+        self._held += data
+        if len(self._held) > HELD_BYTES:
+            if self._file is None:
+                self._file = unnamed()
+            put(self._file, self._held, self.length - len(self._held))
+            self._held.clear()
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield all of it."""
+        in_file = self.length - len(self._held)
+        for at in range(0, in_file, CHUNK):
+            if self._file is not None:
+                yield os.pread(self._file.fileno(), min(CHUNK, in_file - at), at)
+        yield bytes(self._held)
+
+    def finish(self) -> tuple[bytes, int]:
+        """Publish the content. Returns its digest and how many bytes it added."""
+        digest = self._hashed.digest()
+        return digest, self._publish(digest, self)
+
+    def close(self) -> None:
+        """Close the temporary file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def unnamed() -> IO[bytes]:
+    """Open an unnamed, unbuffered file of the host. Raises SandboxError ``host_disk_full``."""
+    try:
+        return tempfile.TemporaryFile(prefix="gamebox-state-", buffering=0)
+    except OSError as error:
+        raise _no_room(error) from error
+
+
+def put(file: IO[bytes], data: bytes | bytearray, at: int) -> None:
+    """Write all of ``data`` at the offset ``at``. Raises SandboxError ``host_disk_full``."""
+    try:
+        with memoryview(data) as view:
+            done = 0
+            while done < len(view):
+                done += os.pwrite(file.fileno(), view[done:], at + done)
+    except OSError as error:
+        raise _no_room(error) from error
+
+
+def _no_room(error: OSError) -> SandboxError:
+    folder = tempfile.gettempdir() if tempfile.tempdir else os.environ.get("TMPDIR") or "the temporary folder"
+    return OperationError(
+        ErrorCode.host_disk_full,
+        f"The host could not store the files of the sandbox: {error.strerror}.",
+        f"Free space in {folder}: delete_checkpoint(id) gives back what a checkpoint takes there; or set TMPDIR to another folder.",
+    )
+
+
 def plain(pieces: Iterable[bytes], most: int) -> bytes | int:
-    """The bytes of a file in a content, holes filled with zeros; only its size where that is more than ``most``."""
+    """Return the bytes of a file in a content, holes filled with zeros, or only its size if that is more than ``most``."""
     data = bytearray()
     reader = content_reader(iter(pieces))
     for at, length in parts_of(reader):

@@ -1,4 +1,4 @@
-"""What was at every path at one moment, as the guest told it: checked, kept small, compared."""
+"""The entry of every path at one moment, as the guest reported it: checked, compressed, compared."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Entry(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """What it is found by."""
+        """Root and path."""
         return self.root, self.path
 
     def same_content(self, other: Entry) -> bool:
-        """Whether nothing was written in between, as far as the kernel's own times tell, which no user can set."""
+        """Return whether nothing was written in between, going by the kernel's change times, which no user can set."""
         return self[1:2] + self[5:10] == other[1:2] + other[5:10] and self.target == other.target
 
     def same(self, other: Entry) -> bool:
-        """Whether nothing changed. Of a folder its own times do not count: what is in it is told by itself."""
+        """Return whether nothing changed. Times of folders do not count: what is in them has entries of its own."""
         if self.kind == FOLDER == other.kind:
             return self[2:5] == other[2:5]
         return self[1:10] == other[1:10] and self.target == other.target
@@ -50,8 +50,9 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``packed`` holds the entries; ``clock`` is the sandbox's own time in ns when the scan began, ``quiet`` says that no command
-    of it ran meanwhile.
+    """The entries of one scan, compressed in ``packed``.
+
+    ``clock`` is the sandbox's time in ns when the scan began, ``quiet`` says that no command ran meanwhile.
     """
 
     packed: bytes
@@ -59,17 +60,17 @@ class Table:
     quiet: bool
 
     def entries(self) -> dict[Key, Entry]:
-        """The entries by root and path, a folder before what is in it."""
+        """Return the entries by root and path, a folder before what is in it."""
         return {entry.key: entry for entry in parsed(zlib.decompress(self.packed))}
 
 
 def table_of(data: bytes, clock: int, quiet: bool, roots: Iterable[int] = ()) -> tuple[Table, dict[Key, Entry]]:
-    """The table in what the guest streamed, and its entries, for reading them again costs as much as looking.
+    """Return the table in what the guest streamed, and its entries, which are as expensive to parse again as to scan.
 
-    Raises SandboxUnavailableError for what no guest of ours would send; so is a table without an entry for each of ``roots``.
+    Raises SandboxUnavailableError for a table that no honest guest sends, such as one without an entry for each of ``roots``.
     """
     entries = list(parsed(data))
-    checked(entries)
+    check_entries(entries)
     by_key = {entry.key: entry for entry in entries}
     if not all((root, b"") in by_key for root in roots):
         raise violation("scan")
@@ -77,14 +78,14 @@ def table_of(data: bytes, clock: int, quiet: bool, roots: Iterable[int] = ()) ->
 
 
 def packed(entries: Iterable[Entry]) -> bytes:
-    """The entries as a table keeps them."""
+    """Return the entries compressed for a table."""
     return zlib.compress(
         b"".join(ENTRY.pack(*e[:11], len(e.path), len(e.target)) + e.path + e.target for e in entries), 1
     )
 
 
 def parsed(data: bytes) -> Iterator[Entry]:
-    """The entries in ``data``. Raises SandboxUnavailableError where it is cut."""
+    """Yield the entries in ``data``. Raises SandboxUnavailableError if it is truncated."""
     at, size, end = 0, ENTRY.size, len(data)
     while at < end:
         if at + size > end:
@@ -98,8 +99,8 @@ def parsed(data: bytes) -> Iterator[Entry]:
         yield Entry._make((*fields, path, target))
 
 
-def checked(entries: list[Entry]) -> None:
-    """Raises SandboxUnavailableError unless every path is one below a root, in a folder that came before it, and there once."""
+def check_entries(entries: list[Entry]) -> None:
+    """Raise SandboxUnavailableError unless every path is below a root, in a folder that came before it, and occurs once."""
     folders: set[Key] = {(WORKSPACE, b""), (HOME, b"")}
     known: set[Key] = set()
     for entry in entries:
@@ -120,7 +121,7 @@ def checked(entries: list[Entry]) -> None:
 
 
 class Difference(NamedTuple):
-    """One path that is not as it was."""
+    """A path that differs between two moments."""
 
     kind: Kind
     before: Entry | None
@@ -128,14 +129,14 @@ class Difference(NamedTuple):
 
     @property
     def entry(self) -> Entry:
-        """What is there, or was."""
+        """The present entry, or the former one of a deleted path."""
         found = self.after or self.before
         assert found is not None  # noqa: S101 - one of them is
         return found
 
 
 def differences(before: Mapping[Key, Entry], after: Mapping[Key, Entry]) -> list[Difference]:
-    """What differs, by path. What could not be read in one of them is left out with all below it."""
+    """Return what differs, by path. Leaves out what could not be read in one of them, with everything below it."""
     blind = {key for table in (before, after) for key, entry in table.items() if entry.kind == UNREAD}
     found = []
     for key in before.keys() | after.keys():
@@ -150,9 +151,25 @@ def differences(before: Mapping[Key, Entry], after: Mapping[Key, Entry]) -> list
 
 
 def is_below(key: Key, tops: set[Key]) -> bool:
-    """Whether a path is one of ``tops`` or below one of them."""
+    """Return whether a path is one of ``tops`` or below one of them."""
     if not tops:
         return False
     root, path = key
     parts = path.split(b"/")
     return any((root, b"/".join(parts[:end])) in tops for end in range(len(parts) + 1))
+
+
+def as_text(value: object) -> str:
+    """Return a string of a guest as valid Unicode."""
+    return str(value).encode("utf-8", "replace").decode()
+
+
+def display_path(entry: Entry) -> str:
+    """Return a path as an agent would write it: relative to the workspace, or as ~/... in the home."""
+    path = entry.path.decode("utf-8", "replace") or "."
+    return path if entry.root == WORKSPACE else f"~/{path}"
+
+
+def unreadable_paths(entries: Iterable[Entry]) -> list[str]:
+    """Return the paths that could not be read."""
+    return [display_path(entry) for entry in entries if entry.kind == UNREAD]

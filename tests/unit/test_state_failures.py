@@ -17,7 +17,7 @@ import pytest
 from sandbox import FakeEnvironment, LocalEnvironment
 from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
-from sandbox.state.forking import forked
+from sandbox.state.fork import fork
 from sandbox.state.history import History
 from sandbox.state.plan import Plan
 from tests.contract.checks import closed, done, refused
@@ -213,14 +213,14 @@ def test_states_that_are_none_do_not_end_the_guest(env: LocalEnvironment) -> Non
     broken: list[Any] = [{"a": {}}, {"default": {**GOOD, "functions": 7}}, 5]
     for sessions in broken:
         with pytest.raises(OperationError) as failure:
-            env.history._asked("restore", {"path": ".", "sizes": [0, 0], "sessions": sessions}, 20, body=())
+            env.history._ask_checked("restore", {"path": ".", "sizes": [0, 0], "sessions": sessions}, 20, body=())
         assert failure.value.code == "invalid_arguments"
     assert done(env.run("echo alive", session="default")).output == "alive\n"
 
 
 def test_a_guest_that_tells_without_end_is_stopped(env: LocalEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandbox.state.asking.MOST_RECORDS", 0)
-    monkeypatch.setattr("sandbox.state.asking.MOST_PATH_BYTES", 10)
+    monkeypatch.setattr("sandbox.state.guest_files.MOST_RECORDS", 0)
+    monkeypatch.setattr("sandbox.state.guest_files.MOST_PATH_BYTES", 10)
     refused(env.changes(), "too_many_files")
     monkeypatch.undo()
     assert done(env.changes()).created == 0
@@ -229,7 +229,9 @@ def test_a_guest_that_tells_without_end_is_stopped(env: LocalEnvironment, monkey
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "missing"])
 def test_what_is_no_file_is_refused_as_a_checkpoint_at_once(env: LocalEnvironment, tmp_path: Path, kind: str) -> None:
     """A pipe was waited for without end, and ``checkpoint``, ``changes`` and ``close`` with it (trials, D22b)."""
-    path = {"pipe": tmp_path / "pipe", "device": Path("/dev/zero"), "folder": tmp_path, "missing": tmp_path / "none"}[kind]
+    path = {"pipe": tmp_path / "pipe", "device": Path("/dev/zero"), "folder": tmp_path, "missing": tmp_path / "none"}[
+        kind
+    ]
     if kind == "pipe":
         os.mkfifo(path)
     code = "io_error" if kind == "missing" else "not_a_regular_file"
@@ -248,12 +250,12 @@ def test_other_calls_go_on_while_sandboxes_are_forked(env: LocalEnvironment) -> 
 
     Path(env.workspace, "file").write_text("forked")
     with ThreadPoolExecutor(1) as pool:
-        fork = pool.submit(forked, env, Twin, env.history, 1, None)
+        forked = pool.submit(fork, env, Twin, env.history, 1, None)
         assert started.wait(10)
         assert done(env.changes()).created == 1
         assert done(env.checkpoint("meanwhile")).files == 1
         go_on.set()
-        (twin,) = fork.result().result.environments
+        (twin,) = forked.result().result.environments
     with twin:
         assert done(twin.read("file")).content == "forked"
     assert done(env.delete_checkpoint("meanwhile")).store_bytes == 0

@@ -1,4 +1,4 @@
-"""Checkpoints as files of the host: a tar of `workspace/` and `home/` that any tar can read, with the sessions beside them."""
+"""Checkpoints as files of the host: a tar of ``workspace/`` and ``home/`` that any tar program can read, and the sessions."""
 
 from __future__ import annotations
 
@@ -21,24 +21,31 @@ from sandbox.text.wording import size
 
 from .checkpoint import Checkpoint, summary
 from .store import Store, content_reader, parts_of
-from .table import Entry, Key, Table, checked, packed
+from .table import Entry, Key, Table, check_entries, packed
 
 NAMES = {WORKSPACE: "workspace", HOME: "home"}
 ABOUT = "gamebox.json"
 VERSION = 1
 CHUNK = 1 << 18
 MOST_ENTRIES = 500_000
-# What reading a file raises that is damaged, or made to do harm.
+# Exceptions that reading a damaged or malicious file can raise.
 UNSOUND = (
-    tarfile.TarError, KeyError, ValueError, TypeError, EOFError, OverflowError, RecursionError, struct.error,
+    tarfile.TarError,
+    KeyError,
+    ValueError,
+    TypeError,
+    EOFError,
+    OverflowError,
+    RecursionError,
+    struct.error,
     SandboxUnavailableError,
-)  # fmt: skip
+)
 
 
 def save(checkpoint: Checkpoint, store: Store, path: str | os.PathLike[str], most: int) -> int:
-    """Write it to a new file; its size in bytes. What was written of it is removed when it fails.
+    """Write a checkpoint to a new file and return its size in bytes. Removes the file if it fails.
 
-    Raises OSError, OperationError ``file_too_large`` where the files have more than ``most`` bytes: in a tar holes are zeros.
+    Raises OSError, OperationError ``file_too_large`` if the files have more than ``most`` bytes: holes are zeros in a tar.
     """
     if checkpoint.result.size_bytes > most:
         raise OperationError(
@@ -56,7 +63,7 @@ def save(checkpoint: Checkpoint, store: Store, path: str | os.PathLike[str], mos
                 firsts: dict[tuple[int, int, int], str] = {}
                 for entry in checkpoint.table.entries().values():
                     _add(archive, entry, checkpoint.digests.get(entry.key), store, firsts)
-            file.flush()  # what the disk has no room for is said here, not when the file is closed
+            file.flush()  # a full disk is reported here, not when the file is closed
             return file.tell()
         except BaseException:
             os.unlink(path)  # noqa: PTH108
@@ -101,10 +108,10 @@ def _with_holes(pieces: Iterator[bytes]) -> Iterator[bytes]:
             yield piece
 
 
-def opened(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file to read it. Raises OperationError ``not_a_regular_file`` at once for anything else, OSError.
+def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file for reading. Raises OperationError ``not_a_regular_file`` for anything else, OSError.
 
-    A pipe is not waited for until something writes to it.
+    Does not wait for a writer of a named pipe.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -118,7 +125,10 @@ def opened(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def load(file: BinaryIO, path: str, ident: str, store: Store) -> Checkpoint:
-    """The checkpoint in a file that ``save`` made, at ``path``. Raises OperationError ``unsafe_archive`` for another, OSError."""
+    """Load the checkpoint in a file that ``save`` made, at ``path``.
+
+    Raises OperationError ``unsafe_archive`` for other files, OSError.
+    """
     entries: dict[Key, Entry] = {}
     digests: dict[Key, bytes] = {}
     about: Mapping[str, Any] = {}
@@ -140,9 +150,9 @@ def load(file: BinaryIO, path: str, ident: str, store: Store) -> Checkpoint:
                         store.keep([known])
                     digests[entry.key] = known
         _count_names(entries)
-        checked(list(entries.values()))
+        check_entries(list(entries.values()))
         sessions = check_sessions(about["sessions"])
-        # Nothing in the sandbox is known to be the same: no time of change is ever that of a scan.
+        # No file of the sandbox can be known to be the same: no change time equals this one.
         table = Table(packed(entries.values()), 0, False)
     except UNSOUND as error:
         store.drop(digests.values())

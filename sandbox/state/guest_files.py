@@ -1,4 +1,4 @@
-"""What the host asks a guest about its files; answers are checked."""
+"""Ask a guest about its files, and check its answers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from sandbox.errors import ErrorCode
 from sandbox.guest.protocol.records import ENTRY, MOST_PATH_BYTES, WORKSPACE, check_sessions
 from sandbox.pipe.replies import fault_of, violation, worded
 
-from .contents import Contents, wanted
-from .naming import as_text
+from .contents import Contents, pack_wanted
 from .store import Store
-from .table import Entry, Key, Table, table_of
+from .table import Entry, Key, Table, as_text, table_of
 
-# Entries, and as many again of what could not be looked into.
+# Entries, together with records of what could not be read.
 MOST_RECORDS = 1_000_000
 SCAN_SECONDS = 60.0
 
@@ -24,7 +23,7 @@ Ask = Callable[..., tuple[dict[str, Any], bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What the guest said of one moment."""
+    """All files at one moment, as the guest reported them."""
 
     table: Table
     entries: Mapping[Key, Entry]
@@ -34,13 +33,13 @@ class Scan:
 
 
 @dataclass(slots=True)
-class Asking:
-    """One guest. ``ask`` is its transport's ``request``."""
+class GuestFiles:
+    """The files of one guest. ``ask`` is its transport's ``request``."""
 
     ask: Ask
 
     def scan(self, roots: Sequence[int] = (WORKSPACE,), *, sessions: bool = False) -> Scan:
-        """What is in the sandbox now. Raises SandboxError."""
+        """Return what is in the sandbox now. Raises SandboxError."""
         data = bytearray()
 
         def take(chunk: bytes) -> None:
@@ -48,16 +47,16 @@ class Asking:
             if len(data) > MOST_PATH_BYTES + MOST_RECORDS * ENTRY.size:
                 raise worded(ErrorCode.too_many_files, {"path_bytes": MOST_PATH_BYTES}, "scan")
 
-        said = self._asked("scan", {"roots": list(roots), "sessions": sessions}, SCAN_SECONDS, sink=take)
+        found = self._ask_checked("scan", {"roots": list(roots), "sessions": sessions}, SCAN_SECONDS, sink=take)
         try:
-            running = tuple(as_text(ident)[:64] for ident in said["running"])
-            unread = tuple(as_text(name)[:4096] for name in said["unread"])
-            table, entries = table_of(bytes(data), int(said["clock_ns"]), not running, roots)
-            return Scan(table, entries, running, unread, check_sessions(said["sessions"]))
+            running = tuple(as_text(ident)[:64] for ident in found["running"])
+            unread = tuple(as_text(name)[:4096] for name in found["unread"])
+            table, entries = table_of(bytes(data), int(found["clock_ns"]), not running, roots)
+            return Scan(table, entries, running, unread, check_sessions(found["sessions"]))
         except (KeyError, TypeError, ValueError) as error:
             raise violation("scan") from error
 
-    def _asked(self, operation: str, args: dict[str, Any], seconds: float, **streams: Any) -> dict[str, Any]:
+    def _ask_checked(self, operation: str, args: dict[str, Any], seconds: float, **streams: Any) -> dict[str, Any]:
         fields, _ = self.ask(operation, args, timeout_seconds=seconds, **streams)
         if fields.get("fault") is not None:
             raise fault_of(fields["fault"], operation)
@@ -67,11 +66,11 @@ class Asking:
         return found
 
     def fetch(self, entries: Sequence[Entry], store: Store) -> Contents:
-        """The contents of these files, put into ``store``. Raises SandboxError; then nothing of them is kept."""
+        """Put the contents of these files into ``store``. Raises SandboxError, after dropping all of them."""
         contents = Contents(store, entries)
         try:
             if entries:
-                self._asked("fetch", {}, SCAN_SECONDS, body=(wanted(entries),), sink=contents.take)
+                self._ask_checked("fetch", {}, SCAN_SECONDS, body=(pack_wanted(entries),), sink=contents.take)
             contents.finish()
         except BaseException:
             contents.close()
@@ -80,5 +79,5 @@ class Asking:
         return contents
 
     def last_changes(self) -> dict[str, Any]:
-        """What the guest saw change during the last command."""
-        return self._asked("last_changes", {}, SCAN_SECONDS)
+        """Return what the guest saw change during the last command."""
+        return self._ask_checked("last_changes", {}, SCAN_SECONDS)

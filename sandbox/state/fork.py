@@ -1,4 +1,4 @@
-"""Further sandboxes with the files of one."""
+"""Start more sandboxes with the files of one."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .keeping import KeepsState
 from .store import Store
 
 MOST_FORKS = 64
-# Starts at once: an engine gets no faster by more.
+# Starts at once: with more, an engine is not faster.
 TOGETHER = 4
 Made = TypeVar("Made", bound=KeepsState)
 
 
-def forked(
+def fork(
     source: KeepsState, twin: Callable[[], Made], history: History, count: int, ident: str | None
 ) -> Success[ForkResult]:
-    """Start ``count`` environments made by ``twin`` with the files of a checkpoint, or of now.
+    """Start ``count`` environments made by ``twin``, with the files of the checkpoint ``ident`` or the present ones.
 
-    Raises SandboxError; none is left then.
+    Raises SandboxError, after closing all of them.
     """
     check_types("fork", count=(count, int), checkpoint=(ident, str | None))
     if not 1 <= count <= MOST_FORKS:
@@ -38,7 +38,7 @@ def forked(
         raise OperationError(ErrorCode.invalid_arguments, problem, "Give another count.")
     began = time.monotonic()
     notices = source.root_notice()
-    with history.lock:  # not while sandboxes are started: that takes seconds, and others use the history meanwhile
+    with history.lock:  # released while sandboxes start, which takes seconds: others use the history meanwhile
         if ident is None:
             checkpoint, scan, torn = history.checkpoint(None)
             notices += source.torn_notice(torn, scan.running) + source.missing_notice(history, checkpoint)
@@ -52,7 +52,7 @@ def forked(
     try:
         environments = [twin() for _ in range(count)]
         with ThreadPoolExecutor(min(count, TOGETHER), thread_name_prefix="gamebox-fork") as pool:
-            taken = list(pool.map(lambda made: become(made, store, checkpoint), environments))
+            seconds = list(pool.map(lambda made: start_as_copy(made, store, checkpoint), environments))
     except BaseException:
         for made in environments:
             made.close()
@@ -61,14 +61,17 @@ def forked(
         store.drop(checkpoint.digests.values())
         store.release()
     result = ForkResult(
-        id=checkpoint.result.id, count=count, environments=tuple(environments), start_seconds=tuple(taken),
+        id=checkpoint.result.id,
+        count=count,
+        environments=tuple(environments),
+        start_seconds=tuple(seconds),
         seconds=round(time.monotonic() - began, 3),
-    )  # fmt: skip
+    )
     return Success(result, notices=notices)
 
 
-def become(made: KeepsState, store: Store, checkpoint: Checkpoint) -> float:
-    """Start an environment and give it the files of another one's checkpoint; seconds it took. Raises SandboxError."""
+def start_as_copy(made: KeepsState, store: Store, checkpoint: Checkpoint) -> float:
+    """Start an environment with the files of another one's checkpoint. Returns the seconds it took. Raises SandboxError."""
     began = time.monotonic()
     made.start()
     history = made.history

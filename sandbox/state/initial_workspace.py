@@ -1,4 +1,4 @@
-"""The workspace as it was copied in: the bytes of the upload, kept beside it on their way, in a file of the host without a name."""
+"""The workspace as it was copied in: the bytes of the upload, copied on their way into an unnamed file of the host."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import IO
 log = logging.getLogger(__name__)
 
 
-class StartBase:
-    """Holds at most ``limit`` bytes; where there are more, or the host has no room for them, it holds nothing."""
+class InitialWorkspace:
+    """Holds at most ``limit`` bytes. If there are more, or the host has no room for them, it holds nothing; ``lost`` says why."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -27,8 +27,8 @@ class StartBase:
         except OSError as error:
             self._give_up(f"the host could not keep it: {error.strerror}")
 
-    def passing(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """The same pieces, kept as they pass."""
+    def copy_passing(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the same pieces, keeping a copy of each."""
         for piece in pieces:
             if not self.lost:
                 self._keep(piece)
@@ -50,7 +50,7 @@ class StartBase:
         self.close()
 
     def content(self, path: bytes, most: int) -> bytes | int | None:
-        """The bytes of the file at ``path``, only their number where they are more than ``most``; None where there is none."""
+        """Return the bytes of the file at ``path``, only their number if there are more than ``most``, None if there is no file."""
         if self.lost:
             return None
         if self._places is None:
@@ -70,6 +70,6 @@ class StartBase:
             return {member.name: member for member in archive if member.isreg()}
 
     def close(self) -> None:
-        """Forget it."""
-        with contextlib.suppress(OSError):  # what is still to be written may find no room
+        """Forget the copy."""
+        with contextlib.suppress(OSError):  # buffered bytes may find no room
             self._file.close()
