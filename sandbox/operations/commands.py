@@ -30,7 +30,7 @@ def _seconds(given: Any) -> Any:
 TimeoutSeconds = Annotated[Annotated[float, Field(gt=0, allow_inf_nan=True)] | None, BeforeValidator(_seconds)]
 
 
-# What ``shown_output`` puts where the guest has cut.
+# What ``join_segments`` puts where the guest has cut.
 _CUT = re.compile(r"\n\[\.\.\. \d+ bytes cut[^\n]*\.\.\.\]\n")
 
 

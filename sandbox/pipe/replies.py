@@ -11,7 +11,7 @@ from sandbox import operations as op
 from sandbox.envelope import Notice
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.messages.faults import word_fault, word_notice
-from sandbox.text.command_output import shown_output, shown_part
+from sandbox.text.command_output import decode_part, join_segments
 
 
 def result_of(request: op.Request, fields: Mapping[str, Any], blob: bytes) -> op.Result | None:
@@ -24,7 +24,7 @@ def result_of(request: op.Request, fields: Mapping[str, Any], blob: bytes) -> op
         if isinstance(request, op.Run):
             if "segments" in fields:
                 where = known.get("spill_path") if not known.get("spill_truncated") else None
-                shown = shown_output(
+                shown = join_segments(
                     fields["segments"],
                     blob,
                     int(known["output_bytes"]),
@@ -34,7 +34,7 @@ def result_of(request: op.Request, fields: Mapping[str, Any], blob: bytes) -> op
                 known.update(asdict(shown))
         elif isinstance(request, op.Logs):
             starts, ends = known["offset"] == 0, known["next_offset"] == known["total_bytes"]
-            known["content"], known["encoding_errors"] = shown_part(blob, starts=starts, ends=ends)
+            known["content"], known["encoding_errors"] = decode_part(blob, starts=starts, ends=ends)
             known["content_bytes"] = blob
         elif isinstance(request, op.Send):
             known["output"] = blob.decode("utf-8", "replace")

@@ -22,8 +22,7 @@ class StateMethods:
     def changes(
         self, since: str | None = None, *, leftovers: bool = False, max_changes: int = MOST_CHANGES
     ) -> Envelope[op.ChangesResult]:
-        """List what was created, modified and deleted in the workspace since the start, or a mark or checkpoint
-        (``since``: its id).
+        """List what was created, modified and deleted in the workspace since the start, or the mark or checkpoint ``since``.
 
         ``since="last"`` lists what the last command changed, as its notice said. Names, types, modes, sizes and times are
         compared, not contents: a file that was rewritten with the same bytes counts. ``leftovers`` also lists the files in

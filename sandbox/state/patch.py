@@ -19,7 +19,7 @@ from .initial_workspace import InitialWorkspace
 from .store import Store
 from .table import Difference, Entry, Key, differences, unreadable_paths
 
-# The patch is patch in memory.
+# A patch is made in memory.
 MOST_PATCH_BYTES = 128 << 20
 LEFT_OUT = 200
 

@@ -1,1 +1,1 @@
-"""Turn bytes that a command wrote into text for a reader: terminal screens, excerpts, masked secrets, visible characters."""
+"""Turn what a command wrote into text for a reader: terminal screens, excerpts, masked secrets, visible characters."""

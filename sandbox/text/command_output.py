@@ -1,4 +1,4 @@
-"""The output of a command, put together on the host from the segments the guest kept."""
+"""Join the output of a command from the segments that the guest kept."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ HEAD, TAIL = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """``output`` is both streams as they arrived, ``stdout`` and ``stderr`` the same apart; a cut is marked in each.
+class CommandOutput:
+    """``output`` has both streams in the order of arrival, ``stdout`` and ``stderr`` one each. A mark in each says what was cut.
 
-    ``encoding_errors`` says that bytes which are no UTF-8 were replaced in them; ``stdout_bytes`` and ``stderr_bytes`` are the
-    bytes that were kept, as they were printed and without the mark.
+    ``encoding_errors`` says that invalid UTF-8 was replaced in them. ``stdout_bytes`` and ``stderr_bytes`` are the bytes that were
+    kept, as they were printed and without the mark.
     """
 
     output: str
@@ -26,11 +26,11 @@ class Shown:
     stderr_bytes: bytes
 
 
-def shown_output(segments: Any, blob: bytes, total: int, truncated: bool, where: str | None) -> Shown:
-    """The texts of ``blob`` cut into ``segments`` [stream, length, part]. Raises SandboxUnavailableError for nonsense.
+def join_segments(segments: Any, blob: bytes, total: int, truncated: bool, where: str | None) -> CommandOutput:
+    """Join ``blob``, which consists of ``segments`` [stream, length, part]. Raises SandboxUnavailableError for invalid ones.
 
-    Invalid UTF-8 is replaced, and said so; a character that is split between two segments of a stream stays whole, one that the
-    cut split is dropped.
+    A character that is split between two segments of a stream stays whole; one that the cut split is dropped. Other invalid
+    UTF-8 is replaced.
     """
     pieces = _pieces(segments, blob)
     missing = total - len(blob)
@@ -55,14 +55,14 @@ def shown_output(segments: Any, blob: bytes, total: int, truncated: bool, where:
         texts.append(text)
         replaced = replaced or wrong
     out, err = (b"".join(d for s, d, _ in pieces if s == stream) for stream in (1, 2))
-    return Shown(texts[0], texts[1], texts[2], encoding_errors=replaced, stdout_bytes=out, stderr_bytes=err)
+    return CommandOutput(texts[0], texts[1], texts[2], encoding_errors=replaced, stdout_bytes=out, stderr_bytes=err)
 
 
-def shown_part(blob: bytes, *, starts: bool, ends: bool) -> tuple[str, bool]:
-    """The text of a part of an output, and whether bytes that are no UTF-8 were replaced in it.
+def decode_part(blob: bytes, *, starts: bool, ends: bool) -> tuple[str, bool]:
+    """Return the text of a part of an output, and whether it has encoding errors.
 
     ``starts`` and ``ends`` say whether the part reaches the beginning and the end of the output: a character that is torn at
-    another border is replaced, too, but it is no such error.
+    another border is replaced, too, but is not an error.
     """
     whole = blob if starts else _without_torn_start(blob)
     whole = whole if ends else whole[: len(whole) - _torn_end(whole)]
@@ -113,11 +113,11 @@ def _without_torn_start(data: bytes) -> bytes:
     torn = 0
     while torn < min(4, len(data)) and data[torn] & 0xC0 == 0x80:
         torn += 1
-    return data if torn > 3 else data[torn:]  # more than three are no end of a character
+    return data if torn > 3 else data[torn:]  # more than three are not the end of a character
 
 
 def _torn_end(data: bytes) -> int:
-    """How many bytes at the end begin a character that is not whole."""
+    """Return how many bytes at the end belong to an incomplete character."""
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 == 0x80:

@@ -1,8 +1,9 @@
-"""Characters that nobody sees: a text that holds them says one thing to a person and another to a model.
+"""Find invisible characters: a text that contains them says one thing to a person and another to a model.
 
-Control characters but tab and line feed, marks of writing direction, joiners and spaces of no width, fillers, tags (U+E0000 and on,
-which spell out ASCII), variation selectors but one behind a character (an emoji has one), halves of characters. The list is that of
-Unicode's Default_Ignorable_Code_Point, with the controls, separators and annotations that print nothing, too.
+They are control characters except tab and line feed, marks of writing direction, joiners and spaces of zero width, fillers,
+tags (U+E0000 and on, which spell out ASCII), variation selectors except one after a character (as emoji have), and
+surrogates. The list is Unicode's Default_Ignorable_Code_Point, plus the controls, separators and annotations that print
+nothing.
 """
 
 from __future__ import annotations
@@ -16,33 +17,30 @@ _ALWAYS = (
 _STEERING, _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f]"), re.compile("[\x00-\x1f]")
 _SHORT = {"\r": "\\r", "\n": "\\n", "\t": "\\t"}
 _COLOURS = re.compile("\x1b\\[[0-9;:]*m")
-# A selector behind what is taken out would stand behind the selector before that.
+# Without the invisible characters between them, a selector would follow the selector before.
 _ANY = re.compile(f"[{_ALWAYS}]|(?<=[{_ALWAYS}\ufe0e\ufe0f])[\ufe0e\ufe0f]")
 
 
-def number_of(char: str) -> str:
-    """A character by its number: "U+200B"."""
+def code_point(char: str) -> str:
+    """Return the code point of a character: "U+200B"."""
     return f"U+{ord(char):04X}"
 
 
 def made_visible(text: str, form: str = "<{}>") -> str:
-    """``text`` for a person: each such character as its number in ``form``, so that what is seen is all there is."""
-    return _ANY.sub(lambda match: form.format(number_of(match[0])), text)
+    """Return ``text`` for a person, with each invisible character replaced by its code point in ``form``."""
+    return _ANY.sub(lambda match: form.format(code_point(match[0])), text)
 
 
 def visible(text: str, *, one_line: bool = False) -> str:
-    r"""Return a command, an argument, a name or any other text with every character that steers a terminal shown.
+    r"""Return any text for a terminal, with every control or invisible character escaped: ``\x1b``, ``\r``, ``<U+202E>``.
 
-    Nothing is left out, so that what is seen is all there is: ``\x1b``, ``\r``, ``<U+202E>``. Tabs and line feeds stay, unless the
-    text is a name or a path, which has ``one_line``.
+    Nothing is left out. Tabs and line feeds stay, unless ``one_line`` is set, as for names and paths.
     """
     return made_visible((_CONTROLS if one_line else _STEERING).sub(_escaped, text))
 
 
 def visible_output(text: str) -> str:
-    """Return what a command has written in the same way, but for line ends of DOS, and for sequences that set colours: those are
-    left out, and they hold no text.
-    """
+    """Return a command's output for a terminal, as ``visible`` does, but without colours and with LF for CR LF."""
     return visible(_COLOURS.sub("", text.replace("\r\n", "\n")))
 
 
@@ -51,10 +49,10 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def without_invisible(text: str) -> str:
-    """``text`` for a model: as a person sees it, without what they cannot see."""
+    """Return ``text`` for a model, without the characters that a person cannot see."""
     return _ANY.sub("", text)
 
 
 def count_invisible(text: str) -> int:
-    """How many there are."""
+    """Return the number of invisible characters."""
     return sum(1 for _ in _ANY.finditer(text))

@@ -1,6 +1,7 @@
-"""Masking of what must not be shown: secrets, and the forms in which programs print them, also where they come in pieces.
+"""Mask secrets, in the forms in which programs print them, also in streams.
 
-A mask keeps a secret from being shown by accident. It is no wall: a program that has a secret can print it letter by letter.
+A mask prevents that a secret is shown by accident. It is not a protection: a program that has a secret can print it letter by
+letter.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, quote_plus
 
-# Shorter values are in every text by chance, and masking would garble it.
+# Shorter values occur in texts by chance, and masking them would garble those.
 LEAST_CHARS = 8
-# Of a secret that a border cuts in two, a part of so many characters is masked as well.
+# A part of a secret that was cut in two is masked from this many characters on.
 LEAST_PART = 4
 STAR = b"*"
 _BASE64_LINES = (76, 64)
 
 
 def forms_of(value: str) -> frozenset[bytes]:
-    """The bytes by which ``value`` may be printed: as it is, in UTF-16, base64 and hexadecimal, with the escapes of URLs, JSON and
-    HTML, where they are needed or for every character, on a terminal, line by line.
+    """Return the bytes as which ``value`` may be printed.
 
-    Base64 is found at any place of a longer text, with the letters of URLs too, and in lines of 76 or 64. Only forms of
-    at least 8 bytes are among them.
+    These are the value itself, UTF-16, base64, hexadecimal, the escapes of URLs, JSON and HTML (where needed, or for every
+    character), line ends of a terminal, and its single lines. Base64 is also found inside a longer text, with the alphabet of
+    URLs, and in lines of 76 or 64. All forms have at least 8 bytes.
     """
     plain = value.encode("utf-8", "surrogateescape")
     core = value.strip()
@@ -39,13 +40,13 @@ def forms_of(value: str) -> frozenset[bytes]:
     found |= _in_base64(plain) | _escaped_throughout(value, plain) | _in_html(value)
     found |= {value.encode(code, "surrogatepass") for code in ("utf-16-le", "utf-16-be")}
     lines = [line.strip() for line in plain.splitlines()]
-    if len(lines) > 1:  # of a key in lines, each is worth hiding, but for those that frame every key
+    if len(lines) > 1:  # of a key in several lines, each is secret, except the first and last, which all keys have
         found |= {line for line in lines if not line.startswith(b"-----")}
     return inner | {form for form in found if len(form) >= LEAST_CHARS}
 
 
 def _escaped_throughout(value: str, plain: bytes) -> set[bytes]:
-    """Every character by its number, though most need no escape."""
+    """Return the forms in which every character is escaped, needed or not."""
     wide = value.encode("utf-16-be", "surrogatepass")
     units = [int.from_bytes(wide[at : at + 2], "big") for at in range(0, len(wide), 2)]
     forms = ["".join(f"%{byte:02X}" for byte in plain), "".join(f"%{byte:02x}" for byte in plain)]
@@ -56,7 +57,12 @@ def _escaped_throughout(value: str, plain: bytes) -> set[bytes]:
 
 def _in_html(value: str) -> set[bytes]:
     escaped = html.escape(value)
-    forms = (escaped, html.escape(value, quote=False), escaped.replace("&#x27;", "&#39;"), escaped.replace("&#x27;", "&apos;"))
+    forms = (
+        escaped,
+        html.escape(value, quote=False),
+        escaped.replace("&#x27;", "&#39;"),
+        escaped.replace("&#x27;", "&apos;"),
+    )
     return {form.encode("utf-8", "surrogateescape") for form in forms}
 
 
@@ -66,7 +72,7 @@ def _lower_percent(text: str) -> str:
 
 def _in_base64(plain: bytes) -> set[bytes]:
     found = {base64.b64encode(plain), base64.b64encode(plain + b"\n")}
-    for before in range(3):  # at each place of a longer text: the letters that follow from the value alone
+    for before in range(3):  # at each alignment in a longer text: the letters that depend on the value alone
         letters = base64.b64encode(bytes(before) + plain)
         found.add(letters[(0, 2, 3)[before] : (before + len(plain)) * 8 // 6])
     found |= {form.translate(bytes.maketrans(b"+/", b"-_")) for form in found}
@@ -80,10 +86,7 @@ def _in_lines(form: bytes, width: int) -> bytes:
 
 
 class Mask:
-    """Replaces secrets in bytes and texts. ``secrets`` maps each form to what is shown for it.
-
-    None stands for stars, as many as it had bytes.
-    """
+    """Replaces secrets in bytes and texts. ``secrets`` maps each form to its replacement; None is as many stars as it has bytes."""
 
     def __init__(self, secrets: Mapping[bytes, bytes | None]) -> None:
         longest_first = sorted((form for form in secrets if form), key=len, reverse=True)
@@ -92,7 +95,7 @@ class Mask:
 
     @classmethod
     def of_stars(cls, values: Iterable[str]) -> Mask:
-        """One that hides every form of these values, also all in capital or in small letters, and leaves every length as it is."""
+        """Return a mask for every form of these values, in upper and lower case, too, that keeps every length."""
         cases = {case for value in values for case in (value, value.upper(), value.lower())}
         return cls({form: None for case in cases for form in (*forms_of(case), case.encode("utf-8", "replace"))})
 
@@ -100,27 +103,27 @@ class Mask:
         return bool(self._shown)
 
     def whole(self, data: bytes) -> bytes:
-        """``data`` with every secret in it masked."""
+        """Return ``data`` with every secret in it masked."""
         for form, shown in self._shown.items():
             if form in data:
                 data = data.replace(form, shown)
         return data
 
     def text(self, text: str) -> str:
-        """``text`` with every secret in it masked."""
+        """Return ``text`` with every secret in it masked."""
         for form, shown in self._texts.items():
             if form in text:
                 text = text.replace(form, shown)
         return text
 
     def names(self, text: str) -> str:
-        """The same for a text with names of hosts, which may be in other letters than were given."""
+        """Mask a text with host names, where the case of letters may differ."""
         for form, shown in self._texts.items():
             text = re.sub(re.escape(form), lambda _, shown=shown: shown, text, flags=re.IGNORECASE)  # type: ignore[misc]
         return text
 
     def part(self, text: str) -> str:
-        """The same for what was cut out of a longer text: at its borders also where only a part of a secret is there."""
+        """Mask a part of a longer text: also a secret that is cut off at its beginning or end."""
         text = self.text(text)
         for form, shown in self._texts.items():
             most = min(len(form) - 1, len(text))
@@ -135,23 +138,23 @@ class Mask:
         return text
 
     def drawn(self, text: str) -> str:
-        """The same for a screen, whose lines break a secret where they end; there are as many lines as before."""
+        """Mask a screen, where a secret may continue on the next line. The number of lines stays the same."""
         for form, shown in self._texts.items():
             broken = "\n?".join(map(re.escape, form.replace("\n", "")))
             text = re.sub(broken, lambda match, shown=shown: shown + "\n" * match[0].count("\n"), text)  # type: ignore[misc]
         return text
 
     def holds(self, data: bytes) -> bool:
-        """Whether there is a secret in ``data``."""
+        """Return whether there is a secret in ``data``."""
         return any(form in data for form in self._shown)
 
     @property
     def longest(self) -> int:
-        """How many bytes the longest form has."""
+        """Size of the longest form in bytes."""
         return max(map(len, self._shown), default=0)
 
     def without_end(self, data: bytes) -> bytes:
-        """``data``, the first bytes of an answer, with stars for 8 or more last bytes of a secret that it begins with."""
+        """Return ``data``, the first bytes of an answer, masked if it begins with the last 8 or more bytes of a secret."""
         first = data[:LEAST_CHARS]
         for form in self._shown if len(first) == LEAST_CHARS else ():
             at = form.find(first, 1)
@@ -160,7 +163,7 @@ class Mask:
         return data
 
     def begun(self, data: bytes) -> int:
-        """How many of the last bytes of ``data`` may be the beginning of a secret."""
+        """Return how many of the last bytes of ``data`` may be the beginning of a secret."""
         longest = 0
         for form in self._shown:
             at = data.find(form[:1], max(0, len(data) - len(form) + 1))
@@ -173,27 +176,27 @@ class Mask:
 
 
 class MaskedStream:
-    """Masks bytes that come in pieces: holds back what may be the beginning of a secret until more is known."""
+    """Masks bytes that come in pieces: holds back what may be the beginning of a secret until more bytes have come."""
 
     def __init__(self, mask: Mask) -> None:
         self._mask = mask
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What can be shown of ``data`` and of what was held back."""
+        """Return what is certain of the bytes held back and ``data``, masked."""
         masked = self._mask.whole(self._held + data)
         shown = len(masked) - self._mask.begun(masked)
         self._held = masked[shown:]
         return masked[:shown]
 
     def finish(self) -> bytes:
-        """What was held back at the end."""
+        """Return the bytes held back."""
         held, self._held = self._held, b""
         return held
 
 
 def credentials_of(header: str) -> tuple[str, ...]:
-    """What of the value of a header is to be hidden: all of it, what follows its scheme, and the parts of a Basic one."""
+    """Return the secrets in the value of a header: all of it, what follows its scheme, and the parts of Basic credentials."""
     scheme, _, rest = header.partition(" ")
     if not rest or scheme.lower() not in ("bearer", "basic", "token", "digest", "apikey"):
         return (header,)

@@ -1,15 +1,15 @@
-"""What a terminal would show of a command's output, line by line: progress bars and escape codes collapsed.
+"""Reduce a command's output to what a terminal would show, line by line: without overwritten progress bars and escape codes.
 
-Only what moves within a line is carried out (carriage return, backspace, erasing to the end of the line); a program that paints a
-whole screen wants a terminal (``pty``). Time and memory are linear in the length of the text.
+Handles only movement within a line (carriage return, backspace, erasing in the line); a program that draws a whole screen needs a
+terminal (``pty``). Time and memory are linear in the length of the text.
 """
 
 from __future__ import annotations
 
 import re
 
-# CSI (ESC [ … final), OSC and its kin (ESC ] … BEL or ESC \), two-character escapes, and what was cut off at the end. Every part is
-# bounded, so that no text makes the search go back and forth.
+# CSI (ESC [ … final), OSC and other strings (ESC ] … BEL or ESC \), two-character escapes, and what was cut off at the end. Every
+# part is bounded, so that no text causes backtracking.
 _ESCAPE = re.compile(
     "\x1b\\[(?P<parameters>[0-?]{0,64})[ -/]{0,8}(?P<final>[@-~])"
     "|\x1b(?P<string>[\\]PX^_][^\x07\x1b\n]{0,4096})(?:\x07|\x1b\\\\)"
@@ -24,7 +24,7 @@ _SUSPECT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def overwrites(text: str) -> bool:
-    """Return whether ``plain(text)`` lacks some of the text, because the program has written over it or erased it."""
+    """Return whether ``plain(text)`` lacks some of the text because the program overwrote or erased it."""
     if not _SUSPECT.search(text):
         return False
     written = _SILENT.sub("", _ESCAPE.sub(lambda match: match.group("string") or "", text)).replace("\b", "")
@@ -32,7 +32,7 @@ def overwrites(text: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """``text`` as its reader would see it in the end. Text without control characters is returned as it is."""
+    """Return ``text`` as it finally looks on a terminal. Text without control characters is returned unchanged."""
     if not _SUSPECT.search(text):
         return text
     text = _SILENT.sub("", _ESCAPE.sub(_keep_erasing, text))
@@ -40,9 +40,7 @@ def plain(text: str) -> str:
 
 
 def _keep_erasing(match: re.Match[str]) -> str:
-    """Of all escapes only "erase in line" changes what is seen of a line. Those that hold a text (a title, an address) are shown:
-    whatever stands in them is not hidden.
-    """
+    """Keep "erase in line", the only escape that changes a line; show the text of strings (a title, an address); drop others."""
     if match.group("string") is not None:
         return f"<{match.group('string')}>"
     if match.group("final") == "K" and match.group("parameters") in ("", "0", "1", "2"):
@@ -69,13 +67,13 @@ def _line(line: str) -> str:
 
 
 class _Cells:
-    """One line of a terminal. The cursor only gets on by printing, so that what erasing costs was paid for by print."""
+    """One line of a terminal. The cursor only advances by printing, so that erasing never costs more than printing did."""
 
     def __init__(self) -> None:
         self.at = 0
         self._cells: dict[int, str] = {}
-        self._start = 0  # nothing is before it
-        self._end = 0  # nor from here on
+        self._start = 0  # the cells before it are empty
+        self._end = 0  # and from here on
 
     def write(self, text: str) -> None:
         """Print at the cursor."""
@@ -99,5 +97,5 @@ class _Cells:
             self._end = min(self._end, self.at)
 
     def text(self) -> str:
-        """What is seen, without blanks at the end."""
+        """Return the visible text, without trailing blanks."""
         return "".join(self._cells.get(column, " ") for column in range(self._end)).rstrip(" ")

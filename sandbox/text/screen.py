@@ -1,6 +1,7 @@
-"""Screens of terminals, drawn on the host from the bytes a command wrote.
+"""Draw terminal screens on the host from the bytes that a command wrote.
 
-Those bytes are hostile: how many of them are drawn, and for how long, is bounded, and what the emulation cannot take is left out.
+Those bytes are hostile: the number of bytes drawn and the time for it are bounded, and what the emulation cannot handle is
+left out.
 """
 
 from __future__ import annotations
@@ -14,45 +15,47 @@ from typing import Any
 import pyte
 from pyte.screens import Char, Cursor, StaticDefaultDict
 
-from .control_sequences import Sequences
+from .control_sequences import SequenceFilter
 
 Ask = Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]
 
 MOST_ROWS, MOST_COLS = 100, 300
-# A full screen takes some KiB; of a longer backlog only the end is drawn.
+# A full screen takes a few KiB; only the end of a longer backlog is drawn.
 MOST_BACKLOG_BYTES, DRAWN_OF_BACKLOG_BYTES = 256 * 1024, 64 * 1024
 ASKED_BYTES = 64 * 1024
-# The costliest sequences (clear the screen, scroll it) take milliseconds each: time is looked at after so many bytes.
+# The most expensive sequences (clear the screen, scroll it) take milliseconds each: the time is checked after this many bytes.
 STEP_BYTES = 256
 DRAW_SECONDS = 2.0
 MOST_SCREENS, MOST_SAVED_CURSORS, MOST_TITLE_CHARS = 64, 16, 200
-# Private modes by which full-screen programs ask for a screen of their own, and give the other one back.
-_OWN_SCREEN = {47, 1047, 1049}
-# How many programs want the keys of the cursor sent (DECCKM); pyte keeps private modes shifted.
+# Private modes with which full-screen programs switch to the alternate screen and back.
+_ALTERNATE_SCREEN = {47, 1047, 1049}
+# The mode in which programs want application cursor keys (DECCKM); pyte stores private modes shifted.
 _CURSOR_KEYS = 1 << 5
 _Lines = StaticDefaultDict[int, Char]
 
 
 class Terminal(pyte.Screen):
-    """pyte's screen, and the second one of full-screen programs, which it does not have; it keeps its size."""
+    """pyte's screen, with the alternate screen of full-screen programs, which pyte lacks, and with a fixed size."""
 
     def __init__(self, columns: int, lines: int) -> None:
         self._kept: tuple[dict[int, _Lines], Cursor] | None = None
         super().__init__(columns, lines)
 
     def set_mode(self, *modes: int, **kwargs: Any) -> None:
-        """See pyte: sets modes."""
+        """Set modes, see pyte."""
         if kwargs.get("private"):
-            if _OWN_SCREEN & set(modes) and self._kept is None:
+            if _ALTERNATE_SCREEN & set(modes) and self._kept is None:
                 self._kept = (copy.deepcopy(dict(self.buffer)), copy.copy(self.cursor))
                 self.erase_in_display(2)
-            modes = tuple(mode for mode in modes if mode != 3)  # 132 columns: the real terminal has not changed
+            modes = tuple(
+                mode for mode in modes if mode != 3
+            )  # 132 columns: the size of the real terminal stays the same
         super().set_mode(*modes, **kwargs)
 
     def reset_mode(self, *modes: int, **kwargs: Any) -> None:
-        """See pyte: resets modes."""
+        """Reset modes, see pyte."""
         if kwargs.get("private"):
-            if _OWN_SCREEN & set(modes) and self._kept is not None:
+            if _ALTERNATE_SCREEN & set(modes) and self._kept is not None:
                 lines, self.cursor = self._kept
                 self._kept = None
                 self.buffer.clear()
@@ -75,54 +78,59 @@ class Drawing:
     def _clear(self, rows: int, cols: int) -> None:
         self.screen = Terminal(cols, rows)
         self._stream = pyte.ByteStream(self.screen)
-        self._sequences = Sequences()
+        self._sequences = SequenceFilter()
 
     def resize(self, rows: int, cols: int) -> None:
-        """Take the size the terminal has."""
+        """Take the size of the terminal."""
         rows, cols = max(1, min(rows, MOST_ROWS)), max(1, min(cols, MOST_COLS))
         if (rows, cols) != (self.screen.lines, self.screen.columns):
             self.screen.resize(rows, cols)
 
     def skip(self, count: int) -> None:
-        """Leave out so many bytes of output: what comes after them is drawn on an empty screen."""
+        """Leave out ``count`` bytes of output: what follows is drawn on an empty screen."""
         if count > 0:
             self.skipped += count
             self._clear(self.screen.lines, self.screen.columns)
 
     def feed(self, data: bytes, deadline: float) -> bool:
-        """Draw ``data``; False where the time was up and the rest of it was left out."""
+        """Draw ``data``. Returns False if the time was up and the rest was left out."""
         for at in range(0, len(data), STEP_BYTES):
             if time.monotonic() > deadline:
                 self.skip(len(data) - at)
                 return False
             try:
                 self._stream.feed(self._sequences.feed(data[at : at + STEP_BYTES]))
-            except Exception:  # noqa: BLE001  nonsense may raise anything in there
+            except Exception:  # noqa: BLE001  pyte may raise anything for invalid input
                 self.skipped += len(data[at : at + STEP_BYTES])
                 self._stream = pyte.ByteStream(self.screen)
             del self.screen.savepoints[:-MOST_SAVED_CURSORS]
         return True
 
-    def shown(self) -> dict[str, Any]:
-        """The fields of a ScreenResult that are drawn."""
+    def result_fields(self) -> dict[str, Any]:
+        """Return the fields of a ScreenResult that are drawn."""
         screen = self.screen
         lines = [line.rstrip() for line in screen.display]
         return {
-            "text": "\n".join(lines).rstrip("\n"), "rows": screen.lines, "cols": screen.columns, "skipped_bytes": self.skipped,
-            "cursor_row": screen.cursor.y, "cursor_col": min(screen.cursor.x, screen.columns - 1),
-            "cursor_hidden": bool(screen.cursor.hidden), "title": screen.title[:MOST_TITLE_CHARS],
-        }  # fmt: skip
+            "text": "\n".join(lines).rstrip("\n"),
+            "rows": screen.lines,
+            "cols": screen.columns,
+            "skipped_bytes": self.skipped,
+            "cursor_row": screen.cursor.y,
+            "cursor_col": min(screen.cursor.x, screen.columns - 1),
+            "cursor_hidden": bool(screen.cursor.hidden),
+            "title": screen.title[:MOST_TITLE_CHARS],
+        }
 
 
 class Screens:
-    """The drawings of one sandbox by command id; the oldest are forgotten. May be used by many threads."""
+    """The screens of one sandbox by command id; the oldest are forgotten. May be used by many threads."""
 
     def __init__(self) -> None:
         self._drawings: dict[str, Drawing] = {}
         self._lock = threading.Lock()
 
     def draw(self, ident: str, ask: Ask) -> dict[str, Any]:
-        """The reply to ``screen``: what ``ask`` replied last, with the screen in place of the output."""
+        """Return the reply to ``screen``: the last reply of ``ask``, with the screen in place of the output."""
         with self._lock:
             drawing = self._drawings.setdefault(ident, Drawing())
             while len(self._drawings) > MOST_SCREENS:
@@ -135,16 +143,16 @@ class Screens:
             return fields
         state = {name: known.get(name) for name in ("id", "running", "exit_code", "signal", "waiting_for")}
         with drawing.lock:
-            return {**fields, "result": {**state, **drawing.shown()}}
+            return {**fields, "result": {**state, **drawing.result_fields()}}
 
     def application_keys(self, ident: str, ask: Ask) -> bool:
-        """Whether the command has asked for the other form of the cursor keys, as full-screen programs do."""
+        """Return whether the command has asked for application cursor keys, as full-screen programs do."""
         self.draw(ident, ask)
         drawing = self._drawings.get(ident)
         return drawing is not None and _CURSOR_KEYS in drawing.screen.mode
 
     def added(self, fields: dict[str, Any], ask: Ask) -> dict[str, Any]:
-        """The reply to ``send`` with the screen where the command has a terminal."""
+        """Return the reply to ``send``, with the screen if the command has a terminal."""
         known = fields.get("result")
         if not isinstance(known, Mapping) or not known.get("terminal"):
             return fields
@@ -153,9 +161,9 @@ class Screens:
 
 
 def _catch_up(drawing: Drawing, ident: str, ask: Ask) -> dict[str, Any]:
-    """Draw what is new; the last reply. A reply that makes no sense ends it and is left to be refused.
+    """Draw the new output and return the last reply. An invalid reply is returned at once, for the caller to refuse.
 
-    Nobody else waits while the sandbox is asked: what another thread has drawn meanwhile is asked for no more.
+    No lock is held while the sandbox is asked; what another thread has drawn meanwhile is skipped.
     """
     deadline = time.monotonic() + DRAW_SECONDS
     while True:

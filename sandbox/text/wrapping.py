@@ -1,4 +1,4 @@
-"""Text brought into lines of a width, as a terminal counts: wide characters fill two columns, and words stay whole if they can."""
+"""Wrap text to a width in terminal columns: wide characters take two, and words stay whole if they fit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ TAB = "    "
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> str:
-    """``text`` in lines of at most ``width`` columns: ``first`` before the first line, ``rest`` (as wide, blank, unless it is
-    given) before all others. Its own line feeds stay; nothing of it is left out.
+    """Return ``text`` in lines of at most ``width`` columns, with ``first`` before the first line and ``rest`` before the others.
+
+    ``rest`` is blanks as wide as ``first`` unless given. Line feeds in the text stay; nothing is left out.
     """
     rest = " " * len(first) if rest is None else rest
     room = max(width - max(columns(first), columns(rest)), 10)
@@ -19,7 +20,7 @@ def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> 
 
 
 def columns(text: str) -> int:
-    """How many columns a terminal needs for it."""
+    """Return the width of ``text`` in columns."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
@@ -30,7 +31,7 @@ def _columns(char: str) -> int:
 
 
 def _parts(line: str, room: int) -> Iterator[str]:
-    """The line cut at its last blank that fits, or in a word that is too long for any line."""
+    """Yield the line cut at the last blank that fits, or inside a word that is too long for any line."""
     begun = 0
     while columns(line[begun : begun + room + 1]) > room:
         end, used = begun, 0

@@ -1,4 +1,4 @@
-"""Folders as tar streams on the host's side: made from a folder of ours, or unpacked from bytes that are hostile."""
+"""Pack folders of the host into tar streams, and unpack hostile tar streams into new folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN_NAMES = 100
 
 
 def file_chunks(path: Path, limit: int) -> Iterator[bytes]:
-    """The bytes of a file. Raises OperationError ``file_too_large`` past ``limit`` bytes."""
+    """Yield the bytes of a file. Raises OperationError ``file_too_large`` past ``limit`` bytes."""
     sent = 0
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -35,7 +35,7 @@ def file_chunks(path: Path, limit: int) -> Iterator[bytes]:
 
 
 def tree_chunks(root: Path, limit: int) -> Iterator[bytes]:
-    """A tar of what is below ``root``: files, folders and links as they are; devices, pipes and sockets are left out."""
+    """Yield a tar of what is below ``root``: files, folders and links as they are, but no devices, pipes and sockets."""
     sent = 0
     top = os.path.join(root, "")
     for entry in folders.walk(top):
@@ -71,7 +71,7 @@ def _entry_chunks(path: str, name: str) -> Iterator[bytes]:
 
 
 def _padded(path: Path, size: int) -> Iterator[bytes]:
-    """Exactly ``size`` bytes of the file, zeros where it shrank meanwhile, and the padding to a whole block."""
+    """Yield exactly ``size`` bytes of the file, zeros if it has shrunk meanwhile, and the padding to a whole block."""
     left = size
     with path.open("rb") as file:
         while left > 0:
@@ -83,11 +83,11 @@ def _padded(path: Path, size: int) -> Iterator[bytes]:
 
 
 def unpack(archive: BinaryIO, target: Path, limit: int) -> tuple[int, int, list[str]]:
-    """Unpack a hostile tar into the new folder ``target``: (files, bytes, names that were skipped).
+    """Unpack a hostile tar into the new folder ``target``. Returns (files, bytes, names that were skipped).
 
     Nothing is written outside ``target``: links are made only after every file, and only those that stay inside. Devices, pipes
-    and set-id bits are dropped. Raises OperationError ``unsafe_archive`` for ``..`` and absolute names and past the bounds; the
-    target is then removed.
+    and set-id bits are dropped. Raises OperationError ``unsafe_archive`` for ``..``, absolute names and too many entries or bytes,
+    after removing ``target``.
     """
     target.mkdir(mode=0o755)
     try:
@@ -143,7 +143,7 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
 
 
 def _make_links(target: Path, links: list[tuple[Path, str]]) -> list[str]:
-    """Make the links that stay inside, alone and through one another; the names of the others."""
+    """Make the links that stay inside ``target``, directly and through each other. Returns the names of the others."""
     skipped: list[str] = []
     made: list[Path] = []
     root = os.path.realpath(target)
@@ -168,7 +168,7 @@ def _stays(root: str, path: Path) -> bool:
     try:
         path.stat()
     except OSError as error:
-        if error.errno == errno.ELOOP:  # more than 40 links one after another: following them here would take for ever
+        if error.errno == errno.ELOOP:  # a chain of more than 40 links: following it here would take for ever
             return False
     real = os.path.realpath(path)
     return real == root or real.startswith(root + os.sep)

@@ -1,4 +1,4 @@
-"""The host's side of upload and download."""
+"""Read and write the host's side of uploads and downloads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SMALLER = phrased("Copy a part of it, or raise {limit}.", limit=limit("transfer
 def outgoing(
     data_or_path: bytes | str | os.PathLike[str], limit: int
 ) -> tuple[Literal["file", "tree"], int | None, Iterable[bytes]]:
-    """Kind, mode and bytes of what is to be uploaded. Raises OperationError for a host path that cannot be read."""
+    """Return kind, mode and bytes of what is uploaded. Raises OperationError for a host path that cannot be read."""
     if isinstance(data_or_path, bytes | bytearray | memoryview):
         if len(data_or_path) > limit:
             raise OperationError(
@@ -52,10 +52,10 @@ def outgoing(
 
 
 class Incoming:
-    """Takes the stream of a download: into memory, or beside host path ``to`` until it is whole.
+    """Takes the stream of a download: into memory, or into a folder beside the host path ``to`` until it is complete.
 
-    Raises OperationError ``path_exists`` where ``to`` exists, but for a file that is to be overwritten. What was taken of a
-    download that failed is removed.
+    Raises OperationError ``path_exists`` if ``to`` exists, except for a file with ``overwrite``. Removes what it has of a download
+    that failed.
     """
 
     def __init__(self, to: str | os.PathLike[str] | None, limit: int, *, overwrite: bool = False) -> None:
@@ -98,9 +98,9 @@ class Incoming:
             folders.remove(self._folder)
 
     def take(self, chunk: bytes) -> None:
-        """One more piece of the stream."""
+        """Take the next piece of the stream."""
         self._size += len(chunk)
-        # A tar is larger than its files: a block an entry.
+        # A tar is larger than its files: it has a block for each entry.
         if self._size > self._limit * 2 + (64 << 20):
             raise OperationError(
                 ErrorCode.file_too_large, f"The download is larger than the limit of {self._limit} bytes.", _SMALLER
@@ -118,7 +118,7 @@ class Incoming:
             ) from error
 
     def finish(self, result: DownloadResult) -> DownloadResult:
-        """The result with what came in: ``content``, or the place it was put in one step."""
+        """Return the result with ``content``, or move the download to its path in one step."""
         if self._to is None or self._file is None or self._folder is None:
             if result.kind == "tree":
                 raise OperationError(
@@ -133,7 +133,7 @@ class Incoming:
             self._file.seek(0)
             ready = self._folder / "tree"
             files, size, skipped = unpack(self._file, ready, self._limit)
-            if files != result.files:  # a tar that is cut between two entries is a shorter tar
+            if files != result.files:  # a tar that was cut between two entries is a valid, shorter tar
                 message = f"The archive held {files} of {result.files} files."
                 raise OperationError(ErrorCode.transfer_incomplete, message, "Download it again.", retryable=True)
             update.update(files=files, size_bytes=size, skipped=(*result.skipped, *skipped))
@@ -142,6 +142,8 @@ class Incoming:
             update["size_bytes"] = self._size
         if result.kind == "tree" and os.path.lexists(self._to):
             message = f"{result.path[:500]!r} is a folder, and {self._to} is a file on the host."
-            raise OperationError(ErrorCode.path_exists, message, "Delete the file, or give a path that does not exist yet.")
+            raise OperationError(
+                ErrorCode.path_exists, message, "Delete the file, or give a path that does not exist yet."
+            )
         os.rename(ready, self._to)
         return result.model_copy(update=update)

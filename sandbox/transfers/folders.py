@@ -1,4 +1,4 @@
-"""Folders of the host of any depth: a function that called itself at each level would end at about a thousand of them."""
+"""Walk, make and remove folders of the host of any depth: plain recursion would end at about a thousand levels."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def walk(folder: str | os.PathLike[str]) -> Iterator[os.DirEntry[str]]:
-    """Yield all that is below ``folder``, each folder before what is in it, by name; links are not followed.
+    """Yield everything below ``folder``, each folder before what is in it, sorted by name. Does not follow links.
 
-    Raises OSError, OperationError ``path_invalid`` for what has a longer path than the system allows.
+    Raises OSError, OperationError ``path_invalid`` for a path that is longer than the system allows.
     """
     levels = [_entries(os.fspath(folder))]
     while levels:
@@ -44,7 +44,7 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def too_long(path: str) -> OperationError:
-    """The error for a path of the host that is longer than the system allows."""
+    """Return the error for a path of the host that is longer than the system allows."""
     levels = path.count(os.sep)
     return OperationError(
         ErrorCode.path_invalid,
@@ -55,7 +55,7 @@ def too_long(path: str) -> OperationError:
 
 
 def make(folder: Path, top: Path) -> None:
-    """Make ``folder`` and what is missing between it and ``top``, which exists. Raises OSError."""
+    """Make ``folder`` and its missing parents below ``top``, which exists. Raises OSError."""
     try:
         folder.mkdir(exist_ok=True)
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def make(folder: Path, top: Path) -> None:
 
 
 def remove(folder: str | os.PathLike[str]) -> None:
-    """Remove ``folder`` and all below it; links are not followed, and what cannot be removed is left."""
+    """Remove ``folder`` and everything below it. Does not follow links; leaves what cannot be removed."""
     try:
         top = os.open(folder, _FOLDER)
     except OSError:
@@ -92,7 +92,7 @@ def _remove(name: str, parent: int, top: int, moved: list[str], level: int) -> N
 
 
 def _empty(fd: int, top: int, moved: list[str], level: int) -> None:
-    """Remove what is in the folder ``fd``; folders too many levels down are ``moved`` to ``top`` first, under new names."""
+    """Remove what is in the folder ``fd``. Moves folders that are too deep to ``top``, under new names that go to ``moved``."""
     os.fchmod(fd, 0o700)
     with os.scandir(fd) as found:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.commands.output import SETTLED_BYTES, STDERR, STDOUT, Output
-from sandbox.text.command_output import Shown, shown_output, shown_part
+from sandbox.text.command_output import CommandOutput, decode_part, join_segments
 
 _writes = st.lists(st.tuples(st.sampled_from([STDOUT, STDERR]), st.binary(min_size=1, max_size=40)), max_size=12)
 _limits = st.integers(0, 200)
@@ -147,7 +147,7 @@ def test_characters_stay_whole_though_streams_alternate(texts: list[tuple[int, s
             segments.append([stream, len(piece), 0])
             blob += piece
         n += 1
-    shown = shown_output(segments, blob, len(blob), False, None)
+    shown = join_segments(segments, blob, len(blob), False, None)
     assert shown.stdout == "".join(t for s, t in texts if s == 1)
     assert shown.stderr == "".join(t for s, t in texts if s == 2)
     assert sorted(shown.output) == sorted(shown.stdout + shown.stderr)
@@ -160,9 +160,9 @@ def test_a_cut_tears_no_character(text: str, keep: int) -> None:
     output.spill_truncated = True
     if data:
         output.append(STDOUT, data)
-    shown = shown_output(*output.shown(), output.total, output.truncated, None)
+    shown = join_segments(*output.shown(), output.total, output.truncated, None)
     if not output.truncated:
-        assert shown == Shown(text, text, "", False, data, b"")
+        assert shown == CommandOutput(text, text, "", False, data, b"")
         return
     head, _, tail = shown.output.partition(f"\n[... {len(data) - keep} bytes cut ...]\n")
     assert text.startswith(head)
@@ -176,7 +176,7 @@ def test_any_bytes_can_be_shown(data: bytes, keep: int) -> None:
     output.spill_truncated = True
     for i in range(0, len(data), 7):
         output.append(1 + i % 2, data[i : i + 7])
-    shown = shown_output(*output.shown(), output.total, output.truncated, "/spill")
+    shown = join_segments(*output.shown(), output.total, output.truncated, "/spill")
     if not output.truncated and not any(i % 2 for i in range(0, len(data), 7)):
         assert shown.stdout == data.decode("utf-8", "replace")
         assert shown.encoding_errors == (data.decode("utf-8", "replace").encode() != data)
@@ -195,13 +195,13 @@ def test_any_bytes_can_be_shown(data: bytes, keep: int) -> None:
     ],
 )  # fmt: skip
 def test_a_torn_border_is_no_encoding_error(part: bytes, starts: bool, ends: bool, wrong: bool) -> None:
-    assert shown_part(part, starts=starts, ends=ends) == (part.decode("utf-8", "replace"), wrong)
+    assert decode_part(part, starts=starts, ends=ends) == (part.decode("utf-8", "replace"), wrong)
 
 
 def test_the_mark_says_where_the_rest_is() -> None:
-    shown = shown_output([[1, 2, 0], [2, 2, 1]], b"abcd", 104, True, "/run/x.log")
+    shown = join_segments([[1, 2, 0], [2, 2, 1]], b"abcd", 104, True, "/run/x.log")
     mark = "\n[... 100 bytes cut; all of it in /run/x.log ...]\n"
-    assert shown == Shown(f"ab{mark}cd", f"ab{mark}", f"{mark}cd", False, b"ab", b"cd")
+    assert shown == CommandOutput(f"ab{mark}cd", f"ab{mark}", f"{mark}cd", False, b"ab", b"cd")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_the_mark_says_where_the_rest_is() -> None:
 )  # fmt: skip
 def test_segments_that_do_not_add_up_are_refused(segments: object) -> None:
     with pytest.raises(SandboxUnavailableError, match="does not add up") as caught:
-        shown_output(segments, b"abcd", 4, False, None)
+        join_segments(segments, b"abcd", 4, False, None)
     assert caught.value.reason == "protocol_violation"
 
 
