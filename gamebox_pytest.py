@@ -1,8 +1,8 @@
 """pytest plugin: the fixtures ``sandbox`` and ``sandbox_session``, the marker ``sandbox``, and post-mortems in reports of failures.
 
-Loaded by every pytest of an environment that has Gamebox installed. It imports nothing of Gamebox until a test asks for a sandbox:
-a project with a package ``sandbox`` of its own imports that one, and the header says why the fixtures are not available.
-See docs/reference/testing.md.
+Every pytest of an environment with Gamebox installed loads this module. It imports nothing of Gamebox until a test asks for a
+sandbox: in a project that has its own package ``sandbox``, that one is imported, and the header says why the fixtures are not
+available. See docs/reference/testing.md.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ MARKER = (
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A sandbox of a test: the files it held, how many operations it had carried out, and how much its shared services had printed,
-    when the test got it.
+    """A sandbox of a test, and its state when the test began.
+
+    ``before`` are its files, ``earlier`` is the number of its operations, ``begun`` are the sizes of its shared services' logs.
     """
 
     env: Recorded
@@ -51,10 +52,10 @@ _RUNNING = pytest.StashKey[pytest.Item]()
 
 
 def _shadowed() -> str | None:
-    """Return why Gamebox's package ``sandbox`` cannot be imported here, as a sentence; None if it can. Imports nothing."""
+    """Return a sentence that says why Gamebox's package ``sandbox`` cannot be imported here, None if it can. Imports nothing."""
     try:
         spec = importlib.util.find_spec("sandbox")
-    except ValueError:  # some module stands under that name, and does not say where it is from
+    except ValueError:  # a module of that name is loaded and has no spec
         spec = None
     found = None if spec is None else spec.origin or "a folder without __init__.py"
     if found is not None and Path(found).resolve() == Path(__file__).resolve().parent / "sandbox" / "__init__.py":
@@ -63,19 +64,22 @@ def _shadowed() -> str | None:
 
 
 def pytest_report_header() -> str | None:
-    """Say in one line that a package of the project's own has the name of ours; its tests are left alone."""
+    """Say in one line that the project has its own package ``sandbox``; its tests run as usual."""
     problem = _shadowed()
     return None if problem is None else f"gamebox: {problem}"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options; each but the last two also as an ini option."""
+    """Add the options, and an ini option for each except ``--sandbox-artifacts``."""
     group = parser.getgroup("sandbox", "sandboxes (gamebox)")
     for name, what in (
         ("image", "image of sandboxes whose tests name none (default: gamebox/base)"),
         ("network", "network of sandboxes whose tests name none: none, open or bridge (default: none)"),
         ("profile", "profile of sandboxes whose tests name none"),
-        ("cache", "folder of a package cache, from which pip, uv and npm install with no network, for tests that name none"),
+        (
+            "cache",
+            "folder of a package cache, from which pip, uv and npm install with no network, for tests that name none",
+        ),
     ):
         group.addoption(f"--sandbox-{name}", default=None, metavar=name.upper(), help=what)
         parser.addini(f"sandbox_{name}", what)
@@ -91,7 +95,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Announce the marker, and refuse options of the command line that cannot be."""
+    """Register the marker, and refuse invalid options of the command line."""
     config.addinivalue_line("markers", MARKER)
     names = ("image", "network", "profile", "cache", "local")
     if given := [name for name in names if config.getoption(f"sandbox_{name}") not in (None, False)]:
@@ -107,7 +111,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Refuse markers that cannot be: before the first test runs, or, in a worker of xdist, which cannot say so, test by test."""
+    """Refuse invalid markers: before the first test runs, or test by test in a worker of xdist, which cannot report them."""
     problems = []
     for item in items:
         if problem := _problem_of_marker(item):
@@ -121,7 +125,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _problem_of_marker(item: pytest.Item) -> str | None:
     marks = list(item.iter_markers("sandbox"))
     if not marks or not (used := [name for name in FIXTURES if _is_ours(item, name)]):
-        return None  # a project may have a marker of that name with a meaning of its own
+        return None  # a project may use a marker of that name for something else
     if problem := _shadowed():
         return problem
     from sandbox.pytest_plugin.options import OptionsError, of_marks
@@ -139,7 +143,7 @@ def _problem_of_marker(item: pytest.Item) -> str | None:
 
 
 def _is_ours(item: pytest.Item, name: str) -> bool:
-    """Whether the test gets our fixture of that name, if only by way of one that extends it."""
+    """Return whether the test uses our fixture of that name, directly or through one that extends it."""
     info = getattr(item, "_fixtureinfo", None)
     for definition in reversed(info.name2fixturedefs.get(name, ()) if info is not None else ()):
         if definition.func.__module__ == __name__:
@@ -151,13 +155,13 @@ def _is_ours(item: pytest.Item, name: str) -> bool:
 
 @pytest.fixture(scope="session")
 def sandbox_options() -> dict[str, Any]:
-    """Options for every sandbox of a project: override it, in a conftest.py, with the arguments of the marker as a dict."""
+    """Return options for every sandbox of the project. Override it in conftest.py, with the marker's arguments as a dict."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def sandbox_shared_services() -> dict[str, Any]:
-    """Side services that all sandboxes of a project share: override it, in a conftest.py, with SideServices by their names."""
+    """Return side services that all sandboxes of the project share. Override it in conftest.py, with SideServices by name."""
     return {}
 
 
@@ -165,7 +169,7 @@ def sandbox_shared_services() -> dict[str, Any]:
 def sandbox_services(
     request: pytest.FixtureRequest, sandbox_shared_services: dict[str, Any]
 ) -> Iterator[dict[str, RunningService]]:
-    """The shared side services, started (with xdist: once for each worker), by their names."""
+    """Start the shared side services (with xdist, once for each worker); yields them by name."""
     if not sandbox_shared_services:
         yield {}
         return
@@ -194,7 +198,7 @@ def sandbox(
     sandbox_services: dict[str, RunningService],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[GuestEnvironment]:
-    """A started sandbox of the test's own, gone when the test is. Its options: the marker ``sandbox``."""
+    """Start a sandbox for the test, and close it afterwards. The marker ``sandbox`` has its options."""
     node: pytest.Item = request.node
     marks = list(node.iter_markers("sandbox"))
     env = _started(node.config, marks, node.path.parent, sandbox_options, sandbox_services, tmp_path_factory)
@@ -212,7 +216,7 @@ def sandbox_session(
     sandbox_services: dict[str, RunningService],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[GuestEnvironment]:
-    """A started sandbox that all tests share (with xdist: all tests of a worker), with whatever they leave in it."""
+    """Start a sandbox that all tests share (with xdist, all tests of a worker), with everything they leave in it."""
     config = request.config
     env = _started(config, [], config.rootpath, sandbox_options, sandbox_services, tmp_path_factory)
     config.stash[_SHARED] = env
@@ -226,9 +230,13 @@ def sandbox_session(
 
 
 def _started(
-    config: pytest.Config, marks: list[pytest.Mark], base: Path, given: Any, shared: dict[str, RunningService],
+    config: pytest.Config,
+    marks: list[pytest.Mark],
+    base: Path,
+    given: Any,
+    shared: dict[str, RunningService],
     copies: pytest.TempPathFactory,
-) -> Recorded:  # fmt: skip
+) -> Recorded:
     _need_ours()
     from sandbox.errors import SandboxError
     from sandbox.pytest_plugin import options as opt
@@ -244,7 +252,7 @@ def _started(
         problem = f"The sandbox could not be started: {error}"
     else:
         pytest.skip(f"no container is used (--sandbox-local or sandbox_local), and {reason}")
-    pytest.fail(problem, pytrace=False)  # here, so that nothing but these words is shown
+    pytest.fail(problem, pytrace=False)  # outside the try, so that no traceback is shown
 
 
 def _need_ours() -> None:
@@ -255,7 +263,7 @@ def _need_ours() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Before the test's fixtures: what of the shared sandbox is not of this test's doing."""
+    """Record, before the test's fixtures, the state of the shared sandbox that this test did not cause."""
     if _PROBLEM in item.stash:
         pytest.fail(item.stash[_PROBLEM], pytrace=False)
     item.config.stash[_RUNNING] = item
@@ -266,7 +274,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the post-mortem of each sandbox of a test that failed."""
+    """Add the post-mortem of each sandbox of a failed test."""
     report = yield
     if report.failed:
         for fixture, use in item.stash.get(_USED, {}).items():

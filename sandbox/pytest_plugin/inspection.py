@@ -1,6 +1,6 @@
-"""What is looked at in a sandbox for a post-mortem: its processes, and which files of the workspace changed.
+"""Inspect a sandbox for a post-mortem: its processes, and which files of the workspace changed.
 
-Files are listed by a command in the sandbox, so what it prints is taken for what a sandbox may print: anything.
+A command in the sandbox lists the files, so its output is not trusted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOOK_SECONDS = 5.0
 MOST_BYTES = 4 << 20
 MOST_FILES = 100
 
-# GNU find tells inode and nanoseconds; busybox has no -printf and its stat tells seconds.
+# GNU find prints inode and nanoseconds; busybox has no -printf, and its stat prints seconds.
 _LIST_FILES = r"""if find . -maxdepth 0 -printf x >/dev/null 2>&1; then
   find . -xdev ! -type d -printf '%s %T@ %i %p\0' 2>/dev/null
 elif find . -maxdepth 0 -exec stat -c %i {} + >/dev/null 2>&1; then
@@ -30,7 +30,7 @@ exit 0"""
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The files of a workspace by path, each with what changes when it is written; ``problem`` says why that is not known."""
+    """The files of a workspace by path, each with what changes when it is written. ``problem`` says why they are not known."""
 
     files: dict[str, str]
     sizes: dict[str, int]
@@ -39,7 +39,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Files that were made, changed or removed between two snapshots, sorted; ``problem`` says why that is not known."""
+    """Files that were created, modified or deleted between two snapshots, sorted. ``problem`` says why they are not known."""
 
     created: tuple[str, ...] = ()
     modified: tuple[str, ...] = ()
@@ -47,10 +47,12 @@ class Changes:
     problem: str | None = None
 
 
-def _look(env: Recorded, command: str, **options: Any) -> tuple[str, str | None]:
-    """What the command prints, and what is wrong with it."""
+def _output_of(env: Recorded, command: str, **options: Any) -> tuple[str, str | None]:
+    """Return what the command prints, and a problem if there is one."""
     with env.unrecorded():
-        ran = answered(env.run, command, session=None, timeout_seconds=LOOK_SECONDS, keep_output_bytes=MOST_BYTES, **options)
+        ran = answered(
+            env.run, command, session=None, timeout_seconds=LOOK_SECONDS, keep_output_bytes=MOST_BYTES, **options
+        )
     if not ran.ok:
         return "", ran.error
     if ran.result.truncated:
@@ -61,8 +63,8 @@ def _look(env: Recorded, command: str, **options: Any) -> tuple[str, str | None]
 
 
 def snapshot(env: Recorded) -> Snapshot:
-    """The files of the workspace now."""
-    printed, problem = _look(env, _LIST_FILES)
+    """Return the files of the workspace now."""
+    printed, problem = _output_of(env, _LIST_FILES)
     files, sizes = {}, {}
     for line in printed.split("\0"):
         fields = line.split(" ", 3)
@@ -74,7 +76,7 @@ def snapshot(env: Recorded) -> Snapshot:
 
 
 def changes(before: Snapshot, after: Snapshot) -> Changes:
-    """What differs; a file of the same size, time and inode counts as the same."""
+    """Return what differs. A file of the same size, time and inode counts as unchanged."""
     if problem := before.problem or after.problem:
         return Changes(problem=problem)
     old, new = before.files, after.files
@@ -86,7 +88,7 @@ def changes(before: Snapshot, after: Snapshot) -> Changes:
 
 
 def processes(env: Recorded) -> tuple[tuple[ListedCommand, ...], str | None]:
-    """The commands that have processes, each with their tree; and why they are not known."""
+    """Return the commands that have processes, each with their tree, and a problem if they are not known."""
     with env.unrecorded():
         listed = answered(env.processes)
     if not listed.ok:

@@ -1,4 +1,4 @@
-"""The post-mortem of a failed test: what its sandbox was asked, what runs in it, which files changed; as text and as JSON."""
+"""The post-mortem of a failed test, as text and JSON: operations of its sandbox, what runs in it, which files changed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Background:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostMortem:
-    """All that is known. ``gone`` says why the sandbox cannot be asked any more, ``earlier`` how much happened before the test."""
+    """Everything known. ``gone`` says why the sandbox does not answer, ``earlier`` is the number of operations before the test."""
 
     test: str
     phase: str
@@ -57,11 +57,11 @@ class PostMortem:
     sizes: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return the post-mortem as JSON-ready data."""
         return {**asdict(self), "processes": [command.model_dump(mode="json") for command in self.processes]}
 
     def to_text(self) -> str:
-        """As it is shown in a report."""
+        """Return the post-mortem as text for a report."""
         lines = [f"{name}: {value}" for name, value in self.about.items()]
         lines += [f"THE SANDBOX IS GONE: {self.gone}"] if self.gone else []
         lines += [f"OUT OF MEMORY: {what}" for what in self.out_of_memory]
@@ -84,11 +84,11 @@ class PostMortem:
         return "\n".join(_printable(line[:LINE_CHARS]) for line in lines)
 
     def _refused_lines(self) -> list[str]:
-        """Of all tests that used this sandbox: a connection does not say whose it was."""
+        """List the connections of all tests that used this sandbox: a connection does not say whose it was."""
         shown = self.refused[-MOST_CONNECTIONS:]
         last = f", the last {len(shown)}" if len(shown) < len(self.refused) else ""
         lines = [f"connections of this sandbox that were refused or failed ({len(self.refused)}{last}):"]
-        return [*lines, *(f"  {one.host}:{one.port} {one.outcome}: {one.why}" for one in shown)]
+        return [*lines, *(f"  {c.host}:{c.port} {c.outcome}: {c.why}" for c in shown)]
 
     def _process_lines(self) -> list[str]:
         if self.processes_problem is not None:
@@ -110,13 +110,18 @@ class PostMortem:
 
 
 def collect(
-    test: str, phase: str, fixture: str, env: Recorded, before: Snapshot | None, earlier: int,
+    test: str,
+    phase: str,
+    fixture: str,
+    env: Recorded,
+    before: Snapshot | None,
+    earlier: int,
     begun: Mapping[str, int] | None = None,
-) -> PostMortem:  # fmt: skip
-    """The post-mortem of ``env``: what it was asked after its first ``earlier`` operations.
+) -> PostMortem:
+    """Return the post-mortem of ``env``, with the operations after its first ``earlier`` ones.
 
-    ``before`` are the files it began with, ``begun`` is where the logs of shared services stood (see ``services.offsets``). A
-    sandbox that does not answer is given up after 7 s.
+    ``before`` are the files at the beginning of the test, ``begun`` are the lengths of the logs of shared services then (see
+    ``services.offsets``). A sandbox that does not answer is given up after 7 s.
     """
     entries = env.record.since(earlier)
     gone = _gone(env)
@@ -143,13 +148,12 @@ def collect(
 
 
 def save(found: PostMortem, folder: Path) -> Path:
-    """Write it as a JSON file named after the test into ``folder``, which is made. Raises OSError."""
+    """Write the post-mortem into ``folder``, as a JSON file named after the test; return its path. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^A-Za-z0-9.\-]+", "_", found.test)[-120:].strip("_.")
-    told = hashlib.sha256(found.test.encode("utf-8", "surrogateescape")).hexdigest()[
-        :8
-    ]  # names that differ only in what was replaced
-    path = folder / f"{name}-{told}-{found.fixture}-{found.phase}.json"
+    # Two tests may have names that differ only in what was replaced.
+    digest = hashlib.sha256(found.test.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    path = folder / f"{name}-{digest}-{found.fixture}-{found.phase}.json"
     path.write_text(json.dumps(found.to_dict(), indent=1) + "\n", encoding="utf-8")
     return path
 
@@ -170,10 +174,10 @@ def _about(env: Recorded) -> dict[str, str]:
 
 def _out_of_memory(entries: Sequence[Entry]) -> tuple[str, ...]:
     killed = [f"[{e.number}] {e.subject} was killed for memory" for e in entries if e.oom_killed]
-    told = [
+    noticed = [
         f"[{e.number}] {n}" for e in entries for n in e.notices if n.startswith("out_of_memory") and not e.oom_killed
     ]
-    return (*killed, *told)
+    return (*killed, *noticed)
 
 
 def _background(env: Recorded, entry: Entry) -> Background:
@@ -183,15 +187,15 @@ def _background(env: Recorded, entry: Entry) -> Background:
         if not state.ok:
             return Background(command, entry.subject, f"not known ({state.error})", "")
         end = answered(env.logs, command, offset=max(0, state.result.total_bytes - LOG_BYTES), max_bytes=LOG_BYTES)
-    said = state.result
+    logs = state.result
     words = (
         "running"
-        if said.running
-        else f"killed by {said.signal}"
-        if said.signal
-        else f"ended with exit code {said.exit_code}"
+        if logs.running
+        else f"killed by {logs.signal}"
+        if logs.signal
+        else f"ended with exit code {logs.exit_code}"
     )
-    left = f", {said.left_running} processes left running" if said.left_running and not said.running else ""
+    left = f", {logs.left_running} processes left running" if logs.left_running and not logs.running else ""
     return Background(command, entry.subject, words + left, end.result.content if end.ok else "")
 
 
@@ -212,7 +216,7 @@ def _entry_lines(entry: Entry) -> list[str]:
 
 
 def _printable(line: str) -> str:
-    """The line without what a terminal would obey and what no report could carry: a sandbox may print anything."""
+    """Escape what a terminal would interpret or a report cannot contain: a sandbox may print anything."""
     shown = "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in line)
     return shown.encode("utf-8", "backslashreplace").decode()
 

@@ -1,4 +1,4 @@
-"""Environments that remember what they were asked: what a post-mortem tells of a failed test."""
+"""Environments that record their operations, for post-mortems of failed tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sandbox.environment.sandboxed import GuestEnvironment
 from sandbox.errors import SandboxError
 from sandbox.local import LocalEnvironment
 
-# How much is remembered: bounded, however long a test runs and however much it prints.
+# What is recorded is bounded, however long a test runs and however much it prints.
 ENTRIES = 200
 OUTPUT_CHARS = 4000
 SUBJECT_CHARS = 500
@@ -28,7 +28,7 @@ _SUBJECTS = ("subject", "command", "argv", "path", "source", "url", "log", "file
 class Entry:
     """One operation and how it ended. ``at_seconds`` counts from the first use; ``output`` is cut in its middle.
 
-    Variables and standard input of a command are not remembered: they may be secrets.
+    Variables and standard input of a command are not recorded: they may be secrets.
     """
 
     number: int
@@ -48,7 +48,7 @@ class Entry:
     duration_ms: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return the entry as JSON-ready data."""
         return asdict(self)
 
 
@@ -62,12 +62,12 @@ class Record:
         self.count = 0
 
     def since(self, number: int) -> tuple[Entry, ...]:
-        """What is remembered of the operations after the first ``number``."""
+        """Return the recorded operations after the first ``number``."""
         with self._lock:
             return tuple(e for e in self._entries if e.number > number)
 
     def add(self, operation: str, args: Mapping[str, Any], envelope: Envelope[Any]) -> None:
-        """Remember how ``operation`` ended."""
+        """Record how ``operation`` ended."""
         result = envelope.result
         ran = result if isinstance(result, op.RunResult) else None
         subject = next((args[name] for name in _SUBJECTS if args.get(name) is not None), "")
@@ -94,14 +94,14 @@ class Record:
 
 
 def cut(text: str, chars: int = OUTPUT_CHARS) -> str:
-    """At most so many characters of the text, its middle left out and said so."""
+    """Return at most ``chars`` characters of the text, with a mark for what is left out of its middle."""
     if len(text) <= chars:
         return text
     return f"{text[: chars // 2]}\n[... {len(text) - chars} characters left out ...]\n{text[-(chars // 2) :]}"
 
 
 class Recorded(GuestEnvironment):
-    """Mixed into an environment: ``record`` holds what it was asked, except within ``unrecorded()``."""
+    """Mixin for an environment: ``record`` has its operations, except those within ``unrecorded()``."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.record = Record()
@@ -110,12 +110,12 @@ class Recorded(GuestEnvironment):
 
     @property
     def started(self) -> bool:
-        """Whether it was started and not closed."""
+        """Whether the environment was started and is not closed."""
         return self._transport is not None
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
-        """Operations of this thread are not remembered."""
+        """Do not record operations of this thread within the block."""
         before, self._quiet.on = getattr(self._quiet, "on", False), True
         try:
             yield
@@ -124,7 +124,7 @@ class Recorded(GuestEnvironment):
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """See ``ready.Watched``: a wait is remembered as one operation."""
+        """See ``ready.Watched``: a wait is recorded as one operation."""
         started = time.monotonic()
         answer: Envelope[Any] = Success(None)
         try:
@@ -135,31 +135,33 @@ class Recorded(GuestEnvironment):
             raise
         finally:
             answer = replace(answer, duration_ms=(time.monotonic() - started) * 1000)
-            self._remember("wait until", {"subject": what}, answer)
+            self._record("wait until", {"subject": what}, answer)
 
     def execute(self, operation: str, args: Mapping[str, Any], **options: Any) -> Envelope[Any]:
         """See ``OperationMethods.execute``."""
-        return self._remember(operation, args, super().execute(operation, args, **options))
+        return self._record(operation, args, super().execute(operation, args, **options))
 
     def upload(self, data_or_path: Any, path: str, **options: Any) -> Envelope[op.UploadResult]:
         """See ``OperationMethods.upload``."""
-        return self._remember("upload", {"path": path}, super().upload(data_or_path, path, **options))
+        return self._record("upload", {"path": path}, super().upload(data_or_path, path, **options))
 
     def download(
         self, path: str, to: Any = None, *, without: Sequence[str] = (), overwrite: bool = False
     ) -> Envelope[op.DownloadResult]:
         """See ``OperationMethods.download``."""
-        return self._remember("download", {"path": path}, super().download(path, to, without=without, overwrite=overwrite))
+        return self._record(
+            "download", {"path": path}, super().download(path, to, without=without, overwrite=overwrite)
+        )
 
-    def _remember(self, operation: str, args: Mapping[str, Any], envelope: Envelope[Any]) -> Envelope[Any]:
+    def _record(self, operation: str, args: Mapping[str, Any], envelope: Envelope[Any]) -> Envelope[Any]:
         if not getattr(self._quiet, "on", False):
             self.record.add(operation, args, envelope)
         return envelope
 
 
 class RecordedDocker(Recorded, DockerEnvironment):
-    """A DockerEnvironment that remembers what it was asked."""
+    """A DockerEnvironment that records its operations."""
 
 
 class RecordedLocal(Recorded, LocalEnvironment):
-    """A LocalEnvironment that remembers what it was asked."""
+    """A LocalEnvironment that records its operations."""

@@ -1,7 +1,7 @@
-"""Fakes and faults for tests of what uses a sandbox.
+"""Test doubles and fault injection for tests of code that uses a sandbox.
 
-``FakeEnvironment`` needs no engine and starts no process; ``ScriptedGuest`` is the far end of a pipe that misbehaves on demand;
-``EngineProxy`` stands before a real engine and ``FaultyStream`` over a real stream, and both break what passes.
+``FakeEnvironment`` needs no engine and starts no process. ``ScriptedGuest`` is the far end of a pipe and misbehaves on demand.
+``EngineProxy``, before a real engine, and ``FaultyStream``, over a real stream, disturb what passes through them.
 """
 
 from .commands import FakeRun, Ran

@@ -1,4 +1,4 @@
-"""Commands answered from a table: what a test says they do, in the shape the guest reports it."""
+"""Answer commands from a test's table, in the form in which the guest reports them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tree import SPILL, WORKSPACE, File, Tree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeRun:
-    """A command as the table is asked for it; ``command`` is the shell text, or argv quoted for a shell."""
+    """A command that the table is to answer; ``command`` is the shell text, or argv quoted for a shell."""
 
     command: str
     argv: tuple[str, ...] | None
@@ -33,10 +33,10 @@ class FakeRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a command does. ``seconds`` is how long it would take: past its timeout it is a failure, no time really passes.
+    """What a command does. ``seconds`` is how long it would take: more than its timeout is a failure. No time really passes.
 
     In the background, a command that takes any time runs until it is killed. ``cwd`` and ``exports`` are what it leaves to its
-    session; ``left_running`` the processes it leaves behind. ``cpu_seconds`` past its limit are a failure, too.
+    session, ``left_running`` is the number of processes it leaves behind. More ``cpu_seconds`` than the limit are a failure, too.
     """
 
     stdout: str | bytes = b""
@@ -76,18 +76,18 @@ class Commands:
         self._state: dict[str, tuple[str, dict[str, str]]] = {}
 
     def run(self, args: dict[str, Any], stdin: bytes) -> tuple[dict[str, Any], bytes]:
-        """The reply to ``run``. Raises OperationError for a command that the table does not know."""
+        """Return the reply to ``run``. Raises OperationError for a command that is not in the table."""
         session, background = args["session"], args["background"]
         if args.get("user") not in (None, "agent", "1000"):
             raise Fault("user_not_allowed", user=args["user"], own="agent")
         if args.get("needs_session") and session not in self._state:
             raise Fault("session_not_found", session=session)
         cwd, exports = self._state.get(session, (WORKSPACE, {}))
-        given = args["cwd"]
+        requested_cwd = args["cwd"]
         run = FakeRun(
             command=args["command"] if args["argv"] is None else shlex.join(args["argv"]),
             argv=None if args["argv"] is None else tuple(args["argv"]),
-            cwd=cwd if given is None else self._folder(given),
+            cwd=cwd if requested_cwd is None else self._folder(requested_cwd),
             env={**exports, **(args["env"] or {})},
             stdin=stdin,
             session=session,
@@ -104,7 +104,7 @@ class Commands:
             return {"result": {"id": command.id, "running": True, "cwd": cwd}}, b""
         timed_out = run.timeout_seconds is not None and ran.seconds > run.timeout_seconds
         if not timed_out and session is not None and run.argv is None:
-            cwd = ran.cwd if ran.cwd and given is None else cwd
+            cwd = ran.cwd if ran.cwd and requested_cwd is None else cwd
             self._state[session] = (cwd, {**exports, **ran.exports})
         cpu = args.get("cpu_seconds")
         if cpu is not None and ran.cpu_seconds > cpu:
@@ -135,7 +135,7 @@ class Commands:
                 f"This fake sandbox has no answer for the command {run.command!r}.",
                 "Add it to FakeEnvironment(commands=...), or use LocalEnvironment to run commands for real.",
             )
-        return _as_ran(answer)
+        return _ran_from(answer)
 
     def _started(self, run: FakeRun, ran: Ran, keep: int) -> _Command:
         ident = f"c{len(self._known) + 1}"
@@ -159,11 +159,19 @@ class Commands:
         spill = f"{SPILL}/{command.id}.log" if output.truncated else None
         left = 0 if stopped else ran.left_running
         result = {
-            "id": command.id, "exit_code": None if signal else ran.exit_code, "signal": signal,
-            "oom_killed": ran.oom_killed and not stopped, "output_bytes": output.total, "truncated": output.truncated,
-            "spill_path": spill, "spill_truncated": output.truncated and output.total > self._limits["spill_bytes"],
-            "left_running": left, "cwd": cwd, "duration_ms": seconds * 1000, "cpu_seconds": ran.cpu_seconds,
-        }  # fmt: skip
+            "id": command.id,
+            "exit_code": None if signal else ran.exit_code,
+            "signal": signal,
+            "oom_killed": ran.oom_killed and not stopped,
+            "output_bytes": output.total,
+            "truncated": output.truncated,
+            "spill_path": spill,
+            "spill_truncated": output.truncated and output.total > self._limits["spill_bytes"],
+            "left_running": left,
+            "cwd": cwd,
+            "duration_ms": seconds * 1000,
+            "cpu_seconds": ran.cpu_seconds,
+        }
         notices: list[dict[str, Any]] = []
         if left:
             notices.append({"code": "left_running", "id": command.id, "count": left})
@@ -179,7 +187,7 @@ class Commands:
         return reply, blob
 
     def logs(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """The result of ``logs``."""
+        """Return the result of ``logs``."""
         command = self._find(args["id"])
         size = min(args["max_bytes"], self._limits["read_bytes"])
         start = min(first_byte(command.output, args, self._limits["read_bytes"]), len(command.all))
@@ -187,13 +195,17 @@ class Commands:
             raise _unable("cannot wait for more output of a command that runs")
         data = command.all[start : start + size]
         return {
-            "id": command.id, "offset": start, "next_offset": start + len(data), "total_bytes": len(command.all),
-            "kept_bytes": len(command.all), **_state_of(command),
+            "id": command.id,
+            "offset": start,
+            "next_offset": start + len(data),
+            "total_bytes": len(command.all),
+            "kept_bytes": len(command.all),
+            **_state_of(command),
             "left_running": 0 if command.running or command.killed else command.ran.left_running,
-        }, data  # fmt: skip
+        }, data
 
     def kill(self, args: dict[str, Any]) -> dict[str, Any]:
-        """The result of ``kill``."""
+        """Return the result of ``kill``."""
         command = self._find(args["id"])
         if args["signal"] and command.running:
             return {"id": command.id, "signal": args["signal"], "signalled": 1}
@@ -203,7 +215,7 @@ class Commands:
         return {"id": command.id, "killed": left} if left else {"id": command.id, "already_ended": True}
 
     def wait_for(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """The reply to ``wait_for``: what is so now, for no time passes here, and no port is ever open."""
+        """Return the reply to ``wait_for`` for the present state: no time passes here, and no port is ever open."""
         command = None if args["id"] is None else self._find(args["id"])
         kind = next(name for name in KINDS if args[name] not in (None, False))
         state: dict[str, Any] = {"condition": kind}
@@ -239,40 +251,47 @@ class Commands:
         return {} if args["exit"] and command is not None and not command.running else None
 
     def processes(self, args: dict[str, Any]) -> dict[str, Any]:
-        """The result of ``processes``: the commands alone, which are no processes here."""
+        """Return the result of ``processes``: the commands, without processes."""
         listed = list(self._known.values()) if args["id"] is None else [self._find(args["id"])]
-        return {"commands": [
-            {
-                "id": c.id, "command": c.run.command[:1000], "session": c.run.session, "background": c.run.background,
-                "output_bytes": len(c.all), "seconds": 0.0 if c.running else c.ran.seconds, **_state_of(c),
-            }
-            for c in sorted(listed, key=lambda c: not c.running)
-        ]}  # fmt: skip
+        return {
+            "commands": [
+                {
+                    "id": c.id,
+                    "command": c.run.command[:1000],
+                    "session": c.run.session,
+                    "background": c.run.background,
+                    "output_bytes": len(c.all),
+                    "seconds": 0.0 if c.running else c.ran.seconds,
+                    **_state_of(c),
+                }
+                for c in sorted(listed, key=lambda c: not c.running)
+            ]
+        }
 
     def unable(self, operation: str, ident: str) -> OperationError:
-        """The failure of an operation that needs a live command. Raises Fault for an id that is not known."""
+        """Return the failure of an operation that needs a live command. Raises Fault for an unknown id."""
         command = self._find(ident)
         if not command.running:
             raise Fault("command_ended", id=ident, **_state_of(command))
         return _unable(f"cannot {operation}")
 
     def open_session(self, args: dict[str, Any]) -> dict[str, Any]:
-        """The result of ``open_session``."""
+        """Return the result of ``open_session``."""
         if args["session"] in self._state:
             raise Fault("session_exists", session=args["session"])
         self._state[args["session"]] = (WORKSPACE, {})
         return {"session": args["session"], "cwd": WORKSPACE}
 
     def sessions(self, _: dict[str, Any]) -> dict[str, Any]:
-        """The result of ``sessions``."""
+        """Return the result of ``sessions``."""
         return {"sessions": [{"name": name, "cwd": cwd} for name, (cwd, _) in self._state.items()]}
 
     def end_session(self, args: dict[str, Any]) -> dict[str, Any]:
-        """The result of ``end_session``."""
+        """Return the result of ``end_session``."""
         return {"session": args["session"], "existed": self._state.pop(args["session"], None) is not None}
 
     def running(self) -> list[str]:
-        """Ids of the commands that run."""
+        """Return the ids of the running commands."""
         return [command.id for command in self._known.values() if command.running]
 
     def _find(self, ident: str) -> _Command:
@@ -286,9 +305,11 @@ def _state_of(command: _Command) -> dict[str, Any]:
     signal = None if command.running else "SIGKILL" if command.killed else command.ran.signal
     ended = not command.running and signal is None
     return {
-        "running": command.running, "signal": signal, "exit_code": command.ran.exit_code if ended else None,
+        "running": command.running,
+        "signal": signal,
+        "exit_code": command.ran.exit_code if ended else None,
         "stop_reason": "killed" if command.killed else None,
-    }  # fmt: skip
+    }
 
 
 def _holds(node: Any, text: str) -> bool:
@@ -303,7 +324,7 @@ def _unable(what: str) -> OperationError:
     )
 
 
-def _as_ran(answer: Reply) -> Ran:
+def _ran_from(answer: Reply) -> Ran:
     if isinstance(answer, Ran):
         return answer
     if isinstance(answer, Mapping):

@@ -1,4 +1,4 @@
-"""A real proxy before a Docker Engine's socket, which delays, slows, stalls, cuts, refuses, or answers with errors."""
+"""A proxy before a Docker Engine's socket that delays, slows, stalls, cuts, refuses, or answers with errors."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _NOTHING = Faults()
 
 
 def request_kind(method: str, path: str) -> str:
-    """What a request of the engine's API is about, in a word: "create", "start", "attach", "events", "inspect", "remove", …
+    """Return the kind of a request to the engine's API: "create", "start", "attach", "events", "inspect", "remove", …
 
-    It is the last part of the path, but "remove" for a DELETE and "inspect" for what ends in /json.
+    It is the last part of the path, except "remove" for a DELETE and "inspect" for a path that ends in /json.
     """
     if method == "DELETE":
         return "remove"
@@ -36,7 +36,7 @@ def request_kind(method: str, path: str) -> str:
 
 
 class _Connection:
-    """One client, and the engine for it. The engine speaks on ``down``, the client on ``up``."""
+    """One client and its connection to the engine, which sends on ``down``; the client sends on ``up``."""
 
     def __init__(self, proxy: EngineProxy, client: socket.socket, engine: socket.socket) -> None:
         self.kind = ""
@@ -51,9 +51,11 @@ class _Connection:
     def _pump_up(self) -> None:
         with contextlib.suppress(OSError):
             while data := self._client.recv(_PIECE):
-                # Answers are awaited before the next request on a connection, so one begins where a piece does.
-                asked = None if self.kind in _ENDLESS else _REQUEST.match(data)
-                if asked is not None and self._refused(request_kind(asked[1].decode(), asked[2].decode("latin-1"))):
+                # Clients wait for an answer before the next request on a connection, so a request begins where a piece begins.
+                request = None if self.kind in _ENDLESS else _REQUEST.match(data)
+                if request is not None and self._answers_itself(
+                    request_kind(request[1].decode(), request[2].decode("latin-1"))
+                ):
                     break
                 self._carry(data, self.up, self._engine)
             with contextlib.suppress(OSError):
@@ -74,8 +76,8 @@ class _Connection:
         if passage.is_cut:
             self.cut()
 
-    def _refused(self, kind: str) -> bool:
-        """Take note of a new request; True where the proxy answers it instead of the engine."""
+    def _answers_itself(self, kind: str) -> bool:
+        """Begin a new request. Returns whether the proxy answered it instead of the engine."""
         self.kind = kind
         self.down.change(self._proxy.faults_of(kind, "down"))
         self.up.change(self._proxy.faults_of(kind, "up"))
@@ -84,7 +86,7 @@ class _Connection:
             return False
         self._client.sendall(answer)
         self._client.shutdown(socket.SHUT_WR)
-        while self._client.recv(_PIECE):  # closing with something unread would take the answer back
+        while self._client.recv(_PIECE):  # closing with unread bytes would discard the answer
             pass
         return True
 
@@ -96,7 +98,7 @@ class _Connection:
                 end.shutdown(socket.SHUT_RDWR)
 
     def ended(self) -> bool:
-        """Whether both ways have ended; closes the sockets then."""
+        """Return whether both directions have ended, after closing the sockets."""
         if any(thread.is_alive() for thread in self._threads):
             return False
         self.close()
@@ -111,18 +113,18 @@ class _Connection:
 
 
 class EngineProxy:
-    """Listens at ``address``, a socket of its own in a temporary folder, and passes everything on to ``engine``.
+    """Listens at ``address``, a socket in a temporary folder, and passes everything on to ``engine``.
 
         with EngineProxy() as proxy:
             monkeypatch.setenv("DOCKER_HOST", proxy.address)
-            proxy.inject(Faults(delay_seconds=0.5))                              # everything the engine says, late
-            proxy.inject(Faults(cut_after_bytes=100), "attach")                  # the pipe of a sandbox, in the middle of a frame
+            proxy.inject(Faults(delay_seconds=0.5))                              # delay everything the engine sends
+            proxy.inject(Faults(cut_after_bytes=100), "attach")                  # cut the pipe of a sandbox in mid-frame
             proxy.inject(Faults(stalled=True), "attach", direction="up")         # one direction only
             proxy.answer("create", 500, "no space left on device")
 
-    ``engine`` is a ``unix://`` address, by default the one that a DockerEnvironment would speak to. Faults hold for requests of a
-    kind (see ``request_kind``; "*" for all), those under way and those to come. Raises SandboxError ``invalid_configuration``
-    for another kind of address.
+    ``engine`` is a ``unix://`` address, by default the one that a DockerEnvironment would use. Faults apply to requests of a
+    kind (see ``request_kind``; "*" for all), both under way and later. Raises SandboxError ``invalid_configuration`` for
+    other addresses.
     """
 
     def __init__(self, engine: str | None = None) -> None:
@@ -148,31 +150,30 @@ class EngineProxy:
 
     @property
     def address(self) -> str:
-        """What to set DOCKER_HOST to."""
+        """The value for DOCKER_HOST."""
         return f"unix://{self._path}"
 
-    # --- faults ------------------------------------------------------------------
     def inject(self, faults: Faults, kind: str = ALL, *, direction: Direction = "down") -> None:
-        """Have ``faults`` on what the engine says ("down") or what it is told ("up") in requests of ``kind``."""
+        """Apply ``faults`` to what the engine sends ("down") or receives ("up") in requests of ``kind``."""
         with self._lock:
             self._faults[kind, direction] = faults
             for connection in self._of(kind):
                 (connection.down if direction == "down" else connection.up).change(faults)
 
     def cut(self, kind: str = ALL) -> None:
-        """Cut every connection with a request of ``kind`` under way, now."""
+        """Cut every connection that has a request of ``kind`` under way."""
         with self._lock:
             for connection in self._of(kind):
                 connection.cut()
 
     def answer(self, kind: str, status: int, message: str) -> None:
-        """Answer requests of ``kind`` with an error of this status instead of asking the engine."""
+        """Answer requests of ``kind`` with an error of this status, without asking the engine."""
         body = json.dumps({"message": message}).encode()
         head = f"HTTP/1.1 {status} Injected\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         self._answers[kind] = f"{head}Connection: close\r\n\r\n".encode() + body
 
     def refuse(self) -> None:
-        """Refuse new connections (ECONNREFUSED), as an engine that has ended; those there are stay."""
+        """Refuse new connections (ECONNREFUSED), like an engine that has ended. Existing connections stay."""
         with self._lock:
             listener, self._listener = self._listener, None
         if listener is not None:
@@ -181,7 +182,7 @@ class EngineProxy:
             listener.close()
 
     def accept(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self.refuse()
         self._path.unlink(missing_ok=True)
         self._listener = listener = socket.socket(socket.AF_UNIX)
@@ -190,7 +191,7 @@ class EngineProxy:
         threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
 
     def heal(self) -> None:
-        """No more faults: none on what is under way, and new connections are taken."""
+        """Remove all faults, also from requests under way, and accept connections."""
         with self._lock:
             self._faults.clear()
             self._answers.clear()
@@ -201,13 +202,12 @@ class EngineProxy:
         if refusing:
             self.accept()
 
-    # --- for the connections ------------------------------------------------------------------
     def faults_of(self, kind: str, direction: Direction) -> Faults:
-        """The faults that requests of ``kind`` have."""
+        """Return the faults of requests of ``kind``."""
         return self._faults.get((kind, direction)) or self._faults.get((ALL, direction)) or _NOTHING
 
     def answer_to(self, kind: str) -> bytes | None:
-        """The whole answer to requests of ``kind``; None where the engine gives it."""
+        """Return the whole answer to requests of ``kind``, or None to ask the engine."""
         return self._answers.get(kind) or self._answers.get(ALL)
 
     def _of(self, kind: str) -> list[_Connection]:
@@ -232,7 +232,7 @@ class EngineProxy:
                     self._connections[-1].start()
 
     def close(self) -> None:
-        """Refuse new connections, cut all there are, and remove the socket; may be called more than once."""
+        """Refuse new connections, cut all existing ones, and remove the socket. May be called more than once."""
         self.refuse()
         with self._lock:
             connections, self._connections = self._connections, []

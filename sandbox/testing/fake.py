@@ -1,4 +1,4 @@
-"""FakeEnvironment: a sandbox in memory, to test agents and tools without an engine and without a process."""
+"""FakeEnvironment: a sandbox in memory, for tests of agents and tools without an engine or a process."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _OF_STATE = frozenset({"scan", "fetch", "restore", "last_changes"})
 
 
 class FakeEnvironment(GuestEnvironment):
-    """The operations on files in memory and commands answered from ``commands``; ready without ``start()``.
+    """An environment with files in memory and commands answered from ``commands``; ready without ``start()``.
 
-    ``files`` maps paths to contents (text or bytes). ``commands`` maps exact commands, or compiled patterns that match all of
-    one, to what they print (text or bytes), to a ``Ran``, to a mapping of its fields, or to a callable that gets the
-    ``FakeRun`` and answers one of these; or it is one callable for all, which answers None for what it does not know. A
-    command that is not known is the failure ``operation_not_supported``. ``pages`` maps addresses to texts for ``browse``.
-    ``network`` is a policy to read and change, and words what ``browse`` refuses; nothing goes anywhere.
+    ``files`` maps paths to contents (text or bytes). ``commands`` maps exact commands, or compiled patterns that match a whole
+    command, to what they print (text or bytes), to a ``Ran``, to a mapping of its fields, or to a callable that takes the
+    ``FakeRun`` and returns one of these. It may also be one callable for all commands, which returns None for those it does not
+    know. An unknown command is the failure ``operation_not_supported``. ``pages`` maps addresses to texts for ``browse``.
+    ``network`` is a policy to read and change; it decides what ``browse`` refuses, but there are no connections.
 
-    Everything else is the real thing: arguments, ranges, edits, codes, hints and envelopes are made by the code that serves
-    real sandboxes. ``requests`` lists every valid request so far, for assertions. ``lose()`` makes it unavailable.
+    Everything else is real: arguments, ranges, edits, codes, hints and envelopes are handled by the code that serves real
+    sandboxes. ``requests`` lists every valid request so far, for assertions. ``lose()`` makes the environment unavailable.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class FakeEnvironment(GuestEnvironment):
         super().start()
 
     def start(self) -> Self:
-        """Do nothing but say so when it is printed: it is ready from the beginning."""
+        """Mark the environment as started, for its repr only: it is ready from the beginning."""
         self._was_started = True
         return super().start()
 
@@ -87,11 +87,11 @@ class FakeEnvironment(GuestEnvironment):
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The contents of all files now, by path: relative in the workspace, else absolute."""
+        """The contents of all files now by path, which is relative in the workspace and else absolute."""
         return {self._tree.display(path): n.data for path, n in self._tree.nodes.items() if isinstance(n, File)}
 
     def lose(self, reason: str = "killed", message: str = "The sandbox's container was killed from outside.") -> None:
-        """Have every further operation fail as if the sandbox had died for ``reason``."""
+        """Have every further operation fail as if the sandbox had ended for ``reason``."""
         self._memory.lost = SandboxUnavailableError(
             reason, message, "Start another sandbox; files in this one are lost."
         )
@@ -106,17 +106,17 @@ class FakeEnvironment(GuestEnvironment):
         return self._memory
 
     def _release(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
     def _freeze(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no process runs."""
 
     def _kind(self) -> str:
         return "A fake sandbox: its files are in memory, and only the commands its test knows can be run."
 
 
 class _MemoryTransport(Transport):
-    """Answers requests at once, as the guest would; nothing is sent anywhere."""
+    """Answers requests at once, as the guest would, and sends nothing."""
 
     def __init__(
         self,
@@ -140,13 +140,13 @@ class _MemoryTransport(Transport):
     connected = False  # nothing is sent to a sandbox in memory when it is resumed
 
     def close(self, *, detach: bool = False) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
     def pause(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no request is under way."""
 
     def resume(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no request is under way."""
 
     def request(
         self,
@@ -177,7 +177,7 @@ class _MemoryTransport(Transport):
     def _answer_once(
         self, ident: str, asked: list[Any], answer: Callable[[], tuple[dict[str, Any], bytes]]
     ) -> tuple[dict[str, Any], bytes]:
-        """The remembered answer to that id; else ``answer``, which is remembered as the guest would."""
+        """Return the remembered answer to ``ident``, or else that of ``answer``, which is remembered."""
         key = next(self._numbers)
         try:
             with self._replied:
@@ -185,14 +185,14 @@ class _MemoryTransport(Transport):
                     self._replied.wait()
         except Fault as fault:
             fields: dict[str, Any] = {"fault": fault}
-            _word_fault(fields)
+            _pack_fault(fields)
             return fields, b""
         if not isinstance(known, bool):
             return known
         reply: tuple[dict[str, Any], bytes] | None = None
         try:
             reply = answer()
-        finally:  # what a test's own function raised is no answer to remember
+        finally:  # an exception of a test's own function is not an answer to remember
             with self._replied:
                 self._remembered.store(key, *(reply or ({}, b"")))
                 if reply is None:
@@ -212,14 +212,14 @@ class _MemoryTransport(Transport):
         fields: dict[str, Any]
         try:
             if operation in _OF_STATE:
-                fields, data = {"result": self._state_of_files(operation, args, body or (), sink or _nowhere)}, b""
+                fields, data = {"result": self._state_of_files(operation, args, body or (), sink or _discard)}, b""
             else:
                 fields, data = self._handle(operation, args, blob, body, sink)
         except Fault as fault:
             fields, data = {"fault": fault}, b""
         if watch is not None and "segments" in fields:
-            _show(watch, fields["segments"], data)
-        _word_fault(fields)
+            _pass_output(watch, fields["segments"], data)
+        _pack_fault(fields)
         return fields, data
 
     def _handle(
@@ -273,15 +273,22 @@ class _MemoryTransport(Transport):
             raise Fault(error.code, **error.fields) from None
         text = self._pages.get(url)
         if text is None:
-            raise self._nowhere(url)
+            raise self._unknown_page(url)
         part = text[start : start + args["max_chars"]]
         return {
-            "url": url, "final_url": url, "status": 200, "content_type": "text/plain", "text": part, "offset": start,
-            "total_chars": len(text), "size_bytes": len(text.encode()), "truncated": start + len(part) < len(text),
-        }  # fmt: skip
+            "url": url,
+            "final_url": url,
+            "status": 200,
+            "content_type": "text/plain",
+            "text": part,
+            "offset": start,
+            "total_chars": len(text),
+            "size_bytes": len(text.encode()),
+            "truncated": start + len(part) < len(text),
+        }
 
-    def _nowhere(self, url: str) -> Fault:
-        """Of a page that the test does not know: refused by the rules, or not there."""
+    def _unknown_page(self, url: str) -> Fault:
+        """Return the fault for a page that is not in ``pages``: refused by the rules, or not reachable."""
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         verdict = judge_host(self._network(), host, port)
@@ -292,20 +299,20 @@ class _MemoryTransport(Transport):
         return Fault("network_denied", url=url, problem=problem)
 
 
-def _word_fault(fields: dict[str, Any]) -> None:
-    """Put a fault into the form in which it travels."""
+def _pack_fault(fields: dict[str, Any]) -> None:
+    """Put a fault into the form that the guest sends."""
     fault = fields.get("fault")
     if isinstance(fault, Fault):
         fields["fault"] = {"code": fault.code, "effects": fault.effects, "fields": fault.fields}
         fields["result"] = fields.get("result") or fault.result
 
 
-def _nowhere(_: bytes) -> None:
-    """Take what nobody asked for."""
+def _discard(_: bytes) -> None:
+    """Discard bytes that the caller did not ask for."""
 
 
-def _show(watch: Watch, segments: list[list[int]], data: bytes) -> None:
-    """Tell ``watch`` what the command printed, as far as it was kept."""
+def _pass_output(watch: Watch, segments: list[list[int]], data: bytes) -> None:
+    """Pass to ``watch`` what the command printed, as far as it was kept."""
     at = 0
     for stream, length, _part in segments:
         watch.take(bytes((stream,)) + data[at : at + length])

@@ -1,4 +1,4 @@
-"""Faults on a way that bytes take: late, slow, stalled, cut or garbled. For ``EngineProxy`` and ``FaultyStream``."""
+"""Disturb a stream of bytes: late, slow, stalled, cut or garbled. For ``EngineProxy`` and ``FaultyStream``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sandbox.pipe.reattaching import ByteStream
 
-# A throttled way passes pieces of this many seconds' worth of bytes.
+# A throttled passage lets through pieces of this many seconds' worth of bytes.
 _SLICE_SECONDS = 0.02
 
 
@@ -16,10 +16,9 @@ _SLICE_SECONDS = 0.02
 class Faults:
     """What happens to the bytes of one direction, counted from when the faults were set; the default is nothing.
 
-    ``delay_seconds`` holds back each piece, as it was read, for that long. ``bytes_per_second`` is the most that passes.
-    ``cut_after_bytes`` ends the connection, in both directions, once so many bytes have passed: 0 with the next one.
-    ``garble_at`` is the position of a byte whose bits are inverted. ``stalled`` lets nothing pass and cuts nothing.
-    Raises ValueError for a negative number.
+    ``delay_seconds`` delays each piece, as it was read. ``bytes_per_second`` is the maximal rate. ``cut_after_bytes`` ends the
+    connection, in both directions, after this many bytes; 0 cuts it at the next byte. ``garble_at`` is the position of a byte whose
+    bits are inverted. ``stalled`` lets nothing pass, without cutting. Raises ValueError for a negative number.
     """
 
     delay_seconds: float = 0.0
@@ -46,36 +45,36 @@ class Passage:
         self._changed = threading.Condition()
 
     def change(self, faults: Faults) -> None:
-        """Have ``faults`` from now on; from any thread."""
+        """Apply ``faults`` from now on. May be called from any thread."""
         with self._changed:
             self._faults, self._passed = faults, 0
             self._due = min(self._due, time.monotonic() + faults.delay_seconds)
             self._changed.notify_all()
 
     def cut(self) -> None:
-        """Let nothing pass ever again; from any thread."""
+        """Let nothing pass any more. May be called from any thread."""
         with self._changed:
             self._cut = True
             self._changed.notify_all()
 
     @property
     def waiting(self) -> bool:
-        """Whether something that was put has not passed yet."""
+        """Whether a piece that was put has not passed completely."""
         return bool(self._held) and not self._cut
 
     @property
     def is_cut(self) -> bool:
-        """Whether the way has ended."""
+        """Whether the passage was cut."""
         return self._cut
 
     def put(self, data: bytes) -> None:
-        """Give the next piece; only when the last has passed."""
+        """Put in the next piece. Call it only after the last has passed."""
         with self._changed:
             self._held = data
             self._due = max(self._due, time.monotonic() + self._faults.delay_seconds)
 
     def get(self, timeout_seconds: float | None = None) -> bytes | None:
-        """The next bytes that pass; b"" where the way was cut, None where nothing passed in time."""
+        """Return the next bytes that pass: b"" after a cut, None if nothing passed in time."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         with self._changed:
             while not self._cut:
@@ -108,22 +107,22 @@ class Passage:
 
 
 class FaultyStream:
-    """A ``transport.ByteStream`` over another one, with faults on the way in and on the way out, which may change at any time.
+    """A ByteStream over another one, with faults in each direction, which may change at any time.
 
         stream = FaultyStream(SocketStream(connected))
         host = Transport(stream, explain)
         stream.inbound.change(Faults(cut_after_bytes=100))
 
-    ``close`` cuts it at once.
+    ``close`` cuts both directions at once.
     """
 
     def __init__(self, stream: ByteStream) -> None:
         self.inbound, self.outbound = Passage(), Passage()
         self._stream = stream
-        self._unsent = memoryview(b"")  # has passed, and the stream did not take it yet
+        self._unsent = memoryview(b"")  # has passed, but the stream has not accepted it yet
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
-        """See ``ByteStream``. What was not taken of ``data`` has to come again with the next call, as it does from a sender."""
+        """See ``ByteStream``. The next call must repeat the part of ``data`` that was not written, as FrameSender does."""
         deadline = time.monotonic() + timeout_seconds
         if not self._unsent and not self.outbound.waiting:
             self.outbound.put(bytes(data))

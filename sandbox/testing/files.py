@@ -1,4 +1,4 @@
-"""The operations on files for a tree in memory; texts, ranges and edits by the guest's own code."""
+"""Carry out the operations on files on a tree in memory; the guest's own code handles texts, ranges and edits."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ROOTS = Roots(WORKSPACE.encode(), tuple(root.encode() for root in ROOTS))
 
 
 class FileOperations:
-    """``limits`` are those of the sandbox, in bytes. Raises Fault."""
+    """The operations on files. ``limits`` are the sandbox's. All methods raise Fault."""
 
     def __init__(self, tree: Tree, limits: dict[str, Any]) -> None:
         self._tree = tree
         self._limits = limits
 
     def read(self, args: dict[str, Any]) -> Answer:
-        """As ``guest.reading.read``."""
+        """Do as ``guest.files.reading.read``."""
         reading.check_range(args)
         _, node = self._tree.file(args["path"])
         shown = {"path": self._tree.display(args["path"]), "size_bytes": len(node.data)}
@@ -39,7 +39,7 @@ class FileOperations:
             return reading.read_open(fd, shown, args, self._limits["read_bytes"])
 
     def write(self, args: dict[str, Any]) -> Answer:
-        """As ``guest.files.write``."""
+        """Do as ``guest.files.writing.write``."""
         created = self.put(args["path"], _utf8(args["content"]))
         size = len(_utf8(args["content"]))
         return {"path": self._tree.display(args["path"]), "size_bytes": size, "created": created}, b""
@@ -58,7 +58,7 @@ class FileOperations:
         return previous is None
 
     def edit(self, args: dict[str, Any]) -> Answer:
-        """As ``guest.files.edit``."""
+        """Do as ``guest.files.writing.edit``."""
         files.check_texts(args)
         path = args["path"]
         absolute, node = self._tree.file(path)
@@ -71,7 +71,7 @@ class FileOperations:
         return result, b""
 
     def list(self, args: dict[str, Any]) -> Answer:
-        """As ``guest.listing.list_folder``."""
+        """Do as ``guest.files.listing.list_folder``."""
         top = self._folder(args["path"])
         entries: list[dict[str, Any]] = []
         total = 0
@@ -91,7 +91,7 @@ class FileOperations:
         return {"path": path, "entries": entries, "total_entries": total, "truncated": total > len(entries)}, b""
 
     def stat(self, args: dict[str, Any]) -> Answer:
-        """As ``guest.status.status_of``; all is the user's own, and as old as can be."""
+        """Do as ``guest.files.status.status_of``; everything belongs to the user, and has no times."""
         absolute = self._tree.resolve(args["path"], follow=False)
         link = self._tree.nodes.get(absolute)
         try:
@@ -104,9 +104,15 @@ class FileOperations:
         size = len(node.data) if isinstance(node, File) else 0
         mode = 0o777 if isinstance(node, Link) else node.mode
         return {
-            "path": self._tree.display(args["path"]), "type": kind, "size_bytes": size, "mode": mode, "uid": 1000, "gid": 1000,
-            "owner": "agent", "link_target": link.target if isinstance(link, Link) else None,
-        }, b""  # fmt: skip
+            "path": self._tree.display(args["path"]),
+            "type": kind,
+            "size_bytes": size,
+            "mode": mode,
+            "uid": 1000,
+            "gid": 1000,
+            "owner": "agent",
+            "link_target": link.target if isinstance(link, Link) else None,
+        }, b""
 
     def _folder(self, path: str) -> str:
         absolute, node = self._tree.node(path)
@@ -115,17 +121,17 @@ class FileOperations:
         return absolute
 
     def search(self, args: dict[str, Any]) -> Answer:
-        """As ``guest.search.search`` without ripgrep."""
+        """Do as ``guest.files.search.search`` without ripgrep."""
         search.check_texts(args)
         path = args["path"]
         absolute, node = self._tree.node(path)
         lines: list[str] = []
 
-        def say(kind: str, name: bytes, number: int = 0, line: str = "", at: int = 0) -> None:
+        def report(kind: str, name: bytes, number: int = 0, line: str = "", at: int = 0) -> None:
             lines.append(event(kind, name, number, line, at))
 
         try:
-            searched = Search(args, say)
+            searched = Search(args, report)
         except (re.error, RecursionError, OverflowError) as error:
             raise Fault("invalid_pattern", pattern=args["pattern"], problem=f"regex parse error: {error}") from None
         is_folder = isinstance(node, Folder)
@@ -136,7 +142,7 @@ class FileOperations:
         return {**found.read("\n".join(lines).encode()), "engine": "builtin"}, b""
 
     def make_dir(self, args: dict[str, Any]) -> Answer:
-        """As ``guest.tree.make_dir``."""
+        """Do as ``guest.files.tree.make_dir``."""
         path = args["path"]
         if isinstance(self._tree.nodes.get(self._at(path)), File):
             raise Fault("path_exists", path=self._tree.display(path))
@@ -150,7 +156,7 @@ class FileOperations:
             return ""
 
     def move(self, args: dict[str, Any]) -> Answer:
-        """As ``guest.tree.move``."""
+        """Do as ``guest.files.tree.move``."""
         tree = self._tree
         source, target = tree.named(args["source"], follow=False), tree.named(args["target"], follow=False)
         if source not in tree.nodes:
@@ -172,7 +178,7 @@ class FileOperations:
         return {"source": tree.display(args["source"]), "target": shown}, b""
 
     def delete(self, args: dict[str, Any]) -> Answer:
-        """As ``guest.tree.delete``."""
+        """Do as ``guest.files.tree.delete``."""
         path = args["path"]
         absolute = self._tree.named(path, follow=False)
         result = {"path": self._tree.display(path)}
@@ -182,9 +188,8 @@ class FileOperations:
             raise Fault("directory_not_empty", path=result["path"], result={**result, "entries_deleted": 0})
         return {**result, "entries_deleted": self._tree.remove(absolute)}, b""
 
-    # --- transfer ------------------------------------------------------------------------------------------------------
     def upload(self, args: dict[str, Any], body: Iterable[bytes]) -> dict[str, Any]:
-        """As ``guest.transfer.upload``; an archive is the host's own."""
+        """Do as ``guest.files.transfer.upload``; archives come from the host and are trusted."""
         data = b"".join(body)
         path = args["path"]
         if args["kind"] == "tree":
@@ -209,7 +214,7 @@ class FileOperations:
         return {"path": self._tree.display(path), "files": count, "size_bytes": size}
 
     def download(self, args: dict[str, Any], sink: Callable[[bytes], None]) -> dict[str, Any]:
-        """As ``guest.transfer.download``."""
+        """Do as ``guest.files.transfer.download``."""
         path = args["path"]
         absolute, node = self._tree.node(path)
         shown = self._tree.display(path)

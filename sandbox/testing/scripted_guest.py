@@ -1,4 +1,4 @@
-"""A guest in this process at the far end of a socket pair, which answers as a test says: late, torn, too much, or nonsense."""
+"""A guest in this process, at the far end of a socket pair, scripted by a test to answer late, in pieces, too much, or nonsense."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sandbox.guest.protocol.wire import Kind
 
 
 class SocketStream:
-    """A ``transport.ByteStream`` on a connected socket."""
+    """A ByteStream over a connected socket."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -30,7 +30,7 @@ class SocketStream:
 
     def has_room(self, timeout_seconds: float) -> bool:
         """See ``ByteSink``."""
-        room = select.poll()  # its own, for another thread may be in ``send``
+        room = select.poll()  # its own poll, since another thread may be in ``send``
         room.register(self._socket, select.POLLOUT)
         return bool(room.poll(timeout_seconds * 1000))
 
@@ -52,7 +52,7 @@ class SocketStream:
 
 @dataclass(frozen=True, slots=True)
 class GuestRequest:
-    """A request as the guest sees it."""
+    """A request as the guest receives it."""
 
     channel: int
     operation: str
@@ -64,10 +64,10 @@ Script = Callable[["ScriptedGuest", GuestRequest], None]
 
 
 class ScriptedGuest:
-    """Serves ``stream`` in a thread of its own: greets, then calls ``script(guest, request)`` for each request.
+    """Serves ``stream`` in a thread: answers the greeting, then calls ``script(guest, request)`` for each request.
 
     The script answers with ``reply``, ``frame`` or ``raw``, at once or later. ``heard`` collects every other frame as (kind,
-    channel, payload). Use it as a context manager.
+    channel, payload). Use the guest as a context manager.
     """
 
     def __init__(self, script: Script, hello: dict[str, Any] | None = None) -> None:
@@ -93,28 +93,27 @@ class ScriptedGuest:
         self._socket.close()
         self.stream.release()
 
-    # --- what a script says --------------------------------------------------------------------------------------------
     def reply(self, request: GuestRequest, result: Any = None, blob: bytes = b"", **fields: Any) -> None:
-        """A whole reply with ``result`` and further fields."""
+        """Send a complete reply with ``result`` and further fields."""
         message = wire.pack_message({"result": result, **fields}, blob)
         for kind, payload in wire.split_message(Kind.REPLY, message):
             self.frame(kind, request.channel, payload)
 
     def notice(self, request: GuestRequest, event: str) -> None:
-        """The notice that the request is "queued" or "started"."""
+        """Send the notice that the request is "queued" or "started"."""
         self.frame(Kind.NOTICE, request.channel, wire.pack_message({"event": event}))
 
     def frame(
         self, kind: int, channel: int, payload: bytes | memoryview = b"", *, nonce: bytes | None = None, skip: int = 0
     ) -> None:
-        """One frame; with another ``nonce``, or with a sequence number that is off by ``skip``."""
+        """Send one frame, with another ``nonce`` or a sequence number that is off by ``skip`` if these are given."""
         with self._lock:
             data = wire.frame(self.nonce if nonce is None else nonce, self.sequence + skip, kind, channel, payload)
             self.sequence += 1
             self._send(data)
 
     def raw(self, data: bytes) -> None:
-        """Bytes as they are."""
+        """Send bytes as they are."""
         with self._lock:
             self._send(data)
 
@@ -128,7 +127,7 @@ class ScriptedGuest:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def wait_for(self, kind: int, seconds: float = 5.0) -> list[bytes]:
-        """Payloads of every frame of ``kind`` heard so far, once there is one; [] when none came in time."""
+        """Wait for a frame of ``kind``; return the payloads of all of them so far, [] if none came in time."""
         found: list[bytes] = []
 
         def there() -> bool:
@@ -139,7 +138,6 @@ class ScriptedGuest:
             self._changed.wait_for(there, seconds)
         return found
 
-    # --- the thread ----------------------------------------------------------------------------------------------------
     def _serve(self) -> None:
         decoder, assembler = wire.Decoder(None), wire.Assembler()
         with contextlib.suppress(OSError):

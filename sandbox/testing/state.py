@@ -1,4 +1,4 @@
-"""The state of files in memory: what the guest's scan, fetch and restore are for a real sandbox."""
+"""Scan, fetch and restore files in memory, as the guest does in a real sandbox."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from sandbox.guest.protocol.chunks import ChunkReader
 from sandbox.guest.protocol.faults import Fault
-from sandbox.guest.protocol.records import (  # fmt: skip
+from sandbox.guest.protocol.records import (
     ATTRIBUTES,
     CHANGED,
     END,
@@ -36,7 +36,7 @@ _TOPS = {WORKSPACE: ROOTS[0], HOME: ROOTS[1]}
 
 
 class FakeState:
-    """Nodes have no times: each gets a number when it is first seen, which stands for all of them."""
+    """Scans and restores a tree. Nodes have no times, so each gets a number when it is first seen, which stands for all times."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -51,7 +51,7 @@ class FakeState:
         return known[1]
 
     def scan(self, args: dict[str, Any], sink: Callable[[bytes], None]) -> dict[str, Any]:
-        """As ``guest.scanning.scan``; nothing runs in a fake."""
+        """Do as ``guest.state.scanning.scan``, without commands."""
         count = 0
         for root in args["roots"]:
             top = _TOPS[root]
@@ -78,7 +78,7 @@ class FakeState:
         }
 
     def fetch(self, body: Iterable[bytes], sink: Callable[[bytes], None]) -> dict[str, Any]:
-        """As ``guest.fetching_files.fetch``."""
+        """Do as ``guest.state.fetching.fetch``."""
         asked, at, number = b"".join(body), 0, 0
         while at < len(asked):
             root, length = WANTED.unpack_from(asked, at)
@@ -104,7 +104,7 @@ class FakeState:
         return f"{_TOPS[root]}/{path.decode('utf-8', 'surrogateescape')}"
 
     def restore(self, body: Iterable[bytes]) -> dict[str, Any]:
-        """As ``guest.restoring.restore``."""
+        """Do as ``guest.state.restoring.restore``."""
         stream, steps = ChunkReader(iter(body), _ended_too_soon), 0
         while True:
             root, kind, mode, _, _, mtime, length, more = STEP.unpack(stream.read_exactly(STEP.size))

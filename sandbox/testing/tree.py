@@ -1,4 +1,4 @@
-"""Files in memory: names, links and folders as the roots of a sandbox have them, without a disk."""
+"""Files in memory: the names, links and folders below the roots of a sandbox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder; what is in it is known by the paths below it."""
+    """A folder. Its entries are the nodes with paths below it."""
 
     mode: int = 0o755
 
@@ -38,18 +38,18 @@ Node = File | Folder | Link
 
 
 class Tree:
-    """Nodes by absolute path. Raises Fault with the codes that the guest has for the same."""
+    """Nodes by absolute path. Methods raise Fault with the codes of the guest."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {root: Folder() for root in ROOTS}
         self._roots = Roots(WORKSPACE.encode(), tuple(root.encode() for root in ROOTS))
 
     def display(self, path: str) -> str:
-        """The path as the agent would write it."""
+        """Return the path as an agent would write it."""
         return self._roots.display(path)
 
     def resolve(self, path: str, *, follow: bool = True) -> str:
-        """The absolute path that ``path`` stands for, with links followed; the last name need not exist."""
+        """Return the absolute path of ``path`` after following links. The last name need not exist."""
         encode_path(path)
         here, left = ("", []) if path.startswith("/") else (WORKSPACE, [])
         left = [part for part in path.split("/") if part not in ("", ".")]
@@ -85,14 +85,14 @@ class Tree:
         return Fault("path_outside_roots", path=self.display(path), roots=list(ROOTS))
 
     def node(self, path: str, *, follow: bool = True) -> tuple[str, Node]:
-        """The absolute path and what is there."""
+        """Return the absolute path and the node there."""
         absolute = self.resolve(path, follow=follow)
         if absolute not in self.nodes:
             raise Fault("path_not_found", path=self.display(path))
         return absolute, self.nodes[absolute]
 
     def file(self, path: str) -> tuple[str, File]:
-        """A regular file."""
+        """Return the absolute path and the regular file there."""
         absolute, node = self.node(path)
         if not isinstance(node, File):
             raise Fault("is_a_directory", path=self.display(path))
@@ -101,7 +101,7 @@ class Tree:
         return absolute, node
 
     def named(self, path: str, *, follow: bool) -> str:
-        """The absolute path of something that has a name of its own, there or not: no root."""
+        """Return the absolute path of something with a name of its own, which excludes roots. It need not exist."""
         raw = path.rstrip("/")
         encode_path(path)
         if raw.rpartition("/")[2] in ("", ".", ".."):
@@ -117,7 +117,7 @@ class Tree:
         return absolute
 
     def make_folders(self, path: str) -> tuple[str, int]:
-        """The folder ``path``, made with its parents where missing, and how many were made."""
+        """Make the folder ``path`` and its missing parents. Returns its absolute path, and how many folders were made."""
         encode_path(path)
         absolute = path if path.startswith("/") else f"{WORKSPACE}/{path}"
         made = 0
@@ -143,14 +143,14 @@ class Tree:
         return 0
 
     def below(self, folder: str) -> Iterator[tuple[str, Node]]:
-        """Everything below a folder as (path relative to it, node), sorted by name, a folder before what is in it."""
+        """Yield everything below a folder as (relative path, node), sorted by name, a folder before what is in it."""
         prefix = folder + "/"
         names = [path[len(prefix) :] for path in self.nodes if path.startswith(prefix)]
         for name in sorted(names, key=lambda n: n.encode("utf-8", "surrogateescape").split(b"/")):
             yield name, self.nodes[prefix + name]
 
     def remove(self, absolute: str) -> int:
-        """Remove a node with all below it; how many there were."""
+        """Remove a node and everything below it. Returns the number of nodes."""
         gone = [path for path in self.nodes if path == absolute or path.startswith(absolute + "/")]
         for path in gone:
             del self.nodes[path]
