@@ -1,4 +1,4 @@
-"""How ``gamebox doctor`` shows what it found: a table on a terminal, plain lines elsewhere."""
+"""Print the findings of ``gamebox doctor``: a table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COLOURS = {"enforced": "green", "partly": "yellow", "not": "red"}
 
 
 def show(diagnosis: Diagnosis) -> None:
-    """Print it on standard output."""
+    """Print the diagnosis on standard output."""
     if sys.stdout.isatty():
         _table(diagnosis)
     else:
@@ -20,7 +20,7 @@ def show(diagnosis: Diagnosis) -> None:
 
 
 def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """(label, value) of the engine."""
+    """Return facts about the engine as (label, value)."""
     engine = diagnosis.engine
     return [
         ("engine", f"{engine.version} (API {engine.api_version}) at {engine.address}{', rootless' * engine.rootless}"),
@@ -34,18 +34,18 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def lines(diagnosis: Diagnosis) -> list[str]:
-    """Plain lines: one for each fact and promise, and one for each hint."""
-    said = [f"{label:<9} {value}" for label, value in facts(diagnosis)]
+    """Return plain lines: one for each fact, promise and hint."""
+    printed = [f"{label:<9} {value}" for label, value in facts(diagnosis)]
     for finding in diagnosis.findings:
-        said.append(f"{finding.state:<9} {finding.promise}: {finding.how}")
+        printed.append(f"{finding.state:<9} {finding.promise}: {finding.how}")
         if finding.hint:
-            said.append(f"{'':<9} hint: {finding.hint}")
-    said.append(summary(diagnosis))
-    return said
+            printed.append(f"{'':<9} hint: {finding.hint}")
+    printed.append(summary(diagnosis))
+    return printed
 
 
 def summary(diagnosis: Diagnosis) -> str:
-    """How many of the promises hold."""
+    """Return how many of the promises hold."""
     states = [finding.state for finding in diagnosis.findings]
     counts = ", ".join(f"{states.count(state)} {state}" for state in _COLOURS)
     return f"{len(states)} promises: {counts}"

@@ -1,6 +1,7 @@
-"""One line at the bottom of a terminal that says what is being waited for, with its seconds; plain lines elsewhere.
+"""Show the step under way and its seconds in the last line of a terminal, or as plain lines elsewhere.
 
-Above it a step can show the last lines that its command has printed. All of it is drawn over in place, and gone when the step ends.
+Above it, a step can show the last lines that its command has printed. All of it is redrawn in place, and removed when the
+step ends.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from typing import Literal, TextIO
 from sandbox.text.invisible import visible_output
 
 _TICK_SECONDS = 0.25
-_KEPT_SECONDS = 2.0
-"""A step that took longer leaves a line with its time."""
+_LASTING_SECONDS = 2.0
+"""A step that took longer leaves a line with its duration."""
 OUTPUT_LINES = 5
-"""Lines of a command's output that are shown while it runs; fewer where the terminal is low."""
+"""Lines of a command's output that are shown while it runs; fewer on a low terminal."""
 _OUTPUT_CHARS, _LINE_CHARS = 4096, 512
 _ROWS_LEFT = 4
-"""Rows that output leaves to the step, to what is typed, and to what was there before."""
-# A character may be wider than one column: the line is cut at the edge of the terminal then, and does not go on in the next.
+"""Rows left free of output for the step, the user's input, and what was there before."""
+# A character may be wider than one column: the line is then cut at the edge of the terminal, instead of wrapping.
 _UNWRAPPED, _WRAPPED = "\x1b[?7l", "\x1b[?7h"
 
 
 class StatusLine:
-    """Show the step under way and its elapsed seconds. May be used by many threads; does nothing off a terminal.
+    """Shows the step under way and its elapsed seconds. May be used by many threads; does nothing unless on a terminal.
 
-    Whoever prints to the same terminal calls ``clear`` first; the line comes back with the next tick. With ``above_input``
-    it stays on the line above the cursor, so that what a person types meanwhile is not overwritten.
+    Call ``clear`` before printing to the same terminal; the line comes back with the next tick. With ``above_input`` it stays
+    on the line above the cursor, so that it does not overwrite what the user types.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -43,8 +44,8 @@ class StatusLine:
         self._wake = threading.Condition(self._lock)
         self._text = ""
         self._since = 0.0
-        self._output: list[str] | None = None  # the last lines, and the one that is not ended
-        # A lock of its own: while a terminal is stopped (Ctrl-S), the other is held, and commands must not wait for that.
+        self._output: list[str] | None = None  # the last lines, and the one not completed
+        # A separate lock: while a terminal is stopped (Ctrl-S), the other one is held, and commands must not wait for it.
         self._output_lock = threading.Lock()
         self._drawn: Literal["", "here", "above"] = ""
         self._height = 0
@@ -52,16 +53,16 @@ class StatusLine:
 
     @property
     def stream(self) -> TextIO:
-        """Where it is shown: standard error unless another stream was given."""
+        """The output stream: standard error unless another one was given."""
         return sys.stderr if self._stream is None else self._stream
 
     @property
     def live(self) -> bool:
-        """Whether that is a terminal that can rewrite a line."""
+        """Whether the stream is a terminal that can rewrite a line."""
         return self.stream.isatty() and os.environ.get("TERM") != "dumb"
 
     def show(self, text: str, *, with_output: bool = False) -> None:
-        """Say that ``text`` begins now; it replaces the step before. ``with_output`` shows what ``add_output`` is given, too."""
+        """Begin the step ``text``, replacing the step before. ``with_output`` also shows what ``add_output`` gets."""
         if not self.live:
             return
         with self._lock:
@@ -77,9 +78,9 @@ class StatusLine:
             self._wake.notify()
 
     def add_output(self, stream: str, text: str) -> None:  # noqa: ARG002
-        """Take what a command has printed to ``stream``. Its last lines are shown with the next tick, if the step shows output.
+        """Add what a command has printed. Its last lines appear with the next tick, if the step shows output.
 
-        A carriage return ends a line, too: what it would write over is not hidden. Never waits for the terminal.
+        A carriage return ends a line, too, so that nothing is overwritten. Never waits for the terminal.
         """
         with self._output_lock:
             if self._output is not None:
@@ -89,7 +90,7 @@ class StatusLine:
                 self._output = [*[line for line in (*lines, *ended) if line.strip()][-OUTPUT_LINES:], begun]
 
     def hide(self) -> float:
-        """End the step, take its line away and return how many seconds it took (0 if there was no step)."""
+        """End the step, remove its line, and return how many seconds it took (0 if there was no step)."""
         with self._lock:
             seconds = time.monotonic() - self._since if self._text else 0.0
             self._text = ""
@@ -100,7 +101,7 @@ class StatusLine:
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
-        """Take the line away for as long as a person is asked something. The step comes back afterwards, counted anew."""
+        """Remove the line while the user is asked something. The step comes back afterwards, counting from 0."""
         text, with_output = self._text, self._output is not None
         self.hide()
         try:
@@ -110,7 +111,7 @@ class StatusLine:
                 self.show(text, with_output=with_output)
 
     def clear(self) -> None:
-        """Take the line away so that other text can be printed; the step goes on."""
+        """Remove the line so that other text can be printed; the step goes on."""
         with self._lock:
             self._clear()
 
@@ -137,7 +138,7 @@ class StatusLine:
             self._clear()
         block, grown = "\r\n".join(f"\x1b[K{line}" for line in lines), len(lines) - self._height
         if self._drawn == "above":
-            # What is typed below moves down with the cursor.
+            # The user's input below moves down with the cursor.
             room, insert = ("\x1bD" * grown, f"\x1b[{grown}L") if grown else ("", "")
             self._write(f"{room}\x1b7{_up(len(lines))}\r{insert}{_UNWRAPPED}{block}{_WRAPPED}\x1b8")
         elif self.above_input:
@@ -162,12 +163,12 @@ class StatusLine:
 
 @functools.cache
 def terminal() -> StatusLine:
-    """Return the status line of this process's terminal; there is only one."""
+    """Return the status line of this process's terminal. There is only one."""
     return StatusLine()
 
 
 class Progress:
-    """A ``report`` callable for what sets a sandbox up: each line is a step, and a long one leaves its time behind."""
+    """A ``report`` callable for starting a sandbox: each line is a step, and a long one leaves its duration."""
 
     def __init__(self) -> None:
         self.status = terminal()
@@ -188,7 +189,7 @@ class Progress:
 
     def _end_step(self) -> None:
         seconds = self.status.hide()
-        if self._step and seconds >= _KEPT_SECONDS:
+        if self._step and seconds >= _LASTING_SECONDS:
             self.status.stream.write(f"{self._step} · {seconds:.0f} s\n")
             self.status.stream.flush()
         self._step = ""
@@ -196,7 +197,7 @@ class Progress:
 
 @contextmanager
 def progress(text: str = "starting the sandbox") -> Iterator[Progress]:
-    """Show ``text`` with its seconds at once, and whatever is reported after it, until ``done`` or the end of the block."""
+    """Show ``text`` with its seconds at once, and then what is reported, until ``done`` or the end of the block."""
     reported = Progress()
     reported.status.show(text)
     try:
@@ -206,7 +207,7 @@ def progress(text: str = "starting the sandbox") -> Iterator[Progress]:
 
 
 def terminal_columns(stream: TextIO) -> int:
-    """Return how wide the terminal behind ``stream`` is; 80 if it does not say."""
+    """Return the width of the terminal behind ``stream``, 80 if it is unknown."""
     return _terminal_size(stream)[0]
 
 

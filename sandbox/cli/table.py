@@ -1,4 +1,4 @@
-"""Tables on standard output: fitted to the width of a terminal, and in plain columns elsewhere."""
+"""Print tables: fitted to the width of a terminal, and in plain columns elsewhere."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from .status_line import terminal_columns
 
 _LEAST_LAST_CHARS = 24
-"""How much of the last column, which holds the longest text, a terminal must have room for."""
+"""The least room that a terminal must have for the last column, which has the longest text."""
 
 
 def write_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()) -> None:
-    """Write the rows below their headings. On a terminal that is too narrow, the columns ``spare`` are left out, the first of them
-    first, then cells are wrapped, but never those of the first column, which are there to be pasted. Elsewhere nothing is cut.
+    """Write the rows below their headings to standard output. The cells must be free of control characters.
 
-    The cells must be free of control characters.
+    On a terminal that is too narrow, the columns ``spare`` are left out one after another, then cells are wrapped, except
+    those of the first column, which users copy. Elsewhere nothing is cut.
     """
     if sys.stdout.isatty():
         from rich.console import Console
