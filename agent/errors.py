@@ -39,7 +39,7 @@ class AgentErrorCode(StrEnum):
     effects_unknown = "effects_unknown"
 
 
-def error_code(value: object) -> ErrorCode | AgentErrorCode:
+def error_code(value: str) -> ErrorCode | AgentErrorCode:
     """Return the code that ``value`` names, of the sandbox or of the agent. Raises ValueError for an unknown one."""
     try:
         return AgentErrorCode(value)

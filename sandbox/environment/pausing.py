@@ -45,10 +45,10 @@ class Pause:
                 return
             transport = live()
             try:
-                transport.pause()
+                transport.pause_deadlines()
                 self._freeze()
             except BaseException:
-                transport.resume()
+                transport.resume_deadlines()
                 raise
             self._since = time.monotonic()
 
@@ -70,7 +70,7 @@ class Pause:
                 if self.on:  # its pipe was full, or is cut: commands whose time is over will be ended
                     self._wake()
                 if transport is not None:
-                    transport.resume()
+                    transport.resume_deadlines()
 
     def drop(self) -> None:
         """Wake a sandbox that is left alone: paused, it could not end by itself."""

@@ -174,7 +174,7 @@ class Transport:
         sends = body is not None or feed is not None
         pending = PendingRequest(seconds, max_reply_bytes, deadline, sends, sink is not None, streams, feed is not None)
         channel = self._register(pending)
-        fields = {"operation": operation, "args": args, "stdin_blob": blob_is_stdin, "stream": streams}
+        fields: dict[str, Any] = {"operation": operation, "args": args, "stdin_blob": blob_is_stdin, "stream": streams}
         fields.update(feeds=feed is not None, request_id=request_id, max_reply_bytes=max_reply_bytes)
         if self._keep is not None:
             fields.update(self._ask_ids.next())
@@ -204,13 +204,13 @@ class Transport:
         """Whether the pipe is not being reconnected just now."""
         return self._connected.is_set()
 
-    def pause(self) -> None:
-        """Stop the clocks of requests under way until ``resume``: the sandbox is paused."""
+    def pause_deadlines(self) -> None:
+        """Stop the deadlines of requests under way until ``resume_deadlines``: the sandbox is paused."""
         for pending in list(self._pending.values()):
             pending.pause()
 
-    def resume(self) -> None:
-        """Let the clocks of requests under way run again."""
+    def resume_deadlines(self) -> None:
+        """Let the deadlines of requests under way run again."""
         for pending in list(self._pending.values()):
             pending.resume()
 
@@ -330,7 +330,7 @@ class Transport:
         """Reach the guest over another stream and have requests under way sent again. Returns whether it was reached."""
         began = time.monotonic()
         self._connected.clear()
-        self.pause()
+        self.pause_deadlines()
         nonce = secrets.token_bytes(wire.NONCE_BYTES)
         try:
             if reason == "taken_over":

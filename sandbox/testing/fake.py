@@ -142,10 +142,10 @@ class _MemoryTransport(Transport):
     def close(self, *, detach: bool = False) -> None:
         """Do nothing: there is nothing to release."""
 
-    def pause(self) -> None:
+    def pause_deadlines(self) -> None:
         """Do nothing: no request is under way."""
 
-    def resume(self) -> None:
+    def resume_deadlines(self) -> None:
         """Do nothing: no request is under way."""
 
     def request(

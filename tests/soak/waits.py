@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from enum import StrEnum
 
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.pipe.watching import CancelToken
@@ -87,7 +88,7 @@ def followed(s: Subject) -> None:
 def followed_no_more(s: Subject) -> None:
     if not s.sleeping:
         return
-    token, ended, ident = CancelToken(), list[tuple[ErrorCode, float]](), s.rng.choice(s.sleeping)
+    token, ended, ident = CancelToken(), list[tuple[StrEnum, float]](), s.rng.choice(s.sleeping)
 
     def follow() -> None:
         try:

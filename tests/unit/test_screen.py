@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox.messages.waiting import WaitingFor, parse_waiting_for, still_running
-from sandbox.text.control_sequences import MOST_BYTES, Sequences
+from sandbox.text.control_sequences import MOST_BYTES, SequenceFilter
 from sandbox.text.screen import DRAWN_OF_BACKLOG_BYTES, MOST_COLS, MOST_ROWS, MOST_TITLE_CHARS, Drawing, Screens
 
 SOON = 30.0
@@ -20,7 +20,7 @@ def drawn(data: bytes, rows: int = 5, cols: int = 20) -> dict[str, Any]:
     drawing = Drawing()
     drawing.resize(rows, cols)
     drawing.feed(data, time.monotonic() + SOON)
-    return drawing.shown()
+    return drawing.result_fields()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_pieces_make_the_same_screen(cut: int) -> None:
     drawing.resize(5, 20)
     drawing.feed(data[:cut], time.monotonic() + SOON)
     drawing.feed(data[cut:], time.monotonic() + SOON)
-    assert drawing.shown() == drawn(data)
+    assert drawing.result_fields() == drawn(data)
 
 
 @given(
@@ -94,7 +94,7 @@ def test_whatever_came_before_a_reset_and_what_comes_after_are_two_things(data: 
     drawing.resize(5, 20)
     for at in range(0, len(data), step):
         drawing.feed(data[at : at + step], time.monotonic() + SOON)
-    assert drawing.shown()["text"] == "\n  last wörds"
+    assert drawing.result_fields()["text"] == "\n  last wörds"
 
 
 @pytest.mark.exhaustive
@@ -105,14 +105,14 @@ def test_no_sequence_takes_the_text_behind_it_along(body: bytes) -> None:
     for final in range(0x40, 0x7F):
         drawing = Drawing()
         drawing.feed(b"\x1b[%s%c\x1b[H\x1b[2J\x1b[mbehind" % (body, final), time.monotonic() + 60)
-        assert (drawing.shown()["text"], drawing.skipped) == ("behind", 0), chr(final)
+        assert (drawing.result_fields()["text"], drawing.skipped) == ("behind", 0), chr(final)
 
 
 def test_what_erases_erases_that_and_no_more() -> None:
     def drawn(sequence: bytes) -> str:
         drawing = Drawing()
         drawing.feed(b"one\r\ntwo\x1b[2D" + sequence, time.monotonic() + 60)
-        return str(drawing.shown()["text"])
+        return str(drawing.result_fields()["text"])
 
     assert drawn(b"\x1b[K") == drawn(b"\x1b[?K") == drawn(b"\x1b[0;7K") == "one\nt"
     assert drawn(b"\x1b[2J") == drawn(b"\x1b[02J") == ""
@@ -121,7 +121,7 @@ def test_what_erases_erases_that_and_no_more() -> None:
 
 
 def test_a_title_without_end_takes_no_memory() -> None:
-    sequences = Sequences()
+    sequences = SequenceFilter()
     for _ in range(100):
         assert sequences.feed(b"\x1b]2;" + b"x" * 5000) == b""
     assert len(sequences._body) <= MOST_BYTES
@@ -150,7 +150,7 @@ def test_costly_bytes_take_no_longer_than_they_may(unit: bytes) -> None:
     assert drawing.skipped > 0
     assert len(drawing.screen.savepoints) <= 16
     drawing.feed(b"\x1b\\\x1bcback", time.monotonic() + SOON)
-    assert drawing.shown()["text"].endswith("back")
+    assert drawing.result_fields()["text"].endswith("back")
 
 
 def test_sizes_are_bounded() -> None:

@@ -45,7 +45,7 @@ def test_a_stream_that_breaks_off_changes_nothing(env: LocalEnvironment, monkeyp
 
         checkpoint = self.checkpoints[made.id]
         args = {"path": ".", "sizes": steps.sizes(), "sessions": {}}
-        self._asked("restore", args, 20, body=body())
+        self._ask_checked("restore", args, 20, body=body())
         return 0
 
     monkeypatch.setattr(History, "restore", lambda self, _, steps: broken(self, steps))

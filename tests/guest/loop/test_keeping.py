@@ -322,13 +322,13 @@ def test_the_time_of_a_pause_is_given_back() -> None:
         host = board.first_host()
         thread, answers = in_thread(lambda: host.run("sleep 2; echo done", timeout_seconds=2.5))
         time.sleep(0.3)
-        host.rest()
+        host.pause_deadlines()
         os.kill(board.guest.pid, signal.SIGSTOP)  # its commands go on, unlike those of a paused container
         time.sleep(4)
         host.request(
             "resumed", {"seconds": 4.0}, timeout_seconds=5, on_sent=lambda: os.kill(board.guest.pid, signal.SIGCONT)
         )
-        host.go_on()
+        host.resume_deadlines()
         thread.join(10)
         assert answers[0][1] == b"done\n", answers
         host.close()
