@@ -89,3 +89,9 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not target.exists() or (place and place not in map(anchor, headings)):
             dead.append(link)
     assert not dead
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in ALL[2:]])
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    named = re.findall(r"`((?:sandbox|agent|tests|images|benchmarks)/[\w./-]+\.(?:py|md|json))`", page.read_text(encoding="utf-8"))
+    assert not [each for each in named if not (ROOT / each).exists()]
