@@ -1,8 +1,8 @@
-"""Start of the guest: read the host's HELLO, harden this process, fork the zygote, serve.
+"""Start the guest: read the host's HELLO, harden this process, fork the zygote, serve.
 
-The host speaks first: a HELLO with {"protocol", "place", "isolated"}, and {"keep"} if the sandbox is to outlive its host (see
-``host_lease``). The guest answers with a HELLO of its own, {"protocol", "python"} and the limits that the kernel enforces. If it
-cannot serve, it prints the reason on stderr and exits.
+The host sends first: a HELLO with {"protocol", "place", "isolated"}, and {"keep"} if the sandbox may outlive its host (see
+``loop.host_lease``). The guest answers with its own HELLO: {"protocol", "python"} and the limits that the kernel enforces. If it
+cannot serve, it writes the reason to stderr and exits.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import sys
 
 from . import kernel
 from .commands.spawner import Spawner, become_reaper
+from .folders import prepare_folders
 from .loop.context import Place
 from .loop.reactor import Reactor
 from .loop.shortcut import Shortcut
-from .places import prepare
 from .protocol import wire
 
 TYPE_CHECKING = False
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from .commands.processes import Processes
 
 
-# A host that does not send its HELLO within this time is gone.
+# A host that sends no HELLO within this time is gone.
 HELLO_SECONDS = 120.0
 # Exceptions that a malformed HELLO can raise.
 _MALFORMED_HELLO = (wire.WireError, KeyError, TypeError, ValueError, AttributeError)
 
 
 def main() -> None:
-    """Serve the host on standard input and output until it goes."""
+    """Serve the host on standard input and output until it leaves."""
     decoder = wire.Decoder(None)
     try:
         hello, rest = _read_hello(decoder)
@@ -48,7 +48,7 @@ def main() -> None:
         shortcut = Shortcut() if hello.get("keep") is None else None
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         os.setgroups([])
-        prepare(hello.get("disk") or {}, place)
+        prepare_folders(hello.get("disk") or {}, place)
     os.environ.clear()
     become_reaper()
     reactor = Reactor()
@@ -56,7 +56,7 @@ def main() -> None:
     spawner = Spawner(reactor, setting, place.interpreter)  # forks: before any thread
     try:
         processes = _serve(reactor, spawner, place, decoder, out_fd, hello, rest, shortcut)
-    except _MALFORMED_HELLO as error:  # a limit that the HELLO lacks, for example
+    except _MALFORMED_HELLO as error:  # a limit is missing, for example
         _refuse(error)
     code = reactor.run()
     if not isolated:
@@ -79,7 +79,7 @@ def _serve(
     rest: list[tuple[int, int, bytes]],
     shortcut: Shortcut | None,
 ) -> Processes:
-    """Connect the parts and answer the HELLO."""
+    """Connect the parts, answer the HELLO and serve the frames in ``rest``, which came right behind it."""
     from .commands.processes import Processes
     from .loop.dispatch import Server, greeting
     from .loop.host_lease import lease_of
@@ -87,18 +87,17 @@ def _serve(
     from .loop.requests import Requests
     from .loop.workers import Workers
     from .network.egress import Egress
-    from .watch.disk import DiskWatch
     from .watch.lifetime import Lifetime
-    from .watch.limits import enforced
+    from .watch.limits import enforced_limits
 
     disk = hello.get("disk") or {}
     link = Link(reactor, out_fd, decoder.nonce or b"")
     processes = Processes(reactor, spawner, place)
     if disk.get("watched"):
-        processes.disk = DiskWatch(reactor, processes, place, disk)
+        processes.watch_disk(disk)
     user = (place.uid, place.gid) if hello["isolated"] else None
     workers = Workers(int(place.limits["concurrent_actions"]), user)
-    processes.lifetime = Lifetime(reactor, processes, workers.busy)
+    processes.lifetime = Lifetime(reactor, place.limits, processes.commands, workers.busy)
     lease = lease_of(hello, decoder.nonce or b"")
     requests = Requests(reactor, link, place, processes, workers)
     listens = bool(hello["isolated"]) and place.limits.get("network") != "bridge"
@@ -107,7 +106,7 @@ def _serve(
         reactor, wire.INPUT_FD, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]), shortcut
     )
     _reap_orphans(reactor)
-    facts = enforced([os.fsencode(folder) for folder in disk.get("bounded", ())])
+    facts = enforced_limits([os.fsencode(folder) for folder in disk.get("bounded", ())])
     link.message(wire.Kind.HELLO, 0, {**greeting(), **facts, **({} if shortcut is None else shortcut.offer())})
     for kind, channel, payload in rest:
         server.frame(kind, channel, payload)
@@ -115,9 +114,9 @@ def _serve(
 
 
 def _read_hello(decoder: wire.Decoder) -> tuple[dict[str, Any], list[tuple[int, int, bytes]]]:
-    """Return the fields of the host's HELLO, and frames that arrived right after it."""
+    """Return the host's HELLO, and the frames that came right behind it."""
     while True:
-        # The input of a kept sandbox stays open when its host dies: without a timeout nothing would ever end it.
+        # Not without a limit: if the host dies before it sends HELLO, the input of a kept sandbox stays open forever.
         data = os.read(0, 65536) if select.select([0], [], [], HELLO_SECONDS)[0] else b""
         if not data:
             os._exit(0)
@@ -150,7 +149,7 @@ def _parse_place(fields: dict[str, Any]) -> Place:
 
 
 def _take_pipe() -> int:
-    """Move the pipe to descriptors of its own, so that nothing inherits it and a stray print cannot break it."""
+    """Move the pipe to other descriptors, so that nothing inherits it and a stray print cannot break it."""
     os.dup2(0, wire.INPUT_FD, inheritable=False)
     os.dup2(1, wire.OUTPUT_FD, inheritable=False)
     null = os.open("/dev/null", os.O_RDWR)
@@ -161,7 +160,7 @@ def _take_pipe() -> int:
 
 
 def _reap_orphans(reactor: Reactor) -> None:
-    """Reap the children of killed runners, which this process inherits."""
+    """Reap the processes that killed runners leave to this process."""
 
     def reap(_: int) -> None:
         os.read(read, 4096)

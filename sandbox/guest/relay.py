@@ -1,4 +1,4 @@
-"""A program that lets a host in at a kept sandbox's door (see ``entrances``): it passes on standard input and output."""
+"""Connect a host to a kept sandbox through the door (see ``loop.entrances``): hand over standard input and output, and wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .loop.entrances import DOOR
 
 
 def main() -> None:
-    """Hand over and wait until the guest closes the connection; exit at once if no guest listens."""
+    """Run until the guest closes the connection; exit at once if no guest listens."""
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
         try:

@@ -9,7 +9,7 @@ import pytest
 
 from sandbox.envelope import Envelope
 from sandbox.environment.sandboxed import GuestEnvironment
-from sandbox.guest.watch import limit_hits as hits
+from sandbox.guest.commands import limit_hits
 
 from .checks import done
 
@@ -104,9 +104,9 @@ def test_a_name_that_is_no_command_says_nothing(env: GuestEnvironment, command: 
 def test_who_was_killed_for_memory_by_the_word_of_its_shell() -> None:
     """s26: a child was killed, the command ended with 0, and which child it was stood in its output only."""
     tail = b"bash: line 1:    12 Killed                  python3 hog.py --all\ndone\n"
-    spent = SimpleNamespace(killed=[], max_rss_bytes=1000)
+    resources = SimpleNamespace(killed=[], max_rss_bytes=1000)
     command = SimpleNamespace(
-        spent=spent, stop_reason=None, runner=SimpleNamespace(pid=5), started=0.0, output=SimpleNamespace(tail=lambda: tail)
+        resources=resources, stop_reason=None, runner=SimpleNamespace(pid=5), started=0.0, output=SimpleNamespace(tail=lambda: tail)
     )
-    processes = SimpleNamespace(memory_watch=SimpleNamespace(gone=lambda *_: None))
-    assert hits._victim(processes, command, certain=False) == {"pid": 12, "program": "python3", "rss_bytes": None}  # type: ignore[arg-type]
+    processes = SimpleNamespace(memory_watch=SimpleNamespace(find_victim=lambda *_: None))
+    assert limit_hits._victim(processes, command, certain=False) == {"pid": 12, "program": "python3", "rss_bytes": None}  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ _LOADED = (
     "network.proxy",
     "network.refusals",
     "network.tunnels",
-    "watch.disk",
+    "watch.disk_watch",
     "loop.workers",
     "watch.limits",
     "commands.processes",

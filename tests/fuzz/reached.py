@@ -23,7 +23,7 @@ PARSERS = {
         f"sandbox/guest/{name}.py"
         for name in (
             "protocol/wire", "protocol/reattach", "loop/link", "loop/dispatch", "loop/arguments", "loop/answer_sizes",
-            "loop/host_lease", "commands/streaming",
+            "loop/host_lease", "commands/streams",
         )
     ),
 }  # fmt: skip

@@ -12,13 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from sandbox.guest.commands.processes import Processes
+from sandbox.guest.loop.context import Place
 from sandbox.guest.loop.reactor import Reactor
 from sandbox.guest.watch import memory_watch
 from sandbox.guest.watch.cgroup import Cgroup
 from sandbox.guest.watch.headroom import Headroom
 from sandbox.guest.watch.memory_watch import MemoryWatch
-from sandbox.guest.watch.spending import tree_seconds
+from sandbox.guest.watch.procfs import tree_seconds
 
 MIB = 1 << 20
 LIMIT = 1024 * MIB
@@ -31,13 +31,12 @@ class _Place:
 
 
 class _Sandbox:
-    """As much of Processes as headroom looks at, with counters in files."""
+    """What headroom looks at, with counters in files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.isolated = True
         self.disk: Any = None
-        self.commands: dict[str, Any] = {}
         self.place = _Place(folder)
         self.set(memory=100 * MIB, cached=0, processes=10)
         self.cgroup = Cgroup(str(folder))
@@ -60,12 +59,18 @@ def sandbox(tmp_path: Path) -> _Sandbox:
     return made
 
 
+def headroom_of(sandbox: _Sandbox) -> Headroom:
+    headroom = Headroom(cast("Place", sandbox.place), sandbox.cgroup, sandbox.isolated)
+    headroom.disk = sandbox.disk
+    return headroom
+
+
 def codes(headroom: Headroom) -> list[str]:
     return [notice["code"] for notice in headroom.notices()]
 
 
 def test_each_threshold_is_told_once_until_it_was_better(sandbox: _Sandbox) -> None:
-    headroom = Headroom(cast("Processes", sandbox))
+    headroom = headroom_of(sandbox)
     assert codes(headroom) == []
     sandbox.set(memory=950 * MIB, cached=0, processes=10)
     assert codes(headroom) == ["memory_nearly_full"]
@@ -82,22 +87,22 @@ def test_each_threshold_is_told_once_until_it_was_better(sandbox: _Sandbox) -> N
 
 def test_of_processes_that_ran_out_a_later_answer_tells(sandbox: _Sandbox) -> None:
     """Two notices in one answer said nearly the same; the one that is left out must not be lost."""
-    headroom = Headroom(cast("Processes", sandbox))
+    headroom = headroom_of(sandbox)
     sandbox.set(memory=950 * MIB, cached=0, processes=95)
-    assert [notice["code"] for notice in headroom.notices(told_of_processes=True)] == ["memory_nearly_full"]
+    assert [notice["code"] for notice in headroom.notices(out_of_processes=True)] == ["memory_nearly_full"]
     assert codes(headroom) == ["processes_nearly_full"]
     assert codes(headroom) == []
 
 
 def test_what_can_be_taken_back_is_not_used(sandbox: _Sandbox) -> None:
-    headroom = Headroom(cast("Processes", sandbox))
+    headroom = headroom_of(sandbox)
     sandbox.set(memory=1020 * MIB, cached=600 * MIB, processes=10)
     assert codes(headroom) == []
     assert headroom.usage()["memory_used_bytes"] == 420 * MIB
 
 
 def test_a_disk_that_is_measured(sandbox: _Sandbox) -> None:
-    headroom = Headroom(cast("Processes", sandbox))
+    headroom = headroom_of(sandbox)
     sandbox.disk.used = 95
     (notice,) = headroom.notices()
     assert notice == {"code": "disk_nearly_full", "free": 5, "size": 100, "path": "the disk"}
@@ -108,7 +113,7 @@ def test_a_disk_that_is_measured(sandbox: _Sandbox) -> None:
 def test_of_this_machine_nothing_is_told(sandbox: _Sandbox) -> None:
     sandbox.isolated = False
     sandbox.set(memory=LIMIT, cached=0, processes=100)
-    assert Headroom(cast("Processes", sandbox)).notices() == []
+    assert headroom_of(sandbox).notices() == []
 
 
 SPEND = "import time\nt = time.process_time()\nwhile time.process_time() - t < 0.2: pass\n"
@@ -136,7 +141,7 @@ def parent() -> Iterator[subprocess.Popen[str]]:
 def test_a_tree_is_what_lives_and_what_was_waited_for(parent: subprocess.Popen[str]) -> None:
     of_children = tree_seconds(parent.pid)
     assert 0.38 <= of_children < 2.0  # the waited-for one by its parent's account, the zombie by its own
-    assert 0.18 <= tree_seconds(parent.pid, past=0.2) <= of_children - 0.1
+    assert 0.18 <= tree_seconds(parent.pid, before=0.2) <= of_children - 0.1
     assert tree_seconds(os.getpid()) >= of_children + 0.18  # and the parent itself
 
 
@@ -145,6 +150,7 @@ HOG = "import sys\nx = b'x' * (200 << 20)\nprint('full', flush=True)\nsys.stdin.
 
 def test_the_largest_is_known_when_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_watch, "MOST_SECONDS", 0.05)
+    monkeypatch.setattr(memory_watch, "MOST_SEEN", 1000)  # this machine may have larger ones
     (tmp_path / "memory.current").write_text(str(900 * MIB))
     (tmp_path / "memory.events").write_text("oom_kill 0\n")
     reactor = Reactor()
@@ -156,12 +162,12 @@ def test_the_largest_is_known_when_it_is_gone(tmp_path: Path, monkeypatch: pytes
         watch.wake()
         reactor.after(0.5, reactor.stop)
         reactor.run()
-        assert watch.gone(os.getpid(), started) is None  # it is there
+        assert watch.find_victim(os.getpid(), started) is None  # it is there
         hog.kill()
-    gone = watch.gone(os.getpid(), started)
+    gone = watch.find_victim(os.getpid(), started)
     assert gone is not None
     assert gone.pid == hog.pid
-    assert gone.name.startswith(b"python")
+    assert gone.name.startswith("python")
     assert gone.bytes >= 200 * MIB
-    assert watch.gone(os.getpid(), time.monotonic()) is None  # nothing of a later command
-    assert watch.gone(hog.pid, started) is None  # nor of another one's
+    assert watch.find_victim(os.getpid(), time.monotonic()) is None  # nothing of a later command
+    assert watch.find_victim(hog.pid, started) is None  # nor of another one's

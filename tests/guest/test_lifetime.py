@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from sandbox.guest.commands.command import Command
 from sandbox.guest.commands.processes import Processes
-from sandbox.guest.interaction.conditions import Conditions
+from sandbox.guest.interaction.wait_for import WaitFor
 from sandbox.guest.loop.reactor import Reactor
 from sandbox.guest.protocol.constants import IDLE, LIFETIME_OVER
 from sandbox.guest.watch import lifetime
@@ -42,7 +43,8 @@ class _Sandbox:
 
 def made(under_way: Callable[[], bool] = lambda: False, **limits: float | None) -> tuple[Reactor, Lifetime, _Sandbox]:
     reactor, sandbox = Reactor(), _Sandbox(**limits)
-    return reactor, Lifetime(reactor, cast("Processes", sandbox), under_way), sandbox
+    commands = cast("dict[str, Command]", sandbox.commands)
+    return reactor, Lifetime(reactor, sandbox.place.limits, commands, under_way), sandbox
 
 
 def ended(reactor: Reactor) -> tuple[int, float]:
@@ -65,7 +67,7 @@ class _Workers:
 def test_looking_for_what_is_waited_for_is_no_work(condition: dict[str, Any]) -> None:
     reactor, workers = Reactor(), _Workers()
     nothing = dict.fromkeys(("id", "log", "exit", "port", "host", "file", "contains"))
-    conditions = Conditions(reactor, cast("Processes", _Sandbox()), cast("Any", workers))
+    conditions = WaitFor(reactor, cast("Processes", _Sandbox()), cast("Any", workers))
     conditions.wait_for({**nothing, **condition, "timeout_seconds": 10}, lambda _fields, _blob: None)
     reactor.after(0.05, reactor.stop)
     reactor.run()

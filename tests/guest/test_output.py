@@ -30,7 +30,7 @@ def test_head_and_tail_and_spill(writes: list[tuple[int, bytes]], keep: int, lim
     whole = b"".join(data for _, data in writes)
     with tempfile.TemporaryDirectory() as folder:
         output = collected(Path(folder), writes, keep, limit)
-        segments, blob = output.shown()
+        segments, blob = output.segments()
         assert output.total == len(whole)
         assert output.truncated == (len(whole) > keep)
         assert len(blob) == min(len(whole), keep)
@@ -57,9 +57,9 @@ def test_head_and_tail_and_spill(writes: list[tuple[int, bytes]], keep: int, lim
 def test_an_ended_command_gives_its_memory_up_and_its_logs_stay(tmp_path: Path) -> None:
     whole = os.urandom(3 * SETTLED_BYTES)
     output = collected(tmp_path, [(STDOUT, whole)], 1 << 20, 1 << 20)
-    assert output.shown()[1] == whole
+    assert output.segments()[1] == whole
     output.settle()
-    assert output.shown() == ([], b"")
+    assert output.segments() == ([], b"")
     assert output.read(100, 50) == (100, whole[100:150])
     output.append(STDERR, b"left running")
     assert output.read(len(whole), 50) == (len(whole), b"left running")
@@ -119,7 +119,7 @@ def test_a_full_place_makes_room_once_and_then_gives_up(tmp_path: Path) -> None:
     assert output.spill_truncated
     output.append(STDOUT, b"z" * 20)
     assert (len(asked), output.total, output.spilled) == (3, 60, 20)
-    assert output.shown()[1] == b"xxxxxzzzzz"
+    assert output.segments()[1] == b"xxxxxzzzzz"
 
 
 def test_a_spill_file_is_never_opened_over_another(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_cut_tears_no_character(text: str, keep: int) -> None:
     output.spill_truncated = True
     if data:
         output.append(STDOUT, data)
-    shown = join_segments(*output.shown(), output.total, output.truncated, None)
+    shown = join_segments(*output.segments(), output.total, output.truncated, None)
     if not output.truncated:
         assert shown == CommandOutput(text, text, "", False, data, b"")
         return
@@ -176,7 +176,7 @@ def test_any_bytes_can_be_shown(data: bytes, keep: int) -> None:
     output.spill_truncated = True
     for i in range(0, len(data), 7):
         output.append(1 + i % 2, data[i : i + 7])
-    shown = join_segments(*output.shown(), output.total, output.truncated, "/spill")
+    shown = join_segments(*output.segments(), output.total, output.truncated, "/spill")
     if not output.truncated and not any(i % 2 for i in range(0, len(data), 7)):
         assert shown.stdout == data.decode("utf-8", "replace")
         assert shown.encoding_errors == (data.decode("utf-8", "replace").encode() != data)

@@ -13,8 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.guest.commands import sessions, shell_state
-from sandbox.guest.commands.sessions import Session, next_state, parse_exports, parse_state, shell_argv
+from sandbox.guest.commands import sessions
+from sandbox.guest.commands.sessions import (
+    Session,
+    carried_arguments,
+    parse_exports,
+    parse_functions,
+    parse_state,
+    shell_argv,
+    update_session,
+)
 
 SHELLS = [path for name in ("bash", "dash", "busybox") if (path := shutil.which(name))]
 _values = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
@@ -137,13 +145,13 @@ def test_quoting(text: str, values: dict[str, str]) -> None:
 
 def test_what_was_given_for_one_run_is_taken_back() -> None:
     session = Session("/workspace", {"KEPT": "old", "GIVEN": "own"})
-    before = {"cwd": "/elsewhere", "env": {"GIVEN": "given", "NEW": "given", "CHANGED": "given"}}
+    env = {"GIVEN": "given", "NEW": "given", "CHANGED": "given"}
     exported = {"KEPT": "new", "GIVEN": "given", "NEW": "given", "CHANGED": "by it"}
     left = ("/elsewhere", exported, "", {"PLAIN": "1"})
-    next_state(session, before, left)
+    update_session(session, "/elsewhere", env, left)
     assert session.env == {"KEPT": "new", "GIVEN": "own", "CHANGED": "by it"}
     assert session.cwd == "/workspace"
-    next_state(session, {"cwd": None, "env": {}}, ("/tmp", {"A": "1"}, "", {}))
+    update_session(session, None, {}, ("/tmp", {"A": "1"}, "", {}))
     assert (session.cwd, session.env) == ("/tmp", {"A": "1"})
 
 
@@ -161,7 +169,7 @@ def carried_by(command: str, env: dict[str, str] | None = None, carried: Sequenc
     _, left = state_after("/bin/bash", command, env or {}, "/", carried)
     state = parse_state(left)
     assert state is not None
-    return shell_state.restoring(state[2], state[3], ())
+    return carried_arguments(state[2], state[3], ())
 
 
 def printed(command: str, carried: Sequence[str], **env: str) -> str:
@@ -210,7 +218,7 @@ def test_any_plain_value_carries_over(value: str) -> None:
 
 
 def test_the_environment_of_one_run_goes_before_a_plain_variable() -> None:
-    assert shell_state.restoring("", {"A": "1", "B": "2"}, {"A": "3"}) == ["B=2\n"]
+    assert carried_arguments("", {"A": "1", "B": "2"}, {"A": "3"}) == ["B=2\n"]
 
 
 @pytest.mark.parametrize("shell", [s for s in SHELLS if not s.endswith("bash")])
@@ -228,11 +236,19 @@ def test_an_activated_environment_carries_over_and_can_be_left(tmp_path: Path) -
     active = parse_state(left)
     assert active is not None
     assert active[1]["PATH"] == f"{tmp_path}/v/bin:{path}"
-    _, left = state_after(
-        "/bin/bash", "deactivate", active[1], "/", shell_state.restoring(active[2], active[3], active[1])
-    )
+    _, left = state_after("/bin/bash", "deactivate", active[1], "/", carried_arguments(active[2], active[3], active[1]))
     after = parse_state(left)
     assert after is not None
     assert after[1]["PATH"] == path
     assert "VIRTUAL_ENV" not in after[1]
     assert "deactivate" not in after[2]
+
+
+def test_functions_that_take_the_shells_own_words_stay_behind() -> None:
+    kept = "greet () \n{ \n    echo hello\n}\n"
+    assert parse_functions("eval () \n{ \n    :\n}\n" + kept + "exit () \n{ \n    :\n}\n") == kept
+    assert parse_functions("evaluate () \n{ \n    :\n}\n" + kept) == "evaluate () \n{ \n    :\n}\n" + kept
+
+
+def test_no_function_is_kept_where_one_of_those_cannot_be_cut_out() -> None:
+    assert parse_functions("greet () \n{ \n    :\n}\nexit () \n{ \n    cat <<X\nhere\nX\n\n}\n") == ""

@@ -7,7 +7,6 @@ import socket
 
 import pytest
 
-from sandbox.guest.watch import socket_diag as diag
 from sandbox.guest.watch import sockets
 
 
@@ -64,7 +63,7 @@ nonsense
 
 def test_only_listeners_that_can_be_reached_from_here_count(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = TABLE.splitlines()[1:]
-    monkeypatch.setattr(diag, "NETLINK_SOCK_DIAG", 31)  # no such protocol: the tables are read
+    monkeypatch.setattr(sockets, "NETLINK_SOCK_DIAG", 31)  # no such protocol: the tables are read
     monkeypatch.setattr(sockets, "_lines", lambda path: lines if path == "/proc/net/tcp" else [])
     assert [port for port in range(8000, 8010) if sockets.open_at(port, None)] == [8000, 8001, 8004, 8005, 8006]
     assert [port for port in range(8000, 8010) if sockets.open_at(port, "172.17.0.2")] == [8000, 8003, 8004]
@@ -76,20 +75,22 @@ def test_both_ways_to_ask_tell_the_same() -> None:
         socket.create_server(("127.0.0.1", 0)) as four,
         socket.create_server(("::1", 0), family=socket.AF_INET6) as six,
     ):
-        told = {(host, port) for _, host, port in diag.listening()}
+        told = {(host, port) for _, host, port in sockets.listeners_by_netlink()}
         table = {inode: (host, port) for inode, (kind, host, port) in sockets.listeners().items() if kind == "tcp"}
         for server in (four, six):
             assert table[str(os.fstat(server.fileno()).st_ino)] == server.getsockname()[:2]
-            assert (str(os.fstat(server.fileno()).st_ino), *server.getsockname()[:2]) in diag.listening()
+            assert (str(os.fstat(server.fileno()).st_ino), *server.getsockname()[:2]) in sockets.listeners_by_netlink()
             assert server.getsockname()[:2] in told
         with socket.create_connection(four.getsockname()) as connected:
-            assert str(os.fstat(connected.fileno()).st_ino) not in {inode for inode, _, _ in diag.listening()}
+            assert str(os.fstat(connected.fileno()).st_ino) not in {
+                inode for inode, _, _ in sockets.listeners_by_netlink()
+            }
 
 
 def test_many_listeners_are_told_whole() -> None:
     many = [socket.create_server(("127.0.0.1", 0)) for _ in range(600)]
     try:
-        inodes = {inode for inode, _, _ in diag.listening()}
+        inodes = {inode for inode, _, _ in sockets.listeners_by_netlink()}
         assert {str(os.fstat(one.fileno()).st_ino) for one in many} <= inodes
     finally:
         for one in many:
@@ -97,8 +98,8 @@ def test_many_listeners_are_told_whole() -> None:
 
 
 def test_where_the_kernel_does_not_tell_the_tables_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diag, "NETLINK_SOCK_DIAG", 31)  # no such protocol
+    monkeypatch.setattr(sockets, "NETLINK_SOCK_DIAG", 31)  # no such protocol
     with pytest.raises(OSError, match="rotocol"):
-        diag.listening()
+        sockets.listeners_by_netlink()
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert (str(os.fstat(server.fileno()).st_ino), *server.getsockname()) in sockets.tcp_listeners()

@@ -14,7 +14,7 @@ import pytest
 from sandbox import CancelToken, LocalEnvironment
 from sandbox.errors import ErrorCode
 from sandbox.guest.commands.spawner import MOST_SPARES
-from sandbox.guest.watch.process_tree import descendants, parents
+from sandbox.guest.watch.procfs import descendants, parents
 
 
 def test_many_commands_that_end_at_once_leave_no_crowd_of_spares() -> None:

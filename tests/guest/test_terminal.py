@@ -40,23 +40,23 @@ def rounds(reactor: Reactor, seconds: float) -> None:
     ],
 )
 def test_what_typing_is(text: str, keys: list[str], on_terminal: list[object], on_pipe: list[object]) -> None:
-    assert terminal.typed(text, keys, True) == on_terminal
-    assert terminal.typed(text, keys, False) == on_pipe
+    assert terminal.encode_input(text, keys, True) == on_terminal
+    assert terminal.encode_input(text, keys, False) == on_pipe
 
 
 def test_keys() -> None:
-    assert terminal.typed("", ["up", "f5", "page-down", "backspace"], True) == [
+    assert terminal.encode_input("", ["up", "f5", "page-down", "backspace"], True) == [
         b"\x1b[A",
         b"\x1b[15~",
         b"\x1b[6~",
         b"\x7f",
     ]
-    assert terminal.typed("", ["up", "end", "delete"], True, True) == [b"\x1bOA", b"\x1bOF", b"\x1b[3~"]
+    assert terminal.encode_input("", ["up", "end", "delete"], True, True) == [b"\x1bOA", b"\x1bOF", b"\x1b[3~"]
     for on_terminal in (True, False):
         with pytest.raises(Fault, match="no key 'up-up'"):
-            terminal.typed("", ["up-up"], on_terminal)
+            terminal.encode_input("", ["up-up"], on_terminal)
     with pytest.raises(Fault, match="needs a terminal"):
-        terminal.typed("", ["up"], False)
+        terminal.encode_input("", ["up"], False)
 
 
 def test_a_pipe_that_fills_and_ends() -> None:
@@ -98,8 +98,8 @@ def test_a_pipe_nobody_reads() -> None:
 def test_a_terminal_belongs_to_its_size_and_echoes() -> None:
     source, master, ends = terminal.open_terminal(Reactor(), 7, 33)
     assert source.terminal is not None
-    assert terminal.window(ends[0]) == (7, 33)
-    terminal.set_window(source.terminal, 8, 44)
+    assert terminal.window_size(ends[0]) == (7, 33)
+    terminal.set_window_size(source.terminal, 8, 44)
     assert os.get_terminal_size(ends[1]) == (44, 8)
     assert not terminal.hides_input(source.terminal)
     settings = termios.tcgetattr(ends[0])
@@ -109,7 +109,7 @@ def test_a_terminal_belongs_to_its_size_and_echoes() -> None:
     assert os.ttyname(ends[2]) == source.name
     source.release()
     with pytest.raises(Fault) as caught:
-        terminal.on_terminal(terminal.window, source, "c1")
+        terminal.on_terminal(terminal.window_size, source, "c1")
     assert caught.value.code == "not_a_terminal"
     for fd in (master, *ends):
         os.close(fd)
@@ -176,11 +176,11 @@ def test_names_of_sockets() -> None:
         port = server.getsockname()[1]
 
         def name(sock: socket.socket) -> str | None:
-            return sockets.name_of(os.getpid(), str(os.fstat(sock.fileno()).st_ino))
+            return sockets.describe_socket(os.getpid(), str(os.fstat(sock.fileno()).st_ino))
 
         assert name(server) == f"tcp 127.0.0.1:{port} (listens)"
         assert name(client) == f"tcp 127.0.0.1:{client.getsockname()[1]} to 127.0.0.1:{port}"
-    assert sockets.name_of(os.getpid(), "0x") is None
+    assert sockets.describe_socket(os.getpid(), "0x") is None
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import os, signal
 while True:
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if b"guest.matching" in open(f"/proc/{pid}/cmdline", "rb").read() and int(pid) != os.getpid():
+            if b"interaction.matcher_program" in open(f"/proc/{pid}/cmdline", "rb").read() and int(pid) != os.getpid():
                 os.kill(int(pid), signal.SIGKILL)
         except OSError:
             pass
@@ -79,7 +79,7 @@ def test_what_is_waited_for_does_not_hold_up_the_guest(env: DockerEnvironment) -
         assert answer.duration_ms < 5000
     assert env.run("echo on", session=None).unwrap().output == "on\n"
     deadline = time.monotonic() + 120
-    while "guest.matching" in env.run("cat /proc/[0-9]*/cmdline", session=None).unwrap().output:
+    while "interaction.matcher_program" in env.run("cat /proc/[0-9]*/cmdline", session=None).unwrap().output:
         assert time.monotonic() < deadline
         time.sleep(0.2)
     now = env.processes().unwrap().pids
@@ -100,7 +100,7 @@ def test_many_expressions_share_few_processes(env: DockerEnvironment) -> None:
         while not all(bomb.done() for bomb in bombs):
             assert time.monotonic() < deadline
             # The runner of each is another process, with another command line.
-            seen = max(seen, env.run("cat /proc/[0-9]*/cmdline", session=None).unwrap().output.count("guest.matching"))
+            seen = max(seen, env.run("cat /proc/[0-9]*/cmdline", session=None).unwrap().output.count("interaction.matcher_program"))
             time.sleep(0.3)
         assert 0 < seen <= 16
         for bomb in bombs:
@@ -111,7 +111,7 @@ def test_many_expressions_share_few_processes(env: DockerEnvironment) -> None:
         for wait in waits:
             assert wait.result().unwrap().groups == ("7",)
     deadline = time.monotonic() + 120
-    while "guest.matching" in env.run("cat /proc/[0-9]*/cmdline", session=None).unwrap().output:
+    while "interaction.matcher_program" in env.run("cat /proc/[0-9]*/cmdline", session=None).unwrap().output:
         assert time.monotonic() < deadline
         time.sleep(0.2)
     env.kill(talker).unwrap()

@@ -1,1 +1,1 @@
-"""Commands: started, fed, watched for their end, and stopped."""
+"""Commands: start them, carry their input and output, limit and stop them, and explain how they ended."""

@@ -1,13 +1,13 @@
-"""One command under way: its descriptors, its output, its end.
+"""One command: what it starts with, its output while it runs, how it ends and what it used.
 
-A command lives in the reactor's thread. ``on_end`` is called once: when its leader ended, when it could not be started, or when it
-was stopped and nothing of it is left.
+A command lives in the reactor's thread.
 """
 
 from __future__ import annotations
 
 import array
 import fcntl
+import json
 import os
 import select
 import signal
@@ -16,13 +16,12 @@ import time
 
 from ..loop.reactor import Reactor, Timer
 from ..protocol.faults import Fault, fault_of
-from ..watch.spending import Spending
+from ..watch.procfs import tree_seconds
 from . import zygote
 from .output import STDERR, STDOUT, Output
 from .sessions import STATE_LIMIT
-from .spawner import Runner, Spawner
-from .starting import input_of, start_fault, state_file, widen
-from .streaming import OutputStream
+from .spawner import Runner, Spawner, memory_file
+from .streams import OutputStream
 from .terminal import Input, open_pipe, open_terminal
 
 TYPE_CHECKING = False
@@ -32,15 +31,65 @@ if TYPE_CHECKING:
 
     from ..users import User
 
-CHUNK = 256 * 1024
+READ_BYTES = 256 * 1024
 USUAL_PIPE_BYTES = 64 * 1024
+WIDE_PIPE_BYTES = 256 * 1024
+F_SETPIPE_SZ = 1031
+STDIN_IN_PIPE_BYTES = 4096  # fits any pipe, so it is written at once; longer input is read from memory
 NAMED_CHARS = 60
-# How long the word of a runner is waited for after its tree was killed: it says what all of it used.
+MOST_KILLED = 16
+# How long to wait for the runner's report after its tree was killed: it contains what the whole tree used.
 REAP_SECONDS = 0.02
+_START_FAULTS = {
+    ("exec", 2): "program_not_found",
+    ("exec", 20): "program_not_found",
+    ("exec", 13): "program_not_executable",
+    ("exec", 8): "program_not_executable",
+    ("exec", 7): "arguments_too_long",
+    ("cwd", 2): "working_directory_invalid",
+    ("cwd", 20): "working_directory_invalid",
+    ("cwd", 13): "working_directory_invalid",
+}
+
+
+class ResourceUse:
+    """What a command used: processor time of its whole tree, and the resident memory of its largest process.
+
+    ``cpu_seconds`` and ``max_rss_bytes`` are None until something has ended. The dead part comes from the runner, which is the
+    sub-reaper of the tree; the living part is read from /proc. ``killed`` lists children of the runner that ended by SIGKILL:
+    (pid, name, largest resident size in bytes).
+    """
+
+    __slots__ = ("cpu_seconds", "killed", "max_rss_bytes")
+
+    def __init__(self) -> None:
+        self.cpu_seconds: float | None = None
+        self.max_rss_bytes: int | None = None
+        self.killed: list[tuple[int, str, int]] = []
+
+    def add_report(self, packet: bytes) -> None:
+        """Add what a runner reports in a packet of kind X, Z or K."""
+        if packet[:1] == b"K":
+            _, pid, kib, name = zygote.KILLED.unpack(packet)
+            if len(self.killed) < MOST_KILLED:
+                self.killed.append((pid, name.rstrip(b"\0").decode("utf-8", "replace"), kib * 1024))
+        else:
+            seconds, kib = zygote.resources(packet)
+            self.cpu_seconds = max(seconds, self.cpu_seconds or 0.0)
+            self.max_rss_bytes = max(kib * 1024, self.max_rss_bytes or 0)
+
+    def add_living(self, runner: Runner) -> float:
+        """Add the processor time of the tree as it is now. Returns the sum in seconds."""
+        self.cpu_seconds = max(self.cpu_seconds or 0.0, tree_seconds(runner.pid, runner.past_seconds))
+        return self.cpu_seconds
 
 
 class Command:
-    """``stop_reason`` is None, "timeout", "cpu", "killed", "cancelled" or "disk"; ``exit_status`` None while it runs."""
+    """A command from its start until it is forgotten.
+
+    ``on_end`` is called once: when its leader ended, when it could not be started, or when it was stopped and nothing of it is
+    left. ``stop_reason`` is None, "timeout", "cpu", "killed", "cancelled" or "disk". ``exit_status`` is None while it runs.
+    """
 
     def __init__(self, ident: str, output: Output, reactor: Reactor, on_end: Callable[[Command], None]) -> None:
         self.id = ident
@@ -51,29 +100,29 @@ class Command:
         self.exit_status: int | None = None
         self.fault: Fault | None = None
         self.stop_reason: str | None = None
-        self.stall: dict[str, Any] = {}  # why it did not end within its time; see ``stalling``
+        self.stall: dict[str, Any] = {}  # what kept it from ending in time, see ``waiting.explain_stall``
         self.stopping = False
         self.tree_empty = False
         self.survivors = 0
         self.collateral: tuple[str, ...] = ()
         self.timer: Timer | None = None
         self.state_fd: int | None = None
-        self.give_up: Callable[[], None] = lambda: None
-        self.on_begin: Callable[[], None] | None = None
-        # What `send` needs: a terminal of that many rows and columns, or a standard input that stays open.
-        self.window: tuple[int, int] | None = None
-        self.stays_open = False
-        self.stays = False  # counts as one in the background
+        self.withdraw: Callable[[], None] = lambda: None  # takes it back from the spawner if it was not started yet
+        self.on_exec: Callable[[], None] | None = None
+        # What `send` needs: a terminal with this many rows and columns, or a standard input that stays open.
+        self.window_size: tuple[int, int] | None = None
+        self.keeps_stdin_open = False
+        self.in_background = False
         self.user: User | None = None
         self.input: Input | None = None
-        self.told_bytes = 0
-        self.answered = False  # whether its caller has been told of it
-        self.refusals: dict[tuple[str, ...], dict[str, Any]] = {}  # see ``refusals``
-        self.spent = Spending()
-        self.when_reaped: Callable[[], None] | None = None
+        self.reported_bytes = 0
+        self.answered = False  # whether its caller has an answer about it
+        self.refusals: dict[tuple[str, ...], dict[str, Any]] = {}  # see ``network.refusals``
+        self.resources = ResourceUse()
         self.stream: OutputStream | None = None
-        # What was asked for, for those who list commands: "text", "session", "background", "timeout_seconds".
-        self.about: dict[str, Any] = {}
+        # From the request, for lists of commands: "text", "session", "background", "timeout_seconds".
+        self.details: dict[str, Any] = {}
+        self._on_reaped: Callable[[], None] | None = None
         self._listeners: list[Callable[[], None]] = []
         self._on_end: Callable[[Command], None] | None = on_end
         self._reactor = reactor
@@ -85,123 +134,124 @@ class Command:
         return self._on_end is not None
 
     @property
-    def over(self) -> bool:
-        """Whether nothing more can come of it: it has ended, and so has all that it started."""
+    def finished(self) -> bool:
+        """Whether nothing more can come from it: it has ended, and so has everything it started."""
         return not self.running and self.tree_empty and not self._pipes
 
     @property
     def outcome(self) -> tuple[int | None, str | None]:
-        """(exit code, signal name); both None while it runs."""
+        """(exit code, signal name); both are None while it runs."""
         killed = self.stopping and not self.running and self.runner is not None
-        if self.exit_status is None and killed:  # but the runner has not said so yet
+        if self.exit_status is None and killed:  # and the runner has not reported it yet
             return None, "SIGKILL"
-        return outcome(self.exit_status)
+        return parse_status(self.exit_status)
 
-    def start(self, spawner: Spawner, spec: dict[str, Any], stdin: bytes | int, extra_fd: int | None) -> None:
-        """Start it. ``stdin`` is bytes or a descriptor (taken over); ``extra_fd`` a folder to start in (taken over)."""
+    def start(self, spawner: Spawner, spec: dict[str, Any], stdin: bytes | int, cwd_fd: int | None) -> None:
+        """Start it. ``stdin`` is bytes or a descriptor, ``cwd_fd`` the folder to start in. Takes over both descriptors."""
         self.started = time.monotonic()
-        given = [fd for fd in (stdin, extra_fd) if isinstance(fd, int)]
+        opened = [fd for fd in (stdin, cwd_fd) if isinstance(fd, int)]
         try:
-            with spawner.acting_as(spec.get("user")):  # so that the command may open /dev/stderr and the like anew
-                descriptors = self._descriptors(stdin, extra_fd, given)
+            with spawner.acting_as(spec.get("user")):  # so that the command may open /dev/stderr and the like again
+                descriptors = self._open_descriptors(stdin, cwd_fd, opened)
         except OSError as error:
             self.close()
-            for fd in given:
+            for fd in opened:
                 os.close(fd)
             self.fault = fault_of(error, "")
             self.tree_empty = True
             self.end()
             return
-        self.give_up = spawner.spawn(spec, descriptors, self._packet, self._handed)
+        self.withdraw = spawner.spawn(spec, descriptors, self._on_packet, self._on_spawned)
 
-    def _descriptors(self, stdin: bytes | int, extra_fd: int | None, given: list[int]) -> list[int]:
-        """What the command gets; all that is made for it is noted in ``given`` as well. Raises OSError."""
+    def _open_descriptors(self, stdin: bytes | int, cwd_fd: int | None, opened: list[int]) -> list[int]:
+        """Return the command's descriptors; each one that is opened is also added to ``opened``. Raises OSError."""
         ends: list[int] = []
-        if self.window is not None:
-            self.input, master, (stdin, *ends) = open_terminal(self._reactor, *self.window)
-            given += [stdin, *ends]
+        if self.window_size is not None:
+            self.input, master, (stdin, *ends) = open_terminal(self._reactor, *self.window_size)
+            opened += [stdin, *ends]
             self._collect(master, STDOUT)
         for stream in () if ends else (STDOUT, STDERR):
             read, write = os.pipe2(os.O_CLOEXEC)
-            given.append(write)
+            opened.append(write)
             ends.append(write)
             os.set_blocking(read, False)
             self._collect(read, stream)
-        if self.stays_open and self.input is None:
+        if self.keeps_stdin_open and self.input is None:
             self.input, stdin = open_pipe(self._reactor)
-            given.append(stdin)
-        if extra_fd is None:
-            self.state_fd = state_file()
-            extra_fd = os.dup(self.state_fd)
-            given.append(extra_fd)
-        return [stdin if isinstance(stdin, int) else input_of(stdin), *ends, extra_fd]
+            opened.append(stdin)
+        last = cwd_fd
+        if last is None:
+            self.state_fd = _open_state_file()
+            last = os.dup(self.state_fd)
+            opened.append(last)
+        return [stdin if isinstance(stdin, int) else _open_input(stdin), *ends, last]
 
     def _collect(self, fd: int, stream: int) -> None:
         self._pipes[fd] = stream
         self._watch(fd)
 
-    def _handed(self, runner: Runner) -> None:
+    def _on_spawned(self, runner: Runner) -> None:
         self.runner = runner
 
-    # --- what the runner says ------------------------------------------------------------------
-    def _packet(self, packet: bytes) -> None:
+    def _on_packet(self, packet: bytes) -> None:
+        """Take a packet of the runner, see ``zygote``."""
         kind = packet[:1]
-        if kind == b"G" and self.on_begin is not None:
-            self.on_begin()
+        if kind == b"G" and self.on_exec is not None:
+            self.on_exec()
         elif kind == b"E":
-            self.fault = start_fault(packet[1:])
+            self.fault = _start_fault(packet[1:])
         elif kind == b"K":
-            self.spent.note(packet)
+            self.resources.add_report(packet)
         elif kind == b"X":
             _, status, alone, *_ = zygote.STATUS.unpack(packet)
-            self.spent.note(packet)
+            self.resources.add_report(packet)
             self.tree_empty = bool(alone)
             self._leader_ended(status)
         elif kind == b"Z" or not packet:
             if packet:
-                self.spent.note(packet)
+                self.resources.add_report(packet)
             self.tree_empty = True
             if self.exit_status is None:
                 self._leader_ended(signal.SIGKILL)  # the runner itself was killed: a kill of everything
-            self._tell()
+            self._notify()
 
     def _leader_ended(self, status: int) -> None:
         self.exit_status = status
         if not self.stopping:
             self.end()
-        elif self.when_reaped is not None:
-            self.when_reaped()
+        elif self._on_reaped is not None:
+            self._on_reaped()
 
     def cpu_used(self) -> float:
-        """Processor time in seconds of the whole tree until now, dead or alive, as far as the kernel still tells it."""
+        """Return the processor time in seconds of the whole tree until now, dead or alive, as far as the kernel shows it."""
         if self.runner is not None and not self.tree_empty:
-            return self.spent.with_living(self.runner.pid, self.runner.past_seconds)
-        return self.spent.cpu_seconds or 0.0
+            return self.resources.add_living(self.runner)
+        return self.resources.cpu_seconds or 0.0
 
-    def once_reaped(self, then: Callable[[], None]) -> None:
-        """Call ``then`` when the runner has said how the leader ended, or after REAP_SECONDS."""
+    def when_reaped(self, then: Callable[[], None]) -> None:
+        """Call ``then`` when the runner has reported how the leader ended, at the latest after REAP_SECONDS."""
         if self.exit_status is not None or not self.running:
             then()
             return
 
         def once() -> None:
-            if self.when_reaped is not None:
-                self.when_reaped = None
+            if self._on_reaped is not None:
+                self._on_reaped = None
                 timer.cancel()
                 then()
 
-        self.when_reaped = once
+        self._on_reaped = once
         timer = self._reactor.after(REAP_SECONDS, once)
 
     def end(self) -> None:
-        """Take what is still in the pipes and report the end; the second call does nothing."""
+        """Read what is still in the pipes and report the end. The second call does nothing."""
         if self._on_end is None:
             return
         self.ended = time.monotonic()
         if self.timer is not None:
             self.timer.cancel()
         for fd in list(self._pipes):
-            if self.window is not None:
+            if self.window_size is not None:
                 self._drain_terminal(fd)
             else:
                 self._drain(fd)
@@ -210,27 +260,28 @@ class Command:
         self.end_stream()
         report, self._on_end = self._on_end, None
         report(self)
-        self._tell()
+        self._notify()
 
-    # --- who follows it ------------------------------------------------------------------
     def listen(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Have ``call`` called when there is more output, when it ends, and when nothing of it is left; answers what ends that."""
+        """Call ``call`` when there is more output, when the command ends, and when nothing of it is left.
+
+        Returns a function that stops this.
+        """
         self._listeners.append(call)
         return lambda: self._listeners.remove(call) if call in self._listeners else None
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for call in tuple(self._listeners):
             call()
 
     def end_stream(self) -> None:
-        """Send the output to nobody any more: from now on the command does not wait for a reader."""
+        """Stop sending the output to the host: from now on the command does not wait for a reader."""
         if self.stream is not None:
             self._resume()
             self.stream = None
 
-    # --- output ------------------------------------------------------------------
     def _readable(self, fd: int) -> None:
-        self._read(fd, CHUNK)
+        self._read(fd, READ_BYTES)
         if self.stream is not None and self.stream.full:
             self.stream.on_room = self._resume
             for pipe in self._pipes:
@@ -255,50 +306,49 @@ class Command:
         if data:
             self.output.append(self._pipes[fd], data)
             if self.stream is not None:
-                self.stream.take(self._pipes[fd], data)
-            self._tell()
+                self.stream.send(self._pipes[fd], data)
+            self._notify()
             if len(data) == USUAL_PIPE_BYTES:
-                widen(fd)
+                _widen(fd)
         else:
-            self._reactor.unwatch(fd)
-            os.close(fd)
-            del self._pipes[fd]
-            self._tell()
+            self._forget_pipe(fd)
+            self._notify()
         return len(data)
 
     def _drain(self, fd: int) -> None:
-        """Read what was in the pipe when the leader ended: no more, for what it left behind may write for ever."""
+        """Read what was in the pipe when the leader ended, and no more: what it left behind may write forever."""
         waiting = array.array("i", [0])
         fcntl.ioctl(fd, termios.FIONREAD, waiting)
         left = waiting[0]
-        while left > 0 and (got := self._read(fd, min(left, CHUNK))):
-            left -= got
+        while left > 0 and (size := self._read(fd, min(left, READ_BYTES))):
+            left -= size
         if not left and self.tree_empty and fd in self._pipes:
-            self._read(fd, CHUNK)  # end of file: nobody is left to write
+            self._read(fd, READ_BYTES)  # end of file: no writer is left
 
     def _drain_terminal(self, fd: int) -> None:
-        """Read what is left in a terminal, which holds less than a chunk; it was hung up with its leader, so close it."""
-        left = CHUNK
-        while left > 0 and fd in self._pipes and (got := self._read(fd, left)):
-            left -= got
+        """Read what is left in a terminal, less than READ_BYTES, and close it: it was hung up with its leader."""
+        left = READ_BYTES
+        while left > 0 and fd in self._pipes and (size := self._read(fd, left)):
+            left -= size
         if fd in self._pipes:
-            self._reactor.unwatch(fd)
-            os.close(fd)
-            del self._pipes[fd]
+            self._forget_pipe(fd)
+
+    def _forget_pipe(self, fd: int) -> None:
+        self._reactor.unwatch(fd)
+        os.close(fd)
+        del self._pipes[fd]
 
     def close(self) -> None:
-        """Release descriptors and the spill file; for a command that is to be forgotten."""
+        """Release descriptors and the spill file, before the command is forgotten."""
         for fd in list(self._pipes):
-            self._reactor.unwatch(fd)
-            os.close(fd)
-        self._pipes.clear()
+            self._forget_pipe(fd)
         if self.input is not None:
             self.input.release()
         self.take_state()
         self.output.discard()
 
     def take_state(self) -> bytes:
-        """What the shell left as its state; b"" the second time."""
+        """Return what the shell wrote as its state, once; b"" from the second call on."""
         if self.state_fd is None:
             return b""
         fd, self.state_fd = self.state_fd, None
@@ -308,15 +358,28 @@ class Command:
             os.close(fd)
 
 
-def named(command: Command) -> str:
-    """The id of a command with the beginning of its text: "c3 (make test)"."""
-    text = str(command.about.get("text", ""))
-    begun = text if len(text) <= NAMED_CHARS else text[:NAMED_CHARS] + "..."
-    return f"{command.id} ({begun})" if begun else command.id
+def describe_end(command: Command) -> dict[str, Any]:
+    """Return how ``command`` ended: its exit code or signal, and the reason if it was stopped."""
+    exit_code, signal_name = command.outcome
+    return {
+        "id": command.id,
+        "exit_code": exit_code,
+        "signal": signal_name,
+        "reason": command.stop_reason,
+        "seconds": command.details.get("timeout_seconds"),
+        **command.stall,
+    }
 
 
-def outcome(status: int | None) -> tuple[int | None, str | None]:
-    """(exit code, signal name) of a wait status; exactly one of them is None for a status."""
+def name_with_text(command: Command) -> str:
+    """Return the id of a command with the beginning of its text, like "c3 (make test)"."""
+    text = str(command.details.get("text", ""))
+    beginning = text if len(text) <= NAMED_CHARS else text[:NAMED_CHARS] + "..."
+    return f"{command.id} ({beginning})" if beginning else command.id
+
+
+def parse_status(status: int | None) -> tuple[int | None, str | None]:
+    """Return (exit code, signal name) of a wait status, of which exactly one is None; both are None without a status."""
     if status is None:
         return None, None
     if os.WIFSIGNALED(status):
@@ -326,3 +389,39 @@ def outcome(status: int | None) -> tuple[int | None, str | None]:
         except ValueError:
             return None, f"SIG{number}"
     return os.WEXITSTATUS(status), None
+
+
+def _start_fault(report: bytes) -> Fault:
+    """Return the fault for a runner's report that a command could not be started."""
+    fields = json.loads(report)
+    code = _START_FAULTS.get((fields["stage"], fields["errno"]), "io_error")
+    number = fields["errno"]
+    return Fault(code, errno=os.strerror(number) if number else fields["error"], stage=fields["stage"], number=number)
+
+
+def _open_state_file() -> int:
+    """Open a file in memory that cannot grow: what a command wrote there would stay after the kernel has killed it for memory."""
+    fd = os.memfd_create("state", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, STATE_LIMIT)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    return fd
+
+
+def _open_input(data: bytes) -> int:
+    """Open a descriptor from which ``data`` can be read."""
+    if not data:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    if len(data) <= STDIN_IN_PIPE_BYTES:
+        read, write = os.pipe2(os.O_CLOEXEC)
+        os.write(write, data)
+        os.close(write)
+        return read
+    return memory_file(data)
+
+
+def _widen(fd: int) -> None:
+    """Enlarge the pipe of a command that prints a lot."""
+    try:
+        fcntl.fcntl(fd, F_SETPIPE_SZ, WIDE_PIPE_BYTES)
+    except OSError:  # the user's share of pipe memory is used up: the default will do
+        pass

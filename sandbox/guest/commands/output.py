@@ -1,4 +1,4 @@
-"""What a command printed: head and tail in memory, all of it (up to a bound) in a spill file."""
+"""The output of a command: its head and tail in memory, all of it up to a limit in a spill file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 STDOUT, STDERR = 1, 2
 SETTLED_BYTES = 64 * 1024
-# A longer output is in a file from then on, so that whoever shows less of it than is kept can say where all of it is.
+# Longer output goes into a file, so that a result that shows less than is kept can say where the rest is.
 SPILLED_FROM_BYTES = 8 * 1024
 SPILL_FLAGS = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -19,9 +19,9 @@ SPILL_FLAGS = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 class Output:
     """Collects both streams of one command in the order of arrival, in bounded memory.
 
-    ``keep_bytes`` is what a result may show: the first half of it from the start, the rest from the end. When more than that
-    arrives, or more than SPILLED_FROM_BYTES, a spill file is made at ``path`` and holds everything up to ``spill_limit`` bytes.
-    ``make_room`` is asked when the spill place is full and answers whether it freed something.
+    ``keep_bytes`` is how much a result may show: one half from the start, the other from the end. When more than that arrives, or
+    more than SPILLED_FROM_BYTES, a spill file is made at ``path`` that contains everything up to ``spill_limit`` bytes.
+    ``make_room`` is called when the file system of the spill file is full, and returns whether it freed something.
     """
 
     def __init__(self, path: bytes, keep_bytes: int, spill_limit: int, make_room: Callable[[], bool]) -> None:
@@ -40,7 +40,7 @@ class Output:
 
     @property
     def has_spill(self) -> bool:
-        """Whether a spill file was made."""
+        """Whether there is a spill file."""
         return self._fd is not None
 
     @property
@@ -49,7 +49,7 @@ class Output:
         return self.total > self.keep_bytes
 
     def append(self, stream: int, data: bytes) -> None:
-        """Take what the command wrote."""
+        """Add what the command wrote to ``stream``."""
         self.total += len(data)
         if self._fd is None and self.total > min(self.keep_bytes, SPILLED_FROM_BYTES) and not self.spill_truncated:
             self._open_spill()
@@ -65,8 +65,8 @@ class Output:
             self._tail_size += len(data)
             self._trim()
 
-    def shown(self) -> tuple[list[list[int]], bytes]:
-        """What is kept: segments ``[stream, length, 0 for head or 1 for tail]`` and their bytes one after the other."""
+    def segments(self) -> tuple[list[list[int]], bytes]:
+        """Return what is kept: segments ``[stream, length, 0 for head or 1 for tail]``, and their bytes joined."""
         parts = [(s, d, 0) for s, d in self._head] + [(s, d, 1) for s, d in self._tail]
         segments: list[list[int]] = []
         for stream, data, part in parts:
@@ -77,7 +77,7 @@ class Output:
         return segments, b"".join(d for _, d, _ in parts)
 
     def read(self, offset: int, size: int) -> tuple[int, bytes]:
-        """Bytes from ``offset`` on, as (where they really start, bytes); later where those were lost to the bounds."""
+        """Return (start, bytes) from ``offset`` on; ``start`` is later than ``offset`` if the bytes there are no longer kept."""
         if self._fd is not None and offset < self.spilled:
             return offset, os.pread(self._fd, min(size, self.spilled - offset), offset)
         tail_start = self.total - self._tail_size
@@ -89,12 +89,10 @@ class Output:
         return min(start, self.total), data[start - tail_start : start - tail_start + size]
 
     def settle(self) -> None:
-        """Give up memory, for the command has ended and its result is sent: what was kept beyond SETTLED_BYTES is in the spill
-        file from now on.
-        """
+        """Free memory after the command has ended and its result was sent: beyond SETTLED_BYTES only the spill file is kept."""
         if self._held() <= SETTLED_BYTES:
-            # One piece each: a command that writes byte by byte leaves a hundred times its output in pieces. Which stream they
-            # were of is in the result, and nobody asks again.
+            # Joined, because a command that writes byte by byte leaves pieces that take a hundred times its output. The stream of
+            # each piece was in the result and is not needed again.
             self._head = [(STDOUT, b"".join(data for _, data in self._head))]
             self._tail = deque([(STDOUT, b"".join(data for _, data in self._tail))])
             return
@@ -109,7 +107,7 @@ class Output:
         return self._tail_size + sum(len(data) for _, data in self._head)
 
     def tail(self) -> bytes:
-        """The last of what is kept, about SETTLED_BYTES of it."""
+        """Return the end of what is kept, about SETTLED_BYTES of it."""
         parts: list[bytes] = []
         size = 0
         for _, data in (*reversed(self._tail), *reversed(self._head)):
@@ -120,7 +118,7 @@ class Output:
         return b"".join(reversed(parts))
 
     def discard(self) -> None:
-        """Remove the spill file; the kept head and tail stay."""
+        """Remove the spill file. Head and tail stay."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -154,7 +152,7 @@ class Output:
             return
         fits = memoryview(data)[: self._spill_limit - self.spilled]
         self.spill_truncated = len(fits) < len(data)
-        while fits and self._fd is not None:  # the room that was made may have been its own file
+        while fits and self._fd is not None:  # make_room may have removed this very file
             try:
                 written = os.write(self._fd, fits)
             except OSError:

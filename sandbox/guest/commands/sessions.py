@@ -1,20 +1,27 @@
 """Sessions: a working folder, variables and functions that carry over from one command to the next.
 
-Every command gets a shell of its own, which starts from the session's state and, when it ends, leaves its state in a memory
-file. So there is no long-lived shell that a timeout, an ``exit`` or a syntax error could take away.
+Every command gets a new shell, which starts from the session's state and writes its own state to a memory file when it ends. So
+there is no long-lived shell that a timeout, an ``exit`` or a syntax error could take away.
+
+Exported variables are the environment of the next shell. Functions and variables that are not exported exist only inside a shell,
+and only bash can list them completely: it prints them when it ends (DUMP), and they come back as arguments of the next shell
+(RESTORE), which evaluates them before the command. That forks nothing, and costs nothing in a session that has none of them.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import deque
 
-from . import shell_state
+from .. import users
+from ..loop.context import Place
+from ..protocol.faults import Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from typing import Any
 
     from ..users import User
@@ -23,20 +30,27 @@ if TYPE_CHECKING:
     State = tuple[str, dict[str, str], str, dict[str, str]]
 
 STATE_LIMIT = 1 << 20
-# Variables the shell keeps for itself; the session has no use for them.
-_OWN = {"_", "SHLVL", "PWD", "OLDPWD", "BASHPID", "GAMEBOX_STATE", "SHELLOPTS", "BASHOPTS"}
-# The kernel starts no program with a longer "NAME=value" (MAX_ARG_STRLEN): kept, it would end the session.
+MOST_NAMED = 10
+# The kernel starts no program with a longer "NAME=value" (MAX_ARG_STRLEN): if one were carried over, it would end the session.
 LONGEST_VARIABLE = (128 << 10) - 1
 _SHELLS = (("/bin/bash", 199), ("/usr/bin/bash", 199), ("/bin/sh", 9), ("/usr/bin/sh", 9))
+# One argument may have 128 KiB; a character has at most four bytes.
+ARGUMENT_CHARS = 30_000
 
-# Of a command whose shell was replaced or killed: whether something of the session is lost by that.
+# Matches a command that looks as if it changed the state of its shell.
 _CHANGES = re.compile(
     r"(?:^|[;&|({\s])(?:(?:cd|pushd|popd|export|declare|source|unset|alias|\.)\s|[A-Za-z_][A-Za-z0-9_]*=\S*\s*(?:;|\n|&|$))"
 )
 
-# Saves the state after the command, or on the way out where the command leaves by itself (exit, set -e). A command that
-# sets an EXIT trap of its own keeps it. Nothing here starts a process. All of it is one line: the shell counts the command's
-# lines from 1, and after a command with an unclosed quote bash would not understand a further line.
+DUMP = "builtin declare -f; builtin declare -Fx; builtin printf '\\0'; builtin declare -p; builtin printf '\\0'"
+DUMP_NOTHING = "printf '\\0\\0'"
+RESTORE = (
+    """builtin printf -v __gamebox_carried %s "$@"; set --; { eval "$__gamebox_carried"; } 2>/dev/null; """
+    """builtin unset __gamebox_carried; """
+)
+# Saves the state after the command, or on the way out if the command leaves by itself (exit, set -e). A command that sets an EXIT
+# trap of its own keeps it. Nothing here starts a process. All of it is one line: the shell counts the command's lines from 1, and
+# after a command with an unclosed quote bash would not understand a further line.
 _PRELUDE = (
     """__gamebox_save() { [ "${__gamebox_saved-}" ] || { """
     """BUILTINprintf '%s\\0' "$PWD"; BUILTINexport -p; BUILTINprintf '\\0'; """
@@ -44,12 +58,33 @@ _PRELUDE = (
     """trap '{ set +x; } 2>/dev/null; __gamebox_save' EXIT; __gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; """
     """{ __gamebox_status=$?; set +x; __gamebox_save; __gamebox_saved=1; } 2>/dev/null; exit $__gamebox_status"""
 )
+# Variables that the shell sets for itself and a session does not keep: exported ones, then the others. IFS and PS4 would affect the
+# lines around the user's command.
+_SHELL_EXPORTS = {"_", "SHLVL", "PWD", "OLDPWD", "BASHPID", "GAMEBOX_STATE", "SHELLOPTS", "BASHOPTS"}
+_SHELL_VARIABLES = (
+    "(?:BASH|COMP_|EPOCH|HIST|__gamebox)[A-Za-z0-9_]*|DIRSTACK|EUID|GROUPS|HOSTNAME|HOSTTYPE|IFS|LINENO|MACHTYPE"
+    "|OPT(?:ERR|IND|ARG)|OSTYPE|PIPESTATUS|PPID|PS4|S?RANDOM|SECONDS|UID|_|FUNCNAME|COLUMNS|LINES|SHELLOPTS|OLDPWD|PWD|SHLVL"
+    "|TERM|PATH|SHELL|COPROC"
+)
+_SHELL_VARIABLE = re.compile(_SHELL_VARIABLES)
+_VARIABLE = re.compile(r"^declare -(\S+) ([A-Za-z_][A-Za-z0-9_]*)(=?)", re.MULTILINE)
+# Quickly finds out whether there is any variable to carry over: usually there is not.
+_ANY_VARIABLE = re.compile(rf"\ndeclare -- (?!(?:{_SHELL_VARIABLES})=)[A-Za-z_][A-Za-z0-9_]*=")
+# Functions that do not carry over: ours, and those that replace a builtin which the lines around a command use.
+_NOT_CARRIED = r"^(?:__gamebox_save|builtin|declare|eval|exit|export|printf|return|set|shift|trap|unset|\[|:) \(\) *\n"
+_NOT_CARRIED_BEGINS = re.compile(_NOT_CARRIED, re.MULTILINE)
+_NOT_CARRIED_WHOLE = re.compile(_NOT_CARRIED + r"\{ *\n(?: .*\n)*\}.*\n", re.MULTILINE)
+_DECLARATION = re.compile(r"^(?:declare -[a-zA-Z]*x[a-zA-Z]*|export) ([A-Za-z_][A-Za-z0-9_]*)(=?)", re.MULTILINE)
+_ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "E": "\x1b", "e": "\x1b"}
+_PIECE = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|\$'((?:[^'\\]|\\.)*)'|\\(.)|([^\s'"\\$]+)""", re.DOTALL)
+_ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
 
 
 class Session:
-    """State and queue of one session; ``busy`` while a foreground command of it runs, ``holder`` is the id of the last one.
+    """State and queue of one session.
 
-    ``user`` is who its commands run as; None for the sandbox's own user.
+    ``busy`` is true while a foreground command of it runs, ``holder`` is the id of the last one. ``user`` runs its commands; None
+    stands for the sandbox's own user.
     """
 
     __slots__ = ("busy", "cwd", "env", "functions", "holder", "user", "variables", "waiting")
@@ -65,8 +100,78 @@ class Session:
         self.waiting: deque[Callable[[], None]] = deque()
 
 
+class SessionTable:
+    """Every session, by name and user. ``own`` are those of the sandbox's own user, by name."""
+
+    def __init__(self, place: Place, isolated: bool) -> None:
+        self.own: dict[str, Session] = {}
+        self._others: dict[tuple[str, int], Session] = {}  # by name and uid
+        self._place = place
+        self._isolated = isolated
+
+    def user(self, text: str | None) -> User | None:
+        """Return the user with that name or number; None for the sandbox's own user. Raises Fault."""
+        place = self._place
+        if text is None or text in (place.user, str(place.uid)):
+            return None
+        found = users.find(text) if self._isolated else None
+        if found is not None and found.uid == place.uid:
+            return None
+        if not place.any_user:
+            raise Fault("user_not_allowed", user=text, own=place.user or str(place.uid), isolated=self._isolated)
+        if found is None:
+            raise Fault("user_not_found", user=text)
+        return found
+
+    def make(self, user: User | None) -> Session:
+        """Return a new session without a name."""
+        environ = dict(self._place.environ)
+        if user is not None:
+            environ = users.environment(environ, user)
+        return Session(os.fsdecode(self._place.workspace), environ, user)
+
+    def has(self, name: str | None, user: User | None) -> bool:
+        """Return whether a session exists."""
+        return name in self.own if user is None else (name, user.uid) in self._others
+
+    def get(self, name: str, user: User | None) -> Session:
+        """Return a session, which is made if it does not exist. Raises Fault if there are too many."""
+        sessions: dict[Any, Session] = self.own if user is None else self._others
+        key = name if user is None else (name, user.uid)
+        if key not in sessions:
+            most = self._place.limits["sessions"]
+            if len(self.own) + len(self._others) >= most:
+                names = list(self.own)[-MOST_NAMED:]
+                raise Fault("too_many_commands", limit=most, what="sessions", names=names)
+            sessions[key] = self.make(user)
+        return sessions[key]
+
+    def open_session(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Make a session. Raises Fault if it exists already."""
+        name, user = args["session"], self.user(args.get("user"))
+        if self.has(name, user):
+            raise Fault("session_exists", session=name)
+        return {"session": name, "cwd": self.get(name, user).cwd}
+
+    def list_sessions(self, args: dict[str, Any]) -> dict[str, Any]:
+        """List the sessions of one user."""
+        user = self.user(args.get("user"))
+        if user is None:
+            found = list(self.own.items())
+        else:
+            found = [(name, session) for (name, uid), session in self._others.items() if uid == user.uid]
+        return {"sessions": [{"name": name, "cwd": s.cwd, "busy": s.busy} for name, s in found]}
+
+    def end_session(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Forget a session. What runs or waits in it goes on, with a state of its own."""
+        user = self.user(args.get("user"))
+        name = args["session"]
+        ended = self.own.pop(name, None) if user is None else self._others.pop((name, user.uid), None)
+        return {"session": name, "existed": ended is not None}
+
+
 def find_shell() -> tuple[str, int] | None:
-    """Path of the shell and the descriptor for its state; None in an image without one."""
+    """Return the path of the shell and the descriptor for its state; None in an image without a shell."""
     for path, fd in _SHELLS:
         if os.access(path, os.X_OK):
             return path, fd
@@ -74,22 +179,50 @@ def find_shell() -> tuple[str, int] | None:
 
 
 def shell_argv(shell: str, fd: int, command: str, carried: tuple[str, ...] | list[str] = ()) -> list[str]:
-    """The argv that runs ``command`` and leaves the state on ``fd``; ``carried`` is what ``shell_state.restoring`` made."""
+    """Return the argv that runs ``command`` and writes the state to ``fd``. ``carried`` comes from ``carried_arguments``."""
     name = os.path.basename(shell)
     bash = name == "bash"
     text = _PRELUDE.replace("FD", str(fd)).replace("BUILTIN", "builtin " if bash else "")
-    text = text.replace("DUMP", shell_state.DUMP if bash else shell_state.DUMP_NOTHING)
-    text = text.replace("RESTORE", shell_state.RESTORE if bash and carried else "")
+    text = text.replace("DUMP", DUMP if bash else DUMP_NOTHING)
+    text = text.replace("RESTORE", RESTORE if bash and carried else "")
     return [shell, "-c", text, name, command, *(carried if bash else ())]
 
 
-def changes_state(command: str) -> bool:
-    """Whether a command looks as if it changed the folder, variables or functions of its shell."""
+def carried_arguments(functions: str, variables: dict[str, str], without: Collection[str]) -> list[str]:
+    """Return the arguments that give a shell these functions and variables, except variables named in ``without``."""
+    assignments = [f"{name}={shlex.quote(value)}\n" for name, value in variables.items() if name not in without]
+    text = "".join([functions, *assignments])
+    return [text[at : at + ARGUMENT_CHARS] for at in range(0, len(text), ARGUMENT_CHARS)]
+
+
+def may_change_state(command: str) -> bool:
+    """Return whether a command looks as if it changed the folder, variables or functions of its shell."""
     return _CHANGES.search(command) is not None
 
 
+def update_session(session: Session, cwd: str | None, env: dict[str, str], state: State) -> list[str]:
+    """Take over the state that a command left. ``cwd`` and ``env`` were set for that run alone and do not carry over.
+
+    Returns the names of the variables that are too long to carry over.
+    """
+    left_in, variables, session.functions, session.variables = state
+    too_long = [n for n, v in variables.items() if len(os.fsencode(f"{n}={v}")) > LONGEST_VARIABLE]
+    for name in too_long:
+        del variables[name]
+    for name, value in env.items():
+        if variables.get(name) == value:
+            if name in session.env:
+                variables[name] = session.env[name]
+            else:
+                variables.pop(name, None)
+    session.env = variables
+    if cwd is None:
+        session.cwd = left_in
+    return too_long
+
+
 def parse_state(data: bytes) -> State | None:
-    """The state in what the shell left; None where that is not whole (the command overwrote it)."""
+    """Parse what the shell left; None if it is not complete, because the command overwrote it."""
     parts = data[:STATE_LIMIT].split(b"\0")
     if len(parts) < 5 or not parts[-5].startswith(b"/"):
         return None
@@ -97,30 +230,48 @@ def parse_state(data: bytes) -> State | None:
     env = parse_exports(exports)
     if not env:
         return None
-    return cwd, env, shell_state.functions_of(functions), shell_state.variables_of(variables, _unquote)
+    return cwd, env, parse_functions(functions), _parse_variables(variables)
 
 
 def parse_exports(text: str) -> dict[str, str]:
-    """Variables in the output of ``export -p`` of bash (``declare -x A="b"``) or a POSIX shell (``export A='b'``)."""
+    """Parse the output of ``export -p`` of bash (``declare -x A="b"``) or a POSIX shell (``export A='b'``)."""
     found: dict[str, str] = {}
     position = 0
     while match := _DECLARATION.search(text, position):
         name, position = match.group(1), match.end()
         if match.group(2):
             value, position = _unquote(text, position)
-            if name not in _OWN and not name.startswith("__gamebox"):
+            if name not in _SHELL_EXPORTS and not name.startswith("__gamebox"):
                 found[name] = value
     return found
 
 
-_DECLARATION = re.compile(r"^(?:declare -[a-zA-Z]*x[a-zA-Z]*|export) ([A-Za-z_][A-Za-z0-9_]*)(=?)", re.MULTILINE)
-_ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "E": "\x1b", "e": "\x1b"}
-_PIECE = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|\$'((?:[^'\\]|\\.)*)'|\\(.)|([^\s'"\\$]+)""", re.DOTALL)
-_ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
+def parse_functions(text: str) -> str:
+    """Return the functions in the output of ``declare -f`` that carry over, as text for a shell.
+
+    Returns "" if one that may not carry over cannot be told from the rest, because it contains a here-document.
+    """
+    carried = _NOT_CARRIED_WHOLE.sub("", text)
+    return "" if _NOT_CARRIED_BEGINS.search(carried) else carried
+
+
+def _parse_variables(text: str) -> dict[str, str]:
+    """Parse the variables in the output of ``declare -p`` that are not exported; arrays and the like are left out."""
+    found: dict[str, str] = {}
+    if not _ANY_VARIABLE.search("\n" + text):
+        return found
+    position = 0
+    while match := _VARIABLE.search(text, position):
+        flags, name, has_value = match.groups()
+        position = match.end()
+        if not has_value or flags != "-" or _SHELL_VARIABLE.fullmatch(name):
+            continue
+        found[name], position = _unquote(text, position)
+    return found
 
 
 def _unquote(text: str, position: int) -> tuple[str, int]:
-    """The shell word at ``position`` and where it ends."""
+    """Return the shell word at ``position``, without its quotes, and where it ends."""
     word: list[str] = []
     while match := _PIECE.match(text, position):
         single, double, ansi, escaped, plain = match.groups()
@@ -142,24 +293,3 @@ def _ansi(match: re.Match[str]) -> str:
     if code[0] == "x" and len(code) > 1:
         return chr(int(code[1:], 16))
     return _ANSI.get(code, code)
-
-
-def next_state(session: Session, before: dict[str, Any], state: State) -> list[str]:
-    """Take over what a command left; ``before`` is {"cwd": given or None, "env": given or {}} of that run alone.
-
-    Answers the names of the variables that are too long to be kept.
-    """
-    cwd, variables, session.functions, session.variables = state
-    too_long = [n for n, v in variables.items() if len(os.fsencode(f"{n}={v}")) > LONGEST_VARIABLE]
-    for name in too_long:
-        del variables[name]
-    for name, value in before["env"].items():
-        if variables.get(name) == value:
-            if name in session.env:
-                variables[name] = session.env[name]
-            else:
-                variables.pop(name, None)
-    session.env = variables
-    if before["cwd"] is None:
-        session.cwd = cwd
-    return too_long

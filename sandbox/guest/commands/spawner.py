@@ -1,4 +1,4 @@
-"""The guest's side of the zygote: hands a spec to a waiting leader and reports what its runner says."""
+"""The guest's side of the zygote: hand a spec to a waiting leader and pass on what its runner reports."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 RETRY_SECONDS = 0.02
 STARVED_SECONDS = 1.0
 MOST_SPARES = 4
-# oom_score_adj. The memory of a killed command may take some milliseconds to come free (files in memory): without a spare left to
-# take meanwhile, the kernel took the guest.
+# oom_score_adj. The memory of a killed command (files in memory) may take some milliseconds to be freed. If there was no spare left
+# to kill meanwhile, the kernel killed the guest.
 VICTIM, SPARE = 1000, 900
 HIGHEST_DESCRIPTOR = 64  # the guest has opened about ten when it forks
 
 
 class Runner:
-    """One runner process: ``pid`` is the root of its command's tree. ``on_packet(b"")`` says that it is gone.
+    """One runner process; ``pid`` is the root of its command's tree. ``on_packet(b"")`` means that it is gone.
 
-    ``held`` counts those who still look at that tree: until then it gets no other command. ``past_seconds`` is the processor
-    time of the commands it had before. ``unwanted`` says that the command is being stopped: if it has not begun, it must not.
+    ``holds`` counts readers of that tree: until it is 0 the runner gets no other command. ``past_seconds`` is the processor time
+    of the commands it had before. ``unwanted`` means that the command is being stopped: if it has not begun, it must not begin.
     """
 
-    __slots__ = ("done", "held", "leader", "on_packet", "past_seconds", "pid", "socket", "unwanted")
+    __slots__ = ("done", "holds", "leader", "on_packet", "past_seconds", "pid", "socket", "unwanted")
 
     def __init__(self, pid: int, sock: socket.socket) -> None:
         self.pid = pid
         self.leader = 0
-        self.held = 0
+        self.holds = 0
         self.done = False
         self.unwanted = False
         self.past_seconds = 0.0
@@ -53,8 +53,9 @@ class Runner:
 class Spawner:
     """Starts processes. Lives in the reactor's thread.
 
-    ``setting`` is {"isolated", "uid", "gid", "any_user"}; ``interpreter`` starts this Python with the guest importable (used only
-    after a kill of everything took the zygote too).
+    ``setting`` is {"isolated", "uid", "gid", "any_user"}. ``interpreter`` starts this Python with the guest importable; it is used
+    only after a kill of everything that killed the zygote, too. ``pids`` are the guest's own processes. ``on_lost`` is called when
+    a command has killed its runner.
     """
 
     def __init__(self, reactor: Reactor, setting: dict[str, Any], interpreter: tuple[str, ...]) -> None:
@@ -62,10 +63,10 @@ class Spawner:
         self._setting = setting
         self._interpreter = interpreter
         self.acting_as_user = kernel.ActingOnFiles(setting["uid"], setting["gid"], setting["isolated"])
-        self.pids: set[int] = set()  # of the guest's own processes: not commands
+        self.pids: set[int] = set()
         self.on_lost: Callable[[], None] | None = None
         self._zygote = 0
-        self._refused = 0.0  # when there was no process to be had, monotonic
+        self._fork_failed = 0.0  # when no process could be created, monotonic
         self._paused = False
         self._spares: deque[Runner] = deque()
         self._waiting: deque[Callable[[Runner], None]] = deque()
@@ -73,24 +74,24 @@ class Spawner:
         self._watch_control()
 
     def acting_as(self, user: dict[str, Any] | None) -> kernel.ActingOnFiles:
-        """``acting_as_user`` for the user of a spec: {"uid", "gid", "groups"}, or None for the sandbox's own."""
+        """Return ``acting_as_user`` for the user of a spec: {"uid", "gid", "groups"}, or None for the sandbox's own user."""
         return self.acting_as_user if user is None else kernel.ActingOnFiles(user["uid"], user["gid"], True)
 
     def spawn(
         self, spec: dict[str, Any], descriptors: list[int], on_packet: OnPacket, started: Callable[[Runner], None]
     ) -> Callable[[], None]:
-        """Start ``spec``; ``started(runner)`` is called once it was handed over, ``on_packet`` for each packet after that.
+        """Start ``spec``. ``started(runner)`` is called when a runner has it, ``on_packet`` for each packet after that.
 
-        ``descriptors`` are taken over. Answers a call that gives up where it has not started yet.
+        Takes over the ``descriptors``. Returns a function that withdraws the spec if it has not started yet.
         """
         packet = json.dumps(spec).encode()
         if len(packet) > zygote.SPEC_IN_PACKET:
-            descriptors = [*descriptors, in_memory(packet)]
+            descriptors = [*descriptors, memory_file(packet)]
             packet = zygote.SPEC_IN_FILE
 
         def hand_over(runner: Runner) -> None:
             runner.on_packet, runner.unwanted = on_packet, False
-            self._offer_to_kernel(runner.leader, VICTIM)
+            self._set_oom_score(runner.leader, VICTIM)
             try:
                 socket.send_fds(runner.socket, [packet], descriptors)
             except OSError:  # killed while it waited
@@ -104,15 +105,16 @@ class Spawner:
             for fd in descriptors:
                 os.close(fd)
 
-        def give_up() -> None:
+        def withdraw() -> None:
             if hand_over in self._waiting:
                 self._waiting.remove(hand_over)
                 release()
 
         self._need(hand_over)
-        return give_up
+        return withdraw
 
     def _need(self, use: Callable[[Runner], None]) -> None:
+        """Call ``use`` with a runner as soon as one is ready."""
         if self._spares:
             use(self._spares.popleft())
         else:
@@ -123,10 +125,9 @@ class Spawner:
     def _refill(self) -> None:
         try:
             self._control.send(zygote.REFILL)
-        except OSError:  # its end is noticed by the reactor, which starts another
+        except OSError:  # the reactor notices its end and starts another
             pass
 
-    # --- the zygote ------------------------------------------------------------------
     def _fork(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
@@ -135,20 +136,20 @@ class Spawner:
             os.closerange(3, keep)  # the pipe to the host above all
             os.closerange(keep + 1, HIGHEST_DESCRIPTOR)
             zygote.serve(theirs, self._setting)
-        self._is_zygote(pid)
+        self._set_zygote(pid)
         theirs.close()
         return ours
 
     def _exec(self) -> socket.socket:
-        """A new zygote by exec: forking a process with threads is not safe."""
+        """Start a new zygote by exec: forking a process with threads is not safe."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs.set_inheritable(True)
         argv = [*self._interpreter, "-m", f"{__package__}.zygote", str(theirs.fileno()), json.dumps(self._setting)]
-        self._is_zygote(os.posix_spawn(argv[0], argv, os.environ))
+        self._set_zygote(os.posix_spawn(argv[0], argv, os.environ))
         theirs.close()
         return ours
 
-    def _is_zygote(self, pid: int) -> None:
+    def _set_zygote(self, pid: int) -> None:
         self.pids.discard(self._zygote)
         self.pids.add(pid)
         self._zygote = pid
@@ -165,18 +166,18 @@ class Spawner:
             pid = zygote.READY.unpack(data)[1]
             self._adopt(Runner(pid, socket.socket(fileno=descriptors[0])))
         elif data[:1] == b"N":
-            self._refused = time.monotonic()
+            self._fork_failed = time.monotonic()
             self._reactor.after(RETRY_SECONDS, self._refill)
         else:
             self._restart()
 
     @property
     def starved(self) -> bool:
-        """Whether a command that waits does so because no process is to be had, not because the machine is slow."""
-        return time.monotonic() - self._refused < STARVED_SECONDS
+        """Whether commands wait because no process can be created, not because the machine is slow."""
+        return time.monotonic() - self._fork_failed < STARVED_SECONDS
 
     def pause(self) -> None:
-        """Start no new zygote while everything is being killed; may be called from any thread."""
+        """Start no new zygote while everything is being killed. May be called from any thread."""
         self._paused = True
 
     def resume(self) -> None:
@@ -193,15 +194,14 @@ class Spawner:
             return
         try:
             self._control = self._exec()
-        except OSError:  # no process to be had just now
-            self._refused = time.monotonic()
+        except OSError:  # no process can be created just now
+            self._fork_failed = time.monotonic()
             self._reactor.after(RETRY_SECONDS, self._restart)
             return
         self._watch_control()
         for _ in range(len(self._waiting) - 1):
             self._refill()
 
-    # --- runners ------------------------------------------------------------------
     def _adopt(self, runner: Runner) -> None:
         runner.socket.setblocking(False)
         self.pids.add(runner.pid)
@@ -220,10 +220,10 @@ class Spawner:
         elif kind == b"D":
             self._unused(runner, zygote.UNUSED.unpack(packet)[1])
         else:
-            self._said(runner, kind, packet)
+            self._report(runner, kind, packet)
 
     def _unused(self, runner: Runner, status: int) -> None:
-        """Its leader was killed before it took a command: have another one, which takes the command where there is one."""
+        """Ask for another leader, which takes the command, because the last one was killed before it took one."""
         if runner in self._spares:
             self._spares.remove(runner)
         if runner.unwanted and runner.on_packet is not None:
@@ -231,17 +231,17 @@ class Spawner:
             return
         try:
             runner.socket.send(zygote.NEXT)
-        except OSError:  # its end is noticed by the reactor
+        except OSError:  # the reactor notices its end
             pass
 
     def _never_began(self, runner: Runner, status: int) -> None:
-        """A command that was stopped before it began: its runner goes with it, and with that the command."""
+        """End a command that was stopped before it began, together with its runner."""
         on_packet, runner.on_packet = runner.on_packet, None
         self._forget(runner)
         if on_packet is not None:
             on_packet(zygote.STATUS.pack(b"X", status, 1, 0.0, 0))
 
-    def _said(self, runner: Runner, kind: bytes, packet: bytes) -> None:
+    def _report(self, runner: Runner, kind: bytes, packet: bytes) -> None:
         runner.done = kind == b"Z" or (kind == b"X" and bool(zygote.STATUS.unpack(packet)[2]))
         on_packet = runner.on_packet
         if runner.done:
@@ -252,46 +252,52 @@ class Spawner:
             self._spares.remove(runner)
         if not packet:
             self._forget(runner)
-            if self._setting["isolated"] and self._setting["any_user"] and not self._paused and self.on_lost is not None:
+            if (
+                self._setting["isolated"]
+                and self._setting["any_user"]
+                and not self._paused
+                and self.on_lost is not None
+            ):
                 self.on_lost()
         elif runner.done:
-            runner.past_seconds += zygote.spent(packet)[0]
+            runner.past_seconds += zygote.resources(packet)[0]
             self._recycle(runner)
 
     def _ready(self, runner: Runner, leader: int) -> None:
         runner.leader = leader
-        self._offer_to_kernel(leader, SPARE if runner.on_packet is None else VICTIM)
+        self._set_oom_score(leader, SPARE if runner.on_packet is None else VICTIM)
         if runner.on_packet is not None:  # its last leader was killed before it took the command
-            self._go_on(runner)
+            self._let_begin(runner)
             return
         if self._waiting:
             self._waiting.popleft()(runner)
         elif len(self._spares) < MOST_SPARES:
             self._spares.append(runner)
-        else:  # of many commands that ended at once
+        else:  # many commands ended at once
             self._forget(runner)
 
-    def _go_on(self, runner: Runner) -> None:
+    def _let_begin(self, runner: Runner) -> None:
+        """Let a new leader begin the command that the last one left, unless it was stopped meanwhile."""
         if runner.unwanted:
             self._never_began(runner, signal.SIGKILL)
             return
         try:
             runner.socket.send(zygote.GO)
-        except OSError:  # its end is noticed by the reactor
+        except OSError:  # the reactor notices its end
             pass
 
     def hold(self, runner: Runner) -> None:
-        """Keep ``runner`` from its next command until ``release``."""
-        runner.held += 1
+        """Keep ``runner`` from taking another command until ``release``."""
+        runner.holds += 1
 
     def release(self, runner: Runner) -> None:
         """Undo one ``hold``."""
-        runner.held -= 1
+        runner.holds -= 1
         self._recycle(runner)
 
     def _recycle(self, runner: Runner) -> None:
-        """Give a runner that has nothing left below it its next leader, or let it go."""
-        if runner.held or not runner.done or runner.socket.fileno() < 0:
+        """Give a runner with nothing left below it its next leader, or let it end."""
+        if runner.holds or not runner.done or runner.socket.fileno() < 0:
             return
         runner.done = False
         if len(self._spares) >= MOST_SPARES:
@@ -312,8 +318,8 @@ class Spawner:
         if not self._spares:
             self._refill()
 
-    def _offer_to_kernel(self, leader: int, score: int) -> None:
-        """Have the kernel take commands, then spares, not the guest, when memory runs out (inherited by all it starts)."""
+    def _set_oom_score(self, leader: int, score: int) -> None:
+        """Make the kernel kill commands, then spares, before the guest when memory runs out. Children inherit this."""
         if not self._setting["isolated"]:
             return
         try:
@@ -323,8 +329,8 @@ class Spawner:
             pass
 
 
-def in_memory(data: bytes) -> int:
-    """A descriptor of a file in memory that holds ``data``, to be read from the start."""
+def memory_file(data: bytes) -> int:
+    """Return a descriptor of a file in memory that contains ``data``, positioned at its start."""
     memory = os.memfd_create("data", os.MFD_CLOEXEC)
     view = memoryview(data)
     while view:
@@ -334,5 +340,5 @@ def in_memory(data: bytes) -> int:
 
 
 def become_reaper() -> None:
-    """Have orphans of runners that were killed come to this process."""
+    """Make this process the parent of orphans whose runner was killed."""
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)

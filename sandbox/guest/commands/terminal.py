@@ -1,4 +1,4 @@
-"""The way into a running command: its terminal, or the pipe that is its standard input."""
+"""Input of a running command: its terminal, or the pipe that is its standard input; keys and signals typed into it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,37 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# What was typed and the command has not taken yet.
+# Input that the command has not read yet.
 MOST_PENDING_BYTES = 1 << 20
 TERM = "xterm-256color"
 _WINDOW = struct.Struct("HHHH")
 
 # As xterm sends them in its normal mode.
 _ESCAPES = {
-    "up": "\x1b[A", "down": "\x1b[B", "right": "\x1b[C", "left": "\x1b[D", "home": "\x1b[H", "end": "\x1b[F",
-    "insert": "\x1b[2~", "delete": "\x1b[3~", "page-up": "\x1b[5~", "page-down": "\x1b[6~", "shift-tab": "\x1b[Z",
-    "f1": "\x1bOP", "f2": "\x1bOQ", "f3": "\x1bOR", "f4": "\x1bOS", "f5": "\x1b[15~", "f6": "\x1b[17~", "f7": "\x1b[18~",
-    "f8": "\x1b[19~", "f9": "\x1b[20~", "f10": "\x1b[21~", "f11": "\x1b[23~", "f12": "\x1b[24~",
-}  # fmt: skip
+    "up": "\x1b[A",
+    "down": "\x1b[B",
+    "right": "\x1b[C",
+    "left": "\x1b[D",
+    "home": "\x1b[H",
+    "end": "\x1b[F",
+    "insert": "\x1b[2~",
+    "delete": "\x1b[3~",
+    "page-up": "\x1b[5~",
+    "page-down": "\x1b[6~",
+    "shift-tab": "\x1b[Z",
+    "f1": "\x1bOP",
+    "f2": "\x1bOQ",
+    "f3": "\x1bOR",
+    "f4": "\x1bOS",
+    "f5": "\x1b[15~",
+    "f6": "\x1b[17~",
+    "f7": "\x1b[18~",
+    "f8": "\x1b[19~",
+    "f9": "\x1b[20~",
+    "f10": "\x1b[21~",
+    "f11": "\x1b[23~",
+    "f12": "\x1b[24~",
+}
 _CURSOR = ("up", "down", "right", "left", "home", "end")
 _PLAIN = {"enter": "\r", "tab": "\t", "escape": "\x1b", "backspace": "\x7f", "space": " "}
 _CONTROL = {f"ctrl-{chr(code + 96)}": chr(code) for code in range(1, 27)} | {"ctrl-\\": "\x1c", "ctrl-space": "\0"}
@@ -38,9 +57,10 @@ _SIGNALS = {"ctrl-c": signal.SIGINT, "ctrl-\\": signal.SIGQUIT}
 
 
 class Input:
-    """The writing end of a command's standard input; ``name`` is what its reading end is called in /proc.
+    """The writing end of a command's standard input. Lives in the reactor's thread.
 
-    ``terminal`` is the descriptor of the terminal's other side, None for a pipe. Lives in the reactor's thread.
+    ``name`` is the name of its reading end in /proc. ``terminal`` is the descriptor of the terminal's other side, None for a pipe.
+    ``on_taken`` is called with the number of bytes that the pipe took.
     """
 
     def __init__(self, reactor: Reactor, fd: int, name: str, terminal: int | None = None) -> None:
@@ -50,7 +70,7 @@ class Input:
         self._fd = fd
         self._pending = bytearray()
         self._closing = False
-        self.on_taken: Callable[[int], None] | None = None  # called with how many bytes the pipe took
+        self.on_taken: Callable[[int], None] | None = None
         os.set_blocking(fd, False)
 
     @property
@@ -60,12 +80,12 @@ class Input:
 
     @property
     def pending(self) -> int:
-        """How many bytes the command has not made room for yet."""
+        """Number of bytes that did not fit into the pipe yet."""
         return len(self._pending)
 
     @property
     def unread(self) -> bool:
-        """Whether there is input that the command could read and has not: it is about to wake, though it looks as if it waited."""
+        """Whether there is input that the command could read: it is about to wake, although it seems to wait."""
         fd = self._fd if self.terminal is None else self.terminal
         if fd < 0:
             return False
@@ -77,7 +97,7 @@ class Input:
         return bool(self._pending or waiting[0])
 
     def write(self, data: bytes) -> None:
-        """Write now what fits, the rest when there is room. Raises Fault."""
+        """Write what fits now, and the rest when there is room. Raises Fault."""
         if not self.open:
             raise Fault("stdin_closed")
         if len(self._pending) + len(data) > MOST_PENDING_BYTES:
@@ -92,7 +112,7 @@ class Input:
             self.release()
 
     def release(self) -> None:
-        """Close at once; may be called more than once."""
+        """Close at once. May be called more than once."""
         if self._fd >= 0:
             self._reactor.unwatch(self._fd)
             os.close(self._fd)
@@ -109,7 +129,7 @@ class Input:
                 del self._pending[: os.write(self._fd, self._pending[:65536])]
         except BlockingIOError:
             self._reactor.watch(self._fd, select.EPOLLOUT, lambda _: self._flush())
-        except OSError:  # nobody is left to read
+        except OSError:  # no reader is left
             self.release()
             return
         else:
@@ -121,47 +141,47 @@ class Input:
 
 
 def open_pipe(reactor: Reactor) -> tuple[Input, int]:
-    """A pipe for standard input: its writing end, and the descriptor to read from. Raises OSError."""
+    """Open a pipe for standard input. Returns its writing end and the descriptor to read from. Raises OSError."""
     read, write = os.pipe2(os.O_CLOEXEC)
     return Input(reactor, write, f"pipe:[{os.fstat(read).st_ino}]"), read
 
 
 def open_terminal(reactor: Reactor, rows: int, cols: int) -> tuple[Input, int, tuple[int, int, int]]:
-    """A terminal: its input, the descriptor to read its output from, and the command's three. Raises OSError.
+    """Open a terminal. Returns its input, the descriptor to read its output from, and the command's three. Raises OSError.
 
-    It belongs to the user whom the calling thread acts as. One descriptor of the command's side stays open here, so that a command
-    that closes its own and opens /dev/tty again finds it as it was.
+    It belongs to the user as whom the calling thread acts. One descriptor of the command's side stays open here, so that a command
+    that closes its own and opens /dev/tty again finds it unchanged.
     """
     master, slave = os.openpty()
-    made = [master, slave]
+    opened = [master, slave]
     try:
-        set_window(slave, rows, cols)
+        set_window_size(slave, rows, cols)
         ends = []
         for fd in (slave, slave, slave, master):
             ends.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
-            made.append(ends[-1])
+            opened.append(ends[-1])
         name = os.ttyname(slave)
     except OSError:
-        for fd in made:
+        for fd in opened:
             os.close(fd)
         raise
     os.set_blocking(master, False)
     return Input(reactor, ends[3], name, slave), master, (ends[0], ends[1], ends[2])
 
 
-def set_window(fd: int, rows: int, cols: int) -> None:
-    """Tell a terminal its size; what runs in the foreground gets SIGWINCH. Raises OSError."""
+def set_window_size(fd: int, rows: int, cols: int) -> None:
+    """Set the size of a terminal. Its foreground processes get SIGWINCH. Raises OSError."""
     fcntl.ioctl(fd, termios.TIOCSWINSZ, _WINDOW.pack(rows, cols, 0, 0))
 
 
-def window(fd: int) -> tuple[int, int]:
-    """Rows and columns of a terminal. Raises OSError."""
+def window_size(fd: int) -> tuple[int, int]:
+    """Return the rows and columns of a terminal. Raises OSError."""
     rows, cols, _, _ = _WINDOW.unpack(fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(_WINDOW.size)))
     return rows, cols
 
 
 def hides_input(fd: int) -> bool:
-    """Whether a terminal takes a line without showing it, as a prompt for a password does."""
+    """Return whether a terminal reads a line without echo, as for a password."""
     try:
         flags = termios.tcgetattr(fd)[3]
     except (OSError, termios.error):
@@ -169,11 +189,13 @@ def hides_input(fd: int) -> bool:
     return bool(flags & termios.ICANON) and not flags & termios.ECHO
 
 
-def typed(text: str, keys: list[str], terminal: bool, application: bool = False) -> list[bytes | signal.Signals | None]:
-    """What ``text`` and ``keys`` are to a command: bytes, signals to send, None for the end of input. Raises Fault.
+def encode_input(
+    text: str, keys: list[str], terminal: bool, application: bool = False
+) -> list[bytes | signal.Signals | None]:
+    """Translate ``text`` and ``keys`` into bytes to write, signals to send, and None for the end of input. Raises Fault.
 
-    On a terminal line ends are what the Enter key sends, as when a person pastes; ``application`` says that its program wants the
-    keys of the cursor in their other form.
+    On a terminal each line end becomes what the Enter key sends, as when a person pastes. ``application`` means that the program
+    has switched the cursor keys to application mode.
     """
     if terminal:
         steps: list[bytes | signal.Signals | None] = [os.fsencode(text.replace("\r\n", "\r").replace("\n", "\r"))]
@@ -205,7 +227,7 @@ def _key(name: str, application: bool = False) -> str:
 
 
 def on_terminal(call: Callable[[int], object], source: Input | None, ident: str) -> None:
-    """Do ``call`` with a command's terminal. Raises Fault ``not_a_terminal`` where it has none."""
+    """Call ``call`` with a command's terminal. Raises Fault ``not_a_terminal`` if it has none."""
     if source is None or source.terminal is None:
         raise Fault("not_a_terminal", id=ident)
     call(source.terminal)

@@ -1,1 +1,1 @@
-"""Talk with commands that run: type into them, follow their output, wait for what they do."""
+"""Interact with running commands: type into them, read their output, wait for what they do, list their processes."""

@@ -1,19 +1,18 @@
-"""``processes``: every command and the tree of processes below it.
+"""``processes``: list every command and the tree of processes below it.
 
-The list is made in the reactor's thread, /proc is read in a worker. Everything read belongs to the commands: names, counts and
-depths are bounded whatever they are.
+The list is made in the reactor's thread, /proc is read in a worker. Everything read belongs to the commands, so names, counts and
+depths are bounded.
 """
 
 from __future__ import annotations
 
-import os
+import re
 import sys
 import time
 from functools import partial
 
 from ..protocol.faults import Fault
-from ..watch import process_stat as procstat
-from ..watch import sockets
+from ..watch import procfs, sockets
 from ..watch.waiting import waiting_for
 
 TYPE_CHECKING = False
@@ -22,24 +21,26 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..commands.command import Command
-    from ..commands.jobs import Reply
-    from ..commands.processes import Processes
+    from ..commands.processes import Processes, Reply
     from ..commands.spawner import Runner
     from ..loop.reactor import Reactor
     from ..loop.workers import Workers
-    from ..watch.process_stat import Stat
+    from ..watch.procfs import Stat
 
-    Tree = tuple[int, str | None]  # the pid of a runner, and what the command's standard input is called
+    Tree = tuple[int, str | None]  # the pid of a runner, and the name of the command's standard input in /proc
 
-# Shown at most: commands, processes of one command among others, processes in all.
+# The most that is listed: commands, processes of one command among others, processes altogether.
 MOST_COMMANDS, MOST_OF_ONE, MOST_PROCESSES = 80, 50, 200
-# The load is taken since the last look, where that is neither too short for the kernel's clock nor long past.
+# The load is measured since the last list, unless that is too short for the kernel's clock or long past.
 LEAST_SAMPLE_SECONDS, LONGEST_SAMPLE_SECONDS = 0.2, 30.0
 MOST_DESCRIPTORS, MOST_PORTS = 1024, 8
+COMMAND_CHARS = 200
+# The shell around a command (see ``sessions``) has this before the command itself.
+_SHELL_PRELUDE = re.compile(rb"\A[^\0]*\0-c\0[^\0]*; exit \$__gamebox_status\0([^\0]*)\0([^\0]*)")
 
 
-class Census:
-    """Answers ``processes``; remembers the CPU times of the last look."""
+class ProcessList:
+    """Answers ``processes``. Remembers the processor times of the last list, to compute the load."""
 
     def __init__(self, reactor: Reactor, processes: Processes, workers: Workers) -> None:
         self._reactor = reactor
@@ -71,33 +72,33 @@ class Census:
             else:
                 reply({"result": {**result, "more_commands": more}}, b"")
 
-        self._workers.submit(partial(self._work, facts, trees, finish))
+        self._workers.submit(partial(self._read, facts, trees, finish))
 
-    def _work(
+    def _read(
         self, facts: list[dict[str, Any]], trees: list[Tree | None], finish: Callable[[dict[str, Any] | None], None]
     ) -> None:
         result: dict[str, Any] | None = None
         try:
-            result = self._look(facts, trees)
-        except (OSError, ValueError) as error:  # what is read there changes while it is read
+            result = self._sample(facts, trees)
+        except (OSError, ValueError) as error:  # /proc changes while it is read
             print(f"processes: {error}", file=sys.stderr)
         self._reactor.hand_over(partial(finish, result))
 
-    def _look(self, facts: list[dict[str, Any]], trees: list[Tree | None]) -> dict[str, Any]:
+    def _sample(self, facts: list[dict[str, Any]], trees: list[Tree | None]) -> dict[str, Any]:
         at, before = self._before
         if any(trees) and not LEAST_SAMPLE_SECONDS <= time.monotonic() - at <= LONGEST_SAMPLE_SECONDS:
-            at, before = time.monotonic(), procstat.all_stats()
+            at, before = time.monotonic(), procfs.all_stats()
             time.sleep(LEAST_SAMPLE_SECONDS)
-        now, table = (time.monotonic(), procstat.all_stats()) if any(trees) else (at, {})
+        now, table = (time.monotonic(), procfs.all_stats()) if any(trees) else (at, {})
         self._before = (now, table) if table else self._before
-        look = _Look(table, before, max(now - at, 0.001))
+        trees_read = _Trees(table, before, max(now - at, 0.001))
         for fact, tree in zip(facts, trees, strict=True):
             if tree is not None:
-                look.add(fact, tree, MOST_OF_ONE if len(facts) > 1 else MOST_PROCESSES)
-        return {"commands": facts, "sampled_seconds": round(now - at, 3), **self._used()}
+                trees_read.add(fact, tree, MOST_OF_ONE if len(facts) > 1 else MOST_PROCESSES)
+        return {"commands": facts, "sampled_seconds": round(now - at, 3), **self._totals()}
 
-    def _used(self) -> dict[str, Any]:
-        """What the sandbox takes of what is bounded, and the bounds; what the kernel does not show is left out."""
+    def _totals(self) -> dict[str, Any]:
+        """Return what the whole sandbox uses, and the limits. What the kernel does not show is left out."""
         cgroup, limits = self._processes.cgroup, self._processes.place.limits
         memory, processes = cgroup.memory_needed(), cgroup.processes()
         found: dict[str, Any] = {}
@@ -108,60 +109,63 @@ class Census:
         return found
 
 
-class _Look:
-    """One look at /proc."""
+class _Trees:
+    """The processes below each command, from two samples that are ``seconds`` apart."""
 
     def __init__(self, table: dict[int, Stat], before: dict[int, Stat], seconds: float) -> None:
         self._table, self._before, self._seconds = table, before, seconds
-        self._children: dict[int, list[int]] = {}
-        for pid, stat in table.items():
-            self._children.setdefault(stat.parent, []).append(pid)
+        self._children = procfs.children_of(table)
         self._left = MOST_PROCESSES
         self._listeners = sockets.listeners() if table else {}
 
     def add(self, fact: dict[str, Any], tree: Tree, most: int) -> None:
-        """Note the processes below a command's runner, and what it waits for."""
+        """Add to ``fact`` the processes below a command's runner, and what it waits for."""
         root, stdin = tree
-        below = procstat.below(root, self._children)
-        shown = below[: min(most, self._left)]
-        self._left -= len(shown)
+        below = procfs.below(root, self._children)
+        listed = below[: min(most, self._left)]
+        self._left -= len(listed)
         fact["process_count"] = len(below)
-        fact["processes"] = [self._process(pid, root) for pid in procstat.in_order(root, shown, self._children)]
+        fact["processes"] = [self._process(pid, root) for pid in procfs.depth_first(root, listed, self._children)]
         if fact["running"]:
             fact["waiting_for"] = waiting_for(root, stdin, self._children)
 
     def _process(self, pid: int, root: int) -> dict[str, Any]:
         stat = self._table[pid]
         before = self._before.get(pid)
-        same = before is not None and before.started == stat.started
-        ticks = stat.ticks - before.ticks if before is not None and same else stat.ticks
+        is_same = before is not None and before.started == stat.started
+        ticks = stat.ticks - before.ticks if before is not None and is_same else stat.ticks
         return {
-            "pid": pid, "parent": 0 if stat.parent == root else stat.parent, "name": stat.name, "state": stat.state,
-            "command": procstat.command_line(pid), "cpu_seconds": round(stat.ticks / procstat.HERTZ, 2),
-            "cpu_percent": round(100 * max(ticks, 0) / procstat.HERTZ / self._seconds, 1), "memory_bytes": stat.memory,
-            "threads": stat.threads, "age_seconds": round(stat.age, 2), "listens": self._listens(pid),
-        }  # fmt: skip
+            "pid": pid,
+            "parent": 0 if stat.parent == root else stat.parent,
+            "name": stat.name,
+            "state": stat.state,
+            "command": command_line(pid),
+            "cpu_seconds": round(stat.ticks / procfs.HERTZ, 2),
+            "cpu_percent": round(100 * max(ticks, 0) / procfs.HERTZ / self._seconds, 1),
+            "memory_bytes": stat.memory,
+            "threads": stat.threads,
+            "age_seconds": round(stat.age, 2),
+            "listens": self._listens(pid),
+        }
 
     def _listens(self, pid: int) -> list[dict[str, Any]]:
         if not self._listeners:
             return []
-        found: dict[tuple[str, str, int], None] = {}
-        try:
-            descriptors = os.listdir(f"/proc/{pid}/fd")[:MOST_DESCRIPTORS]
-        except OSError:  # gone, or it has made itself unreadable
-            return []
-        for fd in descriptors:
-            try:
-                link = os.readlink(f"/proc/{pid}/fd/{fd}")
-            except OSError:
-                continue
-            if link.startswith("socket:[") and (socket := self._listeners.get(link[8:-1])):
-                found[socket] = None
+        inodes = procfs.socket_inodes(pid, MOST_DESCRIPTORS)
+        found = {self._listeners[inode] for inode in inodes if inode in self._listeners}
         return [{"protocol": p, "address": a[:400], "port": n} for p, a, n in sorted(found)[:MOST_PORTS]]
 
 
+def command_line(pid: int) -> str:
+    """Return the command line of a process, cut to COMMAND_CHARS. The shell around a command is shortened to "bash -c 'make'"."""
+    data = procfs.read_file(f"/proc/{pid}/cmdline")
+    if match := _SHELL_PRELUDE.match(data):
+        data = b"%s -c %s" % match.groups()
+    return data.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")[:COMMAND_CHARS]
+
+
 def _rank(command: Command) -> tuple[int, float]:
-    """What runs first, then what left processes, then what ended, the latest first."""
+    """Sort commands that run first, then those that left processes, then those that ended, the latest first."""
     if command.running:
         return 0, command.started
     return (1, command.ended) if not command.tree_empty else (2, -command.ended)
@@ -170,10 +174,16 @@ def _rank(command: Command) -> tuple[int, float]:
 def _facts(command: Command) -> dict[str, Any]:
     exit_code, signal = command.outcome
     until = time.monotonic() if command.running else command.ended
-    about = command.about
+    details = command.details
     return {
-        "id": command.id, "command": about.get("text", ""), "session": about.get("session"),
-        "background": bool(about.get("background")), "running": command.running, "exit_code": exit_code, "signal": signal,
-        "stop_reason": command.stop_reason, "seconds": round(until - command.started, 3),
+        "id": command.id,
+        "command": details.get("text", ""),
+        "session": details.get("session"),
+        "background": bool(details.get("background")),
+        "running": command.running,
+        "exit_code": exit_code,
+        "signal": signal,
+        "stop_reason": command.stop_reason,
+        "seconds": round(until - command.started, 3),
         "output_bytes": command.output.total,
-    }  # fmt: skip
+    }

@@ -72,7 +72,7 @@ class Server:
 
             self._entrance = Entrance(reactor, self._kept_lease.token, in_fd, link.fd, self._on_input)
             if processes.lifetime is not None:
-                processes.lifetime.alone = self._kept_lease.alone
+                processes.lifetime.is_detached = self._kept_lease.alone
             if isolated:
                 self._door = Door(reactor, self._kept_lease.token, self._on_input)
         reactor.after(lease.left(), self._check_lease)

@@ -6,10 +6,10 @@ import os
 from functools import partial
 from itertools import chain
 
-from ..commands.feeding import Feed
 from ..commands.processes import Processes
-from ..commands.streaming import OutputStream
-from ..interaction.typing import Interaction
+from ..commands.run import run
+from ..commands.streams import InputStream, OutputStream
+from ..interaction.operations import Interaction
 from ..protocol import wire
 from ..protocol.faults import Fault, fault_of, internal_fault, json_data
 from ..protocol.wire import Kind
@@ -44,12 +44,13 @@ class Requests:
         self._workers = workers
         self._interaction = Interaction(reactor, processes, workers)
         self._at_once: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "end_session": processes.end_session, "open_session": processes.open_session, "sessions": processes.list_sessions,
+            "end_session": processes.sessions.end_session, "open_session": processes.sessions.open_session,
+            "sessions": processes.sessions.list_sessions,
             "usage": processes.usage, "resumed": self._resumed,
         }  # fmt: skip
         self._calls: dict[int, WorkerCall] = {}
         self._streams: dict[int, OutputStream] = {}
-        self._feeds: dict[int, Feed] = {}
+        self._feeds: dict[int, InputStream] = {}
         self._answers = Answers()
         self._remembered = ReplyCache()
         self._unacknowledged = ReplyCache(strict=True)
@@ -60,7 +61,7 @@ class Requests:
     def forget_host(self) -> None:
         """Another host comes: it will not ask for what the earlier one did not acknowledge."""
         for reply in self._unacknowledged.replies():
-            self._processes.endings.note_lost(reply)
+            self._processes.pending_notices.restore(reply)
         self._unacknowledged = ReplyCache(strict=True)
 
     def end_streams(self) -> None:
@@ -146,10 +147,10 @@ class Requests:
         if fields.get("stdin_blob"):
             args["stdin"] = blob
         if fields.get("feeds"):
-            args["feed"] = self._feeds[key] = Feed(self._link, key)
+            args["feed"] = self._feeds[key] = InputStream(self._link, key)
         if fields.get("stream"):
             args["stream"] = self._streams[key] = OutputStream(self._link, key)
-        self._cancels[key] = self._processes.run(args, self._replier(key), self._eventer(key))
+        self._cancels[key] = run(self._processes, args, self._replier(key), self._eventer(key))
 
     def _interact(self, key: int, operation: Any, args: dict[str, Any]) -> None:
         cancel = self._interaction.operations[operation](args, self._replier(key))
@@ -176,7 +177,7 @@ class Requests:
             self._reply(key, {"fault": fault}, b"")
             return False
         if isinstance(known, tuple):
-            self._processes.endings.forget(known[0].get("result"))
+            self._processes.pending_notices.remove(known[0].get("result"))
             self._link.packed(Kind.REPLY, key, self._answers.pack(key, *known)[2])
         elif not known:
             self._wait_for_first(book.first_of(ident), key, fields["operation"])
@@ -222,7 +223,7 @@ class Requests:
         result = fields.get("result")
         heard = any(map(self._link.reaches, chain((key,), self._also_waiting(key))))
         if not heard:
-            self._processes.endings.note_lost(fields)
+            self._processes.pending_notices.restore(fields)
         elif news := self._processes.news(result.get("id") if isinstance(result, dict) else None):
             fields["notices"] = [*fields.get("notices", ()), *news]
         fields, blob, data = self._answers.pack(key, fields, blob)

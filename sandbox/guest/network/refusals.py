@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 
-from ..watch.process_tree import parents
+from ..watch.procfs import parents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Refusals:
         command.refusals[key] = notice
         if command.answered:  # its caller has the result already: the notice goes into that of another call
             notice["elsewhere"] = True
-            self._processes.endings.tell(notice)
+            self._processes.pending_notices.add(notice)
 
 
 def ends_of(sock: socket.socket) -> Ends:

@@ -83,7 +83,7 @@ def _parse_sessions(call: StateCall) -> dict[str, Any]:
 
 def _set_sessions(call: StateCall, states: dict[str, Any]) -> None:
     """Give each session its state, and forget sessions that have none. A session that runs a command is left alone."""
-    sessions = call.processes.sessions
+    sessions = call.processes.sessions.own
     for name in [n for n, s in sessions.items() if n not in states and not s.busy]:
         del sessions[name]
     for name, state in states.items():

@@ -63,7 +63,7 @@ def root_path(call: StateCall, root: int) -> bytes:
 def _sessions(call: StateCall) -> dict[str, Any]:
     return {
         name: {"cwd": s.cwd, "env": s.env, "functions": s.functions, "variables": s.variables}
-        for name, s in call.processes.sessions.items()
+        for name, s in call.processes.sessions.own.items()
     }
 
 

@@ -1,1 +1,4 @@
-"""What the kernel says of processes, limits and what is left of them."""
+"""What the kernel reports: processes, sockets, counters and limits; and what follows when the sandbox runs out of something.
+
+This folder reads and reports. Only ``disk`` and ``lifetime`` act: they stop commands, or the sandbox.
+"""

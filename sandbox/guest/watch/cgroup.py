@@ -1,11 +1,11 @@
-"""What the kernel counts for this sandbox as a whole: memory, processes, processor time. cgroup v1 and v2 are both read."""
+"""Read the kernel's counters for the whole sandbox: memory, processes, processor time. Supports cgroup v1 and v2."""
 
 from __future__ import annotations
 
 import os
 
 ROOT = "/sys/fs/cgroup"
-# Below the root, of cgroup v1 and of v2.
+# Paths below the root, of cgroup v1 and of v2.
 _USED = ("memory/memory.usage_in_bytes", "memory.current")
 _PEAK = ("memory/memory.max_usage_in_bytes", "memory.peak")
 _STAT = ("memory/memory.stat", "memory.stat")
@@ -13,23 +13,23 @@ _KILLS = ("memory/memory.oom_control", "memory.events")
 _PROCESSES = ("pids/pids.current", "pids.current")
 _REFUSED = ("pids/pids.events", "pids.events")
 _CPU_NANOSECONDS, _CPU_STAT = "cpuacct/cpuacct.usage", "cpu.stat"
-# File pages, which the kernel takes back before it kills for memory; files in memory (tmpfs) are not among them.
+# File pages, which the kernel reclaims before it kills for memory. Files in memory (tmpfs) do not count as such.
 _RECLAIMABLE = ((b"total_inactive_file", b"total_active_file"), (b"inactive_file", b"active_file", b"slab_reclaimable"))
 
 
 class Cgroup:
-    """Counters of the cgroup below ``root``; each is None where the kernel does not show it. Files stay open."""
+    """Counters of the cgroup below ``root``; each is None if the kernel does not show it. The files stay open."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._files: dict[str, int] = {}
 
     def memory_used(self) -> int | None:
-        """Bytes charged to the sandbox, with what the kernel could take back."""
+        """Return the bytes charged to the sandbox, including what the kernel could reclaim."""
         return self._number(_USED)
 
     def memory_needed(self) -> int | None:
-        """Bytes charged to the sandbox that cannot be taken back: processes, and files in memory."""
+        """Return the bytes charged to the sandbox that cannot be reclaimed: processes, and files in memory."""
         used = self._number(_USED)
         if used is None:
             return None
@@ -39,30 +39,29 @@ class Cgroup:
         return used
 
     def memory_peak(self) -> int | None:
-        """The most bytes that were ever charged to the sandbox."""
+        """Return the most bytes that were ever charged to the sandbox."""
         return self._number(_PEAK)
 
     def memory_kills(self) -> int:
-        """How many processes were killed for memory so far; 0 where that cannot be read."""
+        """Return how many processes were killed for memory so far; 0 if that cannot be read."""
         return self._named(_KILLS, b"oom_kill") or 0
 
     def processes(self) -> int | None:
-        """How many processes and threads there are, the guest's own included."""
+        """Return the number of processes and threads, including those of the guest."""
         return self._number(_PROCESSES)
 
     def forks_refused(self) -> int:
-        """How often a process or thread was refused because of the limit; 0 where that cannot be read."""
+        """Return how often the limit prevented a new process or thread; 0 if that cannot be read."""
         return self._named(_REFUSED, b"max") or 0
 
     def cpu_seconds(self) -> float | None:
-        """Processor time of all that ever ran in the sandbox."""
+        """Return the processor time in seconds of everything that ever ran in the sandbox."""
         nanoseconds = self._text(_CPU_NANOSECONDS).strip()
         if nanoseconds.isdigit():
             return int(nanoseconds) / 1e9
         microseconds = _named(self._text(_CPU_STAT), b"usage_usec")
         return None if microseconds is None else microseconds / 1e6
 
-    # --- reading ------------------------------------------------------------------
     def _number(self, paths: tuple[str, ...]) -> int | None:
         for path in paths:
             text = self._text(path).strip()
@@ -91,13 +90,13 @@ class Cgroup:
             return b""
 
 
-def own() -> Cgroup:
-    """The sandbox's; without a single counter for a guest that is not PID 1, for it has no cgroup of its own."""
+def own_cgroup() -> Cgroup:
+    """Return the sandbox's cgroup. A guest that is not PID 1 has none of its own: then every counter is missing."""
     return Cgroup(ROOT if os.getpid() == 1 else "/nonexistent")
 
 
 def _named(text: bytes, name: bytes) -> int | None:
-    """The value in the line "name value"."""
+    """Return the value in the line "name value"."""
     for line in text.splitlines():
         key, _, value = line.partition(b" ")
         if key == name and value.strip().isdigit():

@@ -1,9 +1,9 @@
-"""Measures folders again and again and writes their size to a descriptor: a process of its own, so that it slows nobody.
+"""A program that measures folders again and again and writes their sizes to a descriptor, so that the guest need not wait for it.
 
     python3 -m gamebox_guest.watch.disk_usage DESCRIPTOR FOLDER...
 
-Each packet is the bytes that each folder takes on its disk, as decimal numbers in the same order. What is deleted but still open,
-and what lies in other file systems below them, is not seen. A folder below another of them counts for itself alone.
+Each packet contains the bytes that each folder takes on its disk, as decimal numbers in the same order. Deleted files that are
+still open are not counted, nor are other file systems below the folders. A folder below another of them counts only for itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A measurement takes 2 µs a file; at most this share of a processor goes into it.
+# The share of a processor that measurements may take. One takes 2 µs per file.
 SHARE = 0.1
 LEAST_SECONDS = 0.2
 NICE = 10
@@ -25,7 +25,7 @@ BLOCK = 512
 
 
 def sizes_on_disk(folders: Sequence[bytes]) -> list[int]:
-    """Bytes that the files below each of ``folders`` take; a file with several names counts once."""
+    """Return the bytes that the files below each of ``folders`` take on disk. A file with several names counts once."""
     found = [_status(folder) for folder in folders]
     tops = {(status.st_dev, status.st_ino) for status in found if status is not None}
     linked: set[tuple[int, int]] = set()
@@ -41,7 +41,7 @@ def _size_below(folder: bytes, device: int, tops: set[tuple[int, int]], linked: 
     while waiting:
         try:
             entries = os.scandir(waiting.pop())
-        except OSError:  # gone meanwhile, or not to be read
+        except OSError:  # gone meanwhile, or not readable
             continue
         with entries:
             for entry in entries:
@@ -57,7 +57,11 @@ def _status(folder: bytes) -> os.stat_result | None:
 
 
 def _blocks(
-    entry: os.DirEntry[bytes], device: int, waiting: list[bytes], tops: set[tuple[int, int]], linked: set[tuple[int, int]]
+    entry: os.DirEntry[bytes],
+    device: int,
+    waiting: list[bytes],
+    tops: set[tuple[int, int]],
+    linked: set[tuple[int, int]],
 ) -> int:
     try:
         status = entry.stat(follow_symlinks=False)
@@ -65,7 +69,7 @@ def _blocks(
         return 0
     key = (status.st_dev, status.st_ino)
     if entry.is_dir(follow_symlinks=False):
-        # Of folders alone: files of an overlay may show the device of their layer.
+        # Only folders are compared: files of an overlay may show the device of their layer.
         if status.st_dev != device or key in tops:
             return 0
         waiting.append(entry.path)
@@ -77,7 +81,7 @@ def _blocks(
 
 
 def main() -> None:
-    """Report until nobody listens."""
+    """Report sizes until the reader is gone."""
     listener = socket.socket(fileno=int(sys.argv[1]))
     folders = [os.fsencode(folder) for folder in sys.argv[2:]]
     os.nice(NICE)

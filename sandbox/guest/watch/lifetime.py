@@ -1,9 +1,9 @@
-"""When a sandbox ends by itself: its lifetime is over, or nothing was done in it for too long.
+"""When a sandbox ends by itself: its lifetime is over, or it was idle for too long.
 
-Work is: a command that runs, in the foreground or in the background; an operation that acts on files or commands; and a process
-that a command left behind, as long as it computes. Watching is none: logs, screens, lists of processes, ``usage``, pings.
+Work is a command that runs, in the foreground or in the background; an operation that acts on files or commands; and a process that
+a command left behind, as long as it uses the processor. Watching (logs, screens, process lists, ``usage``, pings) is not work.
 
-Both clocks are the monotonic one. Time in which the sandbox was paused counts for its lifetime, and does not count as idle.
+Both clocks are monotonic. Time in which the sandbox was paused counts for its lifetime, and does not count as idle.
 """
 
 from __future__ import annotations
@@ -12,81 +12,85 @@ import time
 
 from ..loop.reactor import Reactor
 from ..protocol.constants import IDLE, LIFETIME_OVER
-from .spending import tree_seconds
+from .procfs import tree_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ..commands.processes import Processes
+    from ..commands.command import Command
 
-# A look now and then tells a pause: it comes late then.
+# Regular looks detect a pause: after one, a look comes late.
 LOOK_SECONDS, LEAST_SECONDS = 10.0, 0.05
-# What left-behind processes must use of a processor to count as work.
+# The share of a processor that processes left behind must use to count as work.
 BUSY_SHARE = 0.01
-# Told once each when only so much is left, as far as that is at most half of all; and when a tenth is left.
+# A notice is sent when this much time is left, if that is at most half of the whole; and another when a tenth is left.
 THRESHOLDS = (300.0, 60.0)
 WATCHING = frozenset({"logs", "screen", "processes", "usage", "resize", "wait_for", "describe"})
 
 
 class Lifetime:
-    """Stops the reactor with the exit code when the time has come. Lives in the reactor's thread.
+    """Stops the reactor with an exit code when the time has come. Lives in the reactor's thread.
 
-    ``under_way`` says whether an operation is.
+    ``is_busy`` returns whether an operation is under way. ``is_detached`` returns whether a kept sandbox has no host at the
+    moment: then its keep_seconds run, and it is not idle.
     """
 
-    def __init__(self, reactor: Reactor, processes: Processes, under_way: Callable[[], bool]) -> None:
-        limits = processes.place.limits
+    def __init__(
+        self,
+        reactor: Reactor,
+        limits: Mapping[str, Any],
+        commands: Mapping[str, Command],
+        is_busy: Callable[[], bool],
+    ) -> None:
         self._reactor = reactor
-        self._processes = processes
-        self._under_way = under_way
+        self._commands = commands
+        self._is_busy = is_busy
         self._lifetime: float | None = limits.get("lifetime_seconds")
         self._idle: float | None = limits.get("idle_seconds")
         self._started = self._worked = self._looked = time.monotonic()
-        self._left_behind = 0.0
-        # Whether a kept sandbox has no host at the moment: then its keep_seconds run, and it is not idle.
-        self.alone: Callable[[], bool] = lambda: False
-        self._told: dict[str, float] = {}
+        self._left_behind_seconds = 0.0
+        self.is_detached: Callable[[], bool] = lambda: False
+        self._reported: dict[str, float] = {}
         self._arm()
 
     def touch(self, operation: str) -> None:
-        """``operation`` is asked for."""
+        """Note that the host asks for ``operation``."""
         if operation not in WATCHING:
             self._worked = time.monotonic()
 
     def left(self) -> dict[str, float | None]:
-        """Seconds that are left, None where there is no such limit."""
+        """Return the seconds that are left; None for a limit that is not set."""
         now = time.monotonic()
-        worked = now if self._busy() else self._last_work()
+        worked = now if self._works() else self._last_work()
         return {
             "lifetime_left_seconds": None if self._lifetime is None else round(self._started + self._lifetime - now, 3),
             "idle_left_seconds": None if self._idle is None else round(worked + self._idle - now, 3),
         }
 
     def notices(self) -> list[dict[str, Any]]:
-        """What is to be told of the time that is left: each threshold once."""
+        """Return notices of the time that is left, one when each threshold is passed."""
         found = []
         left = self.left()
-        for name, all_of_it in (("lifetime", self._lifetime), ("idle", self._idle)):
+        for name, limit in (("lifetime", self._lifetime), ("idle", self._idle)):
             seconds = left[f"{name}_left_seconds"]
-            if all_of_it is None or seconds is None:
+            if limit is None or seconds is None:
                 continue
-            passed = [step for step in _steps(all_of_it) if seconds <= step]
+            passed = [step for step in _thresholds(limit) if seconds <= step]
             if not passed:
-                self._told.pop(name, None)
-            elif min(passed) < self._told.get(name, all_of_it):
-                self._told[name] = min(passed)
-                found.append({"code": f"{name}_ending", "seconds": max(0.0, seconds), "limit": all_of_it})
+                self._reported.pop(name, None)
+            elif min(passed) < self._reported.get(name, limit):
+                self._reported[name] = min(passed)
+                found.append({"code": f"{name}_ending", "seconds": max(0.0, seconds), "limit": limit})
         return found
 
-    # --- looking ------------------------------------------------------------------
     def _arm(self) -> None:
-        spans = [span for span in (self._lifetime, self._idle) if span is not None]
-        if not spans:
+        limits = [limit for limit in (self._lifetime, self._idle) if limit is not None]
+        if not limits:
             return
         self._looked = time.monotonic()
-        due = [LOOK_SECONDS, min(spans) / 10]
+        due = [LOOK_SECONDS, min(limits) / 10]
         if self._lifetime is not None:
             due.append(self._started + self._lifetime - self._looked)
         if self._idle is not None:
@@ -99,7 +103,7 @@ class Lifetime:
         late = now - self._looked - self._pause
         if late > LOOK_SECONDS:  # the sandbox was paused
             self._worked = self._last_work() + late
-        if self._busy() or self._left_behind_computes(now - self._looked):
+        if self._works() or self._left_behind_works(now - self._looked):
             self._worked = now
         if self._lifetime is not None and now >= self._started + self._lifetime:
             self._reactor.stop(LIFETIME_OVER)
@@ -109,21 +113,20 @@ class Lifetime:
             self._arm()
 
     def _last_work(self) -> float:
-        return max([self._worked, *(c.ended for c in self._processes.commands.values())])
+        return max([self._worked, *(command.ended for command in self._commands.values())])
 
-    def _busy(self) -> bool:
-        return self._under_way() or self.alone() or any(c.running for c in self._processes.commands.values())
+    def _works(self) -> bool:
+        return self._is_busy() or self.is_detached() or any(c.running for c in self._commands.values())
 
-    def _left_behind_computes(self, seconds: float) -> bool:
+    def _left_behind_works(self, seconds: float) -> bool:
+        """Return whether processes of ended commands used the processor in the last ``seconds``."""
         if self._idle is None:
             return False
-        left = [
-            c for c in self._processes.commands.values() if not c.running and not c.tree_empty and c.runner is not None
-        ]
-        used = sum(tree_seconds(c.runner.pid) for c in left if c.runner is not None)
-        before, self._left_behind = self._left_behind, used
+        ended = [c for c in self._commands.values() if not c.running and not c.tree_empty]
+        used = sum(tree_seconds(c.runner.pid) for c in ended if c.runner is not None)
+        before, self._left_behind_seconds = self._left_behind_seconds, used
         return used - before > BUSY_SHARE * seconds
 
 
-def _steps(span: float) -> list[float]:
-    return [span / 10, *(step for step in THRESHOLDS if step <= span / 2)]
+def _thresholds(limit: float) -> list[float]:
+    return [limit / 10, *(step for step in THRESHOLDS if step <= limit / 2)]

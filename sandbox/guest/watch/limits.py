@@ -1,4 +1,4 @@
-"""The limits that the kernel holds for this sandbox, read back from it."""
+"""Read back the limits that the kernel enforces for this sandbox."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _CGROUP = "/sys/fs/cgroup"
-# Below _CGROUP, of cgroup v1 and of v2.
+# Paths below _CGROUP, of cgroup v1 and of v2.
 _MEMORY = ("memory/memory.limit_in_bytes", "memory.max")
 _WITH_SWAP, _SWAP = "memory/memory.memsw.limit_in_bytes", "memory.swap.max"
 _PIDS = ("pids/pids.max", "pids.max")
@@ -18,10 +18,10 @@ _QUOTA, _PERIOD, _CPU_MAX = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us", "cp
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
-def enforced(places: list[bytes]) -> dict[str, Any]:
-    """The limits that the kernel holds for this sandbox; one that is not set, or cannot be read, is left out.
+def enforced_limits(places: list[bytes]) -> dict[str, Any]:
+    """Return the limits that the kernel enforces; one that is not set, or cannot be read, is left out.
 
-    ``places`` are folders whose file systems' sizes are wanted. Bytes are ints, cpus a float.
+    The sizes of the file systems of the folders ``places`` are included. Bytes are ints, cpus a float.
     """
     found: dict[str, Any] = {
         "memory_bytes": _number(*_MEMORY),
@@ -65,7 +65,7 @@ def _cpus() -> float | None:
 
 
 def _swap(memory: int | None) -> int | None:
-    """How much swap the sandbox may use; 0 where the machine has none, though the kernel does not count it."""
+    """Return how much swap the sandbox may use in bytes; 0 if the machine has no swap, even if the kernel does not count it."""
     with_swap, counted = _number(_WITH_SWAP), _number(_SWAP)
     if with_swap is not None and memory is not None:
         return max(0, with_swap - memory)

@@ -1,16 +1,19 @@
-"""What a command waits for, read from /proc: the system call each of its processes is in, and what its descriptors are.
+"""What a command waits for, and what keeps it from ending, read from /proc.
 
-Called in a worker, which acts as the sandbox's user: the kernel shows these files to nobody else here. Everything read belongs to
-the command and may change or lie while it is looked at; what is not understood is "other".
+For each process that is the system call it is in and what its descriptors are. Called in a worker that acts as the sandbox's user:
+the kernel shows these files to nobody else here. Everything read belongs to the command and may change or lie while it is read;
+what is not understood is "other".
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import time
 
 from ..kernel import MACHINE
 from . import sockets
+from .procfs import all_stats, below, children_of, read_file, read_stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,55 +21,139 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_PROCESSES, MOST_TASKS, MOST_DESCRIPTORS = 64, 16, 64
-# Which explanation counts where several processes wait for different things: what a caller can do something about first.
+MOST_PORTS = 3
+# A loop that reads an ended input makes some hundred calls in this time.
+SAMPLE_SECONDS = 0.01
+LEAST_READS, MANY_READS = 5, 1000
+# Which explanation wins if several processes wait for different things: first what the caller can do something about.
 RANK = ("stdin", "lock", "socket", "cpu", "disk", "sleep", "other", "child")
-_NAMES = (
-    "read", "readv", "pread64", "write", "writev", "poll", "select", "pselect6", "ppoll", "epoll_wait", "epoll_pwait",
-    "nanosleep", "clock_nanosleep", "pause", "wait4", "waitid", "flock", "fcntl", "futex", "accept", "accept4", "connect",
-    "recvfrom", "recvmsg", "sendto", "sendmsg", "openat", "rt_sigsuspend", "rt_sigtimedwait", "restart_syscall",
-)  # fmt: skip
-_NUMBERS = {
-    "x86_64": (0, 19, 17, 1, 20, 7, 23, 270, 271, 232, 281, 35, 230, 34, 61, 247, 73, 72, 202, 43, 288, 42, 45, 47, 44, 46, 257,
-               130, 128, 219),
-    "aarch64": (63, 65, 67, 64, 66, -1, -2, 72, 73, -3, 22, 101, 115, -4, 260, 95, 32, 25, 98, 202, 242, 203, 207, 212, 206, 211,
-                56, 133, 137, 128),
-}  # fmt: skip
-SYSCALLS = dict(zip(_NUMBERS.get(MACHINE, ()), _NAMES, strict=False))
+# The numbers of the system calls that are explained, on x86_64 and on aarch64 (None: aarch64 does not have it).
+_NUMBERS: dict[str, tuple[int, int | None]] = {
+    "read": (0, 63),
+    "readv": (19, 65),
+    "pread64": (17, 67),
+    "write": (1, 64),
+    "writev": (20, 66),
+    "poll": (7, None),
+    "select": (23, None),
+    "pselect6": (270, 72),
+    "ppoll": (271, 73),
+    "epoll_wait": (232, None),
+    "epoll_pwait": (281, 22),
+    "nanosleep": (35, 101),
+    "clock_nanosleep": (230, 115),
+    "pause": (34, None),
+    "wait4": (61, 260),
+    "waitid": (247, 95),
+    "flock": (73, 32),
+    "fcntl": (72, 25),
+    "futex": (202, 98),
+    "accept": (43, 202),
+    "accept4": (288, 242),
+    "connect": (42, 203),
+    "recvfrom": (45, 207),
+    "recvmsg": (47, 212),
+    "sendto": (44, 206),
+    "sendmsg": (46, 211),
+    "openat": (257, 56),
+    "rt_sigsuspend": (130, 133),
+    "rt_sigtimedwait": (128, 137),
+    "restart_syscall": (219, 128),
+}
+_MACHINES = ("x86_64", "aarch64")
+SYSCALLS = (
+    {numbers[_MACHINES.index(MACHINE)]: name for name, numbers in _NUMBERS.items()} if MACHINE in _MACHINES else {}
+)
 _ON_SOCKETS = {"accept", "accept4", "connect", "recvfrom", "recvmsg", "sendto", "sendmsg"}
 _READS, _WRITES = {"read", "readv", "pread64"}, {"write", "writev"}
 _SLEEPS = {"nanosleep", "clock_nanosleep", "restart_syscall"}
 _SET_LOCK_AND_WAIT = (7, 38)  # F_SETLKW, F_OFD_SETLKW
-# Where the kernel does not tell the system call, the function it sleeps in may.
+# If the kernel does not show the system call, the function that the process sleeps in may tell.
 _CHANNELS = {
-    "do_wait": "child", "hrtimer_nanosleep": "sleep", "do_nanosleep": "sleep", "locks_lock_inode_wait": "lock",
-    "flock_lock_inode_wait": "lock", "posix_lock_inode_wait": "lock", "inet_csk_accept": "socket", "n_tty_read": "stdin",
-}  # fmt: skip
+    "do_wait": "child",
+    "hrtimer_nanosleep": "sleep",
+    "do_nanosleep": "sleep",
+    "locks_lock_inode_wait": "lock",
+    "flock_lock_inode_wait": "lock",
+    "posix_lock_inode_wait": "lock",
+    "inet_csk_accept": "socket",
+    "n_tty_read": "stdin",
+}
 
 
 def waiting_for(root: int, stdin: str | None, children: Mapping[int, list[int]] | None = None) -> dict[str, Any] | None:
-    """What the command below the process ``root`` waits for: {"kind", "pid", "program", "detail"}; None where it is gone.
+    """Return what the command below the process ``root`` waits for: {"kind", "pid", "program", "detail"}; None if it is gone.
 
-    ``stdin`` is the name of the command's input as links in /proc have it. A process that waits for its children is explained by
-    them. ``children`` are those of every process, where they are known already.
+    ``stdin`` is the name of the command's input as links in /proc spell it. A process that waits for its children is explained by
+    them. ``children`` are those of every process, if the caller has read them already.
     """
-    children = _children() if children is None else children
+    children = children_of(all_stats()) if children is None else children
     found: list[tuple[int, int, dict[str, Any]]] = []
     level, seen = children.get(root, []), 0
     for depth in range(MOST_PROCESSES):
-        below: list[int] = []
+        next_level: list[int] = []
         for pid in level[: MOST_PROCESSES - seen]:
             seen += 1
             wait = explain(pid, stdin)
             if wait is not None:
                 found.append((RANK.index(wait["kind"]), -depth, wait))
             if wait is None or wait["kind"] in ("child", "other"):
-                below += children.get(pid, [])
-        level = below
+                next_level += children.get(pid, [])
+        level = next_level
     return min(found, key=lambda entry: entry[:2])[2] if found else None
 
 
+def explain_stall(root: int, stdin: str | None) -> dict[str, Any]:
+    """Explain what keeps the command below ``root`` from ending, just before it is killed for its time.
+
+    Returns {"wait", "ports", "reads_end"}: what ``waiting_for`` returns, the TCP ports it serves, and whether it reads over and
+    over from an input that has ended.
+    """
+    children = children_of(all_stats())
+    pids = below(root, children)[:MOST_PROCESSES]
+    wait = waiting_for(root, stdin, children)
+    ports = sockets.ports_of(pids)[:MOST_PORTS]
+    if ports and (client := _wait_of_client(pids, stdin)) is not None:
+        wait, ports = client, []
+    found: dict[str, Any] = {"wait": wait, "ports": ports, "reads_end": False}
+    if wait is not None and wait["kind"] == "cpu":
+        found["reads_end"] = _reads_in_vain(pids)
+    return found
+
+
+def _wait_of_client(pids: list[int], stdin: str | None) -> dict[str, Any] | None:
+    """Return what a process waits for that waits on a socket and serves none: the command is a server and another program."""
+    for pid in pids:
+        wait = explain(pid, stdin)
+        if wait is not None and wait["kind"] == "socket" and not sockets.ports_of([pid]):
+            return wait
+    return None
+
+
+def _reads_in_vain(pids: list[int]) -> bool:
+    """Return whether one of the processes reads again and again without getting a byte."""
+    before = {pid: _read_counters(pid) for pid in pids}
+    if any(calls >= MANY_READS and size < calls for size, calls in before.values()):  # less than a byte each
+        return True
+    time.sleep(SAMPLE_SECONDS)
+    for pid, (size, calls) in before.items():
+        size_now, calls_now = _read_counters(pid)
+        if calls and size_now == size and calls_now - calls >= LEAST_READS:
+            return True
+    return False
+
+
+def _read_counters(pid: int) -> tuple[int, int]:
+    """Return the bytes that a process has read and the calls that took; zeros if the kernel does not show them."""
+    words = read_file(f"/proc/{pid}/io", 1024).split()
+    try:
+        return int(words[1]), int(words[5])
+    except (ValueError, IndexError):
+        return 0, 0
+
+
 def explain(pid: int, stdin: str | None) -> dict[str, Any] | None:
-    """What one process waits for; None for one that is gone. Of its threads, the one that tells most."""
+    """Return what one process waits for, by the thread that explains most; None if the process is gone."""
     program = _text(f"/proc/{pid}/comm").strip()
     waits = []
     try:
@@ -74,7 +161,7 @@ def explain(pid: int, stdin: str | None) -> dict[str, Any] | None:
     except OSError:
         return None
     for task in tasks:
-        wait = _of_task(pid, task, stdin)
+        wait = _explain_task(pid, task, stdin)
         if wait is not None:
             waits.append(wait)
     if not waits:
@@ -83,58 +170,57 @@ def explain(pid: int, stdin: str | None) -> dict[str, Any] | None:
     return {"kind": kind, "pid": pid, "program": program, "detail": detail[:1000]}
 
 
-def _of_task(pid: int, task: int, stdin: str | None) -> tuple[str, str] | None:
+def _explain_task(pid: int, task: int, stdin: str | None) -> tuple[str, str] | None:
     base = f"/proc/{pid}/task/{task}"
-    stat = _text(f"{base}/stat")
-    state = stat[stat.rfind(")") + 2 :][:1]
-    if state in ("", "Z", "X"):
+    stat = read_stat(pid, task)
+    if stat is None or stat.letter in "ZX":
         return None
-    if state == "R":
+    if stat.letter == "R":
         return "cpu", "computing"
-    if state in "Tt":
-        return "other", "stopped by a signal" if state == "T" else "stopped by a debugger"
+    if stat.letter in "Tt":
+        return "other", "stopped by a signal" if stat.letter == "T" else "stopped by a debugger"
     call = _text(f"{base}/syscall").split()
-    if state == "D":
+    if stat.letter == "D":
         return "disk", _text(f"{base}/wchan")
     if len(call) > 6 and call[0].isdigit():
         name = SYSCALLS.get(int(call[0]), f"system call {call[0]}")
-        return _of_call(pid, name, [int(word, 16) for word in call[1:7]], stdin)
+        return _explain_call(pid, name, [int(word, 16) for word in call[1:7]], stdin)
     channel = _text(f"{base}/wchan")
     return _CHANNELS.get(channel, "other"), channel
 
 
-def _of_call(pid: int, name: str, args: list[int], stdin: str | None) -> tuple[str, str]:
+def _explain_call(pid: int, name: str, args: list[int], stdin: str | None) -> tuple[str, str]:
     if name in _READS:
-        return _of_descriptors(pid, [args[0]], stdin, "reads from")
+        return _explain_descriptors(pid, [args[0]], stdin, "reads from")
     if name in _WRITES:
-        return "other", f"writes to {_link(pid, args[0])}, which nobody reads"
+        return "other", f"writes to {_describe_descriptor(pid, args[0])}, which nobody reads"
     if name in _ON_SOCKETS:
-        return "socket", f"{name} on {_link(pid, args[0])}"
+        return "socket", f"{name} on {_describe_descriptor(pid, args[0])}"
     if name in ("wait4", "waitid"):
         return "child", "a child process"
     if name in _SLEEPS:
         return "sleep", "a timer"
     if name == "flock" or (name == "fcntl" and args[1] in _SET_LOCK_AND_WAIT):
-        return "lock", f"{name} on {_link(pid, args[0])}{_holder(pid, args[0])}"
+        return "lock", f"{name} on {_describe_descriptor(pid, args[0])}{_describe_lock_holder(pid, args[0])}"
     if name == "futex":
         return "lock", "futex: another thread or process"
     if name in ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"):
-        watched = _watched(pid, name, args)
-        return _of_descriptors(pid, watched, stdin, "watches") if watched else ("sleep", "a timer")
+        watched = _watched_descriptors(pid, name, args)
+        return _explain_descriptors(pid, watched, stdin, "watches") if watched else ("sleep", "a timer")
     return "other", "opens a FIFO or a device" if name == "openat" else name
 
 
-def _of_descriptors(pid: int, fds: list[int], stdin: str | None, verb: str) -> tuple[str, str]:
-    links = [_raw_link(pid, fd) for fd in fds[:MOST_DESCRIPTORS]]
+def _explain_descriptors(pid: int, fds: list[int], stdin: str | None, verb: str) -> tuple[str, str]:
+    links = [_descriptor_link(pid, fd) for fd in fds[:MOST_DESCRIPTORS]]
     if stdin is not None and (stdin in links or (stdin.startswith("/dev/") and "/dev/tty" in links)):
         return "stdin", "the terminal" if stdin.startswith("/dev/") else "standard input"
-    there = [fd for fd, link in zip(fds, links, strict=False) if link.startswith("socket:")]
-    names = ", ".join(_link(pid, fd) for fd in (there or fds)[:3])
-    return "socket" if there else "other", f"{verb} {names}"
+    on_sockets = [fd for fd, link in zip(fds, links, strict=False) if link.startswith("socket:")]
+    names = ", ".join(_describe_descriptor(pid, fd) for fd in (on_sockets or fds)[:3])
+    return "socket" if on_sockets else "other", f"{verb} {names}"
 
 
-def _watched(pid: int, name: str, args: list[int]) -> list[int]:
-    """The descriptors a process waits on in a poll of some kind."""
+def _watched_descriptors(pid: int, name: str, args: list[int]) -> list[int]:
+    """Return the descriptors a process waits on in a poll of some kind."""
     try:
         if name.startswith("epoll"):
             lines = _text(f"/proc/{pid}/fdinfo/{args[0]}").splitlines()
@@ -155,23 +241,23 @@ def _memory(pid: int, address: int, size: int) -> bytes:
         return os.pread(memory.fileno(), size, address)
 
 
-def _link(pid: int, fd: int) -> str:
-    """What a descriptor is: a path, or a socket with its addresses."""
-    link = _raw_link(pid, fd)
+def _describe_descriptor(pid: int, fd: int) -> str:
+    """Describe a descriptor: a path, or a socket with its addresses."""
+    link = _descriptor_link(pid, fd)
     if link.startswith("socket:["):
-        return sockets.name_of(pid, link[8:-1]) or link
+        return sockets.describe_socket(pid, link[8:-1]) or link
     return link
 
 
-def _raw_link(pid: int, fd: int) -> str:
+def _descriptor_link(pid: int, fd: int) -> str:
     try:
         return os.fsencode(os.readlink(f"/proc/{pid}/fd/{fd}")).decode("utf-8", "replace")
     except (OSError, ValueError):
         return f"descriptor {fd}"
 
 
-def _holder(pid: int, fd: int) -> str:
-    """Who holds a lock on the file behind a descriptor, where the kernel says so."""
+def _describe_lock_holder(pid: int, fd: int) -> str:
+    """Name the process that holds a lock on the file behind a descriptor; "" if the kernel does not list it."""
     try:
         inode = os.stat(f"/proc/{pid}/fd/{fd}").st_ino
     except (OSError, ValueError):
@@ -188,20 +274,5 @@ def _holder(pid: int, fd: int) -> str:
     return ""
 
 
-def _children() -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            stat = _text(f"/proc/{name}/stat")
-            words = stat[stat.rfind(")") + 2 :].split(None, 2)
-            if len(words) > 1:
-                found.setdefault(int(words[1]), []).append(int(name))
-    return found
-
-
 def _text(path: str) -> str:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read(65536).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    return read_file(path).decode("utf-8", "replace")

@@ -19,7 +19,7 @@ from sandbox.guest.files.listing import list_folder
 from sandbox.guest.files.reading import read
 from sandbox.guest.files.tree import delete, make_dir, move
 from sandbox.guest.files.writing import edit, write
-from sandbox.guest.interaction.file_wait import FileProbe
+from sandbox.guest.interaction.wait_for import FileProbe
 from sandbox.guest.loop.context import Place
 from sandbox.guest.protocol.faults import Fault
 from sandbox.messages.faults import word_fault

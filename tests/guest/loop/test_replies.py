@@ -20,13 +20,14 @@ class _Processes:
     """As much of ``processes.Processes`` as replies to file operations ask for; notes by which thread it is asked."""
 
     disk = None
+    sessions = SimpleNamespace(open_session=None, end_session=None, list_sessions=None)
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
         self.fails = False
         self.changes = SimpleNamespace(absorb=lambda *_: None)
         self.headroom = SimpleNamespace(notices=lambda: self._note("headroom"))
-        self.endings = SimpleNamespace(note_lost=lambda _: self._note("endings"))
+        self.pending_notices = SimpleNamespace(restore=lambda _: self._note("pending_notices"))
 
     def _note(self, name: str) -> list[Any]:
         self.asked.append((name, threading.current_thread().name))

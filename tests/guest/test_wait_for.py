@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sandbox.guest.commands.output import STDOUT, Output
-from sandbox.guest.interaction.file_wait import WHOLE_BYTES, FileProbe
-from sandbox.guest.interaction.following import first_byte
-from sandbox.guest.interaction.matching import GROUP_CHARS, LENGTH, first_match
+from sandbox.guest.interaction.logs import start_offset
+from sandbox.guest.interaction.matcher_program import GROUP_CHARS, LENGTH, first_match
+from sandbox.guest.interaction.wait_for import WHOLE_BYTES, FileProbe
 from sandbox.guest.protocol.faults import Fault
 
 from .calls import MODULES, place_at
@@ -92,7 +92,7 @@ def test_the_first_line_that_matches() -> None:
 def ask(*questions: tuple[bytes, bytes]) -> list[dict[str, object]]:
     """What the program answers to patterns and lines."""
     asked = b"".join(LENGTH.pack(len(part)) + part for question in questions for part in question)
-    argv = [sys.executable, "-m", "sandbox.guest.interaction.matching"]
+    argv = [sys.executable, "-m", "sandbox.guest.interaction.matcher_program"]
     done = subprocess.run(argv, input=asked, capture_output=True, timeout=30, check=True, cwd=MODULES)
     assert done.stderr == b""
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -131,12 +131,12 @@ def output(tmp_path: Path, data: bytes, keep: int = 1 << 16) -> Output:
     ],
 )
 def test_where_to_begin(tmp_path: Path, data: bytes, args: dict[str, int], expected: int) -> None:
-    assert first_byte(output(tmp_path, data), {"max_bytes": 100, **args}, 1 << 16) == expected
+    assert start_offset(output(tmp_path, data), {"max_bytes": 100, **args}, 1 << 16) == expected
 
 
 def test_the_last_lines_of_what_was_spilled(tmp_path: Path) -> None:
     data = b"".join(b"%d\n" % n for n in range(20_000))
     made = output(tmp_path, data, keep=1000)
     args = {"offset": 0, "tail_lines": 3, "max_bytes": 65536}
-    assert data[first_byte(made, args, 1 << 16) :] == b"19997\n19998\n19999\n"
-    assert first_byte(made, {**args, "tail_lines": 100_000}, 50) == len(data) - 50
+    assert data[start_offset(made, args, 1 << 16) :] == b"19997\n19998\n19999\n"
+    assert start_offset(made, {**args, "tail_lines": 100_000}, 50) == len(data) - 50

@@ -1,10 +1,10 @@
-"""A program that looks for regular expressions in lines: a process of its own, because an expression can take for ever.
+"""A program that searches lines for a regular expression. It is a process of its own because a match can take forever.
 
-    python3 -m gamebox_guest.interaction.matching
+    python3 -m gamebox_guest.interaction.matcher_program
 
-Standard output begins with a line {"ready": true}. Standard input has questions: the pattern and lines that are joined by line
-ends, each behind its length (u32, big endian). For each there is one line of JSON on standard output: {"index": which line matched
-first, or null, "groups": [...]}, or {"error": why the pattern is none}.
+It first writes the line {"ready": true} to standard output. A question on standard input is a pattern and lines joined by line
+ends, each preceded by its length (u32, big endian). The answer is a line of JSON: {"index": first line that matches, or null,
+"groups": [...]}, or {"error": why the pattern is invalid}.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 LENGTH = struct.Struct(">I")
-# For one question, where whoever asked is not there any more to end this: SIGALRM ends it in the middle of a match.
+# For one question, in case the guest is no longer there to end this process: SIGALRM ends it in the middle of a match.
 MOST_SECONDS = 30
-# What is told of a match: its first groups, cut.
+# Of a match only the first groups are reported, and their first characters.
 MOST_GROUPS, GROUP_CHARS = 20, 200
 
 
 def first_match(pattern: re.Pattern[str], text: str) -> dict[str, object]:
-    """Which line of ``text`` matches first, and its groups."""
+    """Return the index of the first line of ``text`` that matches, and its groups."""
     for index, line in enumerate(text.split("\n")):
         if found := pattern.search(line):
             groups = [None if group is None else group[:GROUP_CHARS] for group in found.groups()[:MOST_GROUPS]]
@@ -36,7 +36,7 @@ def first_match(pattern: re.Pattern[str], text: str) -> dict[str, object]:
 
 
 def answer_to(pattern: str, text: str) -> dict[str, object]:
-    """What is said to one question. ``re`` remembers the patterns it compiled last."""
+    """Return the answer to one question. ``re`` caches the patterns that it compiled last."""
     try:
         return first_match(re.compile(pattern), text)
     except (re.error, RecursionError, OverflowError, MemoryError) as error:
@@ -44,24 +44,24 @@ def answer_to(pattern: str, text: str) -> dict[str, object]:
 
 
 def main() -> None:
-    """Answer until the input ends."""
-    _say({"ready": True})
+    """Answer questions until the input ends."""
+    _write({"ready": True})
     source = sys.stdin.buffer
-    while (pattern := _text(source)) is not None and (text := _text(source)) is not None:
+    while (pattern := _read_part(source)) is not None and (text := _read_part(source)) is not None:
         signal.alarm(MOST_SECONDS)
         answer = answer_to(pattern, text)
         signal.alarm(0)
-        _say(answer)
+        _write(answer)
 
 
-def _text(source: BinaryIO) -> str | None:
+def _read_part(source: BinaryIO) -> str | None:
     head = source.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None
     return source.read(LENGTH.unpack(head)[0]).decode("utf-8", "replace")
 
 
-def _say(answer: dict[str, object]) -> None:
+def _write(answer: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 

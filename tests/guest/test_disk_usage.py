@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sandbox.guest.watch import process_tree as proctree
+from sandbox.guest.commands.killer import kill_below
 from sandbox.guest.watch.disk_usage import sizes_on_disk
+from sandbox.guest.watch.procfs import descendants
 
 
 def measured(*folders: Path) -> int:
@@ -52,13 +53,13 @@ def test_what_is_kept_lives_on_with_all_below_it() -> None:
         subprocess.Popen([sys.executable, "-c", program]) as kept,
         subprocess.Popen([sys.executable, "-c", program]) as victim,
     ):
-        while not (proctree.descendants(kept.pid) and proctree.descendants(victim.pid)):
+        while not (descendants(kept.pid) and descendants(victim.pid)):
             pass
-        below = proctree.descendants(kept.pid)
-        found = proctree.descendants(os.getpid(), {kept.pid})
+        below = descendants(kept.pid)
+        found = descendants(os.getpid(), {kept.pid})
         assert victim.pid in found
         assert not {kept.pid, *below} & set(found)
         for process in (kept, victim):
-            killed, alive = proctree.kill_below(process.pid)
+            killed, alive = kill_below(process.pid)
             assert killed
             assert not alive

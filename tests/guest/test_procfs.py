@@ -11,14 +11,15 @@ import time
 import pytest
 
 from sandbox.guest.commands import sessions
-from sandbox.guest.watch import process_stat as procstat
+from sandbox.guest.interaction.process_list import command_line
+from sandbox.guest.watch import procfs
 
 LINE = b"42 (%s) %s 7 42 42 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 3 0 123456 10000000 256 18446744073709551615 1 1 0"
 
 
 @pytest.mark.parametrize("name", [b"sh", b"a b", b") R 1 (", b"x\ny", b"\xff\xfe", b""])
 def test_a_line_whatever_the_name(name: bytes) -> None:
-    stat = procstat.Stat(LINE % (name, b"S"))
+    stat = procfs.Stat(LINE % (name, b"S"))
     assert (stat.name, stat.state, stat.parent, stat.ticks, stat.threads, stat.started) == (
         name.decode("utf-8", "replace"), "sleeping", 7, 300, 3, 123456,
     )  # fmt: skip
@@ -28,42 +29,42 @@ def test_a_line_whatever_the_name(name: bytes) -> None:
 @pytest.mark.parametrize("line", [b"", b"42", b"42 (x", b"42 (x) S", b"42 (x) S y z"])
 def test_what_is_no_line(line: bytes) -> None:
     with pytest.raises((ValueError, IndexError)):
-        procstat.Stat(line)
+        procfs.Stat(line)
 
 
 def test_states() -> None:
-    assert procstat.Stat(LINE % (b"x", b"Z")).state == "zombie"
-    assert procstat.Stat(LINE % (b"x", b"?")).state == "other"
+    assert procfs.Stat(LINE % (b"x", b"Z")).state == "zombie"
+    assert procfs.Stat(LINE % (b"x", b"?")).state == "other"
 
 
 def test_trees_and_circles() -> None:
     children = {1: [2, 3], 2: [4], 4: [5, 2], 3: [6]}
-    assert procstat.below(1, children) == [2, 3, 4, 6, 5]
-    assert procstat.below(9, children) == []
-    assert procstat.in_order(1, [2, 3, 4, 5, 6], children) == [2, 4, 5, 3, 6]
-    assert procstat.in_order(1, [3, 2], children) == [2, 3]
+    assert procfs.below(1, children) == [2, 3, 4, 6, 5]
+    assert procfs.below(9, children) == []
+    assert procfs.depth_first(1, [2, 3, 4, 5, 6], children) == [2, 4, 5, 3, 6]
+    assert procfs.depth_first(1, [3, 2], children) == [2, 3]
     deep = {n: [n + 1] for n in range(1, 5000)}
-    assert len(procstat.in_order(1, procstat.below(1, deep), deep)) == 4999
+    assert len(procfs.depth_first(1, procfs.below(1, deep), deep)) == 4999
 
 
 def test_a_real_process() -> None:
     child = subprocess.Popen([sys.executable, "-c", "while True: pass", "an argument"])
     try:
-        before = procstat.all_stats()[child.pid]
+        before = procfs.all_stats()[child.pid]
         time.sleep(0.3)
-        after = procstat.all_stats()[child.pid]
+        after = procfs.all_stats()[child.pid]
         assert after.parent == os.getpid()
         assert after.started == before.started
         assert after.ticks > before.ticks
         assert 0 <= after.age < 60
-        assert procstat.command_line(child.pid).endswith("while True: pass an argument")
+        assert command_line(child.pid).endswith("while True: pass an argument")
         child.send_signal(signal.SIGSTOP)
         os.waitpid(child.pid, os.WUNTRACED)
-        assert procstat.all_stats()[child.pid].state == "stopped"
+        assert procfs.all_stats()[child.pid].state == "stopped"
     finally:
         child.kill()
         child.wait()
-    assert procstat.command_line(child.pid) == ""
+    assert command_line(child.pid) == ""
 
 
 @pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])
@@ -72,9 +73,9 @@ def test_the_shell_around_a_command_is_left_out(shell: str) -> None:
     argv = sessions.shell_argv(shell, 9, command, ["f() { :; }"])
     child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
-        while child.poll() is None and not procstat.command_line(child.pid):  # it is just being made
+        while child.poll() is None and not command_line(child.pid):  # it is just being made
             time.sleep(0.001)
-        assert procstat.command_line(child.pid) == f"{os.path.basename(shell)} -c {command}"
+        assert command_line(child.pid) == f"{os.path.basename(shell)} -c {command}"
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.guest.watch import process_tree as proctree
+from sandbox.guest.commands.killer import kill_below, wait_until_gone
+from sandbox.guest.watch.procfs import descendants, parents
 
 ROOT = str(Path(__file__).parents[2])
 # A stand-in for a runner: sub-reaper of what it starts, reaps, says when its command has begun.
@@ -70,7 +71,7 @@ def started() -> Iterator[Callable[[str], int]]:
 
     yield start
     for runner in runners:
-        for pid in proctree.descendants(runner.pid):
+        for pid in descendants(runner.pid):
             os.kill(pid, signal.SIGKILL)
         runner.kill()
         runner.wait()
@@ -81,30 +82,30 @@ def started() -> Iterator[Callable[[str], int]]:
 @pytest.mark.parametrize("tree", TREES)
 def test_nothing_survives(started: Callable[[str], int], tree: str) -> None:
     root = started(TREES[tree])
-    before = proctree.descendants(root)
+    before = descendants(root)
     assert before
-    killed, survivors = proctree.kill_below(root, seconds=5)
+    killed, survivors = kill_below(root, seconds=5)
     assert survivors == set()
     assert killed
     time.sleep(0.05)
-    assert proctree.descendants(root) == []
-    assert all(pid not in proctree.parents() for pid in before)
+    assert descendants(root) == []
+    assert all(pid not in parents() for pid in before)
 
 
 def test_the_root_and_its_siblings_live_on(started: Callable[[str], int]) -> None:
     root, other = started(TREES["plain"]), started(TREES["children"])
-    theirs = set(proctree.descendants(other))
-    killed, _ = proctree.kill_below(root, seconds=5)
+    theirs = set(descendants(other))
+    killed, _ = kill_below(root, seconds=5)
     assert not killed & (theirs | {root, other, os.getpid()})
-    assert theirs <= set(proctree.descendants(other))
-    assert root in proctree.parents()
+    assert theirs <= set(descendants(other))
+    assert root in parents()
 
 
 def test_parents_come_before_their_children(started: Callable[[str], int]) -> None:
     root = started("os.fork() or os.fork() or os.fork(); ready(); time.sleep(600)")
     time.sleep(0.1)
-    order = proctree.descendants(root)
-    table = proctree.parents()
+    order = descendants(root)
+    table = parents()
     assert len(order) >= 3
     assert all(table[pid] == root or order.index(table[pid]) < order.index(pid) for pid in order)
 
@@ -113,10 +114,10 @@ def test_it_gives_up_in_time_and_says_who_is_left(
     started: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = started(TREES["plain"])
-    before = set(proctree.descendants(root))
+    before = set(descendants(root))
     monkeypatch.setattr(os, "kill", lambda pid, number: None)  # as where the kill is not allowed
     began = time.monotonic()
-    _, survivors = proctree.kill_below(root, seconds=0.1)
+    _, survivors = kill_below(root, seconds=0.1)
     assert time.monotonic() - began < 0.35
     assert survivors == before
     monkeypatch.undo()
@@ -124,26 +125,26 @@ def test_it_gives_up_in_time_and_says_who_is_left(
 
 def test_who_is_slow_to_die_is_waited_for(started: Callable[[str], int]) -> None:
     root = started(TREES["plain"])
-    before = set(proctree.descendants(root))
+    before = set(descendants(root))
     for pid in before:
         threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
-    assert proctree.outlast(root, before, 10) == set()
+    assert wait_until_gone(root, before, 10) == set()
 
 
 def test_who_does_not_die_is_named_in_time(started: Callable[[str], int]) -> None:
     root = started(TREES["plain"])
-    before = set(proctree.descendants(root))
+    before = set(descendants(root))
     began = time.monotonic()
-    assert proctree.outlast(root, before, 0.2) == before
+    assert wait_until_gone(root, before, 0.2) == before
     assert 0.2 <= time.monotonic() - began < 2
 
 
 def test_who_forks_on_is_not_waited_for(started: Callable[[str], int]) -> None:
     root = started(TREES["plain"])
     began = time.monotonic()
-    assert proctree.outlast(root, (), 10) is None
+    assert wait_until_gone(root, (), 10) is None
     assert time.monotonic() - began < 2
 
 
 def test_nothing_is_below_a_pid_that_is_not_there() -> None:
-    assert proctree.kill_below(2**22 + 1) == (set(), set())
+    assert kill_below(2**22 + 1) == (set(), set())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from sandbox.guest.interaction.following import Following
+from sandbox.guest.interaction.logs import Logs
 from sandbox.guest.loop.reactor import Reactor
 from sandbox.guest.protocol.faults import Fault
 
@@ -28,7 +28,7 @@ def test_a_command_that_is_forgotten_while_it_is_followed_is_a_fault_and_not_the
     )
     replies: list[dict[str, Any]] = []
     reactor = Reactor()
-    follower = Following(reactor, processes, lambda *_: None)
+    follower = Logs(reactor, processes, lambda *_: None)
     args = {"id": "c1", "offset": 0, "tail_lines": None, "max_bytes": 100, "follow": True, "wait_seconds": 5.0}
     follower.logs(args, lambda fields, _: replies.append(dict(fields)))
     command.running = False

@@ -1,0 +1,427 @@
+"""One ``run`` from its request to its reply. Lives in the reactor's thread."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+
+from ..loop.reactor import Timer
+from ..protocol.faults import Fault, internal_fault
+from . import limit_hits, sessions
+from .command import Command, name_with_text
+from .cpu_limit import CpuLimit
+from .processes import MOST_NAMED, Processes
+from .sessions import Session
+from .terminal import TERM
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..users import User
+    from .processes import Reply
+    from .streams import InputStream, OutputStream
+
+
+TEXT_CHARS = 500  # of a command's text that is remembered
+# A run that waited for its session longer than this says so in a notice.
+UNNOTICED_WAIT_SECONDS = 1.0
+
+
+def run(processes: Processes, args: dict[str, Any], reply: Reply, event: Callable[[str], None]) -> Callable[[], None]:
+    """Carry out ``run``. Returns a function that cancels it. Raises Fault.
+
+    The reply is {"result", "segments", "notices"} or {"fault"}, and a blob. ``event`` gets "queued" and "started" if the run has to
+    wait for its session.
+    """
+    name = args.get("session")
+    table = processes.sessions
+    user = table.user(args.get("user"))
+    if args.get("needs_session") and not table.has(name, user):
+        raise Fault("session_not_found", session=str(name))
+    session = table.get(name, user) if name is not None else table.make(user)
+    _check_count(processes, _goes_to_background(args))
+    request = RunRequest(processes, session, args, reply)
+    if args.get("background") or name is None:
+        request.start()
+    elif session.busy:
+        request.wait_for_session(event)
+    else:
+        request.start_foreground()
+    return request.cancel
+
+
+def _check_count(processes: Processes, in_background: bool) -> None:
+    """Raise Fault if as many commands run as the limits allow."""
+    running = [c for c in processes.commands.values() if c.running and c.in_background == in_background]
+    if in_background:
+        most = processes.place.limits["background_commands"]
+        if len(running) >= most:
+            raise Fault("too_many_commands", limit=most, live=[name_with_text(c) for c in running[-MOST_NAMED:]])
+    else:
+        most = processes.place.limits["concurrent_actions"]
+        if len(running) >= most:
+            raise Fault("too_many_commands", limit=most, what="actions")
+
+
+def _goes_to_background(args: dict[str, Any]) -> bool:
+    return bool(args.get("background")) or args.get("wait_seconds") is not None
+
+
+class RunRequest:
+    """One ``run`` from its request to its reply."""
+
+    def __init__(self, processes: Processes, session: Session, args: dict[str, Any], reply: Reply) -> None:
+        self._processes = processes
+        self._session = session
+        self._args = args
+        self._reply: Reply | None = reply
+        self._foreground = False
+        self._command: Command | None = None
+        self._wait_timer: Timer | None = None
+        self._turn: Callable[[], None] | None = None
+        self._wait_notices: list[dict[str, Any]] = []
+
+    def wait_for_session(self, event: Callable[[str], None]) -> None:
+        """Wait for the session's foreground command to end, for at most ``timeout_seconds``, then start."""
+        session, began, holder = self._session, time.monotonic(), self._session.holder
+
+        def turn() -> None:
+            seconds = time.monotonic() - began
+            if seconds > UNNOTICED_WAIT_SECONDS:
+                fields = {"id": holder, "session": self._args["session"], "seconds": round(seconds, 1)}
+                self._wait_notices = [{"code": "waited_for_session", **fields}]
+            self._leave_queue()
+            event("started")
+            self.start_foreground()
+
+        event("queued")
+        self._turn = turn
+        session.waiting.append(turn)
+        if self._args["timeout_seconds"] is not None:
+            self._wait_timer = self._processes.reactor.after(self._args["timeout_seconds"], self._give_up_waiting)
+
+    def _give_up_waiting(self) -> None:
+        self._leave_queue()
+        holder = {"id": self._session.holder, "session": self._args["session"]}
+        self._answer({"fault": Fault("timeout", seconds=self._args["timeout_seconds"], queued=True, **holder)})
+
+    def _leave_queue(self) -> None:
+        """Stop waiting: requests that were given up must not pile up behind a command that goes on for long."""
+        if self._wait_timer is not None:
+            self._wait_timer.cancel()
+        if self._turn is not None and self._turn in self._session.waiting:
+            self._session.waiting.remove(self._turn)
+        self._wait_timer = self._turn = None
+
+    def start_foreground(self) -> None:
+        """Start as the session's one foreground command."""
+        self._foreground = self._session.busy = True
+        self.start()
+
+    def start(self) -> None:
+        """Start the command. Faults go into the reply."""
+        try:
+            self._start()
+        except Fault as fault:
+            self._answer({"fault": fault})
+            self._release_session()
+        except Exception as error:  # the session goes on
+            self._answer({"fault": internal_fault(error, "run")})
+            self._release_session()
+
+    def _start(self) -> None:
+        processes, args = self._processes, self._args
+        spec, stdin = self._spec(), _stdin(args)
+        command = self._command = processes.new_command(args["keep_output_bytes"], self._ended)
+        if self._foreground:
+            self._session.holder = command.id
+        command.details = _details(args)
+        command.user = self._session.user
+        self._counters_before = limit_hits.Counters(processes.cgroup)
+        command.stream = args.get("stream")
+        if args.get("background"):
+            command.on_exec = self._began
+        if args.get("pty"):
+            command.window_size = (args["rows"], args["cols"])
+        command.keeps_stdin_open = bool(args.get("stays_open")) or args.get("feed") is not None
+        command.in_background = _goes_to_background(args)
+        if args.get("wait_seconds") is not None:
+            self._wait_timer = processes.reactor.after(args["wait_seconds"], self._still_running)
+        if args.get("cpu_seconds") is not None:
+            CpuLimit(processes, command, args["cpu_seconds"])
+        if args.get("timeout_seconds") is not None:
+            command.timer = processes.reactor.after(args["timeout_seconds"], self._timed_out)
+        with processes.spawner.acting_as_user:
+            processes.changes.begin()
+        command.start(processes.spawner, spec, stdin, None)
+        source: InputStream | None = args.get("feed")
+        if source is not None and command.input is not None:
+            source.attach(command.input)
+        if args.get("pty") and stdin and command.input is not None:
+            command.input.write(stdin)
+
+    def _spec(self) -> dict[str, Any]:
+        """Return what the runner is to start, see ``zygote``. Raises Fault."""
+        args, session = self._args, self._session
+        env = {**session.env, **self._own_env()}
+        cwd = session.cwd
+        if args.get("cwd"):
+            cwd = os.path.join(os.fsdecode(self._processes.place.workspace), args["cwd"])
+        if args.get("argv"):
+            argv, state_fd = list(args["argv"]), None
+        else:
+            shell = self._processes.shell
+            if shell is None:
+                raise Fault("shell_not_found")
+            carried = sessions.carried_arguments(session.functions, session.variables, env)
+            argv, state_fd = sessions.shell_argv(shell[0], shell[1], args["command"], carried), shell[1]
+        if any("\0" in text for text in (*argv, cwd, *env, *env.values())):
+            raise Fault("invalid_arguments", problem="a NUL character in the command, its folder or its environment")
+        return {
+            "argv": argv,
+            "env": env,
+            "cwd": cwd,
+            "state_fd": state_fd,
+            "announce": bool(args.get("background")) and args.get("wait_seconds") is None,
+            "terminal": bool(args.get("pty")),
+            "user": None if session.user is None else _identity(session.user),
+        }
+
+    def _own_env(self) -> dict[str, str]:
+        """Return the variables that are set for this run alone."""
+        return {**({"TERM": TERM} if self._args.get("pty") else {}), **(self._args.get("env") or {})}
+
+    def _began(self) -> None:
+        """Answer with the id of a background command that is about to exec."""
+        if self._command is not None:
+            self._answer({"result": {"id": self._command.id, "running": True, "cwd": self._session.cwd}})
+
+    def _still_running(self) -> None:
+        """Answer after ``wait_seconds``, while the command goes on, with what it waits for."""
+        command = self._command
+        if command is not None and command.running and not command.stopping and self._reply is not None:
+            self._processes.find_wait(command, self._answer_running)
+
+    def _answer_running(self, wait: dict[str, Any] | None) -> None:
+        command = self._command
+        if command is None or not command.running or command.stopping or self._reply is None:
+            return
+        seconds = self._args["wait_seconds"]
+        segments, blob = command.output.segments()
+        result = {**_result_so_far(command), "running": True, "waiting_for": wait, "cwd": self._session.cwd}
+        notice = {"code": "still_running", "id": command.id, "seconds": seconds, "wait": wait}
+        if self._foreground:
+            notice["session"] = self._args["session"]
+        command.reported_bytes = command.output.total
+        self._answer({"result": result, "segments": segments, "notices": [notice]}, blob)
+        command.end_stream()  # it has no reader from now on
+
+    def _timed_out(self) -> None:
+        command = self._command
+        if command is not None:
+            self._processes.find_stall(command, partial(self._stop_late, command))
+
+    def _stop_late(self, command: Command, stall: dict[str, Any] | None) -> None:
+        """Stop a command whose time is over, and remember what kept it from ending."""
+        if command.running and not command.stopping:
+            command.stall = stall or {}
+            self._processes.stop(command, "timeout", lambda _: None)
+
+    def _ended(self, command: Command) -> None:
+        if self._wait_timer is not None:
+            self._wait_timer.cancel()
+        processes = self._processes
+        if self._reply is None and command.fault is None:
+            left = 0 if command.stopping else processes.left_below(command)
+            processes.pending_notices.add_end(command, left)
+        state = command.take_state()
+        if command.fault is not None:
+            processes.changes.skip(command.id)
+            self._add_place(command.fault)
+            self._answer({"fault": command.fault})
+        else:
+            notices = self._keep_state(command, state)
+            result, more_notices = self._report(command)
+            segments, blob = command.output.segments()
+            answer: dict[str, Any] = {"result": result, "segments": segments, "notices": notices + more_notices}
+            if (fault := self._fault_of(command)) is not None:
+                answer["fault"] = fault
+            self._answer(answer, blob)
+            command.output.settle()
+        self._release_session()
+        if not command.running and command.fault is not None:
+            processes.commands.pop(command.id, None)
+            command.close()
+
+    def _fault_of(self, command: Command) -> Fault | None:
+        """Return the fault of a command that was stopped before it ended by itself."""
+        if command.stop_reason == "cancelled":
+            return Fault("cancelled", effects="unknown")
+        used = command.resources.cpu_seconds
+        fields: dict[str, Any] = {"survivors": command.survivors, "used": used, "effects": "unknown"}
+        if command.stop_reason == "timeout":
+            return Fault("timeout", seconds=self._args["timeout_seconds"], **fields, **command.stall)
+        if command.stop_reason == "cpu":
+            return Fault("cpu_limit", seconds=self._args["cpu_seconds"], **fields)
+        return None
+
+    def _add_place(self, fault: Fault) -> None:
+        """Add to ``fault`` which program or folder it is about. A session whose folder is gone returns to the workspace."""
+        if fault.code == "working_directory_invalid":
+            fault.fields["cwd"] = self._args.get("cwd") or self._session.cwd
+            fault.fields |= self._explain_missing(fault.fields["cwd"], fault.fields["number"])
+            if not self._args.get("cwd"):
+                fault.fields["reset"] = True
+                self._session.cwd = os.fsdecode(self._processes.place.workspace)
+        elif self._args.get("argv"):
+            fault.fields["program"] = self._args["argv"][0]
+
+    def _explain_missing(self, folder: str, number: int) -> dict[str, Any]:
+        """Explain why a command cannot start in a folder, which may be anywhere in the sandbox."""
+        from ..files.path_problems import explain
+        from ..files.roots import Roots
+
+        user = self._session.user
+        with self._processes.spawner.acting_as(None if user is None else _identity(user)):
+            return explain(Roots(self._processes.place.workspace, (b"/",)), number, folder)
+
+    def _keep_state(self, command: Command, data: bytes) -> list[dict[str, Any]]:
+        """Take over the state that the shell left. Returns notices of what does not carry over."""
+        if not self._foreground or command.stop_reason is not None or self._args.get("argv") is not None:
+            return []
+        state = sessions.parse_state(data)
+        if state is None:
+            if len(data) == sessions.STATE_LIMIT:
+                return [{"code": "session_not_kept", "names": []}]
+            lost = sessions.may_change_state(self._args["command"])
+            return [{"code": "session_not_kept", "cwd": self._session.cwd}] if lost else []
+        dropped = sessions.update_session(self._session, self._args.get("cwd"), self._own_env(), state)
+        return [{"code": "session_not_kept", "names": dropped}] if dropped else []
+
+    def _report(self, command: Command) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Return the result of a command that has ended, and its notices."""
+        processes, output = self._processes, command.output
+        exit_code, signal = command.outcome
+        left = 0 if command.stopping else processes.left_below(command)
+        if left:
+            command.cpu_used()
+        memory_fields, memory_notices = limit_hits.memory_hits(processes, command, self._counters_before)
+        result = {
+            **_result_so_far(command),
+            "exit_code": exit_code,
+            "signal": signal,
+            "left_running": left,
+            "cwd": self._session.cwd,
+            **memory_fields,
+        }
+        notices: list[dict[str, Any]] = []
+        if left:
+            notices.append({"code": "left_running", "id": command.id, "count": left})
+        if output.truncated:
+            notices.append({"code": "output_cut", "bytes": output.total, "path": result["spill_path"]})
+        notices += memory_notices
+        changed = self._changes(command, left)
+        if changed is not None:
+            notices.append(changed)
+        if command.collateral:
+            notices.append({"code": "others_killed", "ids": list(command.collateral)})
+        notices += limit_hits.other_hits(processes, command, self._counters_before)
+        notices += self._clues(command)
+        out_of_processes = any(notice["code"] == "too_many_processes" for notice in notices)
+        return result, notices + processes.headroom.notices(command.stop_reason == "disk", out_of_processes)
+
+    def _clues(self, command: Command) -> list[dict[str, Any]]:
+        """Return notices of why the command failed. If its caller has an answer already, the next answer has them."""
+        if command.outcome[0] in (None, 0):
+            return []
+        from .clues import find_clues
+
+        args = {**self._args, "cwd": self._args.get("cwd") or self._session.cwd, "user": self._session.user}
+        found = find_clues(self._processes, command, args)
+        if self._reply is None:
+            for notice in found:
+                self._processes.pending_notices.add({"id": command.id, **notice, "of": command.id})
+            return []
+        return found
+
+    def _changes(self, command: Command, left: int) -> dict[str, Any] | None:
+        """Return the notice of the files that changed. If the caller has an answer already, a later command reports them."""
+        processes = self._processes
+        if self._reply is None:
+            processes.changes.skip(command.id)
+            return None
+        with processes.spawner.acting_as_user:
+            return processes.changes.look(command.id, command.ended - command.started, left > 0)
+
+    def _answer(self, fields: dict[str, Any], blob: bytes = b"") -> None:
+        """Reply with ``fields``, once, after the stream of the output."""
+        reply, self._reply = self._reply, None
+        if reply is None:
+            return
+        if self._command is not None:
+            self._command.answered = True
+            fields["notices"] = [*fields.get("notices", ()), *self._command.refusals.values()]
+        if self._wait_notices:
+            fields["notices"] = [*self._wait_notices, *fields.get("notices", ())]
+        stream: OutputStream | None = self._args.get("stream")
+        if stream is None:
+            reply(fields, blob)
+        else:
+            stream.finish(lambda: reply(fields, blob))
+
+    def _release_session(self) -> None:
+        """Let the next run of the session start."""
+        if not self._foreground:
+            return
+        self._foreground = False
+        if self._session.waiting:
+            self._session.waiting.popleft()()
+        else:
+            self._session.busy = False
+
+    def cancel(self) -> None:
+        """Stop the command, or take the request out of the queue."""
+        if self._command is None:
+            self._leave_queue()
+            self._answer({"fault": Fault("cancelled", effects="none")})
+        elif self._command.running:
+            self._processes.stop(self._command, "cancelled", lambda _: None)
+
+
+def _identity(user: User) -> dict[str, Any]:
+    return {"uid": user.uid, "gid": user.gid, "groups": list(user.groups)}
+
+
+def _stdin(args: dict[str, Any]) -> bytes:
+    stdin = args.get("stdin")
+    return stdin.encode("utf-8", "surrogateescape") if isinstance(stdin, str) else stdin or b""
+
+
+def _details(args: dict[str, Any]) -> dict[str, Any]:
+    """Return what is remembered of a request as long as its command is listed."""
+    text = args["command"] if args.get("argv") is None else " ".join(args["argv"])
+    return {
+        "text": text[:TEXT_CHARS],
+        "session": args.get("session"),
+        "background": bool(args.get("background")),
+        "timeout_seconds": args["timeout_seconds"],
+    }
+
+
+def _result_so_far(command: Command) -> dict[str, Any]:
+    """Return the part of the result that is known whether the command has ended or not."""
+    output, resources = command.output, command.resources
+    until = time.monotonic() if command.running else command.ended
+    return {
+        "id": command.id,
+        "output_bytes": output.total,
+        "truncated": output.truncated,
+        "spill_path": os.fsdecode(output.path) if output.has_spill else None,
+        "spill_truncated": output.truncated and output.spill_truncated,
+        "duration_ms": round((until - command.started) * 1000, 3),
+        "cpu_seconds": None if resources.cpu_seconds is None else round(resources.cpu_seconds, 6),
+        "max_rss_bytes": resources.max_rss_bytes,
+    }
