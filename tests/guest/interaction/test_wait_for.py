@@ -16,8 +16,7 @@ from sandbox.guest.interaction.logs import start_offset
 from sandbox.guest.interaction.matcher_program import GROUP_CHARS, LENGTH, first_match
 from sandbox.guest.interaction.wait_for import WHOLE_BYTES, FileProbe
 from sandbox.guest.protocol.faults import Fault
-
-from .calls import MODULES, place_at
+from tests.guest.calls import MODULES, place_at
 
 # --- files ---------------------------------------------------------------------------------------------------------------
 

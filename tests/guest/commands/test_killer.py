@@ -16,7 +16,7 @@ import pytest
 from sandbox.guest.commands.killer import kill_below, wait_until_gone
 from sandbox.guest.watch.procfs import descendants, parents
 
-ROOT = str(Path(__file__).parents[2])
+ROOT = str(Path(__file__).parents[3])
 # A stand-in for a runner: sub-reaper of what it starts, reaps, says when its command has begun.
 RUNNER = """
 import os, signal, subprocess, sys
