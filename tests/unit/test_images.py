@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.docker.images.recipes import BUNDLED_DISTRIBUTIONS, Recipe, images_folder, recipe
+from sandbox.docker.images.recipes import BUNDLED_DISTRIBUTIONS, Recipe, find_recipe, images_folder
 from sandbox.docker.images.runtime import STALE_SECONDS, choose_stale
 from sandbox.docker.setup.debian import host_sources
 from sandbox.errors import ErrorCode, SandboxError
@@ -19,7 +19,7 @@ PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
 
 def known(name: str, ca_bundle: Path | None = None) -> Recipe:
-    found = recipe(name, ca_bundle)
+    found = find_recipe(name, ca_bundle)
     assert found is not None
     return found
 
@@ -29,7 +29,7 @@ def known(name: str, ca_bundle: Path | None = None) -> Recipe:
     ["debian:bookworm-slim", "gamebox/base:old", "gamebox/none-such", "gamebox/../base", "other/base", "base", ""],
 )
 def test_only_our_own_latest_images_have_a_recipe(name: str) -> None:
-    assert recipe(name) is None
+    assert find_recipe(name) is None
 
 
 def test_every_folder_is_a_recipe() -> None:
@@ -41,19 +41,19 @@ def test_every_folder_is_a_recipe() -> None:
 
 def test_runtime_stands_on_base_and_base_on_a_public_image() -> None:
     assert known("gamebox/runtime").parent == "gamebox/base"
-    assert recipe(known("gamebox/base").parent) is None
+    assert find_recipe(known("gamebox/base").parent) is None
 
 
 def test_digest_changes_with_every_file_and_with_the_parent() -> None:
-    made_by = known("gamebox/runtime")
+    recipe = known("gamebox/runtime")
     digests = {
-        made_by.digest("a"),
-        made_by.digest("b"),
-        replace(made_by, files={**made_by.files, "new": b""}).digest("a"),
+        recipe.digest("a"),
+        recipe.digest("b"),
+        replace(recipe, files={**recipe.files, "new": b""}).digest("a"),
     }
-    for path in made_by.files:
-        digests.add(replace(made_by, files={**made_by.files, path: made_by.files[path] + b"#"}).digest("a"))
-    assert len(digests) == 3 + len(made_by.files)
+    for path in recipe.files:
+        digests.add(replace(recipe, files={**recipe.files, path: recipe.files[path] + b"#"}).digest("a"))
+    assert len(digests) == 3 + len(recipe.files)
 
 
 def test_digest_tells_files_apart_that_join_to_the_same_bytes() -> None:
@@ -62,10 +62,10 @@ def test_digest_tells_files_apart_that_join_to_the_same_bytes() -> None:
 
 
 def test_context_holds_all_files_and_is_the_same_every_time() -> None:
-    made_by = known("gamebox/base")
-    with tarfile.open(fileobj=made_by.context()) as archive:
-        assert set(archive.getnames()) == {*made_by.files, *made_by.optional}
-    assert made_by.context().getvalue() == known("gamebox/base").context().getvalue()
+    recipe = known("gamebox/base")
+    with tarfile.open(fileobj=recipe.context()) as archive:
+        assert set(archive.getnames()) == {*recipe.files, *recipe.optional}
+    assert recipe.context().getvalue() == known("gamebox/base").context().getvalue()
 
 
 def test_a_named_ca_bundle_is_part_of_the_image_and_the_hosts_own_is_not(
@@ -86,7 +86,7 @@ def test_a_named_ca_bundle_is_part_of_the_image_and_the_hosts_own_is_not(
 
 def test_a_named_ca_bundle_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SandboxError) as caught:
-        recipe("gamebox/base", tmp_path / "none.pem")
+        find_recipe("gamebox/base", tmp_path / "none.pem")
     assert caught.value.code is ErrorCode.invalid_configuration
     assert str(tmp_path / "none.pem") in caught.value.message
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from sandbox import SandboxError, services
-from sandbox.docker.images.recipes import recipe
+from sandbox.docker.images.recipes import find_recipe
 from sandbox.errors import ErrorCode
 
 
 def test_each_has_an_image_of_ours_a_port_and_a_check() -> None:
     for service in (services.postgres(), services.redis()):
-        assert recipe(service.image) is not None
+        assert find_recipe(service.image) is not None
         assert len(service.all_ports) == 1
         assert service.ready.command
         assert service.user == "agent"

@@ -112,7 +112,7 @@ attempt("name", lambda: socket.getaddrinfo("example.com", 80))
 attempt("raw socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
 {_PRINT}"""
 
-# What the sandbox's proxy answers to who asks for the port PORT of the host's loopback, and what comes through.
+# Asks the sandbox's proxy for the port PORT of the host's loopback, and prints its answer and what comes through.
 BY_RULE = """
 import json, socket
 with socket.create_connection(("127.0.0.1", 24128), timeout=10) as s:

@@ -17,7 +17,7 @@ from sandbox.docker.engine import locks
 from sandbox.docker.engine.client import image_not_found, translated
 from sandbox.errors import ErrorCode, SandboxError
 
-from .recipes import Recipe, recipe
+from .recipes import Recipe, find_recipe
 
 CONTENT_LABEL = "dev.gamebox.content"
 _INTERMEDIATE_LABEL = "dev.gamebox.intermediate"
@@ -53,8 +53,8 @@ def ensure_image(
 
     Raises SandboxError: image_not_found, image_build_failed, host_disk_full, setup_failed, engine_*.
     """
-    made_by = recipe(name, ca_bundle)
-    if made_by is None:
+    recipe = find_recipe(name, ca_bundle)
+    if recipe is None:
         with translated():
             found = _inspect(client, name)
             if found is None and pull:
@@ -64,35 +64,35 @@ def ensure_image(
         if found is None:
             raise image_not_found(name)
         return found[0]
-    if made_by.by_content:
+    if recipe.by_content:
         with translated():
-            there = _inspect(client, tag_by_content(client, made_by)[0].reference)
+            there = _inspect(client, tag_by_content(client, recipe)[0].reference)
         if there is not None:
             return there[0]
     parent_id = ""
-    if recipe(made_by.parent) is not None:
-        parent_id = ensure_image(client, made_by.parent, ca_bundle=ca_bundle, report=report, make_base=make_base)
-    wanted = made_by.digest(parent_id)
+    if find_recipe(recipe.parent) is not None:
+        parent_id = ensure_image(client, recipe.parent, ca_bundle=ca_bundle, report=report, make_base=make_base)
+    wanted = recipe.digest(parent_id)
     with translated():
-        if made_by.by_content:
-            made_by, wanted = tag_by_content(client, made_by)
-        if usable := _usable(client, made_by, wanted, rebuild_stale, report):
+        if recipe.by_content:
+            recipe, wanted = tag_by_content(client, recipe)
+        if usable := _usable(client, recipe, wanted, rebuild_stale, report):
             return usable
         with locks.exclusive("images"):  # one build at a time: at its end a build removes the left-over stages of all
-            return _usable(client, made_by, wanted, rebuild_stale, _silent) or _build(
-                client, made_by, wanted, parent_id, report, make_base
+            return _usable(client, recipe, wanted, rebuild_stale, _silent) or _build(
+                client, recipe, wanted, parent_id, report, make_base
             )
 
 
-def tag_by_content(client: docker.DockerClient, made_by: Recipe) -> tuple[Recipe, str]:
+def tag_by_content(client: docker.DockerClient, recipe: Recipe) -> tuple[Recipe, str]:
     """Return a recipe that is ``by_content`` with its tag, and the digest.
 
     The digest covers what goes in and not image ids, which differ between builds of the same. The parent counts with its content
     label, or if it is missing with what it will be built from. Raises docker-py's errors.
     """
-    found, parent = _inspect(client, made_by.parent), recipe(made_by.parent)
-    wanted = made_by.digest(found[1] if found is not None else parent.digest("") if parent is not None else "")
-    return dataclasses.replace(made_by, tag=wanted[:16]), wanted
+    found, parent = _inspect(client, recipe.parent), find_recipe(recipe.parent)
+    wanted = recipe.digest(found[1] if found is not None else parent.digest("") if parent is not None else "")
+    return dataclasses.replace(recipe, tag=wanted[:16]), wanted
 
 
 def _silent(_line: str) -> None:
@@ -110,30 +110,30 @@ def _inspect(client: docker.DockerClient, name: str) -> tuple[str, str] | None:
 
 
 def _usable(
-    client: docker.DockerClient, made_by: Recipe, wanted: str, rebuild_stale: bool, report: Callable[[str], None]
+    client: docker.DockerClient, recipe: Recipe, wanted: str, rebuild_stale: bool, report: Callable[[str], None]
 ) -> str:
     """Return the id of the image on the engine, or "" if it must be built."""
-    found = _inspect(client, made_by.reference)
+    found = _inspect(client, recipe.reference)
     if found is None or (found[1] != wanted and rebuild_stale):
         return ""
     if found[1] != wanted:
-        report(f"{made_by.name} is older than its recipe; `gamebox setup` rebuilds it")
+        report(f"{recipe.name} is older than its recipe; `gamebox setup` rebuilds it")
     return found[0]
 
 
 def _build(
     client: docker.DockerClient,
-    made_by: Recipe,
+    recipe: Recipe,
     wanted: str,
     parent_id: str,
     report: Callable[[str], None],
     make_base: MakeBase | None,
 ) -> str:
-    before = _inspect(client, made_by.reference)
-    if parent_id or not made_by.parent:
-        built = _build_on(client, made_by, wanted, parent_id, report)
+    before = _inspect(client, recipe.reference)
+    if parent_id or not recipe.parent:
+        built = _build_on(client, recipe, wanted, parent_id, report)
     else:
-        built = _build_on_foreign(client, made_by, wanted, report, make_base)
+        built = _build_on_foreign(client, recipe, wanted, report, make_base)
     if before is not None and before[0] != built:
         _remove_replaced(client, before[0])
     client.api.prune_images(filters={"dangling": True, "label": _INTERMEDIATE_LABEL})
@@ -142,29 +142,29 @@ def _build(
 
 def _build_on_foreign(
     client: docker.DockerClient,
-    made_by: Recipe,
+    recipe: Recipe,
     wanted: str,
     report: Callable[[str], None],
     make_base: MakeBase | None,
 ) -> str:
     """Build on a public image if the engine or a registry has it, else on one that ``make_base`` makes."""
-    if _inspect(client, made_by.parent) is not None or not _pull(client, made_by.parent, report):
+    if _inspect(client, recipe.parent) is not None or not _pull(client, recipe.parent, report):
         try:
-            return _build_on(client, made_by, wanted, made_by.parent, report)
+            return _build_on(client, recipe, wanted, recipe.parent, report)
         except SandboxError as error:
             if error.code is not ErrorCode.image_build_failed or make_base is None:
                 raise
-            report(f"building on {made_by.parent} failed; making the base here instead")
-            _log.warning("build of %s on %s failed: %s", made_by.name, made_by.parent, error)
+            report(f"building on {recipe.parent} failed; making the base here instead")
+            _log.warning("build of %s on %s failed: %s", recipe.name, recipe.parent, error)
     if make_base is None:
         raise SandboxError(
             ErrorCode.image_build_failed,
-            f"{made_by.name} needs {made_by.parent}, and this engine could not get it from a registry.",
-            f"Try `docker pull {made_by.parent}` on a working network, or `docker load` it; "
+            f"{recipe.name} needs {recipe.parent}, and this engine could not get it from a registry.",
+            f"Try `docker pull {recipe.parent}` on a working network, or `docker load` it; "
             "as root on Debian or Ubuntu, `gamebox setup` builds it here.",
         )
-    packages = made_by.files["packages.txt"].decode().split()
-    return _build_on(client, made_by, wanted, make_base(client, packages, report), report)
+    packages = recipe.files["packages.txt"].decode().split()
+    return _build_on(client, recipe, wanted, make_base(client, packages, report), report)
 
 
 def _pull(client: docker.DockerClient, name: str, report: Callable[[str], None]) -> str:
@@ -194,32 +194,32 @@ def _not_pulled(name: str, reason: str) -> SandboxError:
 
 
 def _build_on(
-    client: docker.DockerClient, made_by: Recipe, wanted: str, base: str, report: Callable[[str], None]
+    client: docker.DockerClient, recipe: Recipe, wanted: str, base: str, report: Callable[[str], None]
 ) -> str:
-    report(f"building {made_by.name}")
+    report(f"building {recipe.name}")
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     events = client.api.build(
-        fileobj=made_by.context(),
+        fileobj=recipe.context(),
         custom_context=True,
-        tag=made_by.reference,
+        tag=recipe.reference,
         rm=True,
         forcerm=True,
         decode=True,
         timeout=_BUILD_SILENCE_SECONDS,
         buildargs={"BASE": base} if base else {},
-        labels={CONTENT_LABEL: wanted, "dev.gamebox.image": made_by.name},
+        labels={CONTENT_LABEL: wanted, "dev.gamebox.image": recipe.name},
     )
     failed = ""
     for event in events:  # to the end: an unread answer leaks its connection
         if line := str(event.get("stream", "")).strip():
-            _log.debug("%s: %s", made_by.name, line)
+            _log.debug("%s: %s", recipe.name, line)
             tail.append(line)
             if line.startswith(_REPORT_PREFIX):
                 report(line.removeprefix(_REPORT_PREFIX))
         failed = str(event.get("error", failed)).strip()
-    built = None if failed else _inspect(client, made_by.reference)
+    built = None if failed else _inspect(client, recipe.reference)
     if built is None:
-        raise _build_failed(made_by.name, failed or "the build ended without an image", list(tail))
+        raise _build_failed(recipe.name, failed or "the build ended without an image", list(tail))
     return built[0]
 
 

@@ -70,7 +70,7 @@ def images_folder() -> Path:
     )
 
 
-def recipe(image: str, ca_bundle: Path | None = None) -> Recipe | None:
+def find_recipe(image: str, ca_bundle: Path | None = None) -> Recipe | None:
     """Return the recipe of ``gamebox/NAME`` (with no tag but ``:latest``), or None for an image that is not ours.
 
     ``ca_bundle``: certificates for the image to trust; by default GAMEBOX_CA_BUNDLE, SSL_CERT_FILE or the host's own.

@@ -31,7 +31,7 @@ from sandbox.docker.engine.client import translated
 from sandbox.errors import ErrorCode, SandboxError
 
 from .images import ensure_image, tag_by_content
-from .recipes import Recipe, recipe
+from .recipes import Recipe, find_recipe
 
 MOUNT_POINT = "/.gamebox"
 RUNTIME_IMAGE = "gamebox/runtime"
@@ -112,7 +112,7 @@ def forget_runtime(client: docker.DockerClient) -> None:
 def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) -> RuntimeVolume:
     guest = guest_files()
     for attempt in range(1, _ATTEMPTS + 1):
-        made_by, name = _named(client, guest)
+        recipe, name = _named(client, guest)
         locks.hold_shared(name)  # for the life of this process, so that no process takes the volume for a stale one
         with translated():
             if _is_verified(client, name):
@@ -125,7 +125,7 @@ def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) ->
                         continue
                     report("making the guest's runtime volume")
                     _make(client, name, image_id, guest)
-                    _remove_stale(client, name, made_by.reference)
+                    _remove_stale(client, name, recipe.reference)
         except SandboxError as error:
             if attempt == _ATTEMPTS or not _may_be_interference(error):
                 raise
@@ -172,14 +172,14 @@ def runtime_image(client: docker.DockerClient) -> str:
 
 def _named(client: docker.DockerClient, guest: dict[str, bytes]) -> tuple[Recipe, str]:
     """Return the image's recipe with its tag, and the volume's name. Both depend on the content, not on the build."""
-    made_by = recipe(RUNTIME_IMAGE)
-    if made_by is None:
+    recipe = find_recipe(RUNTIME_IMAGE)
+    if recipe is None:
         raise SandboxError(
             ErrorCode.setup_failed, f"The recipe of {RUNTIME_IMAGE} is missing.", "Install gamebox again."
         )
     with translated():
-        made_by, content = tag_by_content(client, made_by)
-    return made_by, f"gamebox-runtime-{_digest(content, guest)}"
+        recipe, content = tag_by_content(client, recipe)
+    return recipe, f"gamebox-runtime-{_digest(content, guest)}"
 
 
 def guest_files() -> dict[str, bytes]:
