@@ -140,7 +140,7 @@ class ContainedEnvironment(GuestEnvironment):
             self._stop_all()
         except BaseException:
             if streams is not None:
-                streams.go_on()
+                streams.resume_sending()
             raise
 
     def _stop_all(self) -> None:
@@ -156,7 +156,7 @@ class ContainedEnvironment(GuestEnvironment):
 
     def _drain(self, streams: Streams) -> None:
         """Connections stop sending, and what they sent is read: what wakes the sandbox must find room in its pipe."""
-        streams.rest()
+        streams.pause_sending()
         if streams.busy and self._transport is not None:
             with contextlib.suppress(SandboxError):
                 self._transport.request("usage", {}, timeout_seconds=DRAIN_SECONDS)
@@ -170,7 +170,7 @@ class ContainedEnvironment(GuestEnvironment):
             if postmortem.container_state(self.container_id) != "running":
                 raise
         if self._egress is not None:
-            self._egress.streams.go_on()
+            self._egress.streams.resume_sending()
 
     def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
         """See ``postmortem.end_unanswered``."""

@@ -76,7 +76,7 @@ def _translated(number: int) -> tuple[int, ...]:
     return (*((without >> shift) & 0xFFFFFFFF for shift in (40, 32, 24)), number & 0xFFFFFFFF)
 
 
-def plain(address: Address) -> Address:
+def unmap(address: Address) -> Address:
     """Return the IPv4 address of a mapped one, so that each address has one spelling; any other as it is."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from sandbox.pipe import descriptors
 
-from .addresses import Address, is_host_address, parse_address, plain
+from .addresses import Address, is_host_address, parse_address, unmap
 from .policy import Network, RefusalKind, Verdict, judge_address, judge_host
 from .rules import ascii_name
 from .upstream_proxy import ProxyError, UpstreamProxy, connect_via, find_proxy
@@ -66,8 +66,8 @@ async def route(network: Network, host: str, port: int) -> Route:
         raise RefusedError.of(verdict)
     address = parse_address(host)
     if address is not None:
-        address = plain(address)
-        rule = _judged(network, None, address, port).rule
+        address = unmap(address)
+        rule = _judge(network, None, address, port).rule
         return _with_proxy(rule, (address,), _find_proxy(str(address), port))
     name = ascii_name(host) or host
     proxy = _find_proxy(name, port)
@@ -98,7 +98,7 @@ def _find_proxy(name: str, port: int) -> UpstreamProxy | None:
         raise UnreachableError(str(error)) from error
 
 
-def _judged(network: Network, name: str | None, address: Address, port: int) -> Verdict:
+def _judge(network: Network, name: str | None, address: Address, port: int) -> Verdict:
     verdict = judge_address(network, name, address, port, own=is_host_address(address))
     if not verdict.allowed:
         raise RefusedError.of(verdict)
@@ -120,7 +120,7 @@ async def _resolve(name: str, port: int) -> list[Address]:
             else getattr(error, "strerror", None) or error
         )
         raise UnreachableError(f"{name} does not resolve: {why}") from error
-    addresses = [plain(ipaddress.ip_address(str(each[4][0]).partition("%")[0])) for each in found]
+    addresses = [unmap(ipaddress.ip_address(str(each[4][0]).partition("%")[0])) for each in found]
     return list(dict.fromkeys(addresses))
 
 

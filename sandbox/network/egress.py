@@ -23,7 +23,7 @@ from .connections import Connection, ConnectionLog
 from .dialling import RefusedError, UnreachableError, dial, route
 from .policy import Network, Verdict, judge_address, judge_host
 from .relay import Frames, Relay
-from .rules import ascii_name, canonical, is_host, rule_for
+from .rules import ascii_name, canonical_host, is_host, rule_for
 from .streams import MOST_CONNECTIONS, Streams
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Egress:
         self._questions = Questions()
         self.streams.at_end.append(self._questions.close)
         # In the loop only. The last item is the rule that was granted for this connection alone, or "".
-        self._standing: dict[int, tuple[Relay, Connection, str]] = {}
+        self._open_connections: dict[int, tuple[Relay, Connection, str]] = {}
 
     @property
     def network(self) -> Network:
@@ -76,7 +76,7 @@ class Egress:
                 self.streams.in_loop(self._cut_refused)
 
     def _cut_refused(self) -> None:
-        for relay, opened, granted in list(self._standing.values()):
+        for relay, opened, granted in list(self._open_connections.values()):
             refused = self._refusal_now(opened, granted)
             if refused is not None:
                 relay.cut(f"the rules were changed: {refused.why}", refused.kind, refused.about)
@@ -88,21 +88,21 @@ class Egress:
     def _cut_silent(self, most: float) -> None:
         """Cut connections that were silent for ``most`` seconds, and look again when the next may be due."""
         now = time.monotonic()
-        for relay, _, _ in list(self._standing.values()):
+        for relay, _, _ in list(self._open_connections.values()):
             if now - relay.last_active >= most:
                 relay.cut(
                     f"nothing came or went for {most:g} second{'' if most == 1 else 's'}",
                     "silent",
                     "network_silent_seconds",
                 )
-        self._watching = bool(self._standing)
+        self._watching = bool(self._open_connections)
         if self._watching:
-            due = min(relay.last_active for relay, _, _ in self._standing.values()) + most
+            due = min(relay.last_active for relay, _, _ in self._open_connections.values()) + most
             asyncio.get_running_loop().call_later(max(0.05, due - now), self._cut_silent, most)
 
     async def _serve(self, channel: int, fields: dict[str, Any], full: bool) -> None:
         """Open the connection that the guest asks for, or answer why not."""
-        host, port, started = canonical(str(fields["host"])), int(fields["port"]), time.time()
+        host, port, started = canonical_host(str(fields["host"])), int(fields["port"]), time.time()
         self._opening += 1
         try:
             await self._open(channel, host, port, started, full)
@@ -126,7 +126,7 @@ class Egress:
 
     async def _open(self, channel: int, host: str, port: int, started: float, full: bool) -> None:
         """Judge, dial and join. Raises RefusedError, UnreachableError."""
-        problem = self.allowance.problem(len(self._standing) + self._opening - 1)
+        problem = self.allowance.problem(len(self._open_connections) + self._opening - 1)
         if (service := None if full else self._service(host, port)) is not None:  # not traffic of the network
             await self._connect_service(
                 service, channel, Connection(host, port, "allowed", rule="service", started=started)
@@ -136,14 +136,14 @@ class Egress:
             raise RefusedError(problem[0], "limit", problem[1])
         if full:
             raise RefusedError(f"there are {MOST_CONNECTIONS} connections already, the most there may be", "limit")
-        network, granted = await self._approved(host, port)
+        network, granted = await self._ask_owner(host, port)
         way = await route(network, host, port)
         relay, address = await dial(way, host, port, lambda: Relay(channel, self.streams.send, self.allowance))
         opened = Connection(host, port, "allowed", address, way.rule, started=started)
         if (refused := self._refusal_now(opened, granted)) is not None:  # the rules were changed while it was dialled
             relay.abort(refused.why)
             raise RefusedError.of(refused)
-        self._standing[channel] = (relay, opened, granted)
+        self._open_connections[channel] = (relay, opened, granted)
         if not self._watching and self.allowance.silent_seconds is not None:
             self._cut_silent(self.allowance.silent_seconds)
         self._begin(relay, opened)
@@ -186,7 +186,7 @@ class Egress:
         fields = {"host": self.connections.masked(opened.host), "port": opened.port, **masked}
         self.streams.message(Kind.NOTICE, channel, fields)
 
-    async def _approved(self, host: str, port: int) -> tuple[Network, str]:
+    async def _ask_owner(self, host: str, port: int) -> tuple[Network, str]:
         """Return the policy for this connection, after asking the owner if need be, and the rule granted for it alone."""
         network = self._network
         verdict = judge_host(network, host, port)
@@ -224,7 +224,7 @@ class Egress:
         self.streams.message(Kind.REPLY, channel, fields)
 
     def _ended(self, relay: Relay, opened: Connection, why: str) -> None:
-        if self._standing.pop(relay.channel, None) is None:
+        if self._open_connections.pop(relay.channel, None) is None:
             self._to_services -= 1
         seconds = time.monotonic() - relay.began
         if relay.refusal:  # by the service, after reading the request

@@ -88,20 +88,20 @@ class Forward:
             ) from error
         except BaseException as error:
             if isinstance(error, OSError) and descriptors.shortage(error) is not None:  # nothing was started
-                raise self._not_opened(error, host_port) from error
+                raise self._open_error(error, host_port) from error
             self.close()  # a Ctrl-C or a signal handler's exception: the caller gets nothing to close
             raise
         if opened is None:
             raise _sandbox_closed()
         if isinstance(opened, OSError):
-            raise self._not_opened(opened, host_port) from opened
+            raise self._open_error(opened, host_port) from opened
         self.port = opened
 
     async def _listen(self, host_port: int) -> int | None:
         """Return the port it listens on, or None, without listening, if it was closed meanwhile. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = server = await loop.create_server(
-            self._arrival, LOOPBACK, host_port, backlog=256, start_serving=False
+            self._accept, LOOPBACK, host_port, backlog=256, start_serving=False
         )
         try:
             if not server.sockets:  # asyncio skips a socket that cannot be created
@@ -118,7 +118,7 @@ class Forward:
             raise
         return port
 
-    def _not_opened(self, error: OSError, host_port: int) -> SandboxError:
+    def _open_error(self, error: OSError, host_port: int) -> SandboxError:
         if (found := descriptors.shortage(error)) is not None:
             return descriptors.refusal(found, f"Port {self.sandbox_port} could not be forwarded")
         why = "it is in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or errno.EIO)
@@ -147,7 +147,7 @@ class Forward:
 
         self._streams.in_loop(end)
 
-    def _arrival(self) -> Relay:
+    def _accept(self) -> Relay:
         return _Arrival(self._allocate(), self)
 
     def ask(self, relay: Relay) -> None:

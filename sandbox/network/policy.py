@@ -10,7 +10,7 @@ from sandbox.argument_types import check_types
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.text.wording import value_text
 
-from .addresses import PRIVATE, Address, closed_kind, embedded_addresses, is_of_private_network, parse_address, plain
+from .addresses import PRIVATE, Address, closed_kind, embedded_addresses, is_of_private_network, parse_address, unmap
 from .rules import ALL_PORTS, Rule, ascii_name, parse_pinned_name
 
 Mode = Literal["none", "allow", "open", "bridge"]
@@ -83,7 +83,7 @@ class Network:
                 f"private=True is for rules that name hosts, and {unnamed.text!r} names every host.",
                 "Name the hosts, as in Network.allow('packages.example.com', private=True).",
             )
-        return cls("allow", parsed, ask=ask, names=_pinned(names), ask_seconds=ask_seconds)
+        return cls("allow", parsed, ask=ask, names=_parse_names(names), ask_seconds=ask_seconds)
 
     @classmethod
     def open(
@@ -94,7 +94,7 @@ class Network:
         ask_seconds: float = ASK_SECONDS,
     ) -> Network:
         """Return a policy that opens all public addresses and ports, and what ``rules`` name. ``names``: see ``allow``."""
-        return cls("open", tuple(map(Rule.parse, rules)), ask=ask, names=_pinned(names), ask_seconds=ask_seconds)
+        return cls("open", tuple(map(Rule.parse, rules)), ask=ask, names=_parse_names(names), ask_seconds=ask_seconds)
 
     @classmethod
     def bridge(cls) -> Network:
@@ -110,7 +110,7 @@ class Network:
         """
         denied = self.denied
         for text in rules:
-            denied = _lifted(denied, text)
+            denied = _lift_denials(denied, text)
         return replace(self.granted(*rules), denied=denied)
 
     def granted(self, *rules: str) -> Network:
@@ -155,8 +155,8 @@ class Network:
             return f"{reachable} can be reached; downloads and DNS fail."
         if self.mode == "bridge":
             return "Network through the engine's bridge: the internet and services of the host network can be reached."
-        named = _listed(self.rules, mask)
-        closed = f" Not {_listed(self.denied, mask)}." if self.denied else ""
+        named = _list_rules(self.rules, mask)
+        closed = f" Not {_list_rules(self.denied, mask)}." if self.denied else ""
         how = "Through a proxy that the environment variables name (HTTP, HTTPS, SOCKS5); no DNS, UDP or ping." + closed
         if self.mode == "open":
             return f"Every public host can be reached{f', and {named}' if named else ''}. {how}"
@@ -187,14 +187,14 @@ def judge_host(network: Network, host: str, port: int) -> Verdict:
     name = ascii_name(host)
     if name is None:
         return Verdict(False, why="that is no name of a host, and no address that a rule could open", kind="no_host")
-    if (denied := _denied(network, name, None, port)) is not None:
+    if (denied := _find_denial(network, name, None, port)) is not None:
         return denied
     if network.mode in ("open", "bridge"):
         return Verdict(True, network.mode)
     rule = _rule_for_name(network, name, port)
     if rule is not None:
         return Verdict(True, rule.text)
-    return Verdict(False, why=_no_rule(network, name, port))
+    return Verdict(False, why=_why_no_rule(network, name, port))
 
 
 def judge_address(network: Network, name: str | None, address: Address, port: int, own: bool = False) -> Verdict:
@@ -202,8 +202,8 @@ def judge_address(network: Network, name: str | None, address: Address, port: in
 
     ``own`` says that the address is one of this host's own, which are closed like loopback.
     """
-    address = plain(address)
-    if (denied := _denied(network, name, address, port)) is not None:
+    address = unmap(address)
+    if (denied := _find_denial(network, name, address, port)) is not None:
         return denied
     by_address = next((r for r in network.rules if r.opens_port(port) and r.opens_address(address)), None)
     by_name = _rule_for_name(network, name, port) if name is not None else None
@@ -222,15 +222,15 @@ def judge_address(network: Network, name: str | None, address: Address, port: in
         what = f"{name} resolves to {address}, {closed}" if name is not None else f"{address} is {closed}"
         why = f"{what}, which only a rule that names the address opens"
         return Verdict(False, why=why, kind="closed_address", about=str(address))
-    return Verdict(False, why=_no_rule(network, str(address), port))
+    return Verdict(False, why=_why_no_rule(network, str(address), port))
 
 
-def _listed(rules: tuple[Rule, ...], mask: Callable[[str], str]) -> str:
+def _list_rules(rules: tuple[Rule, ...], mask: Callable[[str], str]) -> str:
     more = f" and {len(rules) - MOST_LISTED} more" if len(rules) > MOST_LISTED else ""
     return ", ".join(mask(rule.text)[:MOST_RULE_CHARS] for rule in rules[:MOST_LISTED]) + more
 
 
-def _lifted(denied: tuple[Rule, ...], text: str) -> tuple[Rule, ...]:
+def _lift_denials(denied: tuple[Rule, ...], text: str) -> tuple[Rule, ...]:
     """Return the denials that stay when the rule ``text`` is allowed."""
     opened, every = Rule.parse(text), Rule.parse(text, ALL_PORTS)
     left: list[Rule] = []
@@ -242,7 +242,7 @@ def _lifted(denied: tuple[Rule, ...], text: str) -> tuple[Rule, ...]:
     return tuple(left)
 
 
-def _denied(network: Network, name: str | None, address: Address | None, port: int) -> Verdict | None:
+def _find_denial(network: Network, name: str | None, address: Address | None, port: int) -> Verdict | None:
     spellings = () if address is None else embedded_addresses(address)
     for rule in network.denied:
         named = (name is not None and rule.opens_name(name)) or any(map(rule.opens_address, spellings))
@@ -262,14 +262,14 @@ def _rule_for_name(network: Network, name: str, port: int) -> Rule | None:
     return next((rule for rule in network.rules if rule.opens_port(port) and rule.opens_name(name)), None)
 
 
-def _pinned(names: Mapping[str, str] | None) -> tuple[tuple[str, Address], ...]:
+def _parse_names(names: Mapping[str, str] | None) -> tuple[tuple[str, Address], ...]:
     check_types("Network", names=(names, Mapping | None))
     for name, address in (names or {}).items():
         check_types("Network", **{"a name in names": (name, str), f"the address of {value_text(name)}": (address, str)})
     return tuple(parse_pinned_name(name, address) for name, address in (names or {}).items())
 
 
-def _no_rule(network: Network, host: str, port: int) -> str:
+def _why_no_rule(network: Network, host: str, port: int) -> str:
     if network.mode == "none":
         return "this sandbox has no network"
     for rule in network.rules:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from sandbox.errors import SandboxError, configuration_error
 
-from .addresses import Address, parse_address, plain
+from .addresses import Address, parse_address, unmap
 
 WEB_PORTS = ((80, 80), (443, 443))
 ALL_PORTS = ((1, 65535),)
@@ -78,13 +78,13 @@ class Rule:
             left = tuple(dict.fromkeys((a, b) for a, b in parts if a <= b))
         if set(left) == set(self.ports):
             return (self,)
-        return tuple(replace(self, text=self._written((each,)), ports=(each,)) for each in left)
+        return tuple(replace(self, text=self._text_for((each,)), ports=(each,)) for each in left)
 
     def at_port(self, port: int) -> str:
         """Return the text of a rule for the same hosts and this port only."""
-        return self._written(((port, port),))
+        return self._text_for(((port, port),))
 
-    def _written(self, ports: tuple[tuple[int, int]]) -> str:
+    def _text_for(self, ports: tuple[tuple[int, int]]) -> str:
         host = f"{'*.' if self.below else ''}{self.name}" or "*"
         if self.network is not None:
             single = self.network.num_addresses == 1
@@ -108,7 +108,7 @@ class Rule:
     def opens_address(self, address: Address) -> bool:
         """Return whether the rule names that address or a network around it."""
         network = self.network
-        return network is not None and plain(address).version == network.version and plain(address) in network
+        return network is not None and unmap(address).version == network.version and unmap(address) in network
 
 
 def ascii_name(host: str) -> str | None:
@@ -124,11 +124,11 @@ def ascii_name(host: str) -> str | None:
     return None if labels[-1].isdigit() else name  # a resolver would read it as a number
 
 
-def canonical(host: str) -> str:
+def canonical_host(host: str) -> str:
     """Return the one spelling of a host that is judged, asked about and shown. Text that is no host is put on one line."""
     address = parse_address(host)
     if address is not None:
-        return str(plain(address))
+        return str(unmap(address))
     return ascii_name(host) or "".join(c if c.isprintable() else ascii(c)[1:-1] for c in host)
 
 
@@ -136,7 +136,7 @@ def rule_for(host: str, port: int) -> str:
     """Return the rule that opens exactly this host and port. Raises SandboxError ``invalid_configuration`` for anything else."""
     if not is_host(host):
         raise _invalid_rule(host, "it is no host name or address")
-    known = canonical(host)
+    known = canonical_host(host)
     return f"{f'[{known}]' if ':' in known else known}:{port}"
 
 
@@ -154,7 +154,7 @@ def parse_pinned_name(name: str, address: str) -> tuple[str, Address]:
             f"{name!r}: {address!r} is no entry of a network's names: {what}.",
             'Write them as {"db.example.com": "10.1.2.3"}.',
         )
-    return host, plain(found)
+    return host, unmap(found)
 
 
 def _split(text: str, default: tuple[tuple[int, int], ...]) -> tuple[str, tuple[tuple[int, int], ...]]:
@@ -180,7 +180,7 @@ def _network(host: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     text = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if "/" not in text:
         address = parse_address(text)
-        return None if address is None else ipaddress.ip_network(plain(address))
+        return None if address is None else ipaddress.ip_network(unmap(address))
     if "%" in text:
         raise _invalid_rule(host, "a zone has no meaning there")
     try:

@@ -104,10 +104,10 @@ class Streams:
             self._take_credit(channel, account, int.from_bytes(payload, "big"))
         elif kind == Kind.END and not account.ended:
             account.ended = True
-            self._with(channel, lambda relay: relay.end())
+            self._call_relay(channel, lambda relay: relay.end())
         elif kind == Kind.CANCEL:
             account.cancelled = True
-            self.in_loop(lambda: self._cancelled(channel))
+            self.in_loop(lambda: self._cancel(channel))
         else:
             raise WireError(f"frame of kind {kind} on a connection")
 
@@ -139,7 +139,7 @@ class Streams:
             account.credit += size
         if size < CREDIT_STEP or account.credit > MOST_TUNNEL_WINDOW:
             raise WireError("credit beyond what a connection may have")
-        self._with(channel, lambda relay: relay.credit(size))
+        self._call_relay(channel, lambda relay: relay.credit(size))
 
     def _open(self, channel: int, payload: bytes) -> None:
         if channel < GUEST_CHANNELS or channel in self._accounts or len(payload) > MOST_MESSAGE_BYTES:
@@ -223,12 +223,12 @@ class Streams:
         with self._lock:
             return sum(channel < GUEST_CHANNELS for channel in self._accounts)
 
-    def rest(self) -> None:
-        """Send nothing until ``go_on``, so that the pipe of a sandbox that is to be paused does not fill."""
+    def pause_sending(self) -> None:
+        """Send nothing until ``resume_sending``, so that the pipe of a sandbox that is to be paused does not fill."""
         with Shield():  # an Event's own lock can be left taken by a signal, and every connection waits for this one
             self._flowing.clear()
 
-    def go_on(self) -> None:
+    def resume_sending(self) -> None:
         """Send again."""
         with Shield():
             self._flowing.set()
@@ -278,7 +278,7 @@ class Streams:
         if not task.cancelled() and task.exception() is not None:
             log.error("a connection of a sandbox failed", exc_info=task.exception())
 
-    def _with(self, channel: int, call: Callable[[Relay], None]) -> None:
+    def _call_relay(self, channel: int, call: Callable[[Relay], None]) -> None:
         def on_relay() -> None:
             relay = self._relays.get(channel)
             if relay is not None:
@@ -363,7 +363,7 @@ class Streams:
         with contextlib.suppress(OSError):
             self._to_guest(kind, channel, payload)
 
-    def _cancelled(self, channel: int) -> None:
+    def _cancel(self, channel: int) -> None:
         relay, account = self._relays.get(channel), self._accounts.get(channel)
         if relay is not None:
             relay.abort(CUT)

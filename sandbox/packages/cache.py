@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from sandbox.errors import configuration_error
 
-from .host_indexes import npm_of_host, pypi_of_host
+from .host_indexes import find_npm_registry, find_pypi_index
 
 HOST, PORT = "packages.internal", 80
 URL = f"http://{HOST}"
@@ -69,8 +69,8 @@ class PackageCache:
     def upstreams(self) -> Upstreams:
         """Return the indexes to ask. May run pip and npm, once per process. Raises SandboxError if there is no index at all."""
         found = {
-            "pypi": pypi_of_host() if self.pypi is None else self.pypi,
-            "npm": npm_of_host() if self.npm is None else self.npm,
+            "pypi": find_pypi_index() if self.pypi is None else self.pypi,
+            "npm": find_npm_registry() if self.npm is None else self.npm,
         }
         for name, url in found.items():
             if url:

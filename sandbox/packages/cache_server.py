@@ -13,7 +13,7 @@ from sandbox.network.services.http_server import IDLE_SECONDS, HttpConnection, S
 from .cache import PackageCache, Upstreams
 from .fetching import Fetcher
 from .responses import Responder, Response, error_response
-from .store import store_of
+from .store import shared_store
 
 if TYPE_CHECKING:
     import h11
@@ -27,7 +27,7 @@ class CacheServer:
 
     def __init__(self, cache: PackageCache, upstreams: Upstreams) -> None:
         bases = tuple(base for base in (upstreams.pypi, upstreams.npm) if base is not None)
-        self._fetcher = Fetcher(cache, store_of(cache.prepare_directory(), cache.max_bytes), bases)
+        self._fetcher = Fetcher(cache, shared_store(cache.prepare_directory(), cache.max_bytes), bases)
         self._responder = Responder(upstreams, self._fetcher)
         self._relays = ServedRelays(self.serve)
 

@@ -52,7 +52,7 @@ class Fetcher:
         self._cache = cache
         self._store = store
         self._open = {_origin(base)[1:] for base in bases}
-        self._credentials = {_origin(base): user for base in bases if (user := _user_of(base)) is not None}
+        self._credentials = {_origin(base): user for base in bases if (user := _credentials_in(base)) is not None}
         self._room = asyncio.Semaphore(MOST_REQUESTS)
         self._client: httpx.AsyncClient | None = None
 
@@ -63,7 +63,7 @@ class Fetcher:
 
     async def page(self, url: str, accept: str) -> tuple[Page, str]:
         """Return the page at ``url``, and why it may not be current, or "". Raises UpstreamError."""
-        url, key = _bare(url), f"{_bare(url)} {accept}"
+        url, key = _without_user(url), f"{_without_user(url)} {accept}"
         known = await asyncio.to_thread(self._store.page, key)
         if known is not None and known.is_fresh(self._cache.fresh_seconds):
             return known, ""
@@ -95,7 +95,7 @@ class Fetcher:
 
     async def file(self, link: Link) -> BinaryIO:
         """Open the file, complete and checked, after fetching it if need be. Raises UpstreamError."""
-        key = f"file {link.strong or _bare(link.url)}"
+        key = f"file {link.strong or _without_user(link.url)}"
         file = await self._stored(link, key)
         if file is not None:
             return file
@@ -129,7 +129,7 @@ class Fetcher:
 
     async def _request_file(self, link: Link, key: str, known: Page | None, file: BinaryIO | None) -> BinaryIO:
         headers = {"accept-encoding": "identity", **_conditions(known)}
-        async with self._request(_bare(link.url), headers) as answer:
+        async with self._request(_without_user(link.url), headers) as answer:
             if answer.status_code == 304 and known is not None and file is not None:
                 page = Page(known.body, known.kind, known.etag, known.modified, time.time())
                 await asyncio.to_thread(self._store.keep_page, key, page)
@@ -261,7 +261,7 @@ def _trust(bundle: object) -> ssl.SSLContext:
     return context
 
 
-def _bare(url: str) -> str:
+def _without_user(url: str) -> str:
     """Return ``url`` without its user name, password and fragment."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
@@ -272,6 +272,6 @@ def _origin(url: str) -> tuple[str, str, int | None]:
     return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _user_of(url: str) -> tuple[str, str] | None:
+def _credentials_in(url: str) -> tuple[str, str] | None:
     parts = urlsplit(url)
     return None if not parts.username else (unquote(parts.username), unquote(parts.password or ""))

@@ -18,20 +18,20 @@ _PIP_NAMES = (":env:.index-url", "install.index-url", "global.index-url")
 
 
 @functools.cache
-def pypi_of_host() -> str | None:
+def find_pypi_index() -> str | None:
     """Return the index that pip on this host installs from, or None without pip."""
     for pip in ([sys.executable, "-m", "pip"], ["pip"]):
-        configured = _output_of([*pip, "config", "list"])
+        configured = _run_tool([*pip, "config", "list"])
         if configured is None:
             continue
-        return configured_index(configured) or default_index(_output_of([*pip, "install", "--help"]) or "")
+        return configured_index(configured) or default_index(_run_tool([*pip, "install", "--help"]) or "")
     return None
 
 
 @functools.cache
-def npm_of_host() -> str | None:
+def find_npm_registry() -> str | None:
     """Return the registry that npm on this host installs from, or None without npm."""
-    output = _output_of(["npm", "config", "get", "registry"])
+    output = _run_tool(["npm", "config", "get", "registry"])
     return None if output is None else output.strip() or None
 
 
@@ -53,7 +53,7 @@ def default_index(help_text: str) -> str | None:
     return match.group(1) if match else None
 
 
-def _output_of(argv: list[str]) -> str | None:
+def _run_tool(argv: list[str]) -> str | None:
     environ = {**os.environ, "COLUMNS": "500", "NO_COLOR": "1"}  # so that no URL is wrapped
     try:
         done = subprocess.run(

@@ -28,7 +28,7 @@ class Link:
         return next((f"{kind}-{self.digests[kind]}" for kind in STRONG if kind in self.digests), None)
 
 
-def digests_of(named: object) -> dict[str, str]:
+def valid_digests(named: object) -> dict[str, str]:
     """Return the valid digests among an index's hashes, in lower-case hex."""
     if not isinstance(named, Mapping):
         return {}
@@ -39,7 +39,7 @@ def digests_of(named: object) -> dict[str, str]:
     }
 
 
-def digests_of_integrity(text: str) -> dict[str, str]:
+def parse_integrity(text: str) -> dict[str, str]:
     """Return the digests in npm's ``integrity`` (Subresource Integrity: "sha512-BASE64 ...")."""
     found = {}
     for each in text.split():
@@ -48,4 +48,4 @@ def digests_of_integrity(text: str) -> dict[str, str]:
             found[kind] = base64.b64decode(value, validate=True).hex()
         except (ValueError, binascii.Error):
             continue
-    return digests_of(found)
+    return valid_digests(found)

@@ -7,7 +7,7 @@ import re
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
-from .links import Link, digests_of, digests_of_integrity
+from .links import Link, parse_integrity, valid_digests
 
 SHORT_TYPE = "application/vnd.npm.install-v1+json"
 FULL_TYPE = "application/json"
@@ -19,12 +19,12 @@ def package_name(text: str) -> str | None:
     return text if len(text) <= 214 and _NAME.fullmatch(text) else None
 
 
-def path_of(name: str) -> str:
+def registry_path(name: str) -> str:
     """Return the path of a package on a registry, with the slash of its scope escaped."""
     return quote(name, safe="@")
 
 
-def document_of(body: bytes, url: str) -> dict[str, Any]:
+def parse_document(body: bytes, url: str) -> dict[str, Any]:
     """Parse a registry's document of a package and make its tarball URLs absolute. Raises ValueError for anything else."""
     document = json.loads(body)
     if not isinstance(document, dict) or not isinstance(document.get("versions"), dict):
@@ -40,18 +40,18 @@ def document_of(body: bytes, url: str) -> dict[str, Any]:
     return {**document, "versions": kept}
 
 
-def link_of(document: dict[str, Any], name: str) -> Link | None:
+def find_link(document: dict[str, Any], name: str) -> Link | None:
     """Return the tarball with that file name, or None if the document does not name it."""
     for described in document["versions"].values():
         dist = described["dist"]
         if _file_name(dist["tarball"]) == name:
             integrity = dist.get("integrity")
-            digests = digests_of_integrity(integrity) if isinstance(integrity, str) else {}
-            return Link(name, dist["tarball"], digests or digests_of({"sha1": dist.get("shasum")}))
+            digests = parse_integrity(integrity) if isinstance(integrity, str) else {}
+            return Link(name, dist["tarball"], digests or valid_digests({"sha1": dist.get("shasum")}))
     return None
 
 
-def for_sandbox(document: dict[str, Any], folder: str) -> bytes:
+def write_document(document: dict[str, Any], folder: str) -> bytes:
     """Return the document with the URLs of its tarballs below ``folder``."""
     versions = {
         version: {**each, "dist": {**each["dist"], "tarball": f"{folder}/{quote(_file_name(each['dist']['tarball']))}"}}

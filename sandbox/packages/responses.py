@@ -72,7 +72,7 @@ class Responder:
         url = f"{self._upstreams.pypi}{project}/"
         page, stale = await self._fetcher.page(url, simple.ACCEPT)
         try:
-            return project, await asyncio.to_thread(simple.files_of, page.body, page.kind, url), stale
+            return project, await asyncio.to_thread(simple.parse_page, page.body, page.kind, url), stale
         except (ValueError, RecursionError) as error:
             raise UpstreamError(502, f"the upstream's page of {project} cannot be read: {error}") from error
 
@@ -86,7 +86,7 @@ class Responder:
 
     async def _python_file(self, name: str, file_name: str) -> Response:
         project, files, _ = await self._fetch_files(name)
-        link = simple.link_of(files, file_name)
+        link = simple.find_link(files, file_name)
         if link is None:
             raise UpstreamError(404, f"the index names no file {file_name[:200]!r} of {project}")
         return Response(200, "application/octet-stream", file=await self._fetcher.file(link))
@@ -94,24 +94,24 @@ class Responder:
     async def _npm_document(self, name: str, accept: str) -> Response:
         kind = npm.SHORT_TYPE if npm.SHORT_TYPE in accept else npm.FULL_TYPE
         document, stale = await self._fetch_document(name, kind)
-        body = await asyncio.to_thread(npm.for_sandbox, document, f"{URL}/npm/{name}/-")
+        body = await asyncio.to_thread(npm.write_document, document, f"{URL}/npm/{name}/-")
         notice = {"npm-notice": _STALE} if stale else {}
         return Response(200, kind, body, headers=_staleness(stale) | notice)
 
     async def _fetch_document(self, name: str, kind: str) -> tuple[dict[str, object], str]:
         if self._upstreams.npm is None or npm.package_name(name) is None:
             raise UpstreamError(404, _not_served("npm registry", self._upstreams.npm, "package", name))
-        url = f"{self._upstreams.npm}{npm.path_of(name)}"
+        url = f"{self._upstreams.npm}{npm.registry_path(name)}"
         accept = kind if kind == npm.FULL_TYPE else f"{npm.SHORT_TYPE}, {npm.FULL_TYPE};q=0.8"
         page, stale = await self._fetcher.page(url, accept)
         try:
-            return await asyncio.to_thread(npm.document_of, page.body, url), stale
+            return await asyncio.to_thread(npm.parse_document, page.body, url), stale
         except (ValueError, RecursionError) as error:
             raise UpstreamError(502, f"the upstream's document of {name} cannot be read: {error}") from error
 
     async def _npm_tarball(self, name: str, file_name: str) -> Response:
         document, _ = await self._fetch_document(name, npm.SHORT_TYPE)
-        link = npm.link_of(document, file_name)
+        link = npm.find_link(document, file_name)
         if link is None:
             raise UpstreamError(404, f"the registry names no file {file_name[:200]!r} of {name}")
         return Response(200, "application/octet-stream", file=await self._fetcher.file(link))

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
-from .links import Link, digests_of
+from .links import Link, valid_digests
 
 JSON_TYPE = "application/vnd.pypi.simple.v1+json"
 HTML_TYPE = "application/vnd.pypi.simple.v1+html"
@@ -25,7 +25,7 @@ def normalize(name: str) -> str | None:
     return re.sub(r"[-_.]+", "-", name).lower() if len(name) <= 200 and _NAME.fullmatch(name) else None
 
 
-def files_of(body: bytes, kind: str, url: str) -> Files:
+def parse_page(body: bytes, kind: str, url: str) -> Files:
     """Return the files that a page names, as in PEP 691; ``url`` is the page's own. Raises ValueError if it is no such page."""
     if kind.partition(";")[0].strip().endswith("json"):
         document = json.loads(body)
@@ -48,11 +48,15 @@ def _read_entry(entry: dict[str, Any], base: str) -> dict[str, Any] | None:
     where = urljoin(base, where)
     if urlsplit(where).scheme not in ("http", "https"):
         return None
-    file: dict[str, Any] = {"filename": name, "url": where.partition("#")[0], "hashes": digests_of(entry.get("hashes"))}
+    file: dict[str, Any] = {
+        "filename": name,
+        "url": where.partition("#")[0],
+        "hashes": valid_digests(entry.get("hashes")),
+    }
     file |= {key: entry[key] for key in _KEPT_FIELDS if entry.get(key) not in (None, False)}
     metadata = entry.get("core-metadata", entry.get("dist-info-metadata"))
     if metadata:
-        file["core-metadata"] = digests_of(metadata) or True
+        file["core-metadata"] = valid_digests(metadata) or True
     return file
 
 
@@ -86,10 +90,10 @@ class _Anchors(HTMLParser):
 
 def _hashes(text: str) -> dict[str, str]:
     kind, _, value = text.partition("=")
-    return digests_of({kind: value})
+    return valid_digests({kind: value})
 
 
-def link_of(files: Files, name: str) -> Link | None:
+def find_link(files: Files, name: str) -> Link | None:
     """Return the file of that name, or the metadata beside it ("NAME.metadata", PEP 658), or None."""
     for file in files:
         if file["filename"] == name:

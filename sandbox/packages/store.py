@@ -102,7 +102,7 @@ class Store:
             return None
         signature = _signature(os.fstat(file.fileno()))
         if self._trusted.get(digest) != signature:
-            if digest_of(file, digest.partition("-")[0]) != digest:
+            if hash_file(file, digest.partition("-")[0]) != digest:
                 file.close()
                 log.warning("a damaged file of the package cache is removed: %s", path)
                 path.unlink(missing_ok=True)
@@ -167,7 +167,7 @@ class Store:
 
 
 @functools.cache
-def store_of(folder: Path, max_bytes: int) -> Store:
+def shared_store(folder: Path, max_bytes: int) -> Store:
     """Return the one store of this process for a folder, so that a file is checked once and not per sandbox."""
     return Store(folder, max_bytes)
 
@@ -176,7 +176,7 @@ def _signature(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def digest_of(file: BinaryIO, kind: str) -> str:
+def hash_file(file: BinaryIO, kind: str) -> str:
     """Return the digest of the rest of ``file``, as in "sha256-0123..."."""
     digest = hashlib.new(kind)
     while piece := file.read(READ_BYTES):

@@ -80,7 +80,7 @@ def test_ctrl_c_in_a_pause_or_resume_leaves_a_sandbox_that_goes_on(monkeypatch: 
         assert env.run("echo on").unwrap().output == "on\n"
 
         def struck(streams: Streams) -> None:
-            streams.rest()
+            streams.pause_sending()
             raise KeyboardInterrupt
 
         monkeypatch.setattr(env, "_drain", struck)

@@ -260,7 +260,7 @@ def test_after_ctrl_c_in_close_another_close_ends_the_connections(monkeypatch: p
 def test_ctrl_c_in_a_pause_or_close_does_not_stop_connections_for_good() -> None:
     """The thread of the sandbox's connections, and then ``resume`` and ``close``, waited for a lock that nobody held."""
     streams = Streams(lambda *_: None, lambda *_: asyncio.sleep(0))
-    for call in (streams.rest, streams.go_on, streams.close):
+    for call in (streams.pause_sending, streams.resume_sending, streams.close):
         lock = threading.Lock()
         streams._flowing._cond = _StruckWhenTaken(lock)  # type: ignore[attr-defined]
         with pytest.raises(KeyboardInterrupt):

@@ -9,7 +9,7 @@ import pytest
 from sandbox.errors import SandboxError
 from sandbox.network.addresses import closed_kind, is_host_address, parse_address
 from sandbox.network.policy import Network, judge_address, judge_host
-from sandbox.network.rules import Rule, ascii_name, canonical, is_host, rule_for
+from sandbox.network.rules import Rule, ascii_name, canonical_host, is_host, rule_for
 
 RULES = (
     "example.com",
@@ -76,7 +76,7 @@ def test_an_address_with_a_zone_is_none(host: str) -> None:
     ],
 )  # fmt: skip
 def test_a_host_has_one_spelling_on_one_line(host: str, shown: str) -> None:
-    assert canonical(host) == shown
+    assert canonical_host(host) == shown
     assert is_host(host) == is_host(shown)
 
 

@@ -53,7 +53,7 @@ def assign_addresses(ports: Mapping[str, tuple[int, ...]], first: int = 2) -> tu
 
 
 def for_guest(names: tuple[Name, ...]) -> list[tuple[str, str, list[int]]]:
-    """Return the names as the guest reads them (``guest.network.names``)."""
+    """Return the names as the guest reads them (``guest.network.service_names``)."""
     return [(name.name, name.address, list(name.ports)) for name in names]
 
 
