@@ -29,7 +29,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "sandbox.readers": ("hint_for",),
     "agent": (),
     "agent.adapters": (),
+    "agent.adapters.actions": (),
+    "agent.adapters.observations": (),
     "agent.approvals": (),
+    "agent.errors": ("AgentErrorCode",),
     "agent.finishing": (),
     "agent.hub": (),
     "agent.inbox": (),
@@ -37,6 +40,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "agent.resuming": (),
     "agent.skills": (),
     "agent.store": (),
+    "agent.tools": (),
 }
 OURS = ("sandbox", "agent")
 
@@ -141,7 +145,7 @@ def _fields(cls: type) -> list[str]:
     return [*head, *("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in cells)]
 
 
-def _method(name: str, value: Any) -> list[str]:
+def _method(name: str, value: Any, homes: dict[str, type]) -> list[str]:
     if isinstance(value, property):
         answer = getattr(value.fget, "__annotations__", {}).get("return", "")
         head = name + (f": {_annotation(answer)}" if answer else "")
@@ -149,10 +153,24 @@ def _method(name: str, value: Any) -> list[str]:
         function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
         head = name + signature_of(function, bound=not isinstance(value, staticmethod))
         head = f"async {head}" if inspect.iscoroutinefunction(function) else head
-    return ["", f"### `{head}`", "", _doc(value if isinstance(value, property) else getattr(value, "__func__", value))]
+    return ["", f"### `{name}`", "", f"`{head}`", "", _resolved(_member_doc(value), homes)]
 
 
-def _class(name: str, cls: type, documented: dict[int, str]) -> list[str]:
+def _member_doc(value: Any) -> str:
+    return _doc(value if isinstance(value, property) else getattr(value, "__func__", value))
+
+
+def _resolved(text: str, homes: dict[str, type]) -> str:
+    """Return a docstring with the one that it refers to (``See `Class.method`.``) in place of the reference."""
+    found = re.match(r"See `(\w+)\.(\w+)`([.:;,] ?)", text)
+    if found is None or found[1] not in homes or not hasattr(homes[found[1]], found[2]):
+        return text
+    owner = next(base for base in homes[found[1]].__mro__ if found[2] in vars(base))
+    more = text[found.end() :].strip()
+    return "\n\n".join(part for part in (_resolved(_member_doc(vars(owner)[found[2]]), homes), more[:1].upper() + more[1:]) if part)
+
+
+def _class(name: str, cls: type, documented: dict[int, str], homes: dict[str, type]) -> list[str]:
     plain = issubclass(cls, enum.Enum | BaseModel) or dataclasses.is_dataclass(cls)
     lines = [f"## `{name}`", ""]
     if not plain:
@@ -165,9 +183,9 @@ def _class(name: str, cls: type, documented: dict[int, str]) -> list[str]:
         known = documented.get(id(value))
         if known is not None:
             shared.setdefault(known, []).append(f"`{member}`")
-        elif _doc(value if isinstance(value, property) else getattr(value, "__func__", value)):
+        elif _member_doc(value):
             documented[id(value)] = name
-            lines += _method(member, value)
+            lines += _method(member, value, homes)
     for known, names in shared.items():
         lines += ["", f"As in `{known}`: {', '.join(names)}."]
     return [*lines, ""]
@@ -182,12 +200,13 @@ def page_of(name: str) -> str:
         lines += [_doc(module), ""]
     lines += [f"Public: {', '.join(f'`{each}`' for each in names)}.", ""]
     documented: dict[int, str] = {}
-    for each in names:
-        value = getattr(module, each)
+    values = [getattr(module, each) for each in names]
+    homes = {base.__name__: base for value in values if inspect.isclass(value) for base in value.__mro__ if _is_ours(base)}
+    for each, value in zip(names, values, strict=True):
         if inspect.isclass(value):
-            lines += _class(each, value, documented)
+            lines += _class(each, value, documented, homes)
         elif callable(value) and hasattr(value, "__name__"):
-            lines += [f"## `{each}{signature_of(value)}`", "", _doc(value), ""]
+            lines += [f"## `{each}`", "", f"`{each}{signature_of(value)}`", "", _doc(value), ""]
         elif inspect.ismodule(value):
             lines += [f"## `{each}`", "", f"The module `{value.__name__}`.", ""]
         else:
