@@ -1,4 +1,4 @@
-"""What errors and notices advise, in the words for who typed ``gamebox``."""
+"""Errors and notices in the words for a person who typed ``gamebox``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def message_for_cli(message: str) -> str:
-    """The message of an error, with options where it names arguments."""
+    """Return the message of an error, with options in place of arguments."""
     return message.replace("keep_seconds=", "--keep-seconds ")
 
 
 def envelope_for_cli(answer: Envelope[Any]) -> Envelope[Any]:
-    """The answer with the advice for this reader."""
+    """Return the answer with the hints for this reader."""
     notices = tuple(dataclasses.replace(n, hint=hint_for("cli", n.hint)) for n in answer.notices)
     if answer.ok:
         return dataclasses.replace(answer, notices=notices)

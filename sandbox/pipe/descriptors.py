@@ -56,7 +56,7 @@ def worded(what: str) -> Iterator[None]:
 
 
 def want(count: int = 1) -> OSError | None:
-    """Why this process cannot open so many files now; None where it can. For libraries that do not say why they fail."""
+    """Return why this process cannot open ``count`` more files, or None if it can. For libraries that do not say why they fail."""
     opened: list[int] = []
     try:
         opened += (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(count))

@@ -1,4 +1,4 @@
-"""Watching a command while it runs: its output as it comes, and a token that stops it from another thread."""
+"""Watch a command while it runs: its output as it comes, and a token that stops it from another thread."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _onlooker: ContextVar[OnOutput | None] = ContextVar("gamebox_onlooker", default=
 
 
 class CancelToken:
-    """Stops the commands it was given to, with all they started. May be used by any thread, for any number of commands."""
+    """Stops the commands that it is passed to, with everything they started. For any number of threads and commands."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal's handler may cancel what its thread is just beginning
+        self._lock = threading.RLock()  # a signal handler may cancel the command that its own thread is starting
         self._cancelled = False
         self._callbacks: list[Callable[[], None]] = []
 
@@ -34,7 +34,7 @@ class CancelToken:
         return self._cancelled
 
     def cancel(self) -> None:
-        """Stop the commands; returns at once, the call that runs each answers ``cancelled`` when nothing of it is left."""
+        """Stop the commands. Returns at once; the call that runs a command answers ``cancelled`` when all of it has ended."""
         with self._lock:
             self._cancelled = True
             callbacks = list(self._callbacks)
@@ -43,7 +43,7 @@ class CancelToken:
 
     @contextmanager
     def calling(self, call: Callable[[], None]) -> Iterator[None]:
-        """Within, ``cancel`` calls ``call``; at once where it was called before."""
+        """Have ``cancel`` call ``call`` during the block, at once if it was called before."""
         with self._lock:
             self._callbacks.append(call)
             cancelled = self._cancelled
@@ -63,7 +63,7 @@ def _decoders() -> dict[int, codecs.IncrementalDecoder]:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What the caller of one ``run`` wants to be told, as text or as bytes, how it can stop it, and what the command reads."""
+    """The caller's part in a running command: it gets the output as text or bytes, may stop it, and feeds its standard input."""
 
     on_output: OnOutput | None = None
     on_bytes: Callable[[StreamName, bytes], None] | None = None
@@ -78,49 +78,49 @@ class Watch:
         check_callable("Watch", "on_bytes", self.on_bytes)
 
     def masked(self, mask: Mask) -> Watch:
-        """The same, told what ``mask`` makes of the output: what may be the beginning of a secret is told later."""
+        """Return the same watch with masked output. What may be the beginning of a secret comes later."""
         return replace(self, _decoders=_decoders(), _masked={stream: MaskedStream(mask) for stream in _NAMES})
 
     @property
     def listens(self) -> bool:
-        """Whether anybody wants the output."""
+        """Whether the caller wants the output."""
         return self.on_output is not None or self.on_bytes is not None
 
     def take(self, chunk: bytes) -> None:
-        """A piece of the stream: the number of the stream, then bytes. Raises SandboxUnavailableError for nonsense."""
+        """Take a piece of output: the number of its stream, then bytes. Raises SandboxUnavailableError for an unknown stream."""
         stream = chunk[0]
         if stream not in _NAMES:
             raise SandboxUnavailableError("protocol_violation", f"The sandbox sent output of a stream {stream}.")
-        self._show(stream, chunk[1:] if self._masked is None else self._masked[stream].feed(chunk[1:]))
+        self._pass_bytes(stream, chunk[1:] if self._masked is None else self._masked[stream].feed(chunk[1:]))
 
-    def _show(self, stream: int, data: bytes) -> None:
+    def _pass_bytes(self, stream: int, data: bytes) -> None:
         if data and self.on_bytes is not None:
             self.on_bytes(_NAMES[stream], data)
-        self._tell(stream, self._decoders[stream].decode(data))
+        self._pass_text(stream, self._decoders[stream].decode(data))
 
     @contextmanager
     def stopping(self, call: Callable[[], None]) -> Iterator[None]:
-        """Within, the token, where there is one, calls ``call``."""
+        """Have the token, if there is one, call ``call`` during the block."""
         with self.cancel.calling(call) if self.cancel is not None else nullcontext():
             yield
 
     def finish(self) -> None:
-        """There is no more: a character that was begun is told as it is."""
+        """End the output: pass on what was held back, such as an incomplete character."""
         for stream, masked in (self._masked or {}).items():
-            self._show(stream, masked.finish())
+            self._pass_bytes(stream, masked.finish())
         for stream, decoder in self._decoders.items():
-            self._tell(stream, decoder.decode(b"", final=True))
+            self._pass_text(stream, decoder.decode(b"", final=True))
 
-    def _tell(self, stream: int, text: str) -> None:
+    def _pass_text(self, stream: int, text: str) -> None:
         if text and self.on_output is not None:
             self.on_output(_NAMES[stream], text)
 
 
 @contextmanager
 def onlooker(on_output: OnOutput | None) -> Iterator[None]:
-    """Within, call ``on_output`` with the output of every command that its caller waits for and does not watch itself.
+    """Call ``on_output`` during the block with the output of every command whose caller waits for it without watching.
 
-    It lets a person look on while others, such as an agent's tools, run the commands. With None nobody looks on.
+    It lets a person look on while others, such as an agent's tools, run commands. None ends that for an inner block.
     """
     token = _onlooker.set(on_output)
     try:

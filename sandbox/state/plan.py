@@ -76,11 +76,13 @@ def _step(kind: bytes, entry: Entry, more: bytes = b"") -> bytes:
     return head + entry.path + more
 
 
-def plan(now: Table, then: Table, same_content: Callable[[Entry, Entry], bool], kept: Callable[[Entry], bool]) -> Plan:
+def plan(
+    now: Table, then: Table, same_content: Callable[[Entry, Entry], bool], is_stored: Callable[[Entry], bool]
+) -> Plan:
     """Return the steps from ``now`` to ``then``.
 
-    ``same_content(now, then)`` says whether a file need not be written, ``kept(then)`` whether its content is in the store. Folders
-    that could not be read when the checkpoint was made are left as they are, with everything below them.
+    ``same_content(now, then)`` says whether a file need not be written, ``is_stored(then)`` whether its content is in the
+    store. Folders that could not be read when the checkpoint was made are left as they are, with everything below them.
     """
     made = Plan()
     untouched = {key for key, entry in then.items() if entry.kind == UNREAD}
@@ -90,14 +92,14 @@ def plan(now: Table, then: Table, same_content: Callable[[Entry, Entry], bool], 
             continue
         was = then.get(key)
         if was is None or was.kind != entry.kind:
-            if was is not None and was.kind == FILE and not kept(was):
+            if was is not None and was.kind == FILE and not is_stored(was):
                 made.impossible.append(was)
                 continue
             gone.add(key)
             made.remove.append(entry)
     there = {key: entry for key, entry in now.items() if not is_below(key, gone)} if gone else now
     made.impossible += [then[key] for key in untouched if key not in there]
-    _files(made, there, then, untouched, same_content, kept)
+    _files(made, there, then, untouched, same_content, is_stored)
     _folders(made, there, then, untouched)
     return made
 
@@ -108,14 +110,14 @@ def _files(
     then: Table,
     untouched: set[Key],
     same_content: Callable[[Entry, Entry], bool],
-    kept: Callable[[Entry], bool],
+    is_stored: Callable[[Entry], bool],
 ) -> None:
     firsts: dict[tuple[int, int, int], tuple[Entry, bool]] = {}
     for key, entry in then.items():
         if entry.kind not in (FILE, LINK, SPECIAL) or is_below(key, untouched):
             continue
         now = there.get(key)
-        if entry.kind == SPECIAL or (entry.kind == FILE and not kept(entry)):
+        if entry.kind == SPECIAL or (entry.kind == FILE and not is_stored(entry)):
             made.impossible += [entry] if now is None or not now.same(entry) else []
         elif entry.kind == LINK:
             if now is None or now.target != entry.target or _final_attributes(now) != _final_attributes(entry):

@@ -135,7 +135,7 @@ class EngineProxy:
         if not engine.startswith("unix://"):
             raise SandboxError(
                 ErrorCode.invalid_configuration,
-                f"The proxy stands before a local socket, and {engine!r} is none.",
+                f"The proxy stands before a local socket, and {engine!r} is not one.",
                 "Give the engine's address as unix:///path/to/docker.sock.",
             )
         self._engine = engine.removeprefix("unix://")

@@ -28,8 +28,8 @@ class Faults:
     stalled: bool = False
 
     def __post_init__(self) -> None:
-        given = (self.delay_seconds, self.bytes_per_second, self.cut_after_bytes, self.garble_at)
-        if any(number is not None and number < 0 for number in given) or self.bytes_per_second == 0:
+        numbers = (self.delay_seconds, self.bytes_per_second, self.cut_after_bytes, self.garble_at)
+        if any(number is not None and number < 0 for number in numbers) or self.bytes_per_second == 0:
             raise ValueError(f"{self} has a number that makes no sense; to let nothing pass, say stalled=True")
 
 

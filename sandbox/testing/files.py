@@ -9,8 +9,7 @@ import tarfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sandbox.guest.files import reading, search
-from sandbox.guest.files import writing as files
+from sandbox.guest.files import reading, search, writing
 from sandbox.guest.files.roots import Roots
 from sandbox.guest.files.search_builtin import Search, event
 from sandbox.guest.protocol.faults import Fault
@@ -32,11 +31,11 @@ class FileOperations:
         """Do as ``guest.files.reading.read``."""
         reading.check_range(args)
         _, node = self._tree.file(args["path"])
-        shown = {"path": self._tree.display(args["path"]), "size_bytes": len(node.data)}
+        display = {"path": self._tree.display(args["path"]), "size_bytes": len(node.data)}
         fd = os.memfd_create("file", os.MFD_CLOEXEC)
         with io.FileIO(fd, "wb") as file:
             file.write(node.data)
-            return reading.read_open(fd, shown, args, self._limits["read_bytes"])
+            return reading.read_open(fd, display, args, self._limits["read_bytes"])
 
     def write(self, args: dict[str, Any]) -> Answer:
         """Do as ``guest.files.writing.write``."""
@@ -53,18 +52,18 @@ class FileOperations:
         previous = self._tree.nodes.get(absolute)
         if isinstance(previous, Folder):
             raise Fault("is_a_directory", path=self._tree.display(path))
-        kept = previous.mode if isinstance(previous, File) else 0o644
-        self._tree.nodes[absolute] = File(data, kept if mode is None else mode)
+        mode_before = previous.mode if isinstance(previous, File) else 0o644
+        self._tree.nodes[absolute] = File(data, mode_before if mode is None else mode)
         return previous is None
 
     def edit(self, args: dict[str, Any]) -> Answer:
         """Do as ``guest.files.writing.edit``."""
-        files.check_texts(args)
+        writing.check_texts(args)
         path = args["path"]
         absolute, node = self._tree.file(path)
         if b"\0" in node.data[: reading.SNIFFED]:
             raise Fault("not_text", path=self._tree.display(path), size_bytes=len(node.data))
-        changed, result = files.apply_edit(node.data, args, self._tree.display(path))
+        changed, result = writing.apply_edit(node.data, args, self._tree.display(path))
         if len(changed) > self._limits["write_bytes"]:
             raise Fault("file_too_large", path=path, size_bytes=len(changed), limit=self._limits["write_bytes"])
         self._tree.nodes[absolute] = File(changed, node.mode)
@@ -161,21 +160,21 @@ class FileOperations:
         source, target = tree.named(args["source"], follow=False), tree.named(args["target"], follow=False)
         if source not in tree.nodes:
             raise Fault("path_not_found", path=tree.display(args["source"]))
-        shown = tree.display(args["target"])
+        display = tree.display(args["target"])
         existing = tree.nodes.get(target)
         if existing is not None:
             if not args["overwrite"]:
-                raise Fault("path_exists", path=shown)
+                raise Fault("path_exists", path=display)
             if isinstance(existing, Folder):
-                raise Fault("is_a_directory", path=shown)
+                raise Fault("is_a_directory", path=display)
             if isinstance(tree.nodes[source], Folder):
-                raise Fault("not_a_directory", path=shown)
+                raise Fault("not_a_directory", path=display)
         if target.startswith(source + "/"):
-            raise Fault("path_invalid", path=shown, problem="it lies inside the folder to be moved")
+            raise Fault("path_invalid", path=display, problem="it lies inside the folder to be moved")
         moved = {p: n for p, n in tree.nodes.items() if p == source or p.startswith(source + "/")}
         tree.remove(source)
         tree.nodes.update({target + path[len(source) :]: node for path, node in moved.items()})
-        return {"source": tree.display(args["source"]), "target": shown}, b""
+        return {"source": tree.display(args["source"]), "target": display}, b""
 
     def delete(self, args: dict[str, Any]) -> Answer:
         """Do as ``guest.files.tree.delete``."""
@@ -217,14 +216,14 @@ class FileOperations:
         """Do as ``guest.files.transfer.download``."""
         path = args["path"]
         absolute, node = self._tree.node(path)
-        shown = self._tree.display(path)
+        display = self._tree.display(path)
         if isinstance(node, File):
             sink(node.data)
-            return {"path": shown, "kind": "file", "files": 1, "size_bytes": len(node.data), "skipped": []}
+            return {"path": display, "kind": "file", "files": 1, "size_bytes": len(node.data), "skipped": []}
         packed = io.BytesIO()
         without = set(args.get("without") or ())
         below = [(name, each) for name, each in self._tree.below(absolute) if without.isdisjoint(name.split("/"))]
-        kept = [each for _, each in below if isinstance(each, File)]
+        files = [each for _, each in below if isinstance(each, File)]
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, errors="surrogateescape") as archive:
             for name, each in below:
                 member, data = tarfile.TarInfo(name), b""
@@ -236,8 +235,8 @@ class FileOperations:
                     member.type, member.mode = tarfile.DIRTYPE, each.mode
                 archive.addfile(member, io.BytesIO(data))
         sink(packed.getvalue())
-        size = sum(len(n.data) for n in kept)
-        return {"path": shown, "kind": "tree", "files": len(kept), "size_bytes": size, "skipped": []}
+        size = sum(len(n.data) for n in files)
+        return {"path": display, "kind": "tree", "files": len(files), "size_bytes": size, "skipped": []}
 
 
 def _join(folder: str, name: str) -> str:

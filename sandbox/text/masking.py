@@ -1,6 +1,6 @@
 """Mask secrets, in the forms in which programs print them, also in streams.
 
-A mask prevents that a secret is shown by accident. It is not a protection: a program that has a secret can print it letter by
+A mask keeps a secret from being shown by accident. It is not a protection: a program that has a secret can print it letter by
 letter.
 """
 
@@ -90,8 +90,10 @@ class Mask:
 
     def __init__(self, secrets: Mapping[bytes, bytes | None]) -> None:
         longest_first = sorted((form for form in secrets if form), key=len, reverse=True)
-        self._shown = {form: STAR * len(form) if (shown := secrets[form]) is None else shown for form in longest_first}
-        self._texts = {_text(form): _text(shown) for form, shown in self._shown.items()}
+        self._replacements = {
+            form: STAR * len(form) if (replacement := secrets[form]) is None else replacement for form in longest_first
+        }
+        self._texts = {_text(form): _text(replacement) for form, replacement in self._replacements.items()}
 
     @classmethod
     def of_stars(cls, values: Iterable[str]) -> Mask:
@@ -100,63 +102,65 @@ class Mask:
         return cls({form: None for case in cases for form in (*forms_of(case), case.encode("utf-8", "replace"))})
 
     def __bool__(self) -> bool:
-        return bool(self._shown)
+        return bool(self._replacements)
 
     def whole(self, data: bytes) -> bytes:
         """Return ``data`` with every secret in it masked."""
-        for form, shown in self._shown.items():
+        for form, replacement in self._replacements.items():
             if form in data:
-                data = data.replace(form, shown)
+                data = data.replace(form, replacement)
         return data
 
     def text(self, text: str) -> str:
         """Return ``text`` with every secret in it masked."""
-        for form, shown in self._texts.items():
+        for form, replacement in self._texts.items():
             if form in text:
-                text = text.replace(form, shown)
+                text = text.replace(form, replacement)
         return text
 
     def names(self, text: str) -> str:
         """Mask a text with host names, where the case of letters may differ."""
-        for form, shown in self._texts.items():
-            text = re.sub(re.escape(form), lambda _, shown=shown: shown, text, flags=re.IGNORECASE)  # type: ignore[misc]
+        for form, replacement in self._texts.items():
+            text = re.sub(re.escape(form), lambda _, replacement=replacement: replacement, text, flags=re.IGNORECASE)  # type: ignore[misc]
         return text
 
     def part(self, text: str) -> str:
         """Mask a part of a longer text: also a secret that is cut off at its beginning or end."""
         text = self.text(text)
-        for form, shown in self._texts.items():
+        for form, replacement in self._texts.items():
             most = min(len(form) - 1, len(text))
             for size in range(most, LEAST_PART - 1, -1):
                 if text.endswith(form[:size]):
-                    text = text[:-size] + shown
+                    text = text[:-size] + replacement
                     break
             for size in range(most, LEAST_PART - 1, -1):
                 if text.startswith(form[-size:]):
-                    text = shown + text[size:]
+                    text = replacement + text[size:]
                     break
         return text
 
     def drawn(self, text: str) -> str:
         """Mask a screen, where a secret may continue on the next line. The number of lines stays the same."""
-        for form, shown in self._texts.items():
+        for form, replacement in self._texts.items():
             broken = "\n?".join(map(re.escape, form.replace("\n", "")))
-            text = re.sub(broken, lambda match, shown=shown: shown + "\n" * match[0].count("\n"), text)  # type: ignore[misc]
+            text = re.sub(
+                broken, lambda match, replacement=replacement: replacement + "\n" * match[0].count("\n"), text
+            )  # type: ignore[misc]
         return text
 
     def holds(self, data: bytes) -> bool:
         """Return whether there is a secret in ``data``."""
-        return any(form in data for form in self._shown)
+        return any(form in data for form in self._replacements)
 
     @property
     def longest(self) -> int:
         """Size of the longest form in bytes."""
-        return max(map(len, self._shown), default=0)
+        return max(map(len, self._replacements), default=0)
 
     def without_end(self, data: bytes) -> bytes:
         """Return ``data``, the first bytes of an answer, masked if it begins with the last 8 or more bytes of a secret."""
         first = data[:LEAST_CHARS]
-        for form in self._shown if len(first) == LEAST_CHARS else ():
+        for form in self._replacements if len(first) == LEAST_CHARS else ():
             at = form.find(first, 1)
             if at > 0 and data.startswith(form[at:]):
                 return STAR * (len(form) - at) + data[len(form) - at :]
@@ -165,7 +169,7 @@ class Mask:
     def begun(self, data: bytes) -> int:
         """Return how many of the last bytes of ``data`` may be the beginning of a secret."""
         longest = 0
-        for form in self._shown:
+        for form in self._replacements:
             at = data.find(form[:1], max(0, len(data) - len(form) + 1))
             while at >= 0 and len(data) - at > longest:
                 if form.startswith(data[at:]):
@@ -185,9 +189,9 @@ class MaskedStream:
     def feed(self, data: bytes) -> bytes:
         """Return what is certain of the bytes held back and ``data``, masked."""
         masked = self._mask.whole(self._held + data)
-        shown = len(masked) - self._mask.begun(masked)
-        self._held = masked[shown:]
-        return masked[:shown]
+        end = len(masked) - self._mask.begun(masked)
+        self._held = masked[end:]
+        return masked[:end]
 
     def finish(self) -> bytes:
         """Return the bytes held back."""

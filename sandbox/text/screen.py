@@ -170,9 +170,9 @@ def _catch_up(drawing: Drawing, ident: str, ask: Ask) -> dict[str, Any]:
         asked = drawing.offset
         fields, data = ask({"id": ident, "offset": asked, "max_bytes": ASKED_BYTES})
         known = fields.get("result")
-        given = known if isinstance(known, dict) else {}
+        state = known if isinstance(known, dict) else {}
         numbers = [
-            n for name in ("rows", "cols", "offset", "total_bytes") if type(n := given.get(name)) is int and n >= 0
+            n for name in ("rows", "cols", "offset", "total_bytes") if type(n := state.get(name)) is int and n >= 0
         ]
         if len(numbers) < 4:
             return fields if fields.get("fault") else {"result": None}

@@ -57,7 +57,7 @@ def value_text(value: object, most: int = 80) -> str:
         return f"a number of {value.bit_length()} bits"
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - such a number within a list, or an object of the caller's that cannot be shown
+    except Exception:  # noqa: BLE001 - such a number in a list, or an object whose repr fails
         return f"a {type(value).__name__} that cannot be shown"
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= most else f"{text[: most - 3]}..."
