@@ -113,7 +113,7 @@ def _what_helps(f: Fields, host: str, port: Any) -> str:
     if kind == "limit" and about == "network_bytes":
         return _only_user("raise {what}", limit("network_bytes"))
     if kind == "limit" and about == "network_questions":
-        return _only_user("open what is needed beforehand with {what}; nobody is asked any more", opened())
+        return _only_user("open what is needed beforehand with {what}; no more questions are asked", opened())
     if kind == "limit":
         fewer = "Open fewer connections at once, and try again when others have ended"
         return phrased(f"{fewer}{{more}}.", more=Phrase("", "", f", or raise Limits({about}=...)" if about else ""))

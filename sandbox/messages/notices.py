@@ -123,7 +123,7 @@ def _port_in_use(f: Fields) -> tuple[str, str]:
 
 _NOT_POSSIBLE = {
     "root": (
-        "nobody becomes root in this sandbox",
+        "no command can become root in this sandbox",
         "Run the command without it; write to the workspace, the home or /tmp.",
     ),
     "services": ("no service manager runs in this sandbox", "Start the program itself, with background=true."),

@@ -20,13 +20,13 @@ def ended_by_itself(
         return SandboxUnavailableError(
             "lifetime_over",
             f"The sandbox has ended, with everything in it: its lifetime of {duration(limits.lifetime_seconds)} was over.",
-            f"Start another one, with lifetime_seconds above {limits.lifetime_seconds:g} where the work takes longer.",
+            f"Start another one, with lifetime_seconds above {limits.lifetime_seconds:g} if the work takes longer.",
         )
     if exit_code == IDLE and limits.idle_seconds is not None:
         return SandboxUnavailableError(
             "idle",
             f"The sandbox has ended, with everything in it: nothing was done in it for {duration(limits.idle_seconds)}.",
-            f"Start another one, with idle_seconds above {limits.idle_seconds:g} (or None) where it has to wait that long.",
+            f"Start another one, with idle_seconds above {limits.idle_seconds:g} (or None) if it has to wait that long.",
         )
     if exit_code == LEASE_OVER:
         seconds, name = limits.lease_seconds, limit("lease_seconds")

@@ -168,7 +168,7 @@ def _about(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Mapping[str, An
     source = archive.extractfile(member) if member.name == ABOUT and member.size < 64 << 20 else None
     about = json.loads(source.read()) if source is not None else {}
     if not isinstance(about, dict) or about.get("version") != VERSION:
-        raise ValueError("it is no checkpoint of this version")
+        raise ValueError("it is not a checkpoint of this version")
     return about
 
 

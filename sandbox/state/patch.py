@@ -48,7 +48,7 @@ def export(history: History, since: str | None, leftovers: bool) -> Patch:
     found = [d for d in differences(before, now) if d.entry.root == WORKSPACE]
     patch = Patch()
     for path in dict.fromkeys(unreadable_paths(e for e in (*before.values(), *now.values()) if e.root == WORKSPACE)):
-        patch.leave_out(path, "nobody could look into it")
+        patch.leave_out(path, "it could not be read")
     parents = {path.rpartition(b"/")[0] for _, path in now}
     found = [d for d in found if _belongs(d, patch, leftovers, parents)]
     sizes = [

@@ -42,7 +42,7 @@ def outgoing(
         )
     if not source.is_file():
         raise OperationError(
-            ErrorCode.not_a_regular_file, f"{source} on the host is no regular file.", "Give a file or folder."
+            ErrorCode.not_a_regular_file, f"{source} on the host is not a regular file.", "Give a file or folder."
         )
     if not os.access(source, os.R_OK):
         raise OperationError(
