@@ -12,6 +12,7 @@ import html
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from urllib.parse import quote, quote_plus
 
 # Shorter values occur in texts by chance, and masking them would garble those.
@@ -121,7 +122,7 @@ class Mask:
     def names(self, text: str) -> str:
         """Mask a text with host names, where the case of letters may differ."""
         for form, replacement in self._texts.items():
-            text = re.sub(re.escape(form), lambda _, replacement=replacement: replacement, text, flags=re.IGNORECASE)  # type: ignore[misc]
+            text = replacement.join(re.split(re.escape(form), text, flags=re.IGNORECASE))
         return text
 
     def part(self, text: str) -> str:
@@ -143,9 +144,7 @@ class Mask:
         """Mask a screen, where a secret may continue on the next line. The number of lines stays the same."""
         for form, replacement in self._texts.items():
             broken = "\n?".join(map(re.escape, form.replace("\n", "")))
-            text = re.sub(
-                broken, lambda match, replacement=replacement: replacement + "\n" * match[0].count("\n"), text
-            )  # type: ignore[misc]
+            text = re.sub(broken, partial(_with_breaks, replacement), text)
         return text
 
     def holds(self, data: bytes) -> bool:
@@ -177,6 +176,10 @@ class Mask:
                     break
                 at = data.find(form[:1], at + 1)
         return longest
+
+
+def _with_breaks(replacement: str, match: re.Match[str]) -> str:
+    return replacement + "\n" * match[0].count("\n")
 
 
 class MaskedStream:
