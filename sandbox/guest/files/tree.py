@@ -10,7 +10,7 @@ import stat
 from ..loop.context import Call
 from ..protocol.faults import Fault
 from .roots import SAFE, Roots, file_kind, printable, roots_of
-from .tree_walk import DIRECTORY, LEVELS, walk
+from .tree_walk import DIRECTORY, LEVELS, enter, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -194,14 +194,7 @@ def _unread_fault(path: bytes) -> Fault:
 def _enter_beneath(top: int, path: bytes) -> tuple[int, bytes]:
     """Open the folder of ``path`` beneath ``top``, following no links. Returns its descriptor and the name in it."""
     *folders, name = path.split(b"/")
-    here = os.dup(top)
-    for folder in filter(None, folders):
-        try:
-            inner = os.open(folder, DIRECTORY, dir_fd=here)
-        finally:
-            os.close(here)
-        here = inner
-    return here, name
+    return enter(top, filter(None, folders)), name
 
 
 def _copy_file(source_dir: int, source: bytes, status: os.stat_result, target_dir: int, target: bytes) -> None:

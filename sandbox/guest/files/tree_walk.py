@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 NAMES = 100_000  # in one folder; further ones are skipped
@@ -58,6 +58,18 @@ def walk(
     finally:
         for level in levels:
             os.close(level[0])
+
+
+def enter(top_fd: int, folders: Iterable[bytes]) -> int:
+    """Open the folder that ``folders`` lead to from ``top_fd``, one in the other, following no links. Raises OSError."""
+    here = os.dup(top_fd)
+    for folder in folders:
+        try:
+            inner = os.open(folder, DIRECTORY, dir_fd=here)
+        finally:
+            os.close(here)
+        here = inner
+    return here
 
 
 def _descend(

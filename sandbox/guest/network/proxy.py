@@ -13,7 +13,7 @@ from functools import partial
 from ..protocol.constants import REFUSED, UNREACHED
 from . import handshakes
 from .handshakes import HandshakeError, ProxyRequest
-from .refusals import ends_of
+from .refusals import ends_of, make_refusal
 from .tunnels import Tunnels
 
 TYPE_CHECKING = False
@@ -132,19 +132,13 @@ class Client:
         if fields.get("open") is True:
             self._join(request)
             return
-        why = str(fields.get("denied") or fields.get("failed") or "the host did not say why")
-        if "denied" in fields:
-            refusal: dict[str, object] = {
-                "code": "network_denied",
-                "host": request.host,
-                "port": request.port,
-                "why": why,
-            }
-            refusal |= {name: str(fields.get(name) or "") for name in ("kind", "about")}
-            turn_down = partial(self._turn_down, request, why, denied=True)
+        denied = "denied" in fields
+        refusal = make_refusal("network_denied", request.host, request.port, fields)
+        turn_down = partial(self._turn_down, request, str(refusal["why"]), denied)
+        if denied:
             self._proxy.report_refusal(ends_of(self._socket), refusal, turn_down)
         else:
-            self._turn_down(request, why, denied=False)
+            turn_down()
 
     def _join(self, request: ProxyRequest) -> None:
         channel = self._channel

@@ -85,6 +85,13 @@ class Refusals:
             self._processes.pending_notices.add(notice)
 
 
+def make_refusal(code: str, host: str, port: int, answer: dict[str, object]) -> dict[str, object]:
+    """Return what to report of the host's answer ("denied" or "failed") to the question for a connection."""
+    why = str(answer.get("denied") or answer.get("failed") or "the host did not say why")
+    details = {name: str(answer.get(name) or "") for name in ("kind", "about")}
+    return {"code": code, "host": host, "port": port, "why": why, **details}
+
+
 def ends_of(sock: socket.socket) -> Ends:
     """Return both addresses of a connection that was accepted here, the client's first."""
     try:

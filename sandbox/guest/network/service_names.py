@@ -14,7 +14,7 @@ from functools import partial
 from ..protocol.constants import REFUSED, UNREACHED
 from . import handshakes
 from .proxy import READ_BYTES, REFUSAL_SECONDS, most_clients
-from .refusals import ends_of
+from .refusals import ends_of, make_refusal
 from .tunnels import RESET
 
 TYPE_CHECKING = False
@@ -106,11 +106,8 @@ class Caller:
             return
         name, port = self._destination
         denied = "denied" in fields
-        why = str(fields.get("denied") or fields.get("failed") or "the host did not say why")
-        code = "network_denied" if denied else "service_failed"
-        refusal: dict[str, object] = {"code": code, "host": name, "port": port, "why": why}
-        refusal |= {key: str(fields.get(key) or "") for key in ("kind", "about")}
-        message = f"{name}:{port}{REFUSED if denied else UNREACHED}{why}"
+        refusal = make_refusal("network_denied" if denied else "service_failed", name, port, fields)
+        message = f"{name}:{port}{REFUSED if denied else UNREACHED}{refusal['why']}"
         turn_down = partial(self._turn_down, 403 if denied else 502, message)
         self._names.report_refusal(ends_of(self._socket), refusal, turn_down)
 

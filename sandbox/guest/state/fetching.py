@@ -7,7 +7,7 @@ import os
 import stat
 
 from ..files.roots import SAFE
-from ..files.tree_walk import DIRECTORY
+from ..files.tree_walk import DIRECTORY, enter
 from ..loop.context import StateCall
 from ..protocol.faults import Fault
 from ..protocol.records import CHANGED, FETCHED, GONE, GOT, PART, WANTED
@@ -164,13 +164,7 @@ class Folders:
         *folders, name = parts
         where = (root, b"/".join(folders))
         if self._at != where:
-            here = os.dup(self.top(root))
-            for folder in folders:
-                try:
-                    inner = os.open(folder, DIRECTORY, dir_fd=here)
-                finally:
-                    os.close(here)
-                here = inner
+            here = enter(self.top(root), folders)
             self.forget()
             self._fd, self._at = here, where
         return self._fd, name
