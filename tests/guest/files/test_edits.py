@@ -1,4 +1,4 @@
-"""The text logic of edits: bytes outside the replaced piece never change, line endings are kept."""
+"""The text logic of edits: bytes outside the replaced piece never change, and line endings are preserved."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_diff_applies(
 
 
 def patched(data: bytes, diff: str) -> bytes:
-    """What the patch makes of the text: written by the format's rules, without our own code."""
+    """Apply a patch to a text by the rules of the format, without our own code."""
     old, out, at = data.decode().splitlines(keepends=True), list[str](), 0
     lines = diff.splitlines(keepends=True)[2:]
     for i, line in enumerate(lines):
@@ -171,11 +171,11 @@ SOURCE = "".join(
         (b"def funktion_2500(argument)", 10001),
     ],
 )
-def test_the_nearest_is_found_in_a_large_file(wanted: bytes, line: int) -> None:
+def test_the_most_similar_place_is_found_in_a_large_file(wanted: bytes, line: int) -> None:
     assert line in {c["start_line"] for c in find_candidates(SOURCE, wanted)}
 
 
-def test_the_nearest_is_shown_as_it_is_in_the_file() -> None:
+def test_a_candidate_is_quoted_exactly() -> None:
     data = b"x = 1\n\tif  x:\n\t\treturn\n"
     [best, *_] = find_candidates(data, b"if x:\n    return\n")
     assert (best["start_line"], best["end_line"], best["text"]) == (2, 3, "\tif  x:\n\t\treturn")
@@ -184,7 +184,7 @@ def test_the_nearest_is_shown_as_it_is_in_the_file() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\n" * 1000, b"a" * (1 << 20), b"aaaa\n" * 200_000, b"\xff\x00\n" * 1000])
 @pytest.mark.parametrize("wanted", [b"\n", b"nothing like it", b"a" * 10_000 + b"b", b"aaaa\n" * 5000 + b"b"])
-def test_texts_made_to_be_slow_are_answered(data: bytes, wanted: bytes) -> None:
+def test_texts_made_to_be_slow_take_a_bounded_time(data: bytes, wanted: bytes) -> None:
     assert len(find_candidates(data, wanted)) <= 3
 
 
@@ -200,7 +200,7 @@ def test_texts_made_to_be_slow_are_answered(data: bytes, wanted: bytes) -> None:
     ],
 )
 def test_every_line_of_a_mixed_file_keeps_its_ending(data: bytes, old: bytes, new: bytes, expected: bytes) -> None:
-    """A8: a line that was changed, or stood between changed ones, took the ending of most others."""
+    """A8: a line that was changed, or stood between changed ones, got the ending of the majority."""
     places = edits.find(data, old)
     assert edits.replace(data, places, new)[0] == expected
 
@@ -225,7 +225,7 @@ def test_the_diff_of_a_mixed_file_shows_the_endings() -> None:
     ],
 )
 def test_a_text_that_differs_in_white_space_alone_says_so(data: bytes, old: bytes, kind: str | None) -> None:
-    """s03, s19, s21: lines "100% alike" were shown for a text that was not found, and white space was not named."""
+    """s03, s19, s21: lines "100% alike" were returned for a text that was not found, and white space was not mentioned."""
     with pytest.raises(Fault) as caught:
         apply_edit(data, {"old_text": old.decode(), "new_text": "x"}, "f.py")
     assert caught.value.fields.get("white_space") == kind

@@ -1,4 +1,4 @@
-"""A path that could not be used is explained: the mode, the link, the missing part, and what is called almost so."""
+"""A path that could not be used is explained: the mode, the link, the missing part, and similar names."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def workspace(place: Place) -> Path:
 
 
 def as_user(work: Callable[[], Any]) -> Any:
-    """What ``work`` raises, carried out by a thread that touches files as a user without rights, as a worker of the guest does."""
+    """Return the Fault that ``work`` raises in a thread that accesses files as an unprivileged user, like the guest's workers."""
     caught: list[Any] = []
 
     def run() -> None:
@@ -65,7 +65,7 @@ def as_user(work: Callable[[], Any]) -> Any:
 
 
 def give(path: Path) -> None:
-    """Let the user own all of a tree."""
+    """Make the user the owner of everything in a tree."""
     if os.getuid() == 0:
         for folder, _, files in os.walk(path):
             for name in (folder, *(os.path.join(folder, file) for file in files)):
@@ -115,7 +115,7 @@ def refused(place: Place, operation: str, **args: Any) -> Fault:
 def test_a_denied_path_names_whose_mode_forbids_it(
     place: Place, workspace: Path, operation: str, args: dict[str, Any], part: str, lacks: str, advice: str
 ) -> None:
-    """A3: the mode of a folder or file in the workspace was not told, and the advice was to use the workspace."""
+    """A3: the mode of a folder or file in the workspace was not mentioned, and the advice was to use the workspace."""
     for name in ("docs/guide.md", "tree/inner/f", "fixed.txt", "secret.txt", "closed/in.txt"):
         (workspace / name).parent.mkdir(parents=True, exist_ok=True)
         (workspace / name).write_text("a")
@@ -143,7 +143,7 @@ def test_a_folder_of_another_user_is_not_to_be_changed() -> None:
 
 
 def test_a_link_that_leads_out_is_named_with_its_target(place: Place, workspace: Path) -> None:
-    """A4: 'docs/hosts' was said to be outside, and is a link in the workspace."""
+    """A4: 'docs/hosts' was reported as outside, although it is a link in the workspace."""
     (workspace / "docs").mkdir()
     (workspace / "docs/hosts").symlink_to("/etc/hosts")
     (workspace / "etc").symlink_to("/etc")
@@ -178,7 +178,7 @@ def test_an_absolute_path_that_means_the_workspace(place: Place, workspace: Path
 def test_a_missing_path_names_the_part_and_the_near_miss(
     place: Place, workspace: Path, path: str, said: str, operation: str
 ) -> None:
-    """s02, parent_missing, case_differs: the neighbour was not named, nor the part of the path that is missing."""
+    """s02, parent_missing, case_differs: neither a similar name nor the missing part of the path was mentioned."""
     (workspace / "src/invoicer").mkdir(parents=True)
     (workspace / "src/invoicer/pricing.py").write_text("")
     (workspace / "README.md").write_text("")
@@ -212,8 +212,8 @@ def test_nothing_is_left_open(place: Place, workspace: Path) -> None:
     assert left_open(before) == []
 
 
-def test_a_file_that_is_waited_for_is_not_explained_at_each_look(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look would compare all names of the folder."""
+def test_waiting_for_a_file_does_not_explain_why_it_is_missing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each look would compare all names of the folder."""
     monkeypatch.setattr(path_problems, "explain", lambda *_, **__: pytest.fail("explained"))
     assert FileProbe(place, "none/yet", None).look() is None
     assert FileProbe(place, "none", "text").look() is None

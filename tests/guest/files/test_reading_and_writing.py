@@ -185,7 +185,7 @@ def test_write_through_a_link_outside_fails(place: Place, workspace: Path, tmp_p
     assert os.listdir(workspace) == ["l"]
 
 
-def test_write_refuses_what_is_no_file(place: Place, workspace: Path) -> None:
+def test_write_refuses_anything_but_a_regular_file(place: Place, workspace: Path) -> None:
     os.mkfifo(workspace / "fifo")
     (workspace / "d").mkdir()
     assert fault(writing, place, "fifo", "x").code == "not_a_regular_file"
@@ -320,7 +320,7 @@ def test_edit_failures_show_where(place: Place, workspace: Path) -> None:
     assert fault(editing, place, "bin", "a", "b").code == "not_text"
 
 
-def test_edits_at_once_never_lose_one(place: Place, workspace: Path) -> None:
+def test_simultaneous_edits_never_lose_one(place: Place, workspace: Path) -> None:
     (workspace / "f").write_text("".join(f"<{n}>\n" for n in range(60)))
     changed: list[int] = []
 

@@ -141,7 +141,7 @@ def test_links_outside(roots: Roots, base: Path, target: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "x" * 256, "y/" * 2048, "\ud800"])
-def test_names_no_file_can_have(roots: Roots, path: str) -> None:
+def test_paths_that_no_file_can_have(roots: Roots, path: str) -> None:
     assert code(roots, path) == "path_invalid"
 
 
@@ -154,7 +154,7 @@ def test_a_loop_of_links(roots: Roots, base: Path) -> None:
     assert caught.value.code == "path_invalid"
 
 
-def test_what_is_no_regular_file_is_refused_at_once(roots: Roots, base: Path) -> None:
+def test_anything_but_a_regular_file_is_refused_at_once(roots: Roots, base: Path) -> None:
     os.mkfifo(base / "workspace/fifo")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(base / "workspace/sock"))
@@ -206,7 +206,7 @@ def test_roots_themselves_have_no_parent_here(roots: Roots, base: Path) -> None:
 
 @pytest.fixture
 def flipping(base: Path) -> Iterator[Path]:
-    """workspace/flip is now a folder, now a link to the outside, exchanged without a pause."""
+    """Make workspace/flip a folder and a link to the outside in turns, without a pause."""
     workspace = base / "workspace"
     (workspace / "flip").mkdir()
     (workspace / "flip/secret").write_text("inside")

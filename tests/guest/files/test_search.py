@@ -1,4 +1,4 @@
-"""Searching: ripgrep where this machine has it, and the search of our own, with the same result."""
+"""Searching with ripgrep, if this machine has it, and with our own program: the results are the same."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def workspace(place: Place) -> Path:
 
 
 class HidingCall(RealCall):
-    """Programs are looked for in the sandbox's own PATH, as its guest does."""
+    """Look for programs in the sandbox's own PATH, as the guest does."""
 
     def run_helper(self, argv: list[str], **options: Any) -> Finished:
         if "/" not in argv[0] and shutil.which(argv[0], path=self.place.environ["PATH"]) is None:
@@ -112,7 +112,7 @@ def test_bounds(place: Place, workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "[", "a{2", "*"])
-def test_patterns_that_are_none(place: Place, workspace: Path, pattern: str, engine: str) -> None:
+def test_invalid_patterns(place: Place, workspace: Path, pattern: str, engine: str) -> None:
     if engine == "builtin" and pattern == "a{2":
         assert found(place, pattern)["matches"] == []  # plain text to Python's re
         return
@@ -176,7 +176,7 @@ def test_a_catastrophic_pattern_ends(place: Place, workspace: Path, monkeypatch:
         b"[" * 100_000,
     ],
 )
-def test_forged_output_is_no_match(place: Place, workspace: Path, output: bytes) -> None:
+def test_forged_output_adds_no_match(place: Place, workspace: Path, output: bytes) -> None:
     class Forged(RealCall):
         def run_helper(self, argv: list[str], **options: Any) -> Finished:
             return Finished(0, output, b"", False, False)
@@ -185,8 +185,8 @@ def test_forged_output_is_no_match(place: Place, workspace: Path, output: bytes)
 
 
 @pytest.mark.parametrize("length", [50_000, 5_000_000, 9_600_000])
-def test_a_match_far_into_a_long_line_is_shown_with_what_is_around_it(place: Place, workspace: Path, length: int) -> None:
-    """A9: the first 1,000 characters were shown, without the match, and a rest was promised that was not there."""
+def test_a_match_far_into_a_long_line_is_returned_with_its_surroundings(place: Place, workspace: Path, length: int) -> None:
+    """A9: the first 1,000 characters were returned without the match, and a remainder was announced that did not exist."""
     (workspace / "min.js").write_text("é" * (length // 2) + "x" * 400 + "needle" + "y" * (length // 2) + "\n")
     result = found(place, "needle")
     assert result["truncated"] is False
@@ -200,8 +200,8 @@ def test_a_match_far_into_a_long_line_is_shown_with_what_is_around_it(place: Pla
 
 @needs_ripgrep
 @pytest.mark.parametrize("engine", ["ripgrep"], indirect=True)
-def test_no_match_names_the_files_that_were_left_out_and_have_one(place: Place, workspace: Path) -> None:
-    """A10: an order in a folder that .gitignore names was said not to exist."""
+def test_a_search_without_matches_names_skipped_files_that_have_one(place: Place, workspace: Path) -> None:
+    """A10: an order in a folder that .gitignore names was reported as missing."""
     (workspace / ".gitignore").write_text("data/\n*.log\n")
     (workspace / "data").mkdir()
     (workspace / "data/orders.csv").write_text("4711;open\n")
@@ -221,7 +221,7 @@ def test_no_match_names_the_files_that_were_left_out_and_have_one(place: Place, 
 @needs_ripgrep
 @pytest.mark.parametrize("engine", ["ripgrep"], indirect=True)
 def test_truncated_matches_say_how_many_there_are(place: Place, workspace: Path) -> None:
-    """s56: 100 hits were shown, and how many there are was not said."""
+    """s56: 100 hits were returned without their total number."""
     (workspace / "many").write_text("needle\n" * 500)
     for path in (".", "many"):
         result = SearchResult.model_validate(found(place, "needle", max_matches=10, path=path))

@@ -172,7 +172,7 @@ def test_writing_through_a_link_replaces_the_link_only(place: Place, workspace: 
 
 
 @pytest.mark.parametrize("data", [b"no archive at all" * 100, bytes(range(256)) * 8])
-def test_no_archive(place: Place, workspace: Path, data: bytes) -> None:
+def test_a_stream_that_is_not_an_archive(place: Place, workspace: Path, data: bytes) -> None:
     with pytest.raises(Fault) as caught:
         put(place, "t", data, kind="tree")
     assert caught.value.code == "unsafe_archive"
@@ -207,7 +207,7 @@ def test_damaged_archives_end_in_a_fault_or_stay_inside(
     assert sorted(os.listdir(tmp_path)) == ["home", "spill", "workspace"]
 
 
-def test_what_cannot_be_sent_is_named(place: Place, workspace: Path) -> None:
+def test_files_that_cannot_be_sent_are_named(place: Place, workspace: Path) -> None:
     (workspace / "t").mkdir()
     os.mkfifo(workspace / "t/fifo")
     (workspace / "t/f").write_text("x")

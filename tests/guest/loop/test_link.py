@@ -131,7 +131,7 @@ def test_a_call_that_hands_over_another_does_not_starve_the_rest() -> None:
     assert count[0] > 1
 
 
-def test_a_descriptor_that_is_forgotten_is_not_called() -> None:
+def test_an_unwatched_descriptor_gets_no_calls() -> None:
     reactor, called = Reactor(), list[int]()
     read_end, write_end = os.pipe()
     reactor.watch(read_end, select.EPOLLIN, called.append)

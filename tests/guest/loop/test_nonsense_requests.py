@@ -1,4 +1,4 @@
-"""Requests that only somebody who took over the host's end would make: each fails alone, and the guest goes on."""
+"""Requests that only an attacker at the host's end would make: each fails alone, and the guest goes on."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_fields_that_no_host_sends(local: LocalEnvironment, extra: dict[str, Any
     assert local.run("echo on").unwrap().output == "on\n"
 
 
-def test_what_is_no_list_of_ids_acknowledges_nothing() -> None:
+def test_anything_but_a_list_of_ids_acknowledges_nothing() -> None:
     remembered = ReplyCache()
     assert remembered.begin("a", 1, "read", {}, b"") is True
     remembered.store(1, {"result": 1}, b"")

@@ -1,4 +1,4 @@
-"""Replies come from the reactor's thread alone, so that what they are made of needs no locks (review of the sandbox, 5.1)."""
+"""Replies come from the reactor's thread alone, so that the data for them needs no locks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sandbox.guest.protocol import wire
 
 
 class _Processes:
-    """As much of ``processes.Processes`` as replies to file operations ask for; notes by which thread it is asked."""
+    """The part of ``processes.Processes`` that replies to file operations use; records which thread calls it."""
 
     disk = None
     sessions = SimpleNamespace(open_session=None, end_session=None, list_sessions=None)
@@ -37,7 +37,7 @@ class _Processes:
         return []
 
     def __getattr__(self, _name: str) -> Any:
-        """What the operations that are not asked for here would be carried out by."""
+        """Stand in for the handlers of operations that are not used here."""
         return lambda _args: {}
 
     def touch(self, _operation: str) -> None: ...
@@ -47,7 +47,7 @@ class _Processes:
 
 
 class _Link:
-    """Keeps the replies, each with the thread that sent it; ends the reactor at the ``last``."""
+    """Collects the replies, each with the thread that sent it; stops the reactor at the ``last``."""
 
     lost = False
 
@@ -66,7 +66,7 @@ class _Link:
 
 
 def _served(workspace: Path, processes: _Processes, *operations: tuple[str, dict[str, Any]]) -> _Link:
-    """The link after the guest has answered all of these."""
+    """Return the link after the guest has answered all requests."""
     reactor = Reactor()
     link = _Link(reactor, len(operations))
     root = str(workspace).encode()
@@ -85,7 +85,7 @@ def _listing(path: str) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", [".", "missing"])
-def test_the_reactor_answers_what_a_worker_did(tmp_path: Path, path: str) -> None:
+def test_the_reactor_replies_for_a_worker(tmp_path: Path, path: str) -> None:
     processes = _Processes()
     link = _served(tmp_path, processes, _listing(path), ("make_dir", {"path": "new"}))
     here = threading.current_thread().name
@@ -93,8 +93,8 @@ def test_the_reactor_answers_what_a_worker_did(tmp_path: Path, path: str) -> Non
     assert {thread for _, thread in processes.asked} == {here}
 
 
-def test_a_reply_that_fails_is_answered_all_the_same(tmp_path: Path) -> None:
-    """The request was answered with silence: the error ended up in the log of a worker."""
+def test_a_reply_that_fails_becomes_a_failure(tmp_path: Path) -> None:
+    """The request was never answered: the error only reached the log of a worker."""
     processes = _Processes()
     processes.fails = True
     link = _served(tmp_path, processes, ("make_dir", {"path": "new"}))

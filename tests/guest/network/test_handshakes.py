@@ -1,4 +1,4 @@
-"""What clients of the proxy say: every form, cut anywhere, and what an attacker would try."""
+"""The requests of the proxy's clients: every form, cut anywhere, and what an attacker would try."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from sandbox.guest.protocol import wire
 
 
 def test_connect_is_a_tunnel() -> None:
-    wish = parse_http_request(b"CONNECT example.com:443 HTTP/1.1\r\nHost: other\r\n\r\nearly")
-    assert wish is not None
-    assert (wish.host, wish.port, wish.tunnel, wish.first) == ("example.com", 443, True, b"early")
+    request = parse_http_request(b"CONNECT example.com:443 HTTP/1.1\r\nHost: other\r\n\r\nearly")
+    assert request is not None
+    assert (request.host, request.port, request.tunnel, request.first) == ("example.com", 443, True, b"early")
 
 
 def test_connect_to_an_ipv6_address() -> None:
-    wish = parse_http_request(b"CONNECT [2001:db8::1]:8080 HTTP/1.1\r\n\r\n")
-    assert wish is not None
-    assert (wish.host, wish.port) == ("2001:db8::1", 8080)
+    request = parse_http_request(b"CONNECT [2001:db8::1]:8080 HTTP/1.1\r\n\r\n")
+    assert request is not None
+    assert (request.host, request.port) == ("2001:db8::1", 8080)
 
 
-def test_a_request_goes_on_in_the_form_servers_take() -> None:
-    wish = parse_http_request(
+def test_a_request_is_forwarded_in_the_form_that_servers_accept() -> None:
+    request = parse_http_request(
         b"POST http://user:pw@Example.com:8080/a/b?c=d HTTP/1.1\r\nHost: evil.test\r\nProxy-Authorization: Basic xx\r\n"
         b"Proxy-Connection: keep-alive\r\nConnection: keep-alive\r\nContent-Length: 3\r\n\r\nabc"
     )
-    assert wish is not None
-    assert (wish.host, wish.port, wish.tunnel) == ("Example.com", 8080, False)
-    head, _, body = wish.first.partition(b"\r\n\r\n")
+    assert request is not None
+    assert (request.host, request.port, request.tunnel) == ("Example.com", 8080, False)
+    head, _, body = request.first.partition(b"\r\n\r\n")
     assert head.split(b"\r\n") == [
         b"POST /a/b?c=d HTTP/1.1", b"Host: Example.com:8080", b"Connection: close", b"Content-Length: 3",
     ]  # fmt: skip
@@ -51,20 +51,20 @@ def test_a_request_goes_on_in_the_form_servers_take() -> None:
     [(b"http://h", b"GET / HTTP/1.1"), (b"http://h?q", b"GET /?q HTTP/1.1"), (b"HTTP://h/x", b"GET /x HTTP/1.1")],
 )
 def test_targets_without_a_path(target: bytes, line: bytes) -> None:
-    wish = parse_http_request(b"GET " + target + b" HTTP/1.1\r\n\r\n")
-    assert wish is not None
-    assert wish.port == 80
-    assert wish.first.startswith(line + b"\r\nHost: h\r\n")
+    request = parse_http_request(b"GET " + target + b" HTTP/1.1\r\n\r\n")
+    assert request is not None
+    assert request.port == 80
+    assert request.first.startswith(line + b"\r\nHost: h\r\n")
 
 
 def test_a_websocket_keeps_its_upgrade() -> None:
-    wish = parse_http_request(b"GET http://h/ws HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
-    assert wish is not None
-    assert b"Connection: Upgrade\r\nUpgrade: websocket" in wish.first
+    request = parse_http_request(b"GET http://h/ws HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+    assert request is not None
+    assert b"Connection: Upgrade\r\nUpgrade: websocket" in request.first
 
 
 @pytest.mark.parametrize("size", [0, 1, 20, 50])
-def test_a_head_that_is_not_whole_is_waited_for(size: int) -> None:
+def test_an_incomplete_head_is_waited_for(size: int) -> None:
     assert parse_http_request(b"GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n"[:size]) is None
 
 
@@ -80,7 +80,7 @@ def test_a_head_that_is_not_whole_is_waited_for(size: int) -> None:
         b"G\rT http://h/ HTTP/1.1",
     ],
 )  # fmt: skip
-def test_what_is_no_request_is_answered_with_words(head: bytes) -> None:
+def test_an_invalid_request_is_answered_with_an_explanation(head: bytes) -> None:
     with pytest.raises(HandshakeError) as caught:
         parse_http_request(head + b"\r\n\r\n")
     assert caught.value.answer.startswith(b"HTTP/1.1 400 ")
@@ -92,7 +92,7 @@ def test_an_endless_head_is_refused() -> None:
     assert b" 431 " in caught.value.answer
 
 
-def test_the_words_of_a_refusal_cannot_add_headers() -> None:
+def test_the_message_of_a_refusal_cannot_add_headers() -> None:
     answer = http_answer(403, "evil\r\nSet-Cookie: x=1\r\n\r\nbody ü")
     head = answer.partition(b"\r\n\r\n")[0]
     assert head.split(b"\r\n")[0] == b"HTTP/1.1 403 evil??Set-Cookie: x=1????body ?"
@@ -113,12 +113,12 @@ def test_socks_by_name_address_and_ipv6() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x05", b"\x05\x02\0", b"\x05\x03\x01\x02"])
-def test_parse_socks_methods_that_are_not_whole(data: bytes) -> None:
+def test_incomplete_socks_methods(data: bytes) -> None:
     assert parse_socks_methods(data) is None
 
 
 @pytest.mark.parametrize("cut", range(17))
-def test_a_socks_request_that_is_not_whole(cut: int) -> None:
+def test_an_incomplete_socks_request(cut: int) -> None:
     assert parse_socks_request(b"\x05\x01\0\x03\x0bexample.com\x01\xbb"[:cut]) is None
 
 
@@ -163,15 +163,15 @@ HEADS = st.lists(st.sampled_from(PARTS) | st.binary(max_size=8)).map(b"".join)
 
 
 @given(HEADS, st.booleans())
-def test_any_bytes_are_a_wish_that_can_be_asked_or_an_answer(data: bytes, whole: bool) -> None:
-    """Nothing that a client says may raise anything else: it would end the guest, or what it asks for the pipe."""
+def test_any_bytes_are_a_valid_request_or_get_an_answer(data: bytes, whole: bool) -> None:
+    """A client's bytes may raise nothing else, which would end the guest; nor may its request break the pipe."""
     readers: tuple[Callable[[bytes], object], ...] = (parse_http_request, parse_socks_request, parse_socks_methods)
     for read in readers:
         try:
-            wish = read(data + (b"\r\n\r\n" if whole else b""))
+            request = read(data + (b"\r\n\r\n" if whole else b""))
         except HandshakeError:
             continue
-        if isinstance(wish, ProxyRequest):
-            assert 0 < wish.port < 65536
-            assert len(wire.pack_message({"host": wish.host, "port": wish.port})) < 4096
-            assert b"\0" not in wish.first.split(b"\r\n\r\n")[0] or wish.tunnel
+        if isinstance(request, ProxyRequest):
+            assert 0 < request.port < 65536
+            assert len(wire.pack_message({"host": request.host, "port": request.port})) < 4096
+            assert b"\0" not in request.first.split(b"\r\n\r\n")[0] or request.tunnel

@@ -1,4 +1,4 @@
-"""Whose connection was refused."""
+"""Which command's connection was refused."""
 
 from __future__ import annotations
 

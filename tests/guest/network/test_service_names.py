@@ -39,7 +39,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def beside(port: int, behind: int) -> Iterator[tuple[Ends, Ends, ServiceNames]]:
-    """A sandbox that knows db at ``port``, and one in which ``behind`` is listened on."""
+    """Return a sandbox that knows db at ``port``, and one in which a server listens at ``behind``."""
     with ends(Network.none()) as near, ends(Network.none()) as far:
         peer_port = PeerPort(far.egress.streams, lambda: next(far.channels), behind)
         near.egress._services = {(NAME, port): peer_port.dial}
@@ -95,7 +95,7 @@ def test_many_at_a_time(echo: int) -> None:
         assert [everything(sock) for sock in socks] == [b"%dbye" % number for number in range(40)]
 
 
-def test_where_nobody_listens_the_connection_is_reset() -> None:
+def test_a_connection_to_a_closed_port_is_reset() -> None:
     port = free_port()
     with beside(port, free_port()) as (near, _, _):
         with pytest.raises(ConnectionResetError), connected(port) as sock:
@@ -104,7 +104,7 @@ def test_where_nobody_listens_the_connection_is_reset() -> None:
         assert [(one.outcome, one.why) for one in near.log] == [("failed", "nothing listens there")]
 
 
-def test_what_cannot_be_reached_is_told_to_its_command_before_its_client() -> None:
+def test_a_failed_connection_is_reported_with_its_command_before_the_client_notices() -> None:
     port = free_port()
     with beside(port, free_port()) as (near, _, _):
         near.noting_seconds = 0.3
@@ -119,8 +119,8 @@ def test_what_cannot_be_reached_is_told_to_its_command_before_its_client() -> No
         assert told["why"] == "nothing listens there"
 
 
-def test_a_name_of_plain_http_that_nobody_serves_is_refused_in_words() -> None:
-    """A kept sandbox has the name, and whoever attached did not bring the service."""
+def test_a_name_at_the_http_port_that_nobody_serves_is_refused_with_a_message() -> None:
+    """A kept sandbox has the name, and the host that attached did not bring the service."""
     with ends(Network.none()) as near:
         made: list[ServiceNames] = []
         ready = threading.Event()
@@ -141,7 +141,7 @@ def test_a_name_of_plain_http_that_nobody_serves_is_refused_in_words() -> None:
     assert [one["code"] for one in near.notices] == ["network_denied"]
 
 
-def test_a_service_whose_sandbox_is_gone_is_told(echo: int) -> None:
+def test_a_service_whose_sandbox_is_gone_is_reported(echo: int) -> None:
     port = free_port()
     with beside(port, echo) as (near, far, _):
         with connected(port) as standing:

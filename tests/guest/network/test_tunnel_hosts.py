@@ -1,4 +1,4 @@
-"""What a program names as its host, on the way to whoever answers for refused ones, the log and the rules."""
+"""The host that a program names, on its way to the rules, the log and the approver of refused hosts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_address_with_a_zone_is_refused_unasked(host: bytes) -> None:
         assert told.why.isprintable()
 
 
-def test_one_spelling_is_asked_about_granted_and_told() -> None:
+def test_one_spelling_is_asked_about_granted_and_reported() -> None:
     asked = []
 
     def ask(named: str, _port: int) -> str:

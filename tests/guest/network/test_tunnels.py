@@ -78,7 +78,7 @@ class Ends:
             thread.start()
 
     def _noted(self, ends: Addresses, notice: dict[str, Any], then: Callable[[], None]) -> None:
-        """As the guest does, only later: nothing may reach the client before."""
+        """Report as the guest does, only later: nothing may reach the client before."""
         self.notices.append({**notice, "ends": ends})
         self.reactor.after(self.noting_seconds, then)
 
@@ -125,14 +125,14 @@ def ends(network: Network) -> Iterator[Ends]:
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Has room for all who come at once: the kernel cuts those it has none for."""
+    """A server whose backlog has room for all simultaneous clients: the kernel cuts any others."""
 
     daemon_threads = True
     request_queue_size = 128
 
 
 class Echo(socketserver.BaseRequestHandler):
-    """Sends back what it gets, and a last word after the end."""
+    """A server that sends back what it receives, and a few bytes after the end."""
 
     def handle(self) -> None:
         while data := self.request.recv(65536):
@@ -191,7 +191,7 @@ def test_a_tunnel_carries_both_ways_and_its_halves_end_apart(echo: int) -> None:
         assert (ended.sent_bytes, ended.received_bytes) == (len(sent), len(sent) + 3)
 
 
-def test_a_window_grows_for_who_reads_and_is_given_back(echo: int) -> None:
+def test_a_window_grows_for_a_fast_reader_and_is_given_back(echo: int) -> None:
     with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
         growth = pair.tunnels._growth
         sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % echo)
@@ -226,7 +226,7 @@ def test_what_windows_grow_by_in_all_is_bounded() -> None:
     assert growth.take(wire.TUNNEL_WINDOW) == 10
 
 
-def test_a_refusal_is_told_to_the_client_with_its_reason(echo: int) -> None:
+def test_the_client_learns_the_reason_of_a_refusal(echo: int) -> None:
     with ends(Network.allow("example.com")) as pair:
         with pair.connect() as sock:
             sock.sendall(b"CONNECT evil.test:443 HTTP/1.1\r\n\r\n")
@@ -295,7 +295,7 @@ def test_a_denial_cuts_what_was_granted_once_by_the_same_words(echo: int) -> Non
 
 
 def cut_off(pair: Ends, sock: socket.socket, port: int, cut: Callable[[], object]) -> dict[str, Any]:
-    """What the command is told of its connection that ``cut`` has cut; told before the cut is seen."""
+    """Return the notice of a connection that ``cut`` has cut; it must arrive before the cut is visible."""
     pair.noting_seconds = 0.3
     sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % port)
     assert b" 200 " in head(sock).split(b"\r\n")[0]
@@ -310,7 +310,7 @@ def cut_off(pair: Ends, sock: socket.socket, port: int, cut: Callable[[], object
     return told
 
 
-def test_the_command_of_a_connection_that_a_denial_cuts_is_told(echo: int) -> None:
+def test_a_connection_that_a_denial_cuts_is_reported_with_its_command(echo: int) -> None:
     with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
         denied = pair.egress.network.without(f"127.0.0.1:{echo}")
         told = cut_off(pair, sock, echo, lambda: pair.egress.change(denied))
@@ -318,7 +318,7 @@ def test_the_command_of_a_connection_that_a_denial_cuts_is_told(echo: int) -> No
         assert (told["kind"], told["about"]) == ("closed_by", f"127.0.0.1:{echo}")
 
 
-def test_the_command_of_a_connection_that_a_limit_cuts_is_told(echo: int) -> None:
+def test_a_connection_that_a_limit_cuts_is_reported_with_its_command(echo: int) -> None:
     with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
         pair.egress.allowance = Allowance(Limits(network_bytes=100))
         told = cut_off(pair, sock, echo, lambda: sock.sendall(bytes(200)))
@@ -326,7 +326,7 @@ def test_the_command_of_a_connection_that_a_limit_cuts_is_told(echo: int) -> Non
         assert (told["kind"], told["about"]) == ("limit", "network_bytes")
 
 
-def test_the_command_of_a_silent_connection_is_told(echo: int) -> None:
+def test_a_silent_connection_that_is_cut_is_reported_with_its_command(echo: int) -> None:
     with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
         pair.egress.allowance = Allowance(Limits(network_silent_seconds=0.5))
         told = cut_off(pair, sock, echo, lambda: None)
@@ -334,7 +334,7 @@ def test_the_command_of_a_silent_connection_is_told(echo: int) -> None:
 
 
 class Source(socketserver.BaseRequestHandler):
-    """Sends without end."""
+    """A server that sends endlessly."""
 
     def handle(self) -> None:
         with contextlib.suppress(OSError):
@@ -343,7 +343,7 @@ class Source(socketserver.BaseRequestHandler):
 
 
 def test_no_byte_beyond_the_limit_is_passed_on_and_each_connection_counts_one_piece_beyond_it_at_most() -> None:
-    """The figures of docs/reference/network.md: what passes, and by how much the count may be over."""
+    """The figures of docs/reference/network.md: what passes, and by how much the count may exceed the limit."""
     most, connections = 3_000_000, 8
     with Server(("127.0.0.1", 0), Source) as server, ends(Network.allow("127.0.0.1:*")) as pair, contextlib.ExitStack() as stack:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -370,7 +370,7 @@ def test_no_byte_beyond_the_limit_is_passed_on_and_each_connection_counts_one_pi
 
 
 def test_what_was_sent_before_an_orderly_end_is_not_lost_on_a_slow_reader(echo: int) -> None:
-    """The host is done and says so while the socket in the sandbox is still full."""
+    """The host ends while the socket in the sandbox is still full."""
     sent = os.urandom(400 << 10)
     with ends(Network.allow("127.0.0.1:*")) as pair, pair.connect() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
@@ -436,7 +436,7 @@ def test_a_stalled_reader_stalls_only_itself(echo: int) -> None:
         assert other.recv(5) == b"hello"
 
 
-def test_a_client_that_goes_away_while_the_host_looks_leaves_nothing(echo: int) -> None:
+def test_a_client_that_hangs_up_before_the_answer_leaves_nothing(echo: int) -> None:
     held = threading.Event()
 
     def ask(_host: str, _port: int) -> None:
@@ -469,7 +469,7 @@ def test_what_answers_for_refused_hosts_is_asked_once(echo: int) -> None:
         assert asked == [("127.0.0.1", echo)]
 
 
-def test_a_question_that_waits_for_its_answer_holds_up_only_who_asked(echo: int) -> None:
+def test_a_question_that_waits_for_its_answer_delays_only_its_own_connection(echo: int) -> None:
     asked: list[str] = []
     thinking, answered = threading.Event(), threading.Event()
 
@@ -516,7 +516,7 @@ def test_a_forwarded_port_reaches_a_server_inside(echo: int) -> None:
 
 @pytest.mark.parametrize("whole", [True, False], ids=["the sandbox", "the port"])
 def test_a_connection_that_comes_while_all_is_closed_is_cut(echo: int, whole: bool) -> None:
-    """It was accepted, belonged to nothing, and its client waited for ever."""
+    """It was accepted, belonged to nothing, and its client waited forever."""
     with ends(Network.none()) as pair, contextlib.ExitStack() as stack:
         streams = pair.egress.streams
         forward = Forward(streams, lambda: next(pair.channels), echo)
@@ -573,7 +573,7 @@ def test_a_guest_that_asks_nonsense_breaks_the_protocol(kind: int, channel: int,
 
 
 def held(answering: threading.Event) -> Callable[[str, int], None]:
-    """Answers no, and only when it is told to."""
+    """An approver that refuses, and only when the test lets it answer."""
 
     def ask(_host: str, _port: int) -> None:
         answering.wait(10)
@@ -639,7 +639,7 @@ def test_what_waits_for_a_stalled_program_costs_its_bytes_however_they_came() ->
 
 
 def test_single_bytes_that_wait_in_the_host_cost_their_bytes() -> None:
-    """A guest that sends as small pieces as there are, faster than they go on."""
+    """A guest that sends the smallest possible pieces, faster than they are forwarded."""
     sent: list[bytes] = []
     streams = Streams(lambda *_: None, None)  # type: ignore[arg-type]
     held = threading.Event()
@@ -667,7 +667,7 @@ def test_single_bytes_that_wait_in_the_host_cost_their_bytes() -> None:
 
 
 def _ignore(_: object) -> None:
-    """A call with no answer."""
+    """Do nothing."""
 
 
 def test_connections_that_are_asked_for_and_given_up_again_and_again_are_bounded() -> None:

@@ -196,11 +196,11 @@ def test_the_deadline_covers_a_page_that_drips(tmp_path: Path, server: str) -> N
         "http://\ud800/",
     ],
 )
-def test_addresses_that_are_none(tmp_path: Path, url: str) -> None:
+def test_invalid_addresses(tmp_path: Path, url: str) -> None:
     assert refused(tmp_path, url).code == "invalid_url"
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         fault = refused(tmp_path, f"http://127.0.0.1:{unused.getsockname()[1]}/")
@@ -241,6 +241,6 @@ def test_forged_answers_are_refused(tmp_path: Path, output: bytes) -> None:
 
 
 def test_names_have_no_backslash() -> None:
-    """A12: render_page was shown as render\\_page, which is in no file."""
+    """A12: render_page was returned as render\\_page, which no file contains."""
     _, text, _ = extract("<p>Call render_page(*args) of my_module, see <code>a_b</code>.</p>", "http://example.com/")
     assert text == "Call render_page(*args) of my_module, see `a_b`."

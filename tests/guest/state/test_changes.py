@@ -1,4 +1,4 @@
-"""The look at the workspace after a command: what it sees, what it leaves out, and what it may cost."""
+"""The scan of the workspace after a command: what it finds, what it leaves out, and what it may cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.guest.calls import place_at
 
 @pytest.fixture(autouse=True)
 def _no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other work on the machine puts off no look here."""
+    """Keep other work on the machine from delaying a scan."""
     monkeypatch.setattr(changes, "CLOCK_SECONDS", 60)
 
 
@@ -36,7 +36,7 @@ def told(tracker: Tracker, ident: str = "c1", seconds: float = 10, left: bool = 
     return tracker.look(ident, seconds, left) or {}
 
 
-def test_nothing_is_told_where_nothing_changed(tracker: Tracker, top: Path) -> None:
+def test_no_notice_if_nothing_changed(tracker: Tracker, top: Path) -> None:
     (top / "a").write_text("a")
     tracker.begin()
     assert told(tracker) == {}
@@ -100,7 +100,7 @@ def test_own_operations_are_absorbed(tracker: Tracker, top: Path) -> None:
     assert told(tracker, "c3")["names"] == ["~ x/y/z"]
 
 
-def test_other_commands_are_said(tracker: Tracker, top: Path) -> None:
+def test_other_running_commands_are_mentioned(tracker: Tracker, top: Path) -> None:
     tracker.begin()
     tracker.begin()
     (top / "a").write_text("")
@@ -115,7 +115,7 @@ def test_other_commands_are_said(tracker: Tracker, top: Path) -> None:
     assert told(tracker, "c4")["others"] is True  # what c3 left running may have done it
 
 
-def test_what_nobody_heard_is_told_later(tracker: Tracker, top: Path) -> None:
+def test_changes_that_were_not_reported_are_reported_later(tracker: Tracker, top: Path) -> None:
     tracker.begin()
     (top / "a").write_text("")
     tracker.skip("c1")
@@ -124,7 +124,7 @@ def test_what_nobody_heard_is_told_later(tracker: Tracker, top: Path) -> None:
     assert (found["names"], found["since"]) == (["+ a"], "c1")
 
 
-def test_a_look_that_costs_too_much_is_put_off(tracker: Tracker, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_that_costs_too_much_is_put_off(tracker: Tracker, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3000):
         (top / f"f{number}").write_text("")
     tracker.absorb(".")
@@ -137,7 +137,7 @@ def test_a_look_that_costs_too_much_is_put_off(tracker: Tracker, top: Path, monk
     assert (found["names"], found["since"]) == (["~ f7"], "c1")
 
 
-def test_a_tree_that_is_too_large_is_not_told(tracker: Tracker, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_that_is_too_large_is_not_reported(tracker: Tracker, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "ENTRIES", 100)
     for number in range(200):
         (top / f"f{number}").write_text("")
@@ -156,7 +156,7 @@ def test_names_are_few_and_short(tracker: Tracker, top: Path) -> None:
     assert max(map(len, found["names"])) <= 102
 
 
-def test_a_tracker_that_is_not_wanted_looks_at_nothing(top: Path) -> None:
+def test_a_tracker_that_is_not_wanted_scans_nothing(top: Path) -> None:
     tracker = Tracker(place_at(top.parent), wanted=False)
     tracker.begin()
     (top / "a").write_text("")
@@ -175,7 +175,7 @@ def test_deep_folders_silence_nothing(tracker: Tracker, top: Path, monkeypatch: 
     assert told(tracker, "c2")["names"] == ["+ evil", "~ a/b/c/d/e"]
 
 
-def test_a_tree_that_became_smaller_is_looked_at_again(
+def test_a_tree_that_became_smaller_is_scanned_again(
     tracker: Tracker, top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -190,10 +190,10 @@ def test_a_tree_that_became_smaller_is_looked_at_again(
     assert "+ b" in told(tracker)["names"]
 
 
-def test_a_first_look_on_a_busy_machine_is_taken_again_with_the_next_command(
+def test_a_first_scan_on_a_busy_machine_is_repeated_with_the_next_command(
     tracker: Tracker, top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some thirty commands then told nothing of the files they changed, as if the tree were too large."""
+    """About thirty commands then reported no changed files, as if the tree were too large."""
     (top / "d").mkdir()
     with monkeypatch.context() as patched:
         passing = itertools.count(step=100)
@@ -205,8 +205,8 @@ def test_a_first_look_on_a_busy_machine_is_taken_again_with_the_next_command(
     assert told(tracker, "c2")["names"] == ["+ d/new"]
 
 
-def test_the_folder_of_git_is_no_change(tracker: Tracker, top: Path) -> None:
-    """s05: git status was said to change "~ .git"."""
+def test_the_folder_of_git_is_not_reported(tracker: Tracker, top: Path) -> None:
+    """s05: git status was reported to change "~ .git"."""
     (top / ".git").mkdir()
     (top / "lib/.git").mkdir(parents=True)
     tracker.begin()

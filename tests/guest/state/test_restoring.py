@@ -1,4 +1,4 @@
-"""What a rollback does to folders that stand in its way."""
+"""A rollback removes folders whatever their modes and depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of files that change under the reader's hands."""
+"""Fetching files that change while they are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sandbox.state.table import Entry
 from tests.guest.calls import RealCall, place_at
 
 
-def test_a_hole_made_while_a_file_is_read_is_a_change_and_no_lie(
+def test_a_hole_made_while_a_file_is_read_counts_as_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = place_at(tmp_path)

@@ -1,4 +1,4 @@
-"""A kept guest and its hosts: cuts in the middle of anything, takeovers, the end for want of a host."""
+"""A kept guest and its hosts: cuts in the middle of anything, takeovers, the end for lack of a host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALL = Call(b"nonce678", b"before78", b"where678", TAKE_OVER)
 
 
 def found(pieces: list[bytes]) -> list[bytes]:
-    """What a finder makes of these reads: bytes as they are, put together, and "CALL" for calls."""
+    """Return what a finder yields for these reads: joined bytes, and "CALL" for calls."""
     finder, seen = CallFinder(TOKEN), list[bytes]()
     for data in pieces:
         for piece in finder.feed(data):
@@ -92,7 +92,7 @@ def in_thread(work: Any) -> tuple[threading.Thread, list[Any]]:
 
 
 def ran(board: Switchboard) -> int:
-    """How many times the command of a test was carried out."""
+    """Return how many times the command of a test was carried out."""
     return len((Path(board._folder.name) / "ran").read_text().splitlines())
 
 
@@ -186,7 +186,7 @@ def test_transfers_under_way_fail_and_can_be_repeated(board: Switchboard) -> Non
     host.close()
 
 
-def test_streamed_input_that_is_cut_is_not_taken_for_the_whole(board: Switchboard) -> None:
+def test_streamed_input_that_is_cut_is_not_taken_as_complete(board: Switchboard) -> None:
     """A cut in the middle of stdin: the command is stopped without an end of its input, and nothing is sent twice."""
     host = board.first_host()
     board.pass_up = 600_000
@@ -334,7 +334,7 @@ def test_the_time_of_a_pause_is_given_back() -> None:
         host.close()
 
 
-def test_replies_that_are_too_large_to_be_kept_are_not_made_twice(board: Switchboard) -> None:
+def test_requests_whose_replies_are_too_large_to_store_are_not_carried_out_twice(board: Switchboard) -> None:
     host = board.first_host()
     args = {"keep_output_bytes": 20 << 20}
     thread, answers = in_thread(lambda: host.run("echo x >> ran; head -c 20000000 /dev/zero", args=args))
@@ -345,7 +345,7 @@ def test_replies_that_are_too_large_to_be_kept_are_not_made_twice(board: Switchb
     host.close()
 
 
-def test_who_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_host_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     keeper = keeping.KeptLease(TOKEN, 3600.0, b"present8", b"this8888")
