@@ -47,7 +47,7 @@ def remove(name: str, *, container_id: str = "", may_appear: bool = False, has_v
 
 
 class _NotGoneError(Exception):
-    """The container exists, or may still appear."""
+    """The container exists or may still appear."""
 
 
 def _try_to_remove(target: str, created_by: float) -> None:

@@ -14,6 +14,7 @@ import tenacity
 
 from sandbox.docker.container.stream import AttachStream
 from sandbox.docker.engine.client import connect, translated
+from sandbox.docker.engine.retries import retry_engine
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.reattach import OWNER_DEAD, TAKE_OVER, Call, answer_prefix
@@ -75,12 +76,7 @@ class EngineKeep:
                 raise self._post_mortem(reason, detail)
             return reach(client, self._id, self._kept.token, call)
 
-        policy = tenacity.Retrying(
-            stop=tenacity.stop_after_delay(RECONNECT_SECONDS),
-            wait=tenacity.wait_exponential(multiplier=0.05, max=1.0),
-            retry=tenacity.retry_if_exception(_may_pass),
-            reraise=True,
-        )
+        policy = retry_engine(RECONNECT_SECONDS, tenacity.retry_if_exception(_may_pass))
         try:
             stream, rest = policy(attempt)
         except SandboxUnavailableError:
