@@ -169,6 +169,23 @@ class SessionTable:
         ended = self.own.pop(name, None) if user is None else self._others.pop((name, user.uid), None)
         return {"session": name, "existed": ended is not None}
 
+    def states(self) -> dict[str, Any]:
+        """Return the states of the own sessions by name, as data for ``restore``."""
+        return {
+            name: {"cwd": s.cwd, "env": s.env, "functions": s.functions, "variables": s.variables}
+            for name, s in self.own.items()
+        }
+
+    def restore(self, states: dict[str, Any]) -> None:
+        """Give each own session its state, and forget sessions that have none. One that runs a command is left alone."""
+        for name in [n for n, s in self.own.items() if n not in states and not s.busy]:
+            del self.own[name]
+        for name, state in states.items():
+            session = self.own.setdefault(name, Session("", {}))
+            if not session.busy:
+                session.cwd, session.env = state["cwd"], dict(state["env"])
+                session.functions, session.variables = state["functions"], dict(state["variables"])
+
 
 def find_shell() -> tuple[str, int] | None:
     """Return the path of the shell and the descriptor for its state; None in an image without a shell."""

@@ -10,7 +10,6 @@ import errno
 import os
 import stat
 
-from ..commands.sessions import Session
 from ..files.roots import printable
 from ..files.tree import remove_tree
 from ..files.tree_walk import DIRECTORY
@@ -65,7 +64,7 @@ def restore(call: StateCall) -> dict[str, Any]:
         raise
     finally:
         restoring.close()
-    call.hand_over(lambda: _set_sessions(call, sessions))
+    call.hand_over(lambda: call.processes.sessions.restore(sessions))
     return {"steps": restoring.steps, "running": running_commands(call)}
 
 
@@ -79,18 +78,6 @@ def _parse_sessions(call: StateCall) -> dict[str, Any]:
     if len(sessions) > most:
         raise Fault("too_many_commands", limit=most, what="sessions")
     return sessions
-
-
-def _set_sessions(call: StateCall, states: dict[str, Any]) -> None:
-    """Give each session its state, and forget sessions that have none. A session that runs a command is left alone."""
-    sessions = call.processes.sessions.own
-    for name in [n for n, s in sessions.items() if n not in states and not s.busy]:
-        del sessions[name]
-    for name, state in states.items():
-        session = sessions.setdefault(name, Session("", {}))
-        if not session.busy:
-            session.cwd, session.env = state["cwd"], dict(state["env"])
-            session.functions, session.variables = state["functions"], dict(state["variables"])
 
 
 class Step:

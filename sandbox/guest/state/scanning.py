@@ -31,7 +31,7 @@ def scan(call: StateCall) -> dict[str, Any]:
     scanning.flush()
     sessions: dict[str, Any] = {}
     if call.args.get("sessions"):
-        call.hand_over(lambda: sessions.update(_sessions(call)))
+        call.hand_over(lambda: sessions.update(call.processes.sessions.states()))
     return {
         "clock_ns": clock,
         "entries": scanning.count,
@@ -58,13 +58,6 @@ def root_path(call: StateCall, root: int) -> bytes:
     if root not in (WORKSPACE, HOME):
         raise Fault("invalid_arguments", problem=f"there is no root {root}")
     return call.place.workspace if root == WORKSPACE else call.place.home
-
-
-def _sessions(call: StateCall) -> dict[str, Any]:
-    return {
-        name: {"cwd": s.cwd, "env": s.env, "functions": s.functions, "variables": s.variables}
-        for name, s in call.processes.sessions.own.items()
-    }
 
 
 class _Scanning:
