@@ -17,7 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from sandbox.docker.services.running import RunningService
-    from sandbox.environment.sandboxed import GuestEnvironment
+    from sandbox.environment.sandboxed import SandboxedEnvironment
     from sandbox.pytest_plugin.inspection import Snapshot
     from sandbox.pytest_plugin.recorded import Recorded
 
@@ -26,8 +26,8 @@ __all__ = ["sandbox", "sandbox_options", "sandbox_services", "sandbox_session", 
 FIXTURES = ("sandbox", "sandbox_session")
 SECTION = "sandbox post-mortem"
 MARKER = (
-    "sandbox(*, image, network, limits, env, workspace, local, profile, services, cache): "
-    "what the test's own sandbox is made of"
+    "sandbox(*, image, network, limits, pull, workspace, env, ca_bundle, profile, runtime, track_changes, services, cache, "
+    "read_roots, local): what the test's own sandbox is made of"
 )
 
 
@@ -197,7 +197,7 @@ def sandbox(
     sandbox_options: dict[str, Any],
     sandbox_services: dict[str, RunningService],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[GuestEnvironment]:
+) -> Iterator[SandboxedEnvironment]:
     """Start a sandbox for the test, and close it afterwards. The marker ``sandbox`` has its options."""
     node: pytest.Item = request.node
     marks = list(node.iter_markers("sandbox"))
@@ -215,7 +215,7 @@ def sandbox_session(
     sandbox_options: dict[str, Any],
     sandbox_services: dict[str, RunningService],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[GuestEnvironment]:
+) -> Iterator[SandboxedEnvironment]:
     """Start a sandbox that all tests share (with xdist, all tests of a worker), with everything they leave in it."""
     config = request.config
     env = _started(config, [], config.rootpath, sandbox_options, sandbox_services, tmp_path_factory)

@@ -13,7 +13,9 @@ from sandbox.cli import inside as cli_inside
 from sandbox.cli import kept as cli_kept
 from sandbox.cli import run as sandbox_cli
 from sandbox.cli import shell as cli_shell
+from sandbox.cli.errors import fail
 from sandbox.cli.status_line import terminal
+from sandbox.docker.spec import DEFAULT_IMAGE
 
 from . import cli_agent, cli_batch, cli_hub
 from .cli_config import load_defaults
@@ -108,7 +110,7 @@ def options(
 @app.command()
 def demo(
     model: str | None = typer.Option(None, help="Use a real model, given as provider/name."),
-    image: str = typer.Option(sandbox_cli.DEFAULT_IMAGE, help="Image of the sandbox."),
+    image: str = typer.Option(DEFAULT_IMAGE, help="Image of the sandbox."),
 ) -> None:
     """Watch an agent find and fix a real bug in a real library, in a sandbox without a network."""
     from agent.demo.run import run_demo
@@ -194,7 +196,7 @@ def main(args: list[str] | None = None) -> Any:
             from sandbox.messages.command_line import envelope_for_cli
 
             sandbox_cli.print_json(envelope_for_cli(Failure[Any].of(error)).to_dict())
-        sandbox_cli.fail(error, _command_of(given))
+        fail(error, _command_of(given))
 
 
 def _end_interrupted(as_json: bool) -> NoReturn:

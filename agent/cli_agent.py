@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from sandbox.cli import run as sandbox_cli
-from sandbox.cli.network_options import ALLOW_HELP, CACHE_HELP, LOG_HELP, NETWORK_HELP, PULL_HELP
+from sandbox.cli.sandbox_options import OF_KEPT, with_sandbox_options
+from sandbox.docker.spec import DEFAULT_IMAGE
 
 from .cli_runs import LOG_HELP as RUNS_LOG_HELP
 from .cli_words import AGENTS_HELP, LANGUAGE_HELP, MCP_HEADER_HELP, MCP_HELP
@@ -38,9 +39,12 @@ _INPUT = typer.Option([], "--input", metavar="KEY=VALUE", help="An input of the 
 _AGENTS = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP)
 _MCP = typer.Option([], "--mcp", metavar="NAME=COMMAND|ADDRESS", help=MCP_HELP)
 _HEADER = typer.Option([], "--mcp-header", metavar="NAME:HEADER=VARIABLE", help=MCP_HEADER_HELP)
-_IMAGE = typer.Option(None, help=f"Image of the sandbox; by default the agent's own, or {sandbox_cli.DEFAULT_IMAGE}.")
-_MEMORY = typer.Option(sandbox_cli.DEFAULT_MEMORY, help="Memory limit of the sandbox, as in 512m or 2g.")
-_CPUS = typer.Option(sandbox_cli.DEFAULT_CPUS, help="Number of processors the sandbox may use.")
+_SANDBOX_HELPS = {
+    "image": f"Image of the sandbox; by default the agent's own, or {DEFAULT_IMAGE}.",
+    "memory": "Memory limit of the sandbox, as in 512m or 2g.",
+    "cpus": "Number of processors the sandbox may use.",
+    "env": "Environment variable of the sandbox: NAME=VALUE, or NAME for its value here; may be repeated. Runs record the name.",
+}
 _RECORD_CHANGES = typer.Option(
     False, "--record-changes", help="Record how each action changed the files; gamebox runs export shows it."
 )
@@ -48,6 +52,7 @@ _HISTORY = typer.Option(False, "--history", help="Copy the repository's commits,
 _APPROVE = typer.Option("never", metavar="never|risky|always", help="Which actions need your approval.")
 
 
+@with_sandbox_options(without={"workspace", *OF_KEPT}, defaults={"image": None}, helps=_SANDBOX_HELPS)
 def agent(
     ctx: typer.Context,
     task: str = typer.Argument(..., help="The task for the agent."),
@@ -72,23 +77,17 @@ def agent(
     max_cost: float | None = typer.Option(None, help="Maximum cost in US dollars."),
     max_seconds: float | None = typer.Option(None, help="Maximum time in seconds."),
     max_tokens: int | None = typer.Option(None, help="Maximum number of tokens, input and output together."),
-    image: str | None = _IMAGE,
-    pull: bool = typer.Option(False, "--pull", help=PULL_HELP),
-    memory: str = _MEMORY,
-    cpus: float = _CPUS,
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
-    network: str | None = typer.Option(None, help=NETWORK_HELP),
-    allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
-    cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
-    network_log: Path | None = typer.Option(None, "--network-log", metavar="FILE", help=LOG_HELP),
     record_changes: bool = _RECORD_CHANGES,
     history: bool = _HISTORY,
     log: Path | None = typer.Option(None, metavar="FILE", help=RUNS_LOG_HELP),
     no_log: bool = typer.Option(False, "--no-log", help="Do not record the run; it cannot be resumed."),
     no_agents_md: bool = typer.Option(False, "--no-agents-md", help="Do not give the agent the repository's AGENTS.md and skills."),
-) -> None:  # fmt: skip
+    **asked: Any,
+) -> None:
     """Let an agent work on a copy of a repository, and print the diff. Exit code 0: finished, 1: not finished."""
     options = dict(locals())
+    options |= options.pop("asked")
     from .commands import run_agent
 
     chosen = options.pop("ctx").get_parameter_source("model")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from sandbox.cli.network_options import PULL_HELP
-from sandbox.cli.run import DEFAULT_CPUS, DEFAULT_MEMORY
+from sandbox.cli.sandbox_options import OF_KEPT, with_sandbox_options
 
 from .cli_words import AGENTS_HELP, LANGUAGE_HELP, MCP_HEADER_HELP, MCP_HELP
 
@@ -22,6 +22,13 @@ EPILOG = """Examples:
   gamebox runs ls --log results/runs.db
 """
 LOG_HELP = "Event log of the runs, instead of runs.db in the folder of the results."
+_SANDBOX_HELPS = {
+    "image": "Image for tasks that do not name one, instead of the agent's own.",
+    "memory": "Memory limit of the sandbox, for tasks that do not set one.",
+    "cpus": "Number of processors of the sandbox, for tasks that do not set it.",
+    "network": "none, task (what each task asks for), or open.",
+    "profile": "Profile of the sandbox, for tasks that do not need another: default, root-on-request, root or conformance.",
+}
 ENV_HELP = "Variable that tasks in Harbor's format may ask for, with its value here, or NAME=VALUE; may be repeated."
 
 
@@ -34,6 +41,9 @@ _HEADER = typer.Option([], "--mcp-header", metavar="NAME:HEADER=VARIABLE", help=
 _APPROVE = typer.Option("never", metavar="never|risky", help="risky refuses risky actions, since nobody is there to approve them.")
 
 
+@with_sandbox_options(
+    without={"workspace", *OF_KEPT}, defaults={"image": None, "network": "none"}, helps=_SANDBOX_HELPS
+)
 def batch(
     ctx: typer.Context,
     tasks: Path = typer.Argument(..., help=TASKS_HELP),
@@ -44,8 +54,6 @@ def batch(
     model: str | None = _MODEL,
     script: Path | None = typer.Option(None, help="JSON file of replies to use instead of a model."),
     language: str | None = typer.Option(None, help=LANGUAGE_HELP),
-    image: str | None = typer.Option(None, help="Image for tasks that do not name one, instead of the agent's own."),
-    pull: bool = typer.Option(False, "--pull", help=PULL_HELP),
     mcp: list[str] = _MCP,
     mcp_header: list[str] = _HEADER,
     approve: str = _APPROVE,
@@ -54,9 +62,6 @@ def batch(
     max_cost: float | None = typer.Option(None, help="Maximum cost of each task in US dollars."),
     max_seconds: float = typer.Option(3600.0, help="Maximum time of each task in seconds; a task may set less."),
     max_tokens: int | None = typer.Option(None, help="Maximum number of tokens of each task."),
-    memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit of the sandbox, for tasks that do not set one."),
-    cpus: float = typer.Option(DEFAULT_CPUS, help="Number of processors of the sandbox, for tasks that do not set it."),
-    network: str = typer.Option("none", help="none, task (what each task asks for), or open."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
     retry: bool = typer.Option(False, "--retry", help="Run tasks again whose verifier failed."),
     redo_changed: bool = typer.Option(False, "--redo-changed", help="Run tasks again that have changed since."),
@@ -65,9 +70,11 @@ def batch(
     no_log: bool = typer.Option(False, "--no-log", help="Record no events."),
     no_agents_md: bool = typer.Option(False, "--no-agents-md", help="Do not give agents the repositories' AGENTS.md and skills."),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON instead of a table."),
-) -> None:  # fmt: skip
+    **asked: Any,
+) -> None:
     """Run many tasks. Exit code 0: every task has an outcome, 1: some do not."""
     given = dict(locals())
+    given |= given.pop("asked")
     source = given.pop("ctx").get_parameter_source("model")
     if script is not None and getattr(source, "name", "") != "COMMANDLINE":
         given["model"] = None  # a default of the user's, which the script replaces

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sandbox.cli.network_options import PULL_HELP
-from sandbox.cli.run import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, bad_input, print_json
+from sandbox.cli.errors import bad_input
+from sandbox.cli.run import print_json
+from sandbox.cli.sandbox_options import FLAGS
+from sandbox.docker.spec import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY
 from sandbox.text.invisible import visible
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def replay(
     run: str = typer.Argument(..., help=RUN_HELP),
     repo: Path | None = typer.Option(None, help="Folder to copy into the sandbox first."),
     image: str | None = typer.Option(None, help="Image of the sandbox, instead of the agent's own."),
-    pull: bool = typer.Option(False, "--pull", help=PULL_HELP),
+    pull: bool = typer.Option(False, "--pull", help=FLAGS["pull"].help),
     memory: str = typer.Option(DEFAULT_MEMORY, help="Memory limit of the sandbox, as in 512m or 2g."),
     cpus: float = typer.Option(DEFAULT_CPUS, help="Number of processors the sandbox may use."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),

@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sandbox.cli.run import DEFAULT_CPUS, DEFAULT_MEMORY, Kept, print_json
+from sandbox.cli.run import print_json
+from sandbox.cli.sandbox_options import Kept
+from sandbox.docker.spec import DEFAULT_CPUS, DEFAULT_MEMORY
 from sandbox.environment.base import Environment
 from sandbox.text.invisible import visible, visible_output
 
@@ -32,7 +34,7 @@ def run_agent(given: Mapping[str, Any], *, model_is_default: bool = False) -> in
     """
     beside = ("as_json", "log", "no_log", "no_agents_md")
     values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items() if n not in beside}
-    named = AgentOptions(**values, agents_md=not given["no_agents_md"])
+    named = AgentOptions.of_command({**values, "agents_md": not given["no_agents_md"]})
     options = named.with_repository(Path.cwd())
     if model_is_default and options.model is not None and (options.script is not None or not options.found()[1].needs_model):
         options = replace(options, model=None)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent.hub.building import check_inputs
-from sandbox.cli.run import bad_input
+from sandbox.cli.errors import bad_input
 
 from .hub import AgentSpec
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from sandbox.cli.run import bad_input
+from sandbox.cli.errors import bad_input
 from sandbox.text.masking import LEAST_CHARS, credentials_of
 
 from .hub import AgentSpec

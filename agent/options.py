@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,10 @@ from agent.hub.catalogue import language as language_of
 from agent.hub.finding import DEFAULT_AGENT
 from agent.model.brain import Brain
 from agent.repo.git_folder import repository_around
-from sandbox.cli.run import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY, Kept, bad_input, sandbox_of, size_of
+from sandbox.cli.errors import bad_input
+from sandbox.cli.network_options import services_of
+from sandbox.cli.sandbox_options import FLAGS, OF_KEPT, Kept, checked_values, sandbox_of, size_of, variable_of
+from sandbox.docker.spec import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY
 from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
@@ -37,6 +40,8 @@ _LIMITS = {"max_iterations", "max_cost", "max_seconds", "max_tokens", "memory", 
 HARMLESS = frozenset(_LIMITS | {"task", "agent", "language", "approve", "agents_md", "record_changes"})
 _GRAVEST = ("repo", "allow", "network", "apply", "local")  # the gravest last
 _MOST_LISTED = 8
+# Options that an agent's sandbox cannot have: its folder is a copy of the repository, and its run decides how long it stays.
+NOT_OF_AGENTS = frozenset({"workspace", *OF_KEPT})
 _PATHS = ("repo", "script", "cache", "network_log", "result_schema")
 _LISTS = ("allow", "given", "mcp", "mcp_header", "check")
 
@@ -49,7 +54,8 @@ class AgentOptions:
     """The options of one run; paths are absolute. All of it is JSON-ready but for the paths, which are texts in ``to_data``.
 
     ``agents`` are folders with agents, ``given`` the agent's inputs as KEY=VALUE. What is None is the agent's own. ``check``,
-    ``result_schema`` and ``verifier`` must hold before the run may end. The values of headers (``mcp_header``) are no part of this.
+    ``result_schema`` and ``verifier`` must hold before the run may end. ``sandbox`` are further options of the sandbox (see
+    ``sandbox_options.FLAGS``). The values of headers (``mcp_header``) are no part of this; those of variables not in ``to_data``.
     """
 
     task: str
@@ -83,13 +89,33 @@ class AgentOptions:
     verifier: str | None = None
     record_changes: bool = False
     history: bool = False
+    sandbox: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_command(cls, given: Mapping[str, Any]) -> AgentOptions:
+        """Return the options of a command line; those of the sandbox that have no field here are in ``sandbox``, unless default."""
+        own = {f.name for f in fields(cls)}
+        sandbox = {
+            name: value for name, value in given.items() if name not in own and value not in (None, (), FLAGS[name].default)
+        }
+        return cls(**{name: value for name, value in given.items() if name in own}, sandbox=sandbox)
 
     def to_data(self) -> dict[str, Any]:
         """As JSON-ready data, for ``of_data``."""
         given = {name: getattr(self, name) for name in _PATHS}
         paths = {name: path and str(path.absolute()) for name, path in given.items()}
         lists = {name: list(getattr(self, name)) for name in _LISTS}
-        return {**asdict(self), **paths, **lists, "agents": [str(folder.absolute()) for folder in self.agents]}
+        own = {name: value for name, value in asdict(self).items() if name != "sandbox"}
+        return {**own, **paths, **lists, "agents": [str(folder.absolute()) for folder in self.agents], **self._sandbox_data()}
+
+    def _sandbox_data(self) -> dict[str, Any]:
+        data = {}
+        for name, value in self.sandbox.items():
+            listed = list(value) if isinstance(value, tuple) else value
+            data[name] = str(value.absolute()) if isinstance(value, Path) else listed
+        if "env" in data:  # a value may be a secret
+            data["env"] = [text.partition("=")[0] for text in data["env"]]
+        return data
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any], run: str) -> AgentOptions:
@@ -104,7 +130,8 @@ class AgentOptions:
         from pydantic import TypeAdapter  # a log may say anything: each value must be of its option's type
 
         try:
-            given = {name: value for name, value in data.items() if name in known}
+            given = {name: value for name, value in data.items() if name in known and name != "sandbox"}
+            given["sandbox"] = checked_values({n: v for n, v in data.items() if n in FLAGS and n not in known | NOT_OF_AGENTS})
             found: AgentOptions = TypeAdapter(cls).validate_python({**given, "agents": given["agents"]})
             if found.agent is not None and not is_agent_name(found.agent):
                 raise ValueError(f"{found.agent!r:.80} cannot be the name of an agent")
@@ -129,14 +156,20 @@ class AgentOptions:
             each.name
             for each in fields(self)
             if each.name not in HARMLESS and changes.get(each.name) is None
-            if getattr(self, each.name) != getattr(defaults, each.name)
+            if each.name != "sandbox" and getattr(self, each.name) != getattr(defaults, each.name)
         ]
+        names += [name for name in self.sandbox if changes.get(name) is None]
         names.sort(key=lambda name: _GRAVEST.index(name) if name in _GRAVEST else -1)
         return [words for name in names for words in _as_words(name, data[name])]
 
     def changed(self, changes: Mapping[str, Any]) -> AgentOptions:
         """The same with those that are not None."""
-        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+        own = {f.name for f in fields(self)}
+        given = {name: value for name, value in changes.items() if value is not None}
+        sandbox = {name: value for name, value in given.items() if name not in own}
+        return replace(
+            self, **{name: value for name, value in given.items() if name in own}, sandbox={**self.sandbox, **sandbox}
+        )
 
     def budget(self) -> Budget:
         """The budget. Raises SandboxError for a limit that is not positive."""
@@ -200,6 +233,9 @@ class AgentOptions:
                 "The task is empty.", 'Say what to do, as in: gamebox agent "make the failing test pass" ...'
             )
         check_language(self.language)
+        for text in self.sandbox.get("env", ()):
+            variable_of(text)
+        services_of(self.sandbox.get("service", ()), self.sandbox.get("service_header", ()), os.environ)
         if self.approve not in APPROVALS:
             raise bad_input(f"--approve {self.approve!r} is not known.", f"Use {', '.join(APPROVALS)}.")
         if any(not command.strip() for command in self.check):
@@ -218,11 +254,9 @@ class AgentOptions:
         def opened(folder: Path) -> Environment:
             if self.local:  # it works in the folder it is given, and the diff is made against ours
                 folder = Path(shutil.copytree(folder, folder.with_name("local"), symlinks=True))
-            made = sandbox_of(
-                self.image or image or DEFAULT_IMAGE, folder, self.network, self.memory, self.cpus, self.local,
-                allow=self.allow, kept=kept, cache=self.cache, network_log=self.network_log, pull=self.pull,
-                timeout_seconds=COMMAND_SECONDS,
-            )  # fmt: skip
+            own = {name: getattr(self, name) for name in FLAGS if name in {f.name for f in fields(self)}}
+            asked = {**own, **self.sandbox, "image": self.image or image or DEFAULT_IMAGE, "workspace": folder}
+            made = sandbox_of(asked, local=self.local, kept=kept, timeout_seconds=COMMAND_SECONDS)
             for name, value in () if servers is None else servers.secrets:
                 made.hidden.hide(name, value)
             return made

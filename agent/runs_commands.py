@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.store.verify import CANNOT_SHOW, verify_all
-from sandbox.cli.run import print_json, say_error
+from sandbox.cli.errors import say_error
+from sandbox.cli.run import print_json
 from sandbox.cli.table import write_table
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.text.invisible import visible

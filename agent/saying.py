@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from agent.store.database import translated
-from sandbox.cli.run import bad_input
+from sandbox.cli.errors import bad_input
 from sandbox.errors import SandboxError
 
 from .errors import AgentErrorCode

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.hub.catalogue import ends_runs
-from sandbox.cli.run import bad_input
+from sandbox.cli.errors import bad_input
 from sandbox.environment.base import Environment
 from sandbox.errors import SandboxError
 

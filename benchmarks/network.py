@@ -286,7 +286,7 @@ def main() -> int:
             DockerEnvironment(limits=limits, network=Network.bridge()) as other,
         ):
             sides = Side(one, "127.0.0.1", ports, True), Side(other, gateway, ports, False)
-            pids = parties(client, one._container_id, serving)  # noqa: SLF001  no user needs it
+            pids = parties(client, one.backend.container_id, serving)
             for name, measure in measurements(*sides, pids, options.rounds, options.mib * MIB).items():
                 if options.only is None or options.only in name:
                     show(name, rows.setdefault(name, measure()))

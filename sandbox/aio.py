@@ -17,8 +17,8 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack
 
 from sandbox.environment.async_sessions import AsyncSession
 from sandbox.environment.base import ActionLike, Environment
-from sandbox.environment.forwarding import ForwardingEnvironment
 from sandbox.environment.methods import OperationMethods, RunOptions, checked
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.network.connections import Connection
 from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
@@ -91,11 +91,11 @@ class AsyncEnvironment:
             self._waiters.shutdown(wait=False)
 
     async def pause(self) -> None:
-        """See ``GuestEnvironment.pause``. Raises SandboxError."""
+        """See ``SandboxedEnvironment.pause``. Raises SandboxError."""
         await asyncio.to_thread(self.environment.pause)
 
     async def resume(self) -> None:
-        """See ``GuestEnvironment.resume``. Raises SandboxError."""
+        """See ``SandboxedEnvironment.resume``. Raises SandboxError."""
         await asyncio.to_thread(self.environment.resume)
 
     async def secret(self, name: str, value: str, *, always: bool = True) -> None:
@@ -104,7 +104,7 @@ class AsyncEnvironment:
 
     @property
     def network(self) -> Network:
-        """See ``NetworkedEnvironment.network``."""
+        """See ``SandboxedEnvironment.network``."""
         return self._networked.network
 
     @network.setter
@@ -113,7 +113,7 @@ class AsyncEnvironment:
 
     @property
     def on_connection(self) -> Callable[[Connection], None] | None:
-        """See ``NetworkedEnvironment.on_connection``: called in a thread of the network's own, not in the loop."""
+        """See ``SandboxedEnvironment.on_connection``: called in a thread of the network's own, not in the loop."""
         return self._networked.on_connection
 
     @on_connection.setter
@@ -126,29 +126,29 @@ class AsyncEnvironment:
         return getattr(self.environment, "services", {})
 
     async def allow(self, *rules: str) -> Network:
-        """See ``NetworkedEnvironment.allow``."""
+        """See ``SandboxedEnvironment.allow``."""
         return await self._call(self._networked.allow, *rules)
 
     async def deny(self, *rules: str) -> Network:
-        """See ``NetworkedEnvironment.deny``."""
+        """See ``SandboxedEnvironment.deny``."""
         return await self._call(self._networked.deny, *rules)
 
     @property
     def connections(self) -> tuple[Connection, ...]:
-        """See ``NetworkedEnvironment.connections``."""
+        """See ``SandboxedEnvironment.connections``."""
         return self._networked.connections
 
     async def forward(self, port: int, host_port: int = 0) -> Envelope[Forward]:
-        """See ``ForwardingEnvironment.forward``."""
+        """See ``SandboxedEnvironment.forward``."""
         return await self._call(self._networked.forward, port, host_port)
 
     def forwards(self) -> tuple[Forward, ...]:
-        """See ``ForwardingEnvironment.forwards``."""
+        """See ``SandboxedEnvironment.forwards``."""
         return self._networked.forwards()
 
     @property
-    def _networked(self) -> ForwardingEnvironment:
-        if not isinstance(self.environment, ForwardingEnvironment):
+    def _networked(self) -> SandboxedEnvironment:
+        if not isinstance(self.environment, SandboxedEnvironment):
             raise SandboxError(
                 ErrorCode.operation_not_supported,
                 f"{type(self.environment).__name__} has no network of its own.",
@@ -264,7 +264,7 @@ class AsyncEnvironment:
     async def upload(
         self, data_or_path: bytes | str | os.PathLike[str], path: str, *, mode: int | None = None
     ) -> Envelope[op.UploadResult]:
-        """See ``OperationMethods.upload``, and ``GuestEnvironment.upload`` for ``mode``."""
+        """See ``OperationMethods.upload``, and ``SandboxedEnvironment.upload`` for ``mode``."""
         upload: Callable[..., Envelope[op.UploadResult]] = self.environment.upload
         return await self._call(upload, data_or_path, path, **({} if mode is None else {"mode": mode}))
 

@@ -11,11 +11,13 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from sandbox.backend import Description, GuestStream, StartRequest
 from sandbox.environment.base import Approver
-from sandbox.environment.sandboxed import GuestEnvironment, end_words
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.messages.sandbox_ends import ended_by_itself
 from sandbox.network.policy import Network
 from sandbox.pipe.forked_processes import forked_since, let_go, part_in_children
@@ -27,8 +29,6 @@ from .errors import ErrorCode, SandboxError, SandboxUnavailableError
 from .interrupts import Shield
 from .limits import Limits
 from .transfers import folders
-
-START_SECONDS = 20.0
 
 
 class ProcessStream:
@@ -113,7 +113,136 @@ def _remove(folder: str, pid: int) -> None:
         folders.remove(folder)
 
 
-class LocalEnvironment(GuestEnvironment):
+class LocalBackend:
+    """Implements ``Backend`` with a guest that is a child process, in ``folder`` or a temporary one. Isolates nothing."""
+
+    attached = False
+
+    def __init__(self, folder: str | None, limits: Limits, env: Mapping[str, str]) -> None:
+        self.folder = folder
+        self._limits = limits
+        self._env = dict(env)
+        self.temporary: str | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.stream: ProcessStream | None = None
+
+    @property
+    def workspace(self) -> str | None:
+        """The path of the workspace; None before the start, and after the end."""
+        return None if self.temporary is None else self.folder or os.path.join(self.temporary, "workspace")
+
+    def open(self, request: StartRequest) -> GuestStream:
+        """See ``Backend``."""
+        if self._limits.disk == "hard":
+            raise SandboxError(
+                ErrorCode.limit_not_enforced,
+                'disk="hard" cannot be kept: a LocalEnvironment writes to the user\'s own disk, which nothing bounds.',
+                'Use DockerEnvironment, or leave out disk="hard".',
+            )
+        self.temporary = tempfile.mkdtemp(prefix="gamebox-local-")
+        weakref.finalize(self, _remove, self.temporary, os.getpid())  # of an environment that nobody closed
+        base = os.path.realpath(self.temporary)
+        for name in ("workspace", "home", "spill", "tmp"):
+            os.mkdir(os.path.join(base, name))
+        workspace = self.folder or os.path.join(base, "workspace")
+        home, spill, tmp = (os.path.join(base, name) for name in ("home", "spill", "tmp"))
+        package_root = str(Path(__file__).resolve().parent.parent)
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "sandbox.guest"],  # -P: a folder "sandbox" where the user is must not be run instead
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env={"PYTHONPATH": package_root, "PATH": os.environ.get("PATH", os.defpath)},
+            start_new_session=True,
+            bufsize=0,
+        )  # fmt: skip
+        self.stream = ProcessStream(self.process)
+        place = {
+            "workspace": workspace, "home": home, "spill": spill, "roots": [workspace, home, spill, tmp],
+            "uid": os.getuid(), "gid": os.getgid(),
+            "interpreter": ["/usr/bin/env", f"PYTHONPATH={package_root}", sys.executable, "-P"],
+            "environ": {
+                "PATH": os.environ.get("PATH", os.defpath), "HOME": home, "TMPDIR": tmp, "LANG": "C.UTF-8", "TERM": "dumb",
+                "PYTHONDONTWRITEBYTECODE": "1",  # see docker/container.py
+                **self._env,
+            },
+        }  # fmt: skip
+        return GuestStream(self.stream, place, {"isolated": False})
+
+    def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
+        """Does nothing: no limit is enforced by a kernel here."""
+
+    def close(self, *, detach: bool) -> None:
+        """See ``Backend``."""
+        process, self.process = self.process, None
+        if process is not None:
+            if process.stdin is not None and not process.stdin.closed:
+                process.stdin.close()
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if self.stream is not None:
+                self.stream.release()
+            elif process.stdout is not None:
+                process.stdout.close()
+        if self.temporary is not None:
+            folders.remove(self.temporary)
+            self.temporary = None
+
+    def outlives_close(self) -> bool:
+        """See ``Backend``."""
+        return False
+
+    def claim_removal(self, *, left: bool) -> bool:
+        """See ``Backend``."""
+        return True
+
+    def explain(self, reason: str, detail: str) -> SandboxUnavailableError:
+        """See ``Backend``."""
+        code = None
+        deadline = time.monotonic() + 1.0
+        while self.process is not None and code is None and time.monotonic() < deadline:
+            code = self.process.poll()
+            time.sleep(0.005)
+        ended = f"its process ended with {code}" if code is not None else "its process still runs"
+        if code is not None and (end := ended_by_itself(code, self._limits)):
+            return end
+        return SandboxUnavailableError(
+            reason if code is None else "exited",
+            f"The guest is gone: {ended} {detail}".strip() + ".",
+            "Start another environment.",
+        )
+
+    def explain_silence(
+        self, error: SandboxUnavailableError, give_up: Callable[[SandboxUnavailableError], None]
+    ) -> SandboxUnavailableError:
+        """Return ``error``: what a guest on this host may have left running is not known."""
+        return error
+
+    def freeze(self) -> None:
+        """Raise SandboxError ``operation_not_supported``."""
+        raise SandboxError(
+            ErrorCode.operation_not_supported,
+            "LocalEnvironment cannot be paused.",
+            "Use DockerEnvironment, or leave it as it is.",
+        )
+
+    def thaw(self) -> None:
+        """Does nothing."""
+
+    def describe(self) -> Description:
+        """Return what really holds here, which is little."""
+        seconds = self._limits.timeout_seconds
+        known = self.folder if self.workspace is None else self.workspace
+        return Description(
+            sandbox="NO ISOLATION: commands run directly on the user's machine, with the user's rights.",
+            summary=() if known is None else (known,),
+            network="The user's own network.",
+            limits=f"None but time: a command may take {seconds:g} s unless timeout_seconds says otherwise.",
+        )
+
+
+class LocalEnvironment(SandboxedEnvironment):
     """The operations of a sandbox carried out on the host itself, in ``workspace`` (default: a temporary folder).
 
     Nothing is isolated: commands run with the rights of this process, have its network and all its files, and only the time,
@@ -121,8 +250,6 @@ class LocalEnvironment(GuestEnvironment):
     ``Limits(disk="hard")``, for nothing bounds what is written here: ``limit_not_enforced``. What only a sandbox can have
     (``network``, ``services``, ``cache``) is ``operation_not_supported``.
     """
-
-    _no_rules = "commands have the user's own."
 
     def __init__(
         self,
@@ -145,119 +272,38 @@ class LocalEnvironment(GuestEnvironment):
                     f"Use DockerEnvironment({name}=...), or leave it out.",
                 )
         check_types(
-            "LocalEnvironment", workspace=(workspace, HOST_PATH | None), limits=(limits, Limits | None), env=(env, Mapping | None)
+            "LocalEnvironment",
+            workspace=(workspace, HOST_PATH | None),
+            limits=(limits, Limits | None),
+            env=(env, Mapping | None),
         )
         check_callable("LocalEnvironment", "approver", approver)
         check_variables("LocalEnvironment", env or {})
-        super().__init__(limits, Network.bridge(), approver, track_changes, read_roots)
         if workspace is not None and not path_is(workspace, Path.is_dir):
             raise SandboxError(
                 ErrorCode.workspace_invalid,
                 f"The workspace {value_text(os.fspath(workspace), 300)} is no folder.",
                 "Give a folder that exists.",
             )
-        self._given = None if workspace is None else os.path.realpath(workspace)
-        self._env = dict(env or {})
-        self._temporary: str | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stream: ProcessStream | None = None
+        folder = None if workspace is None else os.path.realpath(workspace)
+        self.backend: LocalBackend = LocalBackend(folder, limits or Limits(), env or {})
+        super().__init__(
+            self.backend,
+            limits=limits,
+            network=Network.bridge(),
+            approver=approver,
+            track_changes=track_changes,
+            read_roots=read_roots,
+            no_rules="commands have the user's own.",
+        )
 
     @property
     def workspace(self) -> str:
         """Path of the workspace on the host; only while it is started."""
-        if self._temporary is None:
+        found = self.backend.workspace
+        if found is None:
             raise SandboxError(ErrorCode.sandbox_closed, "The environment is not started.", "Call start() first.")
-        return self._given or os.path.join(self._temporary, "workspace")
-
-    def _summary(self) -> tuple[str, ...]:
-        known = (self.workspace,) if self._temporary is not None else () if self._given is None else (self._given,)
-        return (*known, *super()._summary())
-
-    def _connect(self) -> Transport:
-        if self.limits.disk == "hard":
-            raise SandboxError(
-                ErrorCode.limit_not_enforced,
-                'disk="hard" cannot be kept: a LocalEnvironment writes to the user\'s own disk, which nothing bounds.',
-                'Use DockerEnvironment, or leave out disk="hard".',
-            )
-        self._temporary = tempfile.mkdtemp(prefix="gamebox-local-")
-        weakref.finalize(self, _remove, self._temporary, os.getpid())  # of an environment that nobody closed
-        base = os.path.realpath(self._temporary)
-        for name in ("workspace", "home", "spill", "tmp"):
-            os.mkdir(os.path.join(base, name))
-        workspace = self._given or os.path.join(base, "workspace")
-        home, spill, tmp = (os.path.join(base, name) for name in ("home", "spill", "tmp"))
-        package_root = str(Path(__file__).resolve().parent.parent)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sandbox.guest"],  # -P: a folder "sandbox" where the user is must not be run instead
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env={"PYTHONPATH": package_root, "PATH": os.environ.get("PATH", os.defpath)},
-            start_new_session=True,
-            bufsize=0,
-        )  # fmt: skip
-        self._stream = ProcessStream(self._process)
-        transport = self._carrying(Transport(self._stream, self._post_mortem, lease_seconds=self.limits.lease_seconds))
-        place = {
-            "workspace": workspace, "home": home, "spill": spill, "roots": [workspace, home, spill, tmp],
-            "uid": os.getuid(), "gid": os.getgid(),
-            "interpreter": ["/usr/bin/env", f"PYTHONPATH={package_root}", sys.executable, "-P"],
-            "environ": {
-                "PATH": os.environ.get("PATH", os.defpath), "HOME": home, "TMPDIR": tmp, "LANG": "C.UTF-8", "TERM": "dumb",
-                "PYTHONDONTWRITEBYTECODE": "1",  # see docker/container.py
-                **self._env,
-            },
-        }  # fmt: skip
-        transport.open(self._hello(place, isolated=False), START_SECONDS)
-        return transport
+        return found
 
     def _starts_empty(self) -> bool:
-        return self._given is None
-
-    def _post_mortem(self, reason: str, detail: str) -> SandboxUnavailableError:
-        code = None
-        deadline = time.monotonic() + 1.0
-        while self._process is not None and code is None and time.monotonic() < deadline:
-            code = self._process.poll()
-            time.sleep(0.005)
-        ended = f"its process ended with {code}" if code is not None else "its process still runs"
-        if code is not None and (end := ended_by_itself(code, self.limits)):
-            return end
-        return SandboxUnavailableError(
-            reason if code is None else "exited",
-            f"The guest is gone: {ended} {detail}".strip() + ".",
-            "Start another environment.",
-        )
-
-    def _release(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            if process.stdin is not None and not process.stdin.closed:
-                process.stdin.close()
-            try:
-                process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if self._stream is not None:
-                self._stream.release()
-            elif process.stdout is not None:
-                process.stdout.close()
-        if self._temporary is not None:
-            folders.remove(self._temporary)
-            self._temporary = None
-
-    def describe(self) -> dict[str, str]:
-        """Short sections for the prompt: what really holds here, which is little."""
-        return {
-            "sandbox": f"{self._kind()}{self._readable_words()}",
-            "network": "The user's own network.",
-            **self.hidden.describe(),
-            "limits": (
-                f"None but time: a command may take {self.limits.timeout_seconds:g} s unless timeout_seconds says otherwise."
-                f"{end_words(self.limits)}"
-            ),
-            **self._left(),
-        }
-
-    def _kind(self) -> str:
-        return "NO ISOLATION: commands run directly on the user's machine, with the user's rights."
+        return self.backend.folder is None

@@ -14,7 +14,8 @@ from agent.mcp_options import servers_of
 from agent.options import budget_of
 from agent.show import Screen
 from agent.store import EventLog
-from sandbox.cli.run import print_json, variable_of
+from sandbox.cli.run import print_json
+from sandbox.cli.sandbox_options import FLAGS, variable_of
 from sandbox.cli.table import write_table
 from sandbox.text.invisible import visible
 
@@ -39,6 +40,11 @@ def run_given(given: Mapping[str, Any]) -> int:
             servers=servers_of(given["mcp"], given["mcp_header"], os.environ), agents_md=not given["no_agents_md"],
             env=dict(variable_of(text) for text in given["env"]), log=None if given["no_log"] else given["log"] or out / "runs.db",
             hub=default(given["agents"]),
+            sandbox={
+                name: given[name]
+                for name, flag in FLAGS.items()
+                if name in given and name not in (*same, "env") and given[name] not in (None, [], flag.default)
+            },
         )
     )  # fmt: skip
 

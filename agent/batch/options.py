@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,9 @@ from agent.model.scripted import ScriptedModel
 from agent.options import COMMAND_SECONDS, check_language, workspace_bytes
 from agent.skills import teach
 from agent.terminal_approvals import laid_over
-from sandbox.cli.run import DEFAULT_IMAGE, bad_input, sandbox_of
+from sandbox.cli.errors import bad_input
+from sandbox.cli.sandbox_options import FLAGS, sandbox_of
+from sandbox.docker.spec import DEFAULT_IMAGE
 from sandbox.environment.base import Environment
 
 from .oracle import oracle_agent
@@ -34,7 +37,7 @@ ORACLE = "oracle"
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of the command. ``env`` are variables that tasks in Harbor's form may ask for; nothing is recorded where ``log``,
-    the event log, is None.
+    the event log, is None. ``sandbox`` are further options of all sandboxes that differ from their defaults.
     """
 
     tasks: Path
@@ -61,6 +64,7 @@ class Options:
     log: Path | None = None
     pull: bool = False
     hub: Hub = field(default_factory=default)
+    sandbox: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def spec(self) -> AgentSpec | None:
@@ -124,6 +128,7 @@ class Options:
             "agents_md": "yes" if self.agents_md else "no",
             "network": self.network,
             "history": "yes" if self.history else "",
+            "sandbox": json.dumps(self.sandbox, default=str, sort_keys=True) if self.sandbox else "",
         }
         repos: dict[Path, str] = {}
         return {task.id: {**same, "image": self.image_of(task), TASK: digest_of_task(task, repos)} for task in tasks}
@@ -176,11 +181,14 @@ class Options:
             raise bad_input(why, "Leave --local out.")
         if self.local:  # it works in the folder it is given, and ours must stay as it is: the diff is made against it
             folder = Path(shutil.copytree(folder, Path(mkdtemp(dir=folder.parent), "local"), symlinks=True))
-        made = sandbox_of(
-            self.image_of(task), folder, None if asked == "allow" else asked, task.memory or self.memory,
-            task.cpus or self.cpus, self.local, allow=task.allow if asked == "allow" else (), profile=task.profile, pull=self.pull,
-            timeout_seconds=COMMAND_SECONDS,
-        )  # fmt: skip
+        options = {
+            **self.sandbox, "image": self.image_of(task), "workspace": folder, "network": None if asked == "allow" else asked,
+            "memory": task.memory or self.memory, "cpus": task.cpus or self.cpus, "pull": self.pull,
+            "allow": [*self.sandbox.get("allow", ()), *(task.allow if asked == "allow" else ())],
+        }  # fmt: skip
+        if task.profile != FLAGS["profile"].default:
+            options["profile"] = task.profile
+        made = sandbox_of(options, local=self.local, timeout_seconds=COMMAND_SECONDS)
         for name, value in (*self.env.items(), *self.servers.secrets):
             made.hidden.hide(name, value)
         return made

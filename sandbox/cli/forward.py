@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sandbox.errors import ErrorCode, SandboxError
 
 if TYPE_CHECKING:
-    from sandbox.environment.sandboxed import GuestEnvironment
+    from sandbox.environment.sandboxed import SandboxedEnvironment
 
 _SPEC = re.compile(r"(?:(\d{1,5}):)?(\d{1,5})")
 
@@ -30,7 +30,7 @@ def ports_of(specs: Sequence[str]) -> list[tuple[int, int]]:
     return found
 
 
-def forward(sandbox: GuestEnvironment, ports: Sequence[tuple[int, int]]) -> None:
+def forward(sandbox: SandboxedEnvironment, ports: Sequence[tuple[int, int]]) -> None:
     """Open them, and say on standard error where each is. Raises SandboxError."""
     for port, host_port in ports:
         sys.stderr.write(f"port {port}: {sandbox.forward(port, host_port).unwrap().url}\n")

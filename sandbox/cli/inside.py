@@ -14,12 +14,14 @@ import typer
 
 from sandbox.text.invisible import visible
 
-from .network_options import ALLOW_HELP, NETWORK_HELP, kept_one
-from .run import bad_input, carry_out, opened, print_json, variable_of
+from .errors import bad_input
+from .network_options import kept_one
+from .run import carry_out, opened, print_json
+from .sandbox_options import FLAGS, variable_of
 from .status_line import progress
 
 if TYPE_CHECKING:
-    from sandbox.environment.sandboxed import GuestEnvironment
+    from sandbox.environment.sandboxed import SandboxedEnvironment
 
 SANDBOX_HELP = "Id or name of a kept sandbox, as gamebox ls shows it."
 EXEC_EPILOG = """Examples:
@@ -54,7 +56,9 @@ def exec_(
     sandbox: str = typer.Argument(..., metavar="SANDBOX", help=SANDBOX_HELP),
     command: list[str] = typer.Argument(..., metavar="COMMAND", help="The program and its arguments."),
     session: str | None = typer.Option(
-        None, metavar="NAME", help="Run it as shell text in this session, which keeps folder and variables for the next exec."
+        None,
+        metavar="NAME",
+        help="Run it as shell text in this session, which keeps folder and variables for the next exec.",
     ),
     cwd: str | None = typer.Option(None, metavar="FOLDER", help="Folder in the sandbox to run in."),
     timeout: float = typer.Option(
@@ -62,8 +66,8 @@ def exec_(
     ),
     env: list[str] = typer.Option([], "--env", "-e", metavar="K=V", help="Environment variable; may be repeated."),
     stdin: bool = typer.Option(False, "--stdin", "-i", help="Pass standard input on to the command."),
-    network: str | None = typer.Option(None, metavar="MODE", help=NETWORK_HELP),
-    allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
+    network: str | None = typer.Option(None, metavar="MODE", help=FLAGS["network"].help),
+    allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=FLAGS["allow"].help),
     take_over: bool = typer.Option(False, "--take-over", help="Take the sandbox from a process that is using it."),
     as_json: bool = typer.Option(False, "--json", help="Print the envelope as JSON."),
 ) -> None:
@@ -111,7 +115,9 @@ def logs(
 ) -> None:
     """Print the output of a background command in a kept sandbox; without ID, list the commands if there are several."""
     if follow and (as_json or tail is not None):
-        raise bad_input(f"--follow cannot be combined with {'--json' if as_json else '--tail'}.", "Leave one of them out.")
+        raise bad_input(
+            f"--follow cannot be combined with {'--json' if as_json else '--tail'}.", "Leave one of them out."
+        )
     with _attached(sandbox) as env:
         chosen = command or _only_command(env, sandbox)
         if follow:
@@ -137,7 +143,7 @@ def _remote(text: str) -> _InSandbox | None:
 
 
 @contextmanager
-def _attached(sandbox: str) -> Iterator[GuestEnvironment]:
+def _attached(sandbox: str) -> Iterator[SandboxedEnvironment]:
     with progress() as report:
         asked = kept_one(sandbox, False, None, (), None, (), None, report)
         with opened(asked) as env:
@@ -182,7 +188,7 @@ def _copy_out(source: _InSandbox, target: str, force: bool) -> None:
     sys.stderr.write(f"copied {result.files} {'file' if result.files == 1 else 'files'} to {to}\n")
 
 
-def _downloaded(env: GuestEnvironment, path: str, to: Path) -> Any:
+def _downloaded(env: SandboxedEnvironment, path: str, to: Path) -> Any:
     """Download beside ``to`` and rename, so that a failure leaves an existing file as it was."""
     if not to.exists():
         return env.download(path, to).unwrap()
@@ -192,18 +198,20 @@ def _downloaded(env: GuestEnvironment, path: str, to: Path) -> Any:
     return result
 
 
-def _only_command(env: GuestEnvironment, sandbox: str) -> str:
+def _only_command(env: SandboxedEnvironment, sandbox: str) -> str:
     found = env.processes().unwrap().commands
     if len(found) == 1:
         return found[0].id
     if not found:
         raise bad_input(f"No background command has run in {sandbox}.", "List the sandboxes with: gamebox ls.")
     for each in found:
-        sys.stderr.write(f"{each.id}  {'running' if each.running else 'ended'}  {visible(each.command, one_line=True)}\n")
+        sys.stderr.write(
+            f"{each.id}  {'running' if each.running else 'ended'}  {visible(each.command, one_line=True)}\n"
+        )
     raise bad_input(f"{sandbox} has {len(found)} commands.", f"Name one, as in: gamebox logs {sandbox} {found[0].id}.")
 
 
-def _follow(env: GuestEnvironment, command: str) -> None:
+def _follow(env: SandboxedEnvironment, command: str) -> None:
     for chunk in env.follow(command):
         sys.stdout.write(chunk.text)
         sys.stdout.flush()

@@ -9,7 +9,8 @@ import typer
 
 from sandbox.text.wording import one_line
 
-from .run import bad_input, print_json, say_error
+from .errors import bad_input, say_error
+from .run import print_json
 from .table import write_table
 
 if TYPE_CHECKING:

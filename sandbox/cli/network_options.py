@@ -9,43 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .errors import bad_input
+
 if TYPE_CHECKING:
-    from sandbox.environment.sandboxed import GuestEnvironment
+    from sandbox.environment.sandboxed import SandboxedEnvironment
     from sandbox.network.connections import ConnectionFile
     from sandbox.network.policy import Network
     from sandbox.network.services.service import Service
     from sandbox.packages.cache import PackageCache
 
-PULL_HELP = "Pull the image from its registry if it is not on the engine."
-PROFILE_HELP = "default, root-on-request, root (may install packages), or conformance."
-USER_HELP = "User of the image to run as, if the profile allows it: a name or a number."
-DISK_HELP = "Disk size of workspace and home together, as in 20g (16g)."
-NETWORK_HELP = "none (the default), open (all public hosts), or bridge (no rules; UDP, too)."
-KEEP_HELP = "Leave the sandbox running, without its --network and --allow; print its id on standard error."
-IN_HELP = "Run in the kept sandbox with this id or name; it does not keep --network and --allow, so give them again."
-ALLOW_HELP = "Host that the sandbox may reach, as in example.com or '*.example.org:443'; may be repeated."
-CACHE_HELP = (
-    "Let pip, uv and npm install without a network: the host fetches each package once and keeps it in this folder. Hosts with "
-    "private addresses that packages may come from are named in the variable GAMEBOX_PACKAGE_HOSTS."
-)
-
-
-SERVICE_HELP = (
-    "Service that this host passes on to the sandbox: llm=https://api.example.com is http://llm.internal/ there; may be repeated."
-)
-HEADER_HELP = (
-    "Header that this host adds to a service's requests, with its value from an environment variable: llm:X-Api-Key=API_KEY, "
-    "or 'llm:Authorization=Bearer API_KEY'; may be repeated."
-)
-LOG_HELP = "Append a line of JSON for each connection: host, address, port, rule, outcome and bytes each way, but no content."
 _HEADER = re.compile(r"([^:=]+):([^:=]+)=(?:(.* ))?([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def services_of(services: Sequence[str], headers: Sequence[str], environ: Mapping[str, str]) -> tuple[Service, ...]:
     """The services that ``--service`` and ``--service-header`` name; secrets come from ``environ``. Raises SandboxError."""
     from sandbox.network.services.service import Service
-
-    from .run import bad_input
 
     upstreams: dict[str, str] = {}
     for text in services:
@@ -59,7 +37,11 @@ def services_of(services: Sequence[str], headers: Sequence[str], environ: Mappin
         found = _HEADER.fullmatch(text)
         before = text.partition("=")[0]  # behind it may be the secret itself
         if found is None or found[1] not in added:
-            what = "is not of the form NAME:HEADER=VARIABLE" if found is None else f"names {found[1]!r}, which is not a --service"
+            what = (
+                "is not of the form NAME:HEADER=VARIABLE"
+                if found is None
+                else f"names {found[1]!r}, which is not a --service"
+            )
             raise bad_input(f"--service-header {before!r} {what}.", "Write it as in llm:X-Api-Key=API_KEY.")
         if not environ.get(found[4]):
             raise bad_input(
@@ -74,12 +56,12 @@ def connection_file(path: Path | None, network: str) -> ConnectionFile | None:
     """Where ``--network-log`` has connections written. Raises SandboxError."""
     from sandbox.network.connections import ConnectionFile
 
-    from .run import bad_input
-
     if path is None:
         return None
     if network == "bridge":
-        raise bad_input(f"--network-log {path} has no effect with --network bridge: connections are not visible.", "Leave one out.")
+        raise bad_input(
+            f"--network-log {path} has no effect with --network bridge: connections are not visible.", "Leave one out."
+        )
     return ConnectionFile(path, lambda line: _warn(f"warning: {line}\n"))
 
 
@@ -91,8 +73,6 @@ def _warn(line: str) -> None:
 def policy_of(network: str, allow: Sequence[str]) -> Network:
     """The policy that ``--network`` and ``--allow`` name together. Raises SandboxError for what is no good."""
     from sandbox.network.policy import Network
-
-    from .run import bad_input
 
     if network == "open":
         return Network.open(*allow)
@@ -109,8 +89,6 @@ def cache_in(folder: Path | None, network: str = "none") -> PackageCache | None:
     """The package cache that ``--cache`` names, of the indexes that this host uses. Raises SandboxError."""
     from sandbox.packages.cache import PackageCache
 
-    from .run import bad_input
-
     if folder is not None and network == "bridge":
         raise bad_input(f"--cache {folder} has no effect with --network bridge.", "Leave one of them out.")
     hosts = tuple(os.environ.get("GAMEBOX_PACKAGE_HOSTS", "").split())
@@ -126,11 +104,9 @@ def kept_one(
     services: Sequence[Service],
     network_log: Path | None,
     report: Callable[[str], None],
-) -> GuestEnvironment:
+) -> SandboxedEnvironment:
     """The kept sandbox of that id or name, with what these options say of its network. Raises SandboxError."""
     from sandbox.docker.environment import DockerEnvironment
-
-    from .run import bad_input
 
     rules = policy_of(network or "none", allow) if allow or network is not None else None
     log = connection_file(network_log, network or "none")

@@ -13,28 +13,17 @@ import threading
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .network_options import ALLOW_HELP, CACHE_HELP, DISK_HELP, NETWORK_HELP, PROFILE_HELP, PULL_HELP, USER_HELP
-from .run import (
-    DEFAULT_CPUS,
-    DEFAULT_IMAGE,
-    DEFAULT_MEMORY,
-    DEFAULT_PROFILE,
-    Kept,
-    bad_input,
-    opened,
-    sandbox_of,
-    status_of,
-    variable_of,
-)
+from .errors import bad_input
+from .run import USER_HELP, opened, status_of
+from .sandbox_options import OF_KEPT, Kept, sandbox_of, variable_of, with_sandbox_options
 from .status_line import progress
 
 if TYPE_CHECKING:
-    from sandbox.environment.sandboxed import GuestEnvironment
+    from sandbox.environment.sandboxed import SandboxedEnvironment
     from sandbox.operations import LogsResult
 
 EPILOG = """Examples:
@@ -52,23 +41,14 @@ _READ_BYTES = 4096
 _SHELL = "if command -v bash >/dev/null; then exec bash -i; else exec sh -i; fi"
 
 
+@with_sandbox_options(without=OF_KEPT)
 def shell(
-    sandbox: str | None = typer.Argument(None, metavar="[SANDBOX]", help="Id or name of a kept sandbox; a fresh one if left out."),
-    image: str = typer.Option(DEFAULT_IMAGE, metavar="NAME", help="Image of the fresh sandbox."),
-    pull: bool = typer.Option(False, "--pull", help=PULL_HELP),
-    workspace: Path | None = typer.Option(
-        None, metavar="FOLDER", help="Folder to copy in; nothing is written back to it."
+    sandbox: str | None = typer.Argument(
+        None, metavar="[SANDBOX]", help="Id or name of a kept sandbox; a fresh one if left out."
     ),
-    network: str | None = typer.Option(None, metavar="MODE", help=NETWORK_HELP),
-    allow: list[str] = typer.Option([], "--allow", metavar="RULE", help=ALLOW_HELP),
-    cache: Path | None = typer.Option(None, metavar="FOLDER", help=CACHE_HELP),
-    memory: str = typer.Option(DEFAULT_MEMORY, metavar="SIZE", help="Memory limit, as in 512m or 2g."),
-    cpus: float = typer.Option(DEFAULT_CPUS, metavar="N", help="Maximum number of processors."),
-    disk: str | None = typer.Option(None, metavar="SIZE", help=DISK_HELP),
-    profile: str = typer.Option(DEFAULT_PROFILE, metavar="NAME", help=PROFILE_HELP),
     user: str | None = typer.Option(None, metavar="USER", help=USER_HELP),
-    env: list[str] = typer.Option([], "--env", "-e", metavar="K=V", help="Environment variable; may be repeated."),
     take_over: bool = typer.Option(False, "--take-over", help="Take the sandbox from a process that is using it."),
+    **asked: Any,
 ) -> None:
     """Open a shell in a fresh sandbox, or in a kept one. Leave it with exit or Ctrl-D; a fresh sandbox ends with it."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -76,30 +56,18 @@ def shell(
             "gamebox shell needs a terminal.",
             "Run one command with: gamebox run -- COMMAND, or gamebox exec SANDBOX -- COMMAND.",
         )
-    variables = dict(variable_of(text) for text in env)
+    variables = dict(variable_of(text) for text in asked.pop("env"))
     with progress() as report:
-        asked = sandbox_of(
-            image,
-            workspace,
-            network,
-            memory,
-            cpus,
-            False,
-            allow=allow,
-            cache=cache,
-            disk=disk,
-            profile=profile,
-            kept=Kept(inside=sandbox, take_over=take_over),
-            report=report,
-            pull=pull,
-        )
-        with opened(asked) as environment:
+        made = sandbox_of(asked, kept=Kept(inside=sandbox, take_over=take_over), report=report)
+        with opened(made) as environment:
             report.done()
             last = attach_terminal(environment, ["sh", "-c", _SHELL], variables, user)
     raise typer.Exit(status_of(last.exit_code, last.signal))
 
 
-def attach_terminal(env: GuestEnvironment, argv: list[str], variables: dict[str, str], user: str | None = None) -> LogsResult:
+def attach_terminal(
+    env: SandboxedEnvironment, argv: list[str], variables: dict[str, str], user: str | None = None
+) -> LogsResult:
     """Run ``argv`` with a terminal joined to this process's own, until it ends; returns its last state.
 
     What is typed goes in byte for byte (Ctrl-C too), and the window's size follows. ``user`` is the user of the image that
@@ -123,7 +91,7 @@ def attach_terminal(env: GuestEnvironment, argv: list[str], variables: dict[str,
 class _Typing:
     """Carries what is typed, and the size of the window, to the command; ends with the block."""
 
-    def __init__(self, env: GuestEnvironment, command: str, user: str | None) -> None:
+    def __init__(self, env: SandboxedEnvironment, command: str, user: str | None) -> None:
         self._env, self._command, self._user = env, command, user
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._awake, self._wake = os.pipe()

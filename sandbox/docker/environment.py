@@ -1,64 +1,54 @@
-"""DockerEnvironment: a sandbox in a container of its own, reached through the engine's attach stream."""
+"""DockerEnvironment: a sandbox in a container on a Docker Engine."""
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import docker
-import docker.errors
-
+from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_callable, check_types
-from sandbox.docker.container.arguments import check_inputs, check_runtime
-from sandbox.docker.container.disk import Disk, note_refused_devices, prepare
-from sandbox.docker.container.profiles import Profile, find_profile
-from sandbox.docker.container.removal import remove
-from sandbox.docker.container.shortcut import take_shortcut
-from sandbox.docker.container.stream import AttachStream
-from sandbox.docker.engine.client import connect, translated
-from sandbox.docker.engine.events import watch
-from sandbox.docker.images.images import ensure_image
-from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, forget_runtime
-from sandbox.docker.kept.kept import Kept
-from sandbox.docker.kept.orphans import sweep
-from sandbox.docker.services.served import check_attached, check_known
 from sandbox.envelope import Envelope, Failure
 from sandbox.environment.base import Approver
+from sandbox.environment.network import check_network
+from sandbox.environment.sandboxed import SandboxedEnvironment, checked_folders
+from sandbox.environment.services import SandboxServices
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.network.services.host import HostServices, split_services
-from sandbox.network.services.names import for_guest
 from sandbox.network.services.service import Service
 from sandbox.network.services.side import SideService
-from sandbox.operations import ForkResult
+from sandbox.packages.cache import HOST as CACHE_HOST
 from sandbox.packages.cache import PackageCache
-from sandbox.pipe.transport import Transport
+from sandbox.pipe import forked_processes as forks
 from sandbox.state.fork import fork
 from sandbox.state.initial_workspace import InitialWorkspace
 
-from .caching import CachingEnvironment
+from .backend import DockerBackend
 from .container import certificates as trust
-from .container import create as container
-from .container import enforcement
 from .container import preflight as fitting
+from .container.arguments import check_inputs
+from .container.create import WORKSPACE
+from .container.profiles import Profile, find_profile
+from .container.root_changes import RootChange, list_root_changes
+from .engine.client import connect
 from .kept import attach as reaching
-from .kept import kept, owners
+from .kept import kept
+from .kept.kept import Kept
+from .spec import DEFAULT_IMAGE, DEFAULT_KEEP_SECONDS, HostParts, SandboxSpec, write_down
 
 if TYPE_CHECKING:
+    from sandbox.docker.services.group import Beside
     from sandbox.docker.services.running import RunningService
 
 log = logging.getLogger(__name__)
 
-START_SECONDS = 30.0
-_MOUNT_FAILED = re.compile(r"failed to mount local volume|error while mounting volume")
 
-
-class DockerEnvironment(CachingEnvironment):
+class DockerEnvironment(SandboxedEnvironment):
     """A sandbox on a Docker Engine; use it as a context manager, or ``start()`` and ``close()``.
 
     ``image`` must be on the engine: ``gamebox/*`` images are built when they are missing, others pulled with ``pull``.
@@ -78,7 +68,7 @@ class DockerEnvironment(CachingEnvironment):
 
     def __init__(
         self,
-        image: str = "gamebox/base",
+        image: str = DEFAULT_IMAGE,
         workspace: str | os.PathLike[str] | None = None,
         *,
         limits: Limits | None = None,
@@ -91,7 +81,7 @@ class DockerEnvironment(CachingEnvironment):
         runtime: str | None = None,
         track_changes: bool = True,
         keep: bool = False,
-        keep_seconds: float = 3600.0,
+        keep_seconds: float = DEFAULT_KEEP_SECONDS,
         name: str | None = None,
         services: Sequence[Service] | Mapping[str, Service | SideService | RunningService] | None = None,
         cache: PackageCache | None = None,
@@ -106,21 +96,45 @@ class DockerEnvironment(CachingEnvironment):
         )  # fmt: skip
         check_callable("DockerEnvironment", "approver", approver)
         check_callable("DockerEnvironment", "report", report)
-        super().__init__(image, find_profile(profile), limits or Limits(), network, approver, track_changes, read_roots)
-        self._workspace = None if workspace is None else Path(workspace)
-        self._env = dict(env or {})
-        self._bundle = None if ca_bundle is None else Path(ca_bundle)
-        self._report, self._oci_runtime, self._pull = report or log.info, runtime, pull
-        self._keep, self._keep_seconds, self._given_name = keep, keep_seconds, name
+        chosen = find_profile(profile)
         kept.check(keep_seconds, name)
-        if self.profile.warning:
-            log.warning(self.profile.warning)
-        self._use_cache(cache)
-        check_inputs(image, self._workspace, self._bundle, self._env)
+        if chosen.warning:
+            log.warning(chosen.warning)
+        policy = check_network(Network.none() if network is None else network)
+        _check_cache(cache, policy)
+        variables, reporter = dict(env or {}), report or log.info
+        folder = None if workspace is None else Path(workspace)
+        bundle = None if ca_bundle is None else Path(ca_bundle)
+        check_inputs(image, folder, bundle, variables)
         of_host, beside = split_services(services)
-        self._services = {**{service.name: service for service in of_host}, **beside}
-        self._use_of_host(HostServices(of_host))
-        self._stand_beside(beside, keep, self._report)
+        roots = checked_folders(read_roots)
+        self.spec, self._parts = write_down({
+            "image": image, "workspace": workspace, "limits": limits or Limits(), "network": policy, "env": variables,
+            "ca_bundle": ca_bundle, "approver": approver, "report": report, "profile": profile, "runtime": runtime,
+            "track_changes": track_changes, "keep": keep, "keep_seconds": keep_seconds, "name": name,
+            "services": {**{service.name: service for service in of_host}, **beside}, "cache": cache, "read_roots": roots,
+            "pull": pull,
+        })  # fmt: skip
+        self.image, self.profile = image, chosen
+        fitted = chosen.with_least_limits(limits or Limits())
+        self.backend: DockerBackend = DockerBackend(self.spec, chosen, fitted, variables, reporter)
+        super().__init__(
+            self.backend,
+            limits=fitted,
+            network=policy,
+            approver=approver,
+            track_changes=track_changes,
+            read_roots=roots,
+            services=SandboxServices(HostServices(of_host), self._stand_beside(beside, reporter), cache),
+        )
+
+    @classmethod
+    def from_spec(cls, spec: SandboxSpec, parts: HostParts | None = None) -> Self:
+        """Make the environment that ``spec`` asks for, not started. ``parts`` is what the spec names and does not hold.
+
+        Raises SandboxError ``invalid_configuration`` for a part that is missing, and as the constructor does.
+        """
+        return cls(**(parts or HostParts()).arguments(spec))
 
     @classmethod
     def attach(
@@ -141,194 +155,133 @@ class DockerEnvironment(CachingEnvironment):
         sandbox, nor do its ``cache`` and ``services`` of the host, whose names are those it was made with. Raises SandboxError:
         sandbox_not_found, sandbox_owned, sandbox_unavailable, and as the engine does.
         """
-        check_attached(services)
+        _check_attached(services)
         client = connect()
         found = kept.find(client, id_or_name)
-        check_known(found, services, cache is not None)
-        env = cls(
-            found.image, limits=found.limits, network=kept.network_of(found, network), approver=approver, report=report,
-            profile=found.profile, runtime=found.runtime, track_changes=found.track_changes, keep=True, keep_seconds=found.seconds,
-            name=found.name, services=services, cache=cache,
-        )  # fmt: skip
-        env._kept, env._take_over, env._name, env._disk = found, take_over, found.ident, found.disk
-        env._bring_no_more_than(found)
+        _check_known(found, services, cache is not None)
+        parts = {"network": kept.network_of(found, network), "services": services, "cache": cache}
+        callables = {"approver": approver, "report": report}
+        env = cls(**HostParts({**parts, **callables}).arguments(replace(found.spec, env=(), beside=())))
+        env.backend.attach_to(found, take_over=take_over)
+        env._services.refuse_others(found.names)
         return env.start()
 
-    # --- start ------------------------------------------------------------------
-    def _connect(self) -> Transport:
-        if self._kept is not None:
-            return self._attach(self._kept)
-        client = self._fitting_engine()
-        self._events = watch(client)
-        sweep(client)
-        image_id = ensure_image(client, self.image, report=self._report, pull=self._pull)
-        try:
-            image_env, disk, runtime, stream, hello_keep = self._made(client, image_id)
-        except SandboxError as error:
-            disk_may_change = self._disk is not None and self._disk.may_be_replaced(self.limits)
-            if disk_may_change and _MOUNT_FAILED.search(error.message):
-                note_refused_devices(client, f"the engine could not mount it: {error.message}")
-                self._undo_create()
-            elif error.code is not ErrorCode.image_not_found:
-                raise
-            # Else the image was built anew between the look at it and its use: then it has another id now.
-            image_id = ensure_image(client, self.image, report=self._report, pull=self._pull)
-            image_env, disk, runtime, stream, hello_keep = self._made(client, image_id)
-        environ = self._cache_variables() | self._env
-        place = container.place_of(
-            runtime, self.profile, self.network, image_env, environ, self._bundle is not None, self._names()
-        )
-        hello = {
-            **self._hello(place, isolated=True),
-            "disk": disk.for_guest(self.limits, container.places(self.limits)),
-            "keep": hello_keep,
-            "names": for_guest(self._names()),
-        }
-        transport, facts = self._met(client, stream, hello)
-        self._transport = transport
-        enforcement.check(self.limits, disk, container.places(self.limits), facts)
-        self._fill()
-        self._detaches = self._keep
-        return transport
+    def _stand_beside(
+        self, services: Mapping[str, SideService | RunningService], report: Callable[[str], None]
+    ) -> Beside | None:
+        if not services:
+            return None
+        if self.spec.keep:
+            raise SandboxError(
+                ErrorCode.invalid_configuration,
+                f"A kept sandbox cannot have the side services {', '.join(services)}: they end with the process that made them.",
+                "Leave out keep=True, or run the servers inside the sandbox.",
+            )
+        from sandbox.docker.services.group import Beside  # which makes environments itself
 
-    def _made(
-        self, client: docker.DockerClient, image_id: str
-    ) -> tuple[list[str], Disk, RuntimeVolume, AttachStream, dict[str, Any] | None]:
-        """A container of the image: the image's variables, and the container's disk, runtime, pipe and keep."""
-        runtime = ensure_runtime(client, report=self._report)
-        with translated():
-            image_env: list[str] = client.api.inspect_image(image_id)["Config"].get("Env") or []
-        disk = self._disk = prepare(client, self.limits, self.profile, container.WORKSPACE, self._name)
-        try:
-            if self._workspace is not None:
-                fitting.check_workspace(self._workspace, disk.workspace_bytes)
-            return image_env, disk, *self._create(client, image_id, runtime, disk)
-        finally:
-            disk.release()
-
-    def _met(
-        self, client: docker.DockerClient, stream: AttachStream, hello: dict[str, Any]
-    ) -> tuple[Transport, dict[str, Any]]:
-        """The guest, greeted, and what it answered. Of a kept sandbox the way is the engine's, which outlives this process."""
-        transport = self._transport_on(stream)
-        facts = transport.open(hello, START_SECONDS)
-        if self._kept is None:
-            take_shortcut(client, self.container_id, facts.get("pipes"), transport, stream)
-        return transport, facts
-
-    def _create(
-        self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk
-    ) -> tuple[RuntimeVolume, AttachStream, dict[str, Any] | None]:
-        """Create and start the container: its runtime volume, its pipe, and what its guest is told where it is kept."""
-        if self._keep:
-            self._kept = Kept(
-                self._name, kept.new_token(), self._keep_seconds, self._given_name, self.image, self.profile.name, self.network,
-                self.limits, disk, self._oci_runtime, self.track_changes,
-                (*(["env"] if self._env else []), *(["ca_bundle"] if self._bundle else []), *(["cache"] if self._cache else []),
-                 *(["read_roots"] if self.read_roots else [])),
-                tuple(name.name for name in self._names()),
-            )  # fmt: skip
-            self._ownership = self._ownership or owners.claim(self._name)
-        try:
-            try:
-                stream = self._started(client, image_id, runtime, disk)
-            except SandboxError as error:
-                if runtime.argv[0] not in error.message:
-                    raise
-                # Somebody removed the runtime volume, and the engine silently mounted a new, empty one.
-                self._undo_create()
-                forget_runtime(client)
-                runtime = ensure_runtime(client, report=self._report)
-                stream = self._started(client, image_id, runtime, disk)
-        except SandboxError as error:
-            raise enforcement.refusal(error, self.limits) from error
-        return runtime, stream, None if self._kept is None else reaching.for_guest(self._kept)
-
-    def _undo_create(self) -> None:
-        """Remove the container of a failed start, and let go of the pipe to it."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.release()
-        remove(self._name)
-
-    def _attach(self, found: Kept) -> Transport:
-        self._detaches = True  # whatever happens now, it is not ours to remove
-        client = connect()
-        self._container_id = found.container_id
-        self._events = watch(client)
-        self._stream, nonce, received, self._ownership = reaching.take(client, found, self._take_over)
-        transport = self._transport_on(self._stream, nonce=nonce, received=received)
-        transport.open({}, START_SECONDS)
-        return transport
-
-    def _fitting_engine(self) -> docker.DockerClient:
-        client = connect()
-        fitting.check_memory(client, self.limits)
-        if self._oci_runtime is not None:
-            check_runtime(client, self._oci_runtime)
-        return client
-
-    def _started(self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk) -> AttachStream:
-        removes = self._kept is None or kept.is_removed_by(client)
-        labels = {container.IMAGE_LABEL: self.image, **(self._kept.labels() if self._kept is not None else {})}
-        shape = container.Shape(
-            self.limits, self.network, self.profile, disk, self._oci_runtime, self._keep, labels, removes, self._names(),
-        )  # fmt: skip
-        with translated():
-            with kept.naming(client, self._name, self._given_name if self._keep else None):
-                self._creating = True
-                self._container_id = container.create(client, image_id, self._name, runtime, shape)
-                self._creating = False
-            self._stream = reaching.attach_stream(client, self._container_id)
-            client.api.start(self._container_id)
-        return self._stream
+        return Beside(services, report, self.hidden)
 
     @property
-    def _attached(self) -> bool:
-        return self._kept is not None and bool(self._kept.container_id)
+    def container_id(self) -> str:
+        """The engine's id of the container. Raises SandboxError before the start."""
+        found = self.backend.container_id
+        if found is None:
+            raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", "Call start() first.")
+        return found
 
-    def _begin_history(self, empty: bool) -> None:
-        if not self._attached:  # what its workspace was at the start, only its maker knows
-            super()._begin_history(empty)
+    def list_root_changes(self) -> tuple[RootChange, ...]:
+        """Return what differs from the image, the places for files left out; nothing if the root file system is read-only.
 
-    def _starts_empty(self) -> bool:
-        return self._workspace is None
+        Raises SandboxError as the engine does.
+        """
+        return () if self.profile.read_only_root else list_root_changes(self.container_id)
 
-    def _base(self) -> InitialWorkspace:
-        """Keeps what is copied in, for patches."""
-        base = InitialWorkspace(self.limits.checkpoint_bytes if self.track_changes else 0)
-        self.history.base = base
-        return base
+    @property
+    def services(self) -> Mapping[str, RunningService]:
+        """The side services that are ready, by their names; all of them once the sandbox is started."""
+        return self._services.side
 
-    def fork(self, count: int = 1, checkpoint: str | None = None) -> Envelope[ForkResult]:
+    def service_logs(self, name: str, **options: Any) -> Envelope[op.LogsResult]:
+        """See ``Environment.service_logs``; the failure ``invalid_arguments`` for a name that no service has."""
+        service = self.services.get(name)
+        if service is not None:
+            return self.hidden.envelope(service.logs(**options))
+        known = ", ".join(self.services) or "none"
+        return Failure(ErrorCode.invalid_arguments, f"There is no side service {name!r}.", f"There are: {known}.")
+
+    def fork(self, count: int = 1, checkpoint: str | None = None) -> Envelope[op.ForkResult]:
         """See ``StateMethods.fork``; image, limits, network, variables, profile and the rest are those of this environment.
 
         Forks of a kept sandbox are not kept. One that was attached to cannot be forked where it was made with variables or
         certificates, which only its maker knows (failure ``operation_not_supported``).
         """
-        if self._attached and self._kept is not None and self._kept.given:
-            return Failure.of(reaching.unknown_to_forks(self._kept))
-        return self._with_history(
-            lambda history: fork(self, self._twin, history, count, checkpoint), locked=False
+        found = self.backend.kept
+        if self.backend.attached and found is not None and found.missing:
+            return Failure.of(reaching.unknown_to_forks(found))
+        return self.state.with_history(
+            lambda history: fork(self.state, self._twin, history, count, checkpoint), locked=False
         )
 
     def _twin(self) -> DockerEnvironment:
-        twin = type(self)(
-            self.image, limits=self.limits, network=self.network, env=self._env, ca_bundle=self._bundle,
-            approver=self.approver, report=self._report, profile=self.profile.name, runtime=self._oci_runtime,
-            track_changes=self.track_changes, services=self._services, cache=self._cache,
-            read_roots=self.read_roots, pull=self._pull,
-        )  # fmt: skip
+        spec = replace(self.spec, workspace=None, keep=False, keep_seconds=DEFAULT_KEEP_SECONDS, name=None)
+        now = {"network": self.network, "approver": self.approver, "track_changes": self.track_changes}
+        twin = self.from_spec(spec, HostParts({**self._parts.whole, **now}))
         self.hidden.copy_to(twin.hidden)
         return twin
 
+    def remove(self) -> None:
+        """See ``SandboxedEnvironment.remove``."""
+        forks.check(self._pid)
+        super().remove()
+
+    def _starts_empty(self) -> bool:
+        return self.spec.workspace is None
+
     def _fill(self) -> None:
-        if self._bundle is not None:
+        if self.spec.ca_bundle is not None:
             path = trust.bundle_path(self.profile)
-            self.upload(trust.merge_host_certificates(self._bundle), path).unwrap()
+            self.upload(trust.merge_host_certificates(Path(self.spec.ca_bundle)), path).unwrap()
             self.upload(trust.apt_configuration(path), trust.apt_path(self.profile)).unwrap()
-        if self._workspace is not None:
-            copied = self._upload(self._workspace, container.WORKSPACE, passing=self._base().copy_passing)
+        if self.spec.workspace is not None:
+            folder = Path(self.spec.workspace)
+            # Patches need the files as they were copied in.
+            self.history.base = base = InitialWorkspace(self.limits.checkpoint_bytes if self.track_changes else 0)
+            copied = self._upload(folder, WORKSPACE, passing=base.copy_passing)
             if not copied.ok and copied.code is ErrorCode.no_space:
-                raise fitting.workspace_too_large(self._workspace, self._workspace_bytes)
+                raise fitting.workspace_too_large(
+                    folder, self.backend.describe().workspace_bytes or self.limits.workspace_bytes
+                )
             copied.unwrap()
+
+
+def _check_cache(cache: PackageCache | None, network: Network) -> None:
+    """Raise SandboxError ``invalid_configuration`` if programs would not find the cache."""
+    if cache is not None and network.mode == "bridge":
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            "A sandbox with Network.bridge() has no way to a package cache: its programs go past the host.",
+            "Use Network.none(), allow(...) or open() with it.",
+        )
+
+
+def _check_attached(services: Sequence[Service] | Mapping[str, Any] | None) -> None:
+    """Raises SandboxError ``invalid_configuration`` for services that an attached sandbox cannot have."""
+    if beside := split_services(services)[1]:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"A kept sandbox cannot have the side services {', '.join(beside)}: they end with the process that made them.",
+            "Give attach only the Services of the host that the sandbox was made with; run other servers inside it.",
+        )
+
+
+def _check_known(found: Kept, services: Sequence[Service] | None, cache: bool) -> None:
+    """Raises SandboxError ``invalid_configuration`` for what a kept sandbox cannot reach: its names are those it was made with."""
+    asked = [service.host for service in split_services(services)[0]] + ([CACHE_HOST] if cache else [])
+    unknown = [name for name in asked if name not in found.names]
+    if unknown:
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"The sandbox {found.called} does not know {', '.join(unknown)}: "
+            "its names of services are those it was made with.",
+            f"It knows {', '.join(found.names) or 'none'}: bring only those, or make another sandbox.",
+        )

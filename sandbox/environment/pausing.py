@@ -1,24 +1,19 @@
-"""A sandbox that is stopped for a while, and for which that while does not count."""
+"""A pause: every process of a sandbox stops for a while, and that time does not count."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from abc import abstractmethod
 from collections.abc import Callable
 
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
-from sandbox.pipe import forked_processes as forks
 from sandbox.pipe.transport import Transport
-
-from .base import Approver, Environment
 
 RESUME_SECONDS = 10.0
 
 
 class Pause:
-    """Begun and ended by any thread; ``freeze`` and ``thaw`` stop every process of the sandbox and undo that (SandboxError)."""
+    """The pause of one sandbox, for many threads. ``freeze`` stops every process, ``thaw`` undoes that; both raise SandboxError."""
 
     def __init__(self, freeze: Callable[[], None], thaw: Callable[[], None]) -> None:
         self._freeze = freeze
@@ -80,41 +75,3 @@ class Pause:
     def _wake(self) -> None:
         self._thaw()
         self._since = None
-
-
-class PausableEnvironment(Environment):
-    """An environment behind a transport. Subclasses say how everything in it is stopped."""
-
-    def __init__(self, approver: Approver | None) -> None:
-        super().__init__(approver)
-        self._pid = os.getpid()
-        self._transport: Transport | None = None
-        self._pause = Pause(self._freeze, self._thaw)
-
-    @abstractmethod
-    def _live(self) -> Transport:
-        """The transport of a sandbox that is in use. Raises SandboxError."""
-
-    def _freeze(self) -> None:
-        """Stop every process of the sandbox. Raises SandboxError."""
-        raise SandboxError(
-            ErrorCode.operation_not_supported,
-            f"{type(self).__name__} cannot be paused.",
-            "Use DockerEnvironment, or leave it as it is.",
-        )
-
-    def _thaw(self) -> None:
-        """Undo ``_freeze``. Raises SandboxError."""
-
-    def pause(self) -> None:
-        """Stop every process in the sandbox until ``resume``; does nothing when it is paused. Raises SandboxError.
-
-        Operations are the failure ``sandbox_paused`` meanwhile; those under way go on afterwards, and neither their deadlines nor
-        those of commands run: the time of the pause does not count.
-        """
-        self._pause.begin(self._live)
-
-    def resume(self) -> None:
-        """Let the sandbox go on; does nothing when it is not paused. Raises SandboxError."""
-        forks.check(self._pid)
-        self._pause.end(self._transport)

@@ -1,4 +1,4 @@
-"""GuestEnvironment: the operations over a transport, the same for every kind of sandbox that a guest runs in."""
+"""SandboxedEnvironment: the operations of a sandbox over a Backend, the same for every place that runs sandboxes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import os
 import threading
 import time
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -18,10 +17,15 @@ from pydantic import ValidationError
 
 from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_types
+from sandbox.backend import Backend, Description, GuestStream, StartRequest
 from sandbox.envelope import Envelope, Failure, Notice, Success
 from sandbox.errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
+from sandbox.network.connections import Connection
+from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
+from sandbox.network.services.peer_port import PeerPort
+from sandbox.network.streams import Streams
 from sandbox.pipe import descriptors
 from sandbox.pipe import forked_processes as forks
 from sandbox.pipe.preparing import FILE_SECONDS, feed_from, prepared
@@ -29,13 +33,16 @@ from sandbox.pipe.replies import fault_of, notices_of, result_of, syntax_error_l
 from sandbox.pipe.transport import Transport
 from sandbox.pipe.watching import Watch, with_onlooker
 from sandbox.state.history import History
-from sandbox.state.keeping import KeepsState
+from sandbox.state.keeping import FileState
+from sandbox.state.methods import MOST_CHANGES
 from sandbox.text.wording import duration, size
 from sandbox.transfers.copying import Incoming, outgoing
 
-from .base import Approver, invalid_arguments
+from .base import Approver, Environment, invalid_arguments
 from .call_errors import check_request, raise_if_wrong_call
-from .forwarding import ForwardingEnvironment
+from .network import SandboxNetwork, check_network, check_ports
+from .pausing import Pause
+from .services import PACKAGE_MANAGERS, SandboxServices
 
 if TYPE_CHECKING:
     from sandbox.text.screen import Screens
@@ -54,23 +61,57 @@ _heard: ContextVar[list[Notice] | None] = ContextVar("heard", default=None)
 LOOK_SECONDS = 1.0
 # What a start takes at its most, and the way back from half of one.
 START_DESCRIPTORS = 24
-PACKAGE_MANAGERS = ("pip (in a venv)", "npm (if the image has it)")
+START_SECONDS = 30.0
+# A guest reads what is in its pipe in milliseconds; one that does not is paused all the same.
+DRAIN_SECONDS = 1.0
+# Behind what a sandbox is, wherever commands run in one.
+COMMANDS = "Commands run in /bin/bash where the image has it; relative paths start at the workspace."
 
 
-class GuestEnvironment(ForwardingEnvironment, KeepsState):
-    """An environment whose operations a guest carries out. Subclasses say how to reach one.
+class SandboxedEnvironment(Environment):
+    """An environment whose operations a guest carries out, in a sandbox of ``backend``.
 
-    May be used by many threads at once: foreground runs of one session queue, nothing else waits for them.
+    May be used by many threads at once: foreground runs of one session queue, nothing else waits for them. ``no_rules`` says why
+    rules cannot restrict the network there ("" if they can). ``services`` are reached by name. Raises SandboxError
+    ``invalid_configuration``.
     """
 
     def __init__(
-        self, limits: Limits | None, network: Network | None, approver: Approver | None, track_changes: bool = True,
+        self,
+        backend: Backend,
+        *,
+        limits: Limits | None = None,
+        network: Network | None = None,
+        approver: Approver | None = None,
+        track_changes: bool = True,
         read_roots: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        super().__init__(approver, network or Network.none(), limits or Limits())
+        services: SandboxServices | None = None,
+        no_rules: str = "",
+    ) -> None:
+        super().__init__(approver)
+        self.backend = backend
+        self.limits = limits or Limits()
         self.track_changes = track_changes
-        self.read_roots = _checked_folders(read_roots)
+        self.read_roots = checked_folders(read_roots)
+        self._pid = os.getpid()
+        self._transport: Transport | None = None
+        self._pause = Pause(self._freeze, self._thaw)
+        policy = Network.none() if network is None else check_network(network)
+        owner = type(self).__name__
+        self._network = SandboxNetwork(
+            owner, policy, self.limits, lambda text: self.hidden.mask.names(text), self._pid, no_rules
+        )
+        self._services = services or SandboxServices()
+        for name, value in self._services.secrets():
+            self.hidden.hide(name, value)
         self.history = History(lambda *args, **call: self._live().request(*args, **call), self.limits.checkpoint_bytes)
+        self.state = FileState(
+            self.history,
+            self.hidden,
+            self._live,
+            lambda ident: self.kill(ident),
+            lambda: self.backend.describe().checkpoints_hold_all,
+        )
         self._starting = threading.RLock()
         self._start_error: SandboxError | None = None
         self._owed: deque[Notice] = deque(maxlen=MOST_OWED)
@@ -79,32 +120,13 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         self._closed = False
         self._detaches = False  # whether ``close`` leaves the sandbox running
 
-    # --- what subclasses say ------------------------------------------------------------------
-    @abstractmethod
-    def _connect(self) -> Transport:
-        """Start a guest and greet it. Raises SandboxError."""
+    # Start and end
 
-    @abstractmethod
-    def _release(self) -> None:
-        """Release what ``_connect`` made, also half made; may be called more than once."""
-
-    def _starts_empty(self) -> bool:
-        """Whether nothing is in the workspace at the start."""
-        return False
-
-    def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
-        """Make good on a command's deadline though the guest is silent; the error to report."""
-        return error
-
-    def _host_notices(self) -> tuple[Notice, ...]:
-        """What the host has to tell with the next answer; each once."""
-        return ()
-
-    # --- life ------------------------------------------------------------------
     def start(self) -> Self:
         """Start the sandbox; does nothing when it is started. Raises SandboxError; nothing is left behind then.
 
-        Of several threads one starts it; the others wait, and have the same sandbox or the same error.
+        Returns when all side services are ready. Of several threads one starts the sandbox; the others wait, and have the same
+        sandbox or the same error.
         """
         forks.check(self._pid)
         with self._starting:
@@ -125,15 +147,54 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         if (none := descriptors.want(START_DESCRIPTORS)) is not None:  # before anything is made that is to be undone
             raise descriptors.refusal(none, "The sandbox could not be started")
         try:
+            self._services.begin()
             with descriptors.worded("The sandbox could not be started"):
                 self._transport = self._connect()
-                if self.track_changes:
-                    self._begin_history(self._starts_empty())
+                if self.track_changes and not self.backend.attached:  # else only its maker knows how it started
+                    self.state.begin(self._starts_empty())
             if self._closed:  # by another thread, which did not find all that was made since
                 raise _closed()
+            self._services.finish()
         except BaseException:
             self.close()
             raise
+
+    def _connect(self) -> Transport:
+        """Start a guest and greet it. Raises SandboxError."""
+        self._detaches = self.backend.attached  # whatever happens now, it is not ours to remove
+        names, variables = self._services.names(), self._services.variables()
+        opened = self.backend.open(StartRequest(self.network, lambda: self._pause.on, names, variables))
+        transport = Transport(
+            opened.stream,
+            self.backend.explain,
+            lease_seconds=self.limits.lease_seconds,
+            keep=opened.keep,
+            nonce=opened.nonce,
+            received=opened.received,
+        )
+        self._network.carry(transport, self._services.connectors())
+        if self._network.egress is not None:
+            self._services.close_with(self._network.egress.streams)
+        facts = transport.open(self._hello(opened), START_SECONDS)
+        self._transport = transport
+        self.backend.check(facts, transport)
+        if not self.backend.attached:
+            self._fill()
+        self._detaches = self.backend.outlives_close()
+        return transport
+
+    def _hello(self, opened: GuestStream) -> dict[str, Any]:
+        if opened.place is None:
+            return dict(opened.hello)
+        limits = {**asdict(self.limits), "network": self.network.mode, "tell_changes": self.track_changes}
+        return {**opened.hello, "place": {**opened.place, "limits": limits, "read_roots": list(self.read_roots)}}
+
+    def _fill(self) -> None:
+        """Copy in what the sandbox starts with. Raises SandboxError."""
+
+    def _starts_empty(self) -> bool:
+        """Return whether nothing is in the workspace at the start."""
+        return False
 
     def close(self) -> None:
         """End the sandbox and everything in it, or leave a kept one running; may be called more than once.
@@ -144,22 +205,28 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
             return
         self._closed = True
         transport, self._transport = self._transport, None
-        try:
+        with contextlib.ExitStack() as ending:  # each of them whatever becomes of the others; the last comes first
+            ending.callback(self._services.close)
+            ending.callback(self.backend.close, detach=self._detaches)
+            ending.callback(self.history.close)
+            ending.callback(self._network.end)
             if transport is not None:
                 if self._detaches:
                     with contextlib.suppress(SandboxError):
                         self._pause.drop()
                 transport.close(detach=self._detaches)
-        finally:
-            try:
-                self._end_network()
-            finally:
-                try:
-                    self.history.close()
-                finally:
-                    self._release()
+
+    def remove(self) -> None:
+        """End the sandbox and everything in it, also a kept one; may be called more than once.
+
+        One that another orchestrator took over is left to that. Raises SandboxError ``sandbox_owned`` where one attached to it
+        since ``close``.
+        """
+        self._detaches = not self.backend.claim_removal(left=self._closed and self._detaches)
+        self.close()
 
     def _live(self) -> Transport:
+        """Return the transport of a sandbox that is in use. Raises SandboxError."""
         forks.check(self._pid)
         if not self._closed:
             self._pause.check()
@@ -171,11 +238,122 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         return self._transport
 
     def _summary(self) -> tuple[str, ...]:
+        return (*self.backend.describe().summary, self._phase())
+
+    def _phase(self) -> str:
         if self._transport is None:
-            return ("closed" if self._closed else "not started",)
+            return "closed" if self._closed else "not started"
         if self._transport.loss is not None:
-            return (f"lost ({self._transport.loss.reason})",)
-        return ("paused" if self._pause.on else "running",)
+            return f"lost ({self._transport.loss.reason})"
+        return "paused" if self._pause.on else "running"
+
+    # Pause
+
+    def pause(self) -> None:
+        """Stop every process in the sandbox until ``resume``; does nothing when it is paused. Raises SandboxError.
+
+        Operations are the failure ``sandbox_paused`` meanwhile; those under way go on afterwards, and neither their deadlines nor
+        those of commands run: the time of the pause does not count.
+        """
+        self._pause.begin(self._live)
+
+    def resume(self) -> None:
+        """Let the sandbox go on; does nothing when it is not paused. Raises SandboxError."""
+        forks.check(self._pid)
+        self._pause.end(self._transport)
+
+    def _freeze(self) -> None:
+        streams = None if self._network.egress is None else self._network.egress.streams
+        try:
+            if streams is not None:
+                self._drain(streams)
+            self.backend.freeze()
+        except BaseException:
+            if streams is not None:
+                streams.resume_sending()
+            raise
+
+    def _drain(self, streams: Streams) -> None:
+        """Have connections stop sending, and what they sent read: what wakes the sandbox must find room in its pipe."""
+        streams.pause_sending()
+        if streams.busy and self._transport is not None:
+            with contextlib.suppress(SandboxError):
+                self._transport.request("usage", {}, timeout_seconds=DRAIN_SECONDS)
+
+    def _thaw(self) -> None:
+        self.backend.thaw()
+        if self._network.egress is not None:
+            self._network.egress.streams.resume_sending()
+
+    # Network and services
+
+    @property
+    def network(self) -> Network:
+        """The policy of now; set another, or use ``allow`` and ``deny``, also while the sandbox runs.
+
+        Connections that a new policy refuses are cut. Setting raises SandboxError: ``operation_not_supported`` where no rule
+        holds, ``invalid_configuration`` for a change from or to ``Network.bridge()`` of a sandbox that was started.
+        """
+        return self._network.policy
+
+    @network.setter
+    def network(self, network: Network) -> None:
+        self._network.change(network)
+
+    def allow(self, *rules: str) -> Network:
+        """Open what the rules name from now on; answers the policy. See ``Network.allow`` for how they are written.
+
+        Raises SandboxError: ``invalid_configuration`` for what is no rule, ``operation_not_supported`` where none holds.
+        """
+        return self._network.allow(*rules)
+
+    def deny(self, *rules: str) -> Network:
+        """Close what the rules name from now on, whatever opens it, and cut the connections to it; answers the policy.
+
+        Without ports a rule closes all of them. Raises as ``allow`` does.
+        """
+        return self._network.deny(*rules)
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """The last 1,000 connections that ended or were refused; those under ``Network.bridge()`` are not seen."""
+        return self._network.log.last()
+
+    @property
+    def on_connection(self) -> Callable[[Connection], None] | None:
+        """Called for each connection as it ends or is refused, in a thread of the network's own; it must not block."""
+        return self._network.on_connection
+
+    @on_connection.setter
+    def on_connection(self, call: Callable[[Connection], None] | None) -> None:
+        self._network.on_connection = call
+
+    def peer_port(self, port: int) -> PeerPort | None:
+        """Return how another sandbox on this host reaches a port of this one; None if this one is closed."""
+        return self._network.peer_port(self._transport, port)
+
+    def forward(self, port: int, host_port: int = 0) -> Envelope[Forward]:
+        """Let programs on the host reach the server at TCP ``port`` of the sandbox's loopback, at a loopback port of the host.
+
+        The result has ``url``, ``host``, ``port`` and ``close()``. ``host_port`` 0 takes a free one. It needs no network, carries
+        whatever goes over TCP, WebSockets too, and is closed with the sandbox. The server need not be there yet: see
+        ``wait_for_port``.
+        Any user of the host can connect. Failures: ``invalid_arguments``, ``invalid_configuration`` (the host's port is taken),
+        ``operation_not_supported``.
+        """
+        started = time.monotonic()
+        try:
+            check_ports(port, host_port)
+            made = self._network.forward(self._live(), port, host_port)
+        except SandboxError as error:
+            if error.code is ErrorCode.sandbox_closed:
+                raise
+            return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
+        return Success(made, duration_ms=(time.monotonic() - started) * 1000)
+
+    def forwards(self) -> tuple[Forward, ...]:
+        """Return the forwarded ports that are open."""
+        return self._network.forwards()
 
     # --- operations ------------------------------------------------------------------
     def perform(self, request: op.Request, watch: Watch | None = None) -> Envelope[Any]:
@@ -212,6 +390,15 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
             watch.finish()
         return self._envelope(request, fields, blob, started)
 
+    def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
+        """Make good on a command's deadline though the guest is silent; return the error to report."""
+
+        def give_up(reported: SandboxUnavailableError) -> None:
+            if self._transport is not None:
+                self._transport.give_up(reported)
+
+        return self.backend.explain_silence(error, give_up)
+
     def _give_secrets(self, request: op.Request, args: dict[str, Any]) -> None:
         if isinstance(request, op.Run) and (self.hidden or request.secrets):
             args["env"] = {**self.hidden.variables(request.secrets), **(args["env"] or {})}
@@ -227,12 +414,12 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
 
     def _envelope(self, request: op.Request, fields: Mapping[str, Any], blob: bytes, started: float) -> Envelope[Any]:
         duration_ms = (time.monotonic() - started) * 1000
-        notices = (*self._owed_notices(), *self._notices_in(fields), *self._host_notices())
+        notices = (*self._owed_notices(), *self._notices_in(fields), *self._services.notices())
         if (heard := _heard.get()) is not None:
             heard += [n for n in notices if n.code in ONCE]
         result = result_of(request, fields, blob)
         if isinstance(result, op.UsageResult):
-            result = result.model_copy(update=self._network_usage())
+            result = result.model_copy(update=self._network.usage())
         if isinstance(result, op.RunResult | op.LogsResult) and result.encoding_errors:
             notices = (*notices, *notices_of([{"code": "output_not_text"}]))
         if isinstance(request, op.Run) and isinstance(result, op.RunResult) and (line := syntax_error_line(result)):
@@ -250,12 +437,14 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         notices = self.hidden.fields(fields.get("notices"))
         if self.internal_commands and isinstance(notices, list):
             notices = [n for n in notices if not (isinstance(n, dict) and n.get("id") in self.internal_commands)]
-        return notices_of(notices, self._known_of_packages())
+        return notices_of(notices, self._known_of_packages() if notices else {})
 
     def _known_of_packages(self) -> dict[str, Any]:
         """What notices say of packages: who can install some ("" for nobody that this host knows of), and if / is read-only."""
-        installers = " or ".join(PACKAGE_MANAGERS) if self.network.mode in ("open", "bridge") else ""
-        return {"installers": installers, "read_only_root": False}
+        installers = self._services.installers()
+        if installers is None:
+            installers = " or ".join(PACKAGE_MANAGERS) if self.network.mode in ("open", "bridge") else ""
+        return {"installers": installers, "read_only_root": self.backend.describe().read_only_root}
 
     def _call(self, *call: Any) -> dict[str, Any] | Failure[Any]:
         """See the base class. What the function's own requests were told is owed, unless the function passes it on."""
@@ -300,7 +489,12 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
         return self.hidden.envelope(self._guarded(op.Upload, work))
 
     def download(
-        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = (), overwrite: bool = False
+        self,
+        path: str,
+        to: str | os.PathLike[str] | None = None,
+        *,
+        without: Sequence[str] = (),
+        overwrite: bool = False,
     ) -> Envelope[op.DownloadResult]:
         """See ``OperationMethods.download``."""
         check_types("download", path=(path, str), to=(to, HOST_PATH | None), without=(without, Sequence))
@@ -332,38 +526,86 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
                 raise
             return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
         except OSError as error:  # of the host's files; the pipe's own are worded by the transport
-            message = f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."
-            return Failure(ErrorCode.io_error, message, "Check the files on the host, then do it again.", effects="unknown")
+            message = (
+                f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."
+            )
+            return Failure(
+                ErrorCode.io_error, message, "Check the files on the host, then do it again.", effects="unknown"
+            )
 
     def secret(self, name: str, value: str, *, always: bool = True) -> None:
         """See ``Environment.secret``. Programs in the sandbox can read it: it is masked in what comes out, and no more."""
         self.hidden.add(name, value, always)
 
-    # --- description ------------------------------------------------------------------
+    # State of the files
+
+    def changes(
+        self, since: str | None = None, *, leftovers: bool = False, max_changes: int = MOST_CHANGES
+    ) -> Envelope[op.ChangesResult]:
+        """See ``StateMethods.changes``."""
+        return self.state.changes(since, leftovers=leftovers, max_changes=max_changes)
+
+    def mark(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
+        """See ``StateMethods.mark``."""
+        return self.state.mark(name)
+
+    def export_patch(
+        self, since: str | None = None, *, to: str | os.PathLike[str] | None = None, leftovers: bool = False
+    ) -> Envelope[op.PatchResult]:
+        """See ``StateMethods.export_patch``."""
+        return self.state.export_patch(since, to=to, leftovers=leftovers)
+
+    def checkpoint(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
+        """See ``StateMethods.checkpoint``."""
+        return self.state.checkpoint(name)
+
+    def checkpoints(self) -> Envelope[op.CheckpointsResult]:
+        """See ``StateMethods.checkpoints``."""
+        return self.state.checkpoints()
+
+    def delete_checkpoint(self, id: str) -> Envelope[op.DeletedCheckpointResult]:  # noqa: A002
+        """See ``StateMethods.delete_checkpoint``."""
+        return self.state.delete_checkpoint(id)
+
+    def save_checkpoint(self, id: str, to: str | os.PathLike[str]) -> Envelope[op.SavedCheckpointResult]:  # noqa: A002
+        """See ``StateMethods.save_checkpoint``."""
+        return self.state.save_checkpoint(id, to)
+
+    def load_checkpoint(self, path: str | os.PathLike[str], name: str | None = None) -> Envelope[op.CheckpointResult]:
+        """See ``StateMethods.load_checkpoint``."""
+        return self.state.load_checkpoint(path, name)
+
+    def rollback(self, id: str, *, kill: bool = False) -> Envelope[op.RollbackResult]:  # noqa: A002
+        """See ``StateMethods.rollback``."""
+        return self.state.rollback(id, kill=kill)
+
+    # Description
+
     def describe(self) -> dict[str, str]:
         """Short sections for the prompt; what is left of a started sandbox (see ``usage``) comes last, for it changes."""
-        limits = self.limits
+        found = self.backend.describe()
+        mask, services = self.hidden.mask.names, self._services
+        network = found.network or self.network.describe(mask, services=services.are_listed)
         return {
-            "sandbox": (
-                f"{self._kind()} Commands run in /bin/bash where the image has it; relative paths start at the workspace."
-                f"{self._readable_words()}"
-            ),
-            "network": self.network.describe(self.hidden.mask.names),
+            "sandbox": f"{found.sandbox}{self._readable_words()}",
+            "network": network + services.describe(mask),
             **self.hidden.describe(),
-            "limits": (
-                f"{limits.memory_bytes >> 20} MiB memory, {limits.cpus:g} cpus, {limits.pids} processes, "
-                f"{size(self._workspace_bytes)} workspace; a command may take {limits.timeout_seconds:g} s unless "
-                f"timeout_seconds says otherwise{_cpu_words(limits)}.{end_words(limits)}"
-            ),
+            "limits": f"{found.limits or self._limits_words(found)}{end_words(self.limits)}{found.disk and ' '}{found.disk}",
             **self._left(),
         }
 
-    def _readable_words(self) -> str:
-        return f" File tools also read, and do not write, below {', '.join(self.read_roots)}." if self.read_roots else ""
+    def _limits_words(self, found: Description) -> str:
+        limits = self.limits
+        return (
+            f"{limits.memory_bytes >> 20} MiB memory, {limits.cpus:g} cpus, {limits.pids} processes, "
+            f"{size(found.workspace_bytes or limits.workspace_bytes)} workspace; a command may take {limits.timeout_seconds:g} s "
+            f"unless timeout_seconds says otherwise{_cpu_words(limits)}."
+        )
 
-    @property
-    def _workspace_bytes(self) -> int:
-        return self.limits.workspace_bytes
+    def _readable_words(self) -> str:
+        return (
+            f" File tools also read, and do not write, below {', '.join(self.read_roots)}." if self.read_roots else ""
+        )
 
     def _left(self) -> dict[str, str]:
         """The section on what is left now; {} before the start, and where there is no answer."""
@@ -379,17 +621,10 @@ class GuestEnvironment(ForwardingEnvironment, KeepsState):
             return {}
         if not isinstance(result, op.UsageResult):
             return {}
-        return {"left": self.hidden.mask.text(result.model_copy(update=self._network_usage()).to_text())}
-
-    def _kind(self) -> str:
-        return "A sandbox."
-
-    def _hello(self, place: Mapping[str, Any], isolated: bool) -> dict[str, Any]:
-        limits = {**asdict(self.limits), "network": self.network.mode, "tell_changes": self.track_changes}
-        return {"isolated": isolated, "place": {**place, "limits": limits, "read_roots": list(self.read_roots)}}
+        return {"left": self.hidden.mask.text(result.model_copy(update=self._network.usage()).to_text())}
 
 
-def _checked_folders(read_roots: Sequence[str]) -> tuple[str, ...]:
+def checked_folders(read_roots: Sequence[str]) -> tuple[str, ...]:
     """Raises SandboxError for what is not a list of absolute paths."""
     check_types("DockerEnvironment or LocalEnvironment", read_roots=(read_roots, Sequence))
     folders: tuple[object, ...] = (read_roots,) if isinstance(read_roots, str) else tuple(read_roots)
@@ -435,3 +670,6 @@ def _watch_of(request: op.Request, watch: Watch | None) -> Watch | None:
         problem = "on_output is for commands that are waited for; see the output of one in the background with logs"
         raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
     return watch if request.background else with_onlooker(watch)
+
+
+GuestEnvironment = SandboxedEnvironment  # its name in version 0.1.0, under a module path that warns

@@ -143,7 +143,7 @@ _NOT_POSSIBLE = {
 
 
 def _no_packages(f: Fields) -> tuple[str, str]:
-    """Word that packages cannot be installed. The host adds ``read_only_root`` and ``installers``, see ``GuestEnvironment``."""
+    """Word that packages cannot be installed. The host adds ``read_only_root`` and ``installers``, see ``SandboxedEnvironment``."""
     also = f", or what {f['installers']} can install" if f.get("installers") else ""
     return (
         f"system packages cannot be installed here: you are not root{', and / is read-only' if f.get('read_only_root') else ''}",

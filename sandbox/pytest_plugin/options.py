@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import SandboxError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
     from .recorded import RecordedDocker, RecordedLocal
 
-NAMES = ("image", "network", "limits", "env", "workspace", "local", "profile", "services", "ca_bundle", "cache")
+# What a test asks of its sandbox: every option of a sandbox that can end with the test, and whether it is one at all.
+NAMES = (*(f.name for f in fields(SandboxSpec) if f.metadata.get("pytest")), "local")
 NETWORKS = {"none": Network.none, "open": Network.open, "bridge": Network.bridge}
 # Limits that the guest and the host keep, so LocalEnvironment does too; and those of the container. Every limit is in one of them.
 LOCAL_LIMITS = frozenset(
@@ -40,7 +42,7 @@ CONTAINER_LIMITS = frozenset(
 
 
 # What LocalEnvironment has not.
-CONTAINER_ONLY = frozenset({"image", "network", "profile", "services", "ca_bundle", "cache"})
+CONTAINER_ONLY = frozenset({*NAMES} - {"limits", "env", "workspace", "track_changes", "read_roots", "local"})
 
 
 class OptionsError(Exception):
@@ -98,17 +100,32 @@ def _converted(name: str, value: Any) -> Any:
         return PackageCache(value)
     if name in ("workspace", "ca_bundle") and isinstance(value, str | Path):
         return Path(value)
+    if name == "read_roots" and isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        return tuple(value)
     wanted: dict[str, type] = {
-        "image": str, "profile": str, "network": Network, "limits": Limits, "local": bool, "cache": PackageCache,
-    }  # fmt: skip
+        "image": str,
+        "profile": str,
+        "runtime": str,
+        "network": Network,
+        "limits": Limits,
+        "local": bool,
+        "pull": bool,
+        "track_changes": bool,
+        "cache": PackageCache,
+    }
     if name in wanted and isinstance(value, wanted[name]) and value != "":
         return value
     allowed = {
-        "network": "'none', 'open', 'bridge' or a Network", "limits": "a Limits or a dict of its fields", "local": "True or False",
-        "env": "a dict of texts", "services": "a list of Services, or a dict of Services and SideServices",
-        "workspace": "the path of a folder", "ca_bundle": "the path of a file of certificates",
+        "network": "'none', 'open', 'bridge' or a Network",
+        "limits": "a Limits or a dict of its fields",
+        "env": "a dict of texts",
+        "services": "a list of Services, or a dict of Services and SideServices",
+        "workspace": "the path of a folder",
+        "ca_bundle": "the path of a file of certificates",
         "cache": "the path of a folder or a PackageCache",
-    }  # fmt: skip
+        "read_roots": "a list of folders in the sandbox",
+        **dict.fromkeys(("local", "pull", "track_changes"), "True or False"),
+    }
     raise OptionsError(f"{name}={value!r} is not possible: give {allowed.get(name, 'its name as a text')}.")
 
 
@@ -123,7 +140,9 @@ def _service(name: str, value: Any) -> SideService | Service:
         return value
     known = [f.name for f in fields(SideService)]
     if not isinstance(value, Mapping):
-        raise OptionsError(f"the service {name!r} is {value!r}: give a SideService, a dict of its fields, or a Service.")
+        raise OptionsError(
+            f"the service {name!r} is {value!r}: give a SideService, a dict of its fields, or a Service."
+        )
     if wrong := [key for key in value if key not in known]:
         raise OptionsError(f"the service {name!r} has no {wrong[0]!r}; it takes {', '.join(known)}.")
     if "image" not in value:
@@ -160,7 +179,9 @@ def of_command_line(config: pytest.Config) -> dict[str, Any]:
 
 def of_ini(config: pytest.Config) -> dict[str, Any]:
     """The checked options of the ini file. Raises OptionsError."""
-    given = {name: config.getini(f"sandbox_{name}") or None for name in ("image", "network", "profile", "cache", "local")}
+    given = {
+        name: config.getini(f"sandbox_{name}") or None for name in ("image", "network", "profile", "cache", "local")
+    }
     return checked(given, "ini file")
 
 
@@ -171,11 +192,7 @@ def put_together(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """
     merged: dict[str, Any] = {}
     for layer in layers:
-        usable = {
-            k: v
-            for k, v in layer.items()
-            if not (merged.get("local") and k in CONTAINER_ONLY)
-        }
+        usable = {k: v for k, v in layer.items() if not (merged.get("local") and k in CONTAINER_ONLY)}
         merged = usable | merged
     return merged
 
@@ -190,7 +207,7 @@ def reason_to_skip(marked: Mapping[str, Any], options: Mapping[str, Any]) -> str
 
 def _only_of_containers(options: Mapping[str, Any]) -> str | None:
     """The first option that LocalEnvironment could not keep."""
-    for name in ("image", "profile", "ca_bundle", "cache"):
+    for name in ("image", "profile", "runtime", "ca_bundle", "cache"):
         if name in options:
             return f"{name}={str(options[name])!r}"
     if options.get("services"):
@@ -219,7 +236,7 @@ def made(options: Mapping[str, Any], copies: pytest.TempPathFactory) -> Recorded
     given = {name: value for name, value in options.items() if name != "local"}
     if not options.get("local"):
         return RecordedDocker(**given)
-    local = {name: given[name] for name in ("workspace", "limits", "env") if name in given}
+    local = {name: value for name, value in given.items() if name not in CONTAINER_ONLY}
     if "workspace" in local and local["workspace"].is_dir():
         copy = copies.mktemp("workspace") / "copy"
         shutil.copytree(local["workspace"], copy, symlinks=True)

@@ -13,7 +13,7 @@ from typing import Any
 from sandbox import operations as op
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.envelope import Envelope, Failure, Success
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import SandboxError
 from sandbox.local import LocalEnvironment
 
@@ -100,7 +100,7 @@ def cut(text: str, chars: int = OUTPUT_CHARS) -> str:
     return f"{text[: chars // 2]}\n[... {len(text) - chars} characters left out ...]\n{text[-(chars // 2) :]}"
 
 
-class Recorded(GuestEnvironment):
+class Recorded(SandboxedEnvironment):
     """Mixin for an environment: ``record`` has its operations, except those within ``unrecorded()``."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

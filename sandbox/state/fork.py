@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, Self, TypeVar
 
 from sandbox.argument_types import check_types
 from sandbox.envelope import Success
@@ -16,17 +16,33 @@ from sandbox.text.wording import value_text
 
 from .checkpoint import Checkpoint
 from .history import History
-from .keeping import KeepsState
+from .keeping import FileState
 from .store import Store
 
 MOST_FORKS = 64
 # Starts at once: with more, an engine is not faster.
 TOGETHER = 4
-Made = TypeVar("Made", bound=KeepsState)
+
+
+class Forkable(Protocol):
+    """An environment that can be given the files of another one."""
+
+    @property
+    def state(self) -> FileState:
+        """The state of its files."""
+
+    def start(self) -> Self:
+        """Start the sandbox. Raises SandboxError."""
+
+    def close(self) -> None:
+        """End the sandbox."""
+
+
+Made = TypeVar("Made", bound=Forkable)
 
 
 def fork(
-    source: KeepsState, twin: Callable[[], Made], history: History, count: int, ident: str | None
+    source: FileState, twin: Callable[[], Made], history: History, count: int, ident: str | None
 ) -> Success[ForkResult]:
     """Start ``count`` environments made by ``twin``, with the files of the checkpoint ``ident`` or the present ones.
 
@@ -70,13 +86,13 @@ def fork(
     return Success(result, notices=notices)
 
 
-def start_as_copy(made: KeepsState, store: Store, checkpoint: Checkpoint) -> float:
+def start_as_copy(made: Forkable, store: Store, checkpoint: Checkpoint) -> float:
     """Start an environment with the files of another one's checkpoint. Returns the seconds it took. Raises SandboxError."""
     began = time.monotonic()
     made.start()
-    history = made.history
+    history = made.state.history
     with history.lock:
         history.adopt(store, checkpoint)
-        made.restored(history, checkpoint, history.scan((WORKSPACE, HOME)))
+        made.state.restored(history, checkpoint, history.scan((WORKSPACE, HOME)))
         history.start = history.scan().table
     return round(time.monotonic() - began, 3)

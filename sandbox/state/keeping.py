@@ -1,4 +1,4 @@
-"""Implement the methods on the state of files for environments with a guest."""
+"""The state of a sandbox's files: changes, patches, checkpoints and rollbacks, over the requests of one sandbox."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ import errno
 import logging
 import os
 import time
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_host_path, check_types
 from sandbox.envelope import Envelope, Failure, Notice, Success
 from sandbox.envelope import now as timestamp
-from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, OperationError, SandboxError
 from sandbox.guest.protocol.leftovers import LEFTOVERS
 from sandbox.guest.protocol.records import FILE, FOLDER, LINK, WORKSPACE
 from sandbox.messages.faults import word_notice
 from sandbox.operations.state import Kind
 from sandbox.pipe.replies import violation, worded
-from sandbox.pipe.transport import Transport
 
 from .checkpoint import EMPTY, Checkpoint
 from .checkpoint_file import load, open_file, save
@@ -40,25 +37,47 @@ NAMED = 20
 _LEFTOVER_FOLDERS = frozenset(name.encode() for name in LEFTOVERS)
 
 
-class KeepsState(Environment):
-    """Implements ``StateMethods`` over a transport. ``root_is_kept`` says that only workspace and home can be written."""
+class Masking(Protocol):
+    """Masks secrets in answers; see ``environment.secrets``."""
 
-    history: History
-    root_is_kept = True
+    def envelope(self, envelope: Envelope[T]) -> Envelope[T]:
+        """Return the answer with every secret masked."""
 
-    @abstractmethod
-    def _live(self) -> Transport:
-        """Return the transport. Raises SandboxError if there is none."""
+    def fields(self, value: Any) -> Any:
+        """Return fields that a guest sent with every secret masked."""
 
-    def _begin_history(self, empty: bool) -> None:
+
+class FileState:
+    """Implements ``StateMethods`` for one sandbox.
+
+    ``live`` raises SandboxError unless the sandbox is in use, ``kill`` kills a command, ``root_is_kept`` says whether only
+    workspace and home can be written. Secrets of ``hidden`` are masked in every answer.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        hidden: Masking,
+        live: Callable[[], object],
+        kill: Callable[[str], Envelope[Any]],
+        root_is_kept: Callable[[], bool],
+    ) -> None:
+        self.history = history
+        self._hidden = hidden
+        self._live = live
+        self._kill = kill
+        self._root_is_kept = root_is_kept
+
+    def begin(self, empty: bool) -> None:
         """Remember the present workspace as the start; ``empty`` says that nothing is in it."""
         try:
             self.history.start = EMPTY if empty else self.history.scan().table
         except OperationError as error:
             log.info("the start of the workspace is not known: %s", error)
 
-    def _with_history(self, work: Callable[[History], Success[T]], *, locked: bool = True) -> Envelope[T]:
-        return self.hidden.envelope(self._of_history(work, locked))
+    def with_history(self, work: Callable[[History], Success[T]], *, locked: bool = True) -> Envelope[T]:
+        """Return the answer of ``work``, or the failure it raised; ``locked`` keeps other work on the history out meanwhile."""
+        return self._hidden.envelope(self._of_history(work, locked))
 
     def _of_history(self, work: Callable[[History], Success[T]], locked: bool) -> Envelope[T]:
         started = time.monotonic()
@@ -105,7 +124,7 @@ class KeepsState(Environment):
                 )
             )
 
-        return self._with_history(work)
+        return self.with_history(work)
 
     def mark(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
         """See ``StateMethods.mark``."""
@@ -131,7 +150,7 @@ class KeepsState(Environment):
                 )
             )
 
-        return self._with_history(work)
+        return self.with_history(work)
 
     def export_patch(
         self, since: str | None = None, *, to: str | os.PathLike[str] | None = None, leftovers: bool = False
@@ -156,7 +175,7 @@ class KeepsState(Environment):
             )
             return Success(result, notices=self._torn(made.torn, ()))
 
-        return self._with_history(work)
+        return self.with_history(work)
 
     def checkpoint(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
         """See ``StateMethods.checkpoint``."""
@@ -167,7 +186,7 @@ class KeepsState(Environment):
             notices = self.torn_notice(torn, scan.running) + self.missing_notice(history, made)
             return Success(made.result, notices=notices + self.root_notice())
 
-        return self._with_history(work)
+        return self.with_history(work)
 
     def missing_notice(self, history: History, made: Checkpoint) -> tuple[Notice, ...]:
         """Return the notice of what a checkpoint could not keep, if there is anything."""
@@ -175,7 +194,7 @@ class KeepsState(Environment):
 
     def root_notice(self) -> tuple[Notice, ...]:
         """Return the notice that more can be written than is kept, if it can."""
-        return () if self.root_is_kept else self._notices({"code": "root_not_kept"})
+        return () if self._root_is_kept() else self._notices({"code": "root_not_kept"})
 
     def torn_notice(self, torn: Sequence[Key], running: Sequence[str]) -> tuple[Notice, ...]:
         """Return the notice that the files are not those of one moment, if they are not."""
@@ -190,7 +209,7 @@ class KeepsState(Environment):
                 op.CheckpointsResult(checkpoints=kept, store_bytes=history.store_bytes, limit_bytes=history.limit)
             )
 
-        return self._with_history(work)
+        return self.with_history(work)
 
     def delete_checkpoint(self, id: str) -> Envelope[op.DeletedCheckpointResult]:  # noqa: A002
         """See ``StateMethods.delete_checkpoint``."""
@@ -200,7 +219,7 @@ class KeepsState(Environment):
             freed = 0 if history.marks.pop(id, None) is not None else history.delete(id)
             return Success(op.DeletedCheckpointResult(id=id, freed_bytes=freed, store_bytes=history.store_bytes))
 
-        return self._with_history(work)
+        return self.with_history(work)
 
     def save_checkpoint(self, id: str, to: str | os.PathLike[str]) -> Envelope[op.SavedCheckpointResult]:  # noqa: A002
         """See ``StateMethods.save_checkpoint``."""
@@ -211,7 +230,7 @@ class KeepsState(Environment):
             size = save(history.found(id), history.store, to, history.limit)
             return Success(op.SavedCheckpointResult(id=id, path=os.fspath(to), size_bytes=size))
 
-        return self._with_history(work)
+        return self.with_history(work)
 
     def load_checkpoint(self, path: str | os.PathLike[str], name: str | None = None) -> Envelope[op.CheckpointResult]:
         """See ``StateMethods.load_checkpoint``."""
@@ -224,7 +243,7 @@ class KeepsState(Environment):
             history.checkpoints[loaded.result.id] = loaded
             return Success(loaded.result)
 
-        return self._with_history(work)
+        return self.with_history(work)
 
     def rollback(self, id: str, *, kill: bool = False) -> Envelope[op.RollbackResult]:  # noqa: A002
         """See ``StateMethods.rollback``."""
@@ -238,7 +257,7 @@ class KeepsState(Environment):
             notices = self._not_kept(len(blind), blind[:NAMED]) if blind else ()
             return Success(result.model_copy(update={"unread": tuple(blind[:NAMED])}), notices=notices)
 
-        return self._with_history(work)
+        return self.with_history(work)
 
     def _torn(self, names: Sequence[str], running: Sequence[str]) -> tuple[Notice, ...]:
         if not names and not running:
@@ -251,7 +270,7 @@ class KeepsState(Environment):
         return self._notices({"code": "not_kept", "count": count, "names": list(names)})
 
     def _notices(self, *noticed: Mapping[str, Any]) -> tuple[Notice, ...]:
-        masked = map(self.hidden.fields, noticed)  # before they are truncated
+        masked = map(self._hidden.fields, noticed)  # before they are truncated
         return tuple(notice for fields in masked if (notice := word_notice(str(fields["code"]), fields)) is not None)
 
     def _wait_until_idle(self, history: History, kill: bool) -> tuple[Scan, tuple[str, ...]]:
@@ -260,7 +279,7 @@ class KeepsState(Environment):
         killed = scan.running
         if scan.running and kill:
             for ident in scan.running:
-                self.kill(ident).unwrap()
+                self._kill(ident).unwrap()
             scan = history.scan((WORKSPACE, 1))
         if scan.running:
             fields = {"ids": list(scan.running)[:10], "count": len(scan.running)}

@@ -11,10 +11,11 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from sandbox import operations as op
+from sandbox.backend import Description, GuestStream, StartRequest
 from sandbox.envelope import Envelope
 from sandbox.environment.base import Approver
 from sandbox.environment.call_errors import check_request
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import COMMANDS, SandboxedEnvironment
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.loop.arguments import expand_home
 from sandbox.guest.loop.reply_cache import ReplyCache
@@ -35,7 +36,7 @@ from .tree import HOME, File, Tree
 _OF_STATE = frozenset({"scan", "fetch", "restore", "last_changes"})
 
 
-class FakeEnvironment(GuestEnvironment):
+class FakeEnvironment(SandboxedEnvironment):
     """An environment with files in memory and commands answered from ``commands``; ready without ``start()``.
 
     ``files`` maps paths to contents (text or bytes). ``commands`` maps exact commands, or compiled patterns that match a whole
@@ -58,7 +59,7 @@ class FakeEnvironment(GuestEnvironment):
         network: Network | None = None,
         approver: Approver | None = None,
     ) -> None:
-        super().__init__(limits, network, approver)
+        super().__init__(NoBackend(), limits=limits, network=network, approver=approver)
         self.requests: list[op.Request] = []
         self._was_started = False
         self._tree = Tree()
@@ -105,14 +106,50 @@ class FakeEnvironment(GuestEnvironment):
     def _connect(self) -> Transport:
         return self._memory
 
-    def _release(self) -> None:
-        """Do nothing: there is nothing to release."""
 
-    def _freeze(self) -> None:
-        """Do nothing: no process runs."""
+class NoBackend:
+    """Implements ``Backend`` for a sandbox that has no guest: its transport answers by itself."""
 
-    def _kind(self) -> str:
-        return "A fake sandbox: its files are in memory, and only the commands its test knows can be run."
+    attached = False
+
+    def open(self, request: StartRequest) -> GuestStream:
+        """Is never called."""
+        raise NotImplementedError
+
+    def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
+        """Nothing is enforced."""
+
+    def close(self, *, detach: bool) -> None:
+        """Nothing is held."""
+
+    def outlives_close(self) -> bool:
+        """See ``Backend``."""
+        return False
+
+    def claim_removal(self, *, left: bool) -> bool:
+        """See ``Backend``."""
+        return True
+
+    def explain(self, reason: str, detail: str) -> SandboxUnavailableError:
+        """See ``Backend``."""
+        return SandboxUnavailableError(reason, detail)
+
+    def explain_silence(
+        self, error: SandboxUnavailableError, give_up: Callable[[SandboxUnavailableError], None]
+    ) -> SandboxUnavailableError:
+        """See ``Backend``."""
+        return error
+
+    def freeze(self) -> None:
+        """Nothing runs."""
+
+    def thaw(self) -> None:
+        """Nothing runs."""
+
+    def describe(self) -> Description:
+        """See ``Backend``."""
+        kind = "A fake sandbox: its files are in memory, and only the commands its test knows can be run."
+        return Description(sandbox=f"{kind} {COMMANDS}")
 
 
 class _MemoryTransport(Transport):

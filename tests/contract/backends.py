@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandbox import DockerEnvironment, FakeEnvironment, Limits, LocalEnvironment
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.testing import FakeRun, Ran
 
 MIB = 1 << 20
@@ -54,7 +54,7 @@ TABLE: dict[str | re.Pattern[str], Any] = {
 @dataclass(frozen=True, slots=True)
 class Backend:
     name: str
-    make: Callable[[], GuestEnvironment]
+    make: Callable[[], SandboxedEnvironment]
     capabilities: frozenset[str]
 
 
@@ -65,7 +65,7 @@ BACKENDS = (
 )
 
 
-def folder_of(env: GuestEnvironment) -> str:
+def folder_of(env: SandboxedEnvironment) -> str:
     """Absolute path of the workspace."""
     return env.workspace if isinstance(env, LocalEnvironment) else "/workspace"
 

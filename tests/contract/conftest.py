@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 
 from .backends import BACKENDS, Backend
 
@@ -31,7 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def env(request: pytest.FixtureRequest) -> Iterator[GuestEnvironment]:
+def env(request: pytest.FixtureRequest) -> Iterator[SandboxedEnvironment]:
     """A started environment that all tests of its kind share."""
     backend: Backend = request.param
     with backend.make() as made:
@@ -39,7 +39,7 @@ def env(request: pytest.FixtureRequest) -> Iterator[GuestEnvironment]:
 
 
 @pytest.fixture
-def folder(env: GuestEnvironment) -> str:
+def folder(env: SandboxedEnvironment) -> str:
     """A new folder in the workspace."""
     name = f"t{next(_numbers)}"
     env.make_dir(name).unwrap()

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from sandbox.envelope import Envelope
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 
 from .checks import codes_of, done, refused
 
 
-def test_an_ended_session_starts_anew(env: GuestEnvironment) -> None:
+def test_an_ended_session_starts_anew(env: SandboxedEnvironment) -> None:
     done(env.run("true", session="ended"))
     assert done(env.end_session("ended")).existed
     assert not done(env.end_session("ended")).existed
 
 
 @pytest.mark.needs("shell")
-def test_ending_sessions_makes_room(env: GuestEnvironment) -> None:
+def test_ending_sessions_makes_room(env: SandboxedEnvironment) -> None:
     names = [f"room{n}" for n in range(40)]
     for name in names:
         assert done(env.run('printf %s "${V-none}"; V=1', session=name)).output == "none"
@@ -28,7 +28,7 @@ def test_ending_sessions_makes_room(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_the_end_of_a_command_is_told_once(env: GuestEnvironment, folder: str) -> None:
+def test_the_end_of_a_command_is_told_once(env: SandboxedEnvironment, folder: str) -> None:
     started = done(env.run(f": worker; until [ -e {folder}/go ]; do sleep 0.01; done; exit 3", background=True))
     assert "command_ended" not in codes_of(env.read("/nonexistent"))
     envelope: Envelope[Any] = env.write(f"{folder}/go", "")
@@ -43,7 +43,7 @@ def test_the_end_of_a_command_is_told_once(env: GuestEnvironment, folder: str) -
 
 
 @pytest.mark.needs("shell")
-def test_who_asks_for_a_command_is_not_told_of_its_end_twice(env: GuestEnvironment) -> None:
+def test_who_asks_for_a_command_is_not_told_of_its_end_twice(env: SandboxedEnvironment) -> None:
     started = done(env.run("true", background=True))
     while True:
         envelope = env.logs(started.id)
@@ -56,7 +56,7 @@ def test_who_asks_for_a_command_is_not_told_of_its_end_twice(env: GuestEnvironme
 
 
 @pytest.mark.needs("shell")
-def test_a_signal_reaches_the_whole_tree(env: GuestEnvironment, folder: str) -> None:
+def test_a_signal_reaches_the_whole_tree(env: SandboxedEnvironment, folder: str) -> None:
     script = "trap 'echo caught' USR1; (trap 'echo too' USR1; echo up; while :; do sleep 0.05; done) & while :; do sleep 0.05; done"
     started = done(env.run(script, background=True))
     while "up" not in done(env.logs(started.id)).content:

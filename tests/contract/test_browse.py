@@ -7,7 +7,7 @@ import time
 import pytest
 
 from sandbox import LocalEnvironment
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 
 from .backends import SHELL
 from .checks import done, refused
@@ -21,7 +21,7 @@ server.serve_forever()
 
 
 @pytest.mark.needs(SHELL)
-def test_a_server_of_the_sandbox(env: GuestEnvironment, folder: str) -> None:
+def test_a_server_of_the_sandbox(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/index.html", "<title>Hi</title><p>One <b>two</b></p><a href='next.txt'>on</a>"))
     done(env.write(f"{folder}/next.txt", "plain text " * 10))
     started = done(env.run(argv=["python3", "-c", SERVER], cwd=folder, background=True))
@@ -42,24 +42,24 @@ def test_a_server_of_the_sandbox(env: GuestEnvironment, folder: str) -> None:
     refused(env.browse(f"http://127.0.0.1:{port}/"), "connection_failed", port, "background=true")
 
 
-def test_nobody_listens(env: GuestEnvironment) -> None:
+def test_nobody_listens(env: SandboxedEnvironment) -> None:
     failure = refused(env.browse("http://127.0.0.1:1/"), "connection_failed", "http://127.0.0.1:1/")
     assert failure.retryable
 
 
-def test_what_is_no_address(env: GuestEnvironment) -> None:
+def test_what_is_no_address(env: SandboxedEnvironment) -> None:
     for url in ("ftp://example.com/", "file:///etc/passwd", "http://", "no address"):
         refused(env.browse(url), "invalid_url", "http:// or https://")
 
 
-def test_there_is_no_network(env: GuestEnvironment) -> None:
+def test_there_is_no_network(env: SandboxedEnvironment) -> None:
     if not isinstance(env, LocalEnvironment):  # which has the host's
         refused(env.browse("http://example.com/", timeout_seconds=5), "network_denied", "no network")
     assert ("none" in env.network.mode) != isinstance(env, LocalEnvironment)
 
 
 @pytest.mark.needs("shell")
-def test_a_server_that_does_not_listen_yet_is_named(env: GuestEnvironment) -> None:
+def test_a_server_that_does_not_listen_yet_is_named(env: SandboxedEnvironment) -> None:
     """s44: c1 ran and did not listen yet, and the hint suggested a second start."""
     ident = done(env.run("sleep 60; serve", background=True)).id
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sandbox.envelope import Envelope
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.guest.commands import limit_hits
 
 from .checks import done
@@ -37,7 +37,7 @@ def text_of(answer: Envelope[Any], code: str) -> str:
         ("printf 'Overwrite? [y/N] '; exit 1", "wanted input ('Overwrite? [y/N]')"),
     ],
 )
-def test_a_prompt_that_read_the_end_of_its_input(env: GuestEnvironment, folder: str, command: str, asked: str) -> None:
+def test_a_prompt_that_read_the_end_of_its_input(env: SandboxedEnvironment, folder: str, command: str, asked: str) -> None:
     """s27: the script asked at an empty stdin and died by set -e; nothing said so."""
     done(env.write(f"{folder}/build.sh", ASKING.format(option="")))
     done(env.write(f"{folder}/asking.sh", ASKING.format(option='-p "Publish? [y/N] " ')))
@@ -47,19 +47,19 @@ def test_a_prompt_that_read_the_end_of_its_input(env: GuestEnvironment, folder: 
 
 
 @pytest.mark.parametrize("command", ["echo 'root?'; exit 1", "sh lines.sh", "grep nothing lines.sh", "sh build.sh || true"])
-def test_no_prompt_no_notice(env: GuestEnvironment, folder: str, command: str) -> None:
+def test_no_prompt_no_notice(env: SandboxedEnvironment, folder: str, command: str) -> None:
     done(env.write(f"{folder}/lines.sh", "while read -r l; do :; done\ncat x | read y\nexit 1\n"))
     done(env.write(f"{folder}/build.sh", ASKING.format(option="")))
     assert not text_of(env.run(command, cwd=folder, session=None), "input_ended")
 
 
-def test_a_script_that_was_given_input_says_nothing(env: GuestEnvironment, folder: str) -> None:
+def test_a_script_that_was_given_input_says_nothing(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/build.sh", ASKING.format(option="") + "exit 1\n"))
     assert not text_of(env.run("sh build.sh", stdin="y\n", cwd=folder, session=None), "input_ended")
 
 
 @pytest.mark.exhaustive
-def test_a_port_in_use_names_the_command_that_holds_it(env: GuestEnvironment) -> None:
+def test_a_port_in_use_names_the_command_that_holds_it(env: SandboxedEnvironment) -> None:
     """s47: the sandbox knew that c1 listens on the port, and did not say so."""
     code = "import socket; s = socket.create_server((\"127.0.0.1\", PORT)); print(s.getsockname()[1], flush=True); s.accept()"
     server = f"python3 -c '{code}'"
@@ -89,7 +89,7 @@ def test_a_port_in_use_names_the_command_that_holds_it(env: GuestEnvironment) ->
         ("ping -c 1 localhost", "no ICMP"),
     ],
 )
-def test_what_cannot_work_here_says_so(env: GuestEnvironment, command: str, said: str) -> None:
+def test_what_cannot_work_here_says_so(env: SandboxedEnvironment, command: str, said: str) -> None:
     """s31, s48, s23, s59: the program's own words invite sudo, chmod or another try."""
     answer = env.run(command, session=None)
     assert said in text_of(answer, "not_possible"), answer.to_text()
@@ -97,7 +97,7 @@ def test_what_cannot_work_here_says_so(env: GuestEnvironment, command: str, said
 
 @pytest.mark.needs("isolated")
 @pytest.mark.parametrize("command", ["echo sudo docker; false", "grep -r mount /nonexistent", "./docker.sh"])
-def test_a_name_that_is_no_command_says_nothing(env: GuestEnvironment, command: str) -> None:
+def test_a_name_that_is_no_command_says_nothing(env: SandboxedEnvironment, command: str) -> None:
     assert not text_of(env.run(command, session=None), "not_possible")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import DockerEnvironment, LocalEnvironment
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 
 from .checks import closed, done, refused
@@ -21,14 +21,14 @@ KINDS = [pytest.param(DockerEnvironment, marks=pytest.mark.engine, id="docker"),
 
 
 @pytest.fixture(params=KINDS)
-def own(request: pytest.FixtureRequest) -> Iterator[GuestEnvironment]:
+def own(request: pytest.FixtureRequest) -> Iterator[SandboxedEnvironment]:
     """An environment of the test's own, not started."""
-    made: GuestEnvironment = request.param()
+    made: SandboxedEnvironment = request.param()
     yield made
     made.close()
 
 
-def test_from_beginning_to_end(own: GuestEnvironment) -> None:
+def test_from_beginning_to_end(own: SandboxedEnvironment) -> None:
     closed(lambda: own.run("true"), "not started", "start()")
     closed(lambda: own.download("a"), "not started")
     assert own.start() is own
@@ -42,7 +42,7 @@ def test_from_beginning_to_end(own: GuestEnvironment) -> None:
     assert caught.value.code is ErrorCode.sandbox_closed
 
 
-def test_closing_ends_what_is_under_way_at_once(own: GuestEnvironment) -> None:
+def test_closing_ends_what_is_under_way_at_once(own: SandboxedEnvironment) -> None:
     own.start()
     with ThreadPoolExecutor(3) as pool:
         running = [pool.submit(own.run, "sleep 600", session=None), pool.submit(own.run, "sleep 600")]
@@ -55,7 +55,7 @@ def test_closing_ends_what_is_under_way_at_once(own: GuestEnvironment) -> None:
         assert time.monotonic() - began < 5
 
 
-def test_too_many_sessions(own: GuestEnvironment) -> None:
+def test_too_many_sessions(own: SandboxedEnvironment) -> None:
     own.start()
     for number in range(own.limits.sessions):
         done(own.run("true", session=f"s{number}"))
@@ -65,7 +65,7 @@ def test_too_many_sessions(own: GuestEnvironment) -> None:
     done(own.run("true", session=None))
 
 
-def test_closing_from_many_threads(own: GuestEnvironment) -> None:
+def test_closing_from_many_threads(own: SandboxedEnvironment) -> None:
     own.start()
     threads = [threading.Thread(target=own.close) for _ in range(5)]
     for thread in threads:
@@ -87,8 +87,8 @@ def test_a_workspace_that_is_none(kind: type[DockerEnvironment | LocalEnvironmen
 
 def test_a_local_guest_that_dies_is_told(tmp_path: Path) -> None:
     with LocalEnvironment(tmp_path) as env:
-        assert env._process is not None
-        threading.Timer(0.3, env._process.kill).start()
+        assert env.backend.process is not None
+        threading.Timer(0.3, env.backend.process.kill).start()
         began = time.monotonic()
         refused(env.run("sleep 600"), "sandbox_unavailable", "The guest is gone", "Start another", effects="unknown")
         assert time.monotonic() - began < 0.3 + 2
@@ -101,13 +101,13 @@ def test_a_local_guest_that_dies_is_told(tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 def test_a_local_guest_that_is_stopped_is_silent(tmp_path: Path) -> None:
     with LocalEnvironment(tmp_path) as env:
-        assert env._process is not None
+        assert env.backend.process is not None
         done(env.run("true"))
-        env._process.send_signal(signal.SIGSTOP)
+        env.backend.process.send_signal(signal.SIGSTOP)
         began = time.monotonic()
         refused(env.run("true", timeout_seconds=0.5), "sandbox_unavailable", "did not answer within 2.5 s", effects="unknown")
         assert time.monotonic() - began < 3.5
-        env._process.send_signal(signal.SIGCONT)
+        env.backend.process.send_signal(signal.SIGCONT)
         assert done(env.run("echo back", session=None)).output == "back\n"
 
 

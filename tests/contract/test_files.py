@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 
 from .backends import LIMITS, SHELL, folder_of
 from .checks import done, refused, so_far
@@ -14,7 +14,7 @@ from .checks import done, refused, so_far
 # --- write, read -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_written_is_read(env: GuestEnvironment, folder: str) -> None:
+def test_what_is_written_is_read(env: SandboxedEnvironment, folder: str) -> None:
     path = f"{folder}/new/deep/a.txt"
     written = done(env.write(path, "é one\ntwo\n"))
     assert (written.path, written.size_bytes, written.created) == (path, 11, True)
@@ -26,12 +26,12 @@ def test_what_is_written_is_read(env: GuestEnvironment, folder: str) -> None:
     assert done(env.read(path)).to_text() == f"[{path} is empty]"
 
 
-def test_an_absolute_path_and_a_relative_one_are_the_same_file(env: GuestEnvironment, folder: str) -> None:
+def test_an_absolute_path_and_a_relative_one_are_the_same_file(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder_of(env)}/{folder}/a", "x"))
     assert done(env.read(f"{folder}/../{folder}/./a")).path == f"{folder}/a"
 
 
-def test_lines(env: GuestEnvironment, folder: str) -> None:
+def test_lines(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/a", "".join(f"line {n}\n" for n in range(1, 11))))
     read = done(env.read(f"{folder}/a", start_line=4, end_line=5, numbered=True))
     assert read.content == "     4\tline 4\n     5\tline 5\n"
@@ -41,7 +41,7 @@ def test_lines(env: GuestEnvironment, folder: str) -> None:
     refused(env.read(f"{folder}/a", start_line=3, offset=2), "invalid_arguments", "exclude each other")
 
 
-def test_bytes(env: GuestEnvironment, folder: str) -> None:
+def test_bytes(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/a", "0123456789"))
     read = done(env.read(f"{folder}/a", offset=2, max_bytes=3))
     assert (read.content, read.offset, read.next_offset, read.truncated, read.size_bytes) == ("234", 2, 5, True, 10)
@@ -49,7 +49,7 @@ def test_bytes(env: GuestEnvironment, folder: str) -> None:
     refused(env.read(f"{folder}/a", offset=11), "range_outside_file", "it has 10")
 
 
-def test_a_long_file_is_cut_and_says_so(env: GuestEnvironment, folder: str) -> None:
+def test_a_long_file_is_cut_and_says_so(env: SandboxedEnvironment, folder: str) -> None:
     line = "x" * 99 + "\n"
     done(env.write(f"{folder}/a", line * 1000))
     read = done(env.read(f"{folder}/a"))
@@ -59,7 +59,7 @@ def test_a_long_file_is_cut_and_says_so(env: GuestEnvironment, folder: str) -> N
     assert done(env.read(f"{folder}/a", start_line=656)).content == line * 345
 
 
-def test_a_binary_file_is_described(env: GuestEnvironment, folder: str) -> None:
+def test_a_binary_file_is_described(env: SandboxedEnvironment, folder: str) -> None:
     done(env.upload(b"\x7fELF\0\0\xff", f"{folder}/a"))
     read = done(env.read(f"{folder}/a"))
     assert (read.binary, read.content, read.size_bytes) == (True, "", 7)
@@ -72,20 +72,20 @@ def test_a_binary_file_is_described(env: GuestEnvironment, folder: str) -> None:
     refused(env.edit(f"{folder}/a", "ELF", "x"), "not_text", "a text file")
 
 
-def test_invalid_utf8_is_replaced_and_told(env: GuestEnvironment, folder: str) -> None:
+def test_invalid_utf8_is_replaced_and_told(env: SandboxedEnvironment, folder: str) -> None:
     done(env.upload(b"caf\xe9 \n", f"{folder}/a"))
     read = done(env.read(f"{folder}/a"))
     assert (read.content, read.encoding_errors) == ("caf\ufffd \n", True)
 
 
-def test_too_much_to_write(env: GuestEnvironment, folder: str) -> None:
+def test_too_much_to_write(env: SandboxedEnvironment, folder: str) -> None:
     refused(env.write(f"{folder}/a", "x" * (LIMITS.write_bytes + 1)), "file_too_large", "1.0 MiB", "append the others with run")
     done(env.write(f"{folder}/a", "x" * LIMITS.write_bytes))
     refused(env.edit(f"{folder}/a", "x" * LIMITS.write_bytes, "y" * (LIMITS.write_bytes + 1)), "file_too_large", "1.0 MiB")
     refused(env.read(f"{folder}/b"), "path_not_found", f"{folder}/b", "to see what is there")
 
 
-def test_the_mode_is_kept(env: GuestEnvironment, folder: str, tmp_path: Any) -> None:
+def test_the_mode_is_kept(env: SandboxedEnvironment, folder: str, tmp_path: Any) -> None:
     script = tmp_path / "run.sh"
     script.write_text("#!/bin/sh\n")
     script.chmod(0o751)
@@ -100,7 +100,7 @@ def test_the_mode_is_kept(env: GuestEnvironment, folder: str, tmp_path: Any) -> 
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../../etc/passwd", "/workspace/../etc/passwd", "/proc/self/root/etc"])
-def test_outside_the_roots(env: GuestEnvironment, folder: str, path: str) -> None:
+def test_outside_the_roots(env: SandboxedEnvironment, folder: str, path: str) -> None:
     done(env.write(f"{folder}/here", "x"))
     refused(env.read(path), "path_outside_roots", "outside the folders", "ook at system files with run")
     attempts = (
@@ -112,7 +112,7 @@ def test_outside_the_roots(env: GuestEnvironment, folder: str, path: str) -> Non
 
 
 @pytest.mark.parametrize("path", ["a\0b", "n" * 256, "é" * 128])
-def test_no_file_can_be_called_that(env: GuestEnvironment, path: str) -> None:
+def test_no_file_can_be_called_that(env: SandboxedEnvironment, path: str) -> None:
     refused(env.read(path), "path_invalid", "is not a usable path")
     refused(env.write(path, "x"), "path_invalid", "is not a usable path")
 
@@ -126,7 +126,7 @@ time.sleep(60)
 
 
 @pytest.mark.needs(SHELL)
-def test_a_file_under_a_lease_names_its_holder(env: GuestEnvironment, folder: str) -> None:
+def test_a_file_under_a_lease_names_its_holder(env: SandboxedEnvironment, folder: str) -> None:
     """It was answered with too_many_processes: "No further process can be started"."""
     done(env.write(f"{folder}/a", "x"))
     holder = done(env.run(argv=["python3", "-c", LEASE, f"{folder_of(env)}/{folder}/a"], background=True)).id
@@ -137,20 +137,20 @@ def test_a_file_under_a_lease_names_its_holder(env: GuestEnvironment, folder: st
     assert done(env.read(f"{folder}/a")).content == "x"
 
 
-def test_text_has_to_be_unicode(env: GuestEnvironment, folder: str) -> None:
+def test_text_has_to_be_unicode(env: SandboxedEnvironment, folder: str) -> None:
     refused(env.read("\ud800"), "invalid_arguments", "path")
     refused(env.write(f"{folder}/a", "\ud800"), "invalid_arguments", "content")
     assert done(env.list(folder)).entries == ()
 
 
-def test_the_root_of_all(env: GuestEnvironment) -> None:
+def test_the_root_of_all(env: SandboxedEnvironment) -> None:
     refused(env.read("/"), "path_outside_roots")
     refused(env.list("/"), "path_outside_roots")
     for envelope in (env.write("/", "x"), env.delete("/", recursive=True), env.upload(b"x", "/")):
         assert not envelope.ok
 
 
-def test_folders_are_no_files_and_files_no_folders(env: GuestEnvironment, folder: str) -> None:
+def test_folders_are_no_files_and_files_no_folders(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/file", "x"))
     refused(env.read(folder), "is_a_directory", folder, "List it")
     refused(env.write(folder, "x"), "is_a_directory", folder)
@@ -164,7 +164,7 @@ def test_folders_are_no_files_and_files_no_folders(env: GuestEnvironment, folder
 
 
 @pytest.mark.needs(SHELL)
-def test_links(env: GuestEnvironment, folder: str) -> None:
+def test_links(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/real", "inside"))
     done(env.run("ln -s real in && ln -s /etc/hostname out && ln -s loop loop && mkfifo fifo", cwd=folder))
     assert done(env.read(f"{folder}/in")).content == "inside"
@@ -181,7 +181,7 @@ def test_links(env: GuestEnvironment, folder: str) -> None:
     assert done(env.delete(f"{folder}/out")).entries_deleted == 1
 
 
-def test_links_of_an_uploaded_tree(env: GuestEnvironment, folder: str, tmp_path: Any) -> None:
+def test_links_of_an_uploaded_tree(env: SandboxedEnvironment, folder: str, tmp_path: Any) -> None:
     (tmp_path / "real").write_text("inside")
     (tmp_path / "in").symlink_to("real")
     (tmp_path / "out").symlink_to("/etc/hostname")
@@ -194,7 +194,7 @@ def test_links_of_an_uploaded_tree(env: GuestEnvironment, folder: str, tmp_path:
 # --- edit ------------------------------------------------------------------------------------------------------------------
 
 
-def test_edit(env: GuestEnvironment, folder: str) -> None:
+def test_edit(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/a", "one\r\ntwo\r\nthree\r\n"))
     edited = done(env.edit(f"{folder}/a", "two\n", "2\n2b\n"))
     assert (edited.replacements, edited.first_line, edited.size_bytes) == (1, 2, 19)
@@ -202,7 +202,7 @@ def test_edit(env: GuestEnvironment, folder: str) -> None:
     assert done(env.download(f"{folder}/a")).content == b"one\r\n2\r\n2b\r\nthree\r\n"
 
 
-def test_edit_that_matches_nothing_shows_what_is_near(env: GuestEnvironment, folder: str) -> None:
+def test_edit_that_matches_nothing_shows_what_is_near(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/a", "def alpha(x):\n    return x + 1\n"))
     failure = refused(env.edit(f"{folder}/a", "def alpha(y):", "x"), "text_not_found", "The nearest lines are shown")
     assert failure.next_tool == "read"
@@ -214,7 +214,7 @@ def test_edit_that_matches_nothing_shows_what_is_near(env: GuestEnvironment, fol
     assert "nearest" not in far.error
 
 
-def test_edit_that_matches_several_places_shows_them(env: GuestEnvironment, folder: str) -> None:
+def test_edit_that_matches_several_places_shows_them(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/a", "x = 1\ny = 2\nx = 1\n"))
     failure = refused(env.edit(f"{folder}/a", "x = 1", "x = 3"), "text_not_unique", "occurs 2 times", "replace_all=true")
     assert [c.start_line for c in so_far(failure).candidates] == [1, 3]
@@ -226,7 +226,7 @@ def test_edit_that_matches_several_places_shows_them(env: GuestEnvironment, fold
 # --- list, search ----------------------------------------------------------------------------------------------------------
 
 
-def test_list(env: GuestEnvironment, folder: str) -> None:
+def test_list(env: SandboxedEnvironment, folder: str) -> None:
     for name in ("b/deep/c", "b/a", "z", ".hidden/x"):
         done(env.write(f"{folder}/{name}", "123"))
     listed = done(env.list(folder))
@@ -246,7 +246,7 @@ def test_list(env: GuestEnvironment, folder: str) -> None:
     refused(env.list(f"{folder}/none"), "path_not_found")
 
 
-def test_search(env: GuestEnvironment, folder: str) -> None:
+def test_search(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/a.py", "import os\ndef one():\n    pass\ndef two():\n"))
     done(env.write(f"{folder}/sub/b.txt", "DEF\n"))
     found = done(env.search(r"def \w+", folder, context_lines=1))
@@ -270,13 +270,13 @@ def test_search(env: GuestEnvironment, folder: str) -> None:
 # --- make_dir, move, delete ------------------------------------------------------------------------------------------------
 
 
-def test_make_dir(env: GuestEnvironment, folder: str) -> None:
+def test_make_dir(env: SandboxedEnvironment, folder: str) -> None:
     assert done(env.make_dir(f"{folder}/a/b")).created
     assert not done(env.make_dir(f"{folder}/a/b")).created
     assert [entry.type for entry in done(env.list(f"{folder}/a")).entries] == ["directory"]
 
 
-def test_move(env: GuestEnvironment, folder: str) -> None:
+def test_move(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/a/x", "1"))
     done(env.write(f"{folder}/b", "2"))
     moved = done(env.move(f"{folder}/a", f"{folder}/c"))
@@ -291,7 +291,7 @@ def test_move(env: GuestEnvironment, folder: str) -> None:
     refused(env.move(f"{folder}/c/x", f"{folder}/none/x"), "path_not_found")
 
 
-def test_delete(env: GuestEnvironment, folder: str) -> None:
+def test_delete(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/a/x", "1"))
     done(env.write(f"{folder}/a/y/z", "1"))
     failure = refused(env.delete(f"{folder}/a"), "directory_not_empty", "recursive=true")
@@ -324,20 +324,20 @@ def test_delete(env: GuestEnvironment, folder: str) -> None:
         ("logs", {"id": "c1", "max_bytes": 0}, "max_bytes"),
     ],
 )
-def test_wrong_arguments(env: GuestEnvironment, operation: str, args: dict[str, Any], named: str) -> None:
+def test_wrong_arguments(env: SandboxedEnvironment, operation: str, args: dict[str, Any], named: str) -> None:
     failure = env.execute(operation, args)
     assert not failure.ok
     assert (failure.code, failure.next_tool, failure.effects) == ("invalid_arguments", operation, "none")
     assert named in failure.error
 
 
-def test_unknown_operations(env: GuestEnvironment) -> None:
+def test_unknown_operations(env: SandboxedEnvironment) -> None:
     refused(env.execute("format_disk", {}), "unknown_tool", "'format_disk'", "Use one of: read,")
     refused(env.execute("upload", {"path": "x"}), "operation_not_supported", "env.upload")
 
 
 @pytest.mark.needs(SHELL)
-def test_an_answer_beyond_all_measure_is_the_failure_of_its_request_alone(env: GuestEnvironment, folder: str) -> None:
+def test_an_answer_beyond_all_measure_is_the_failure_of_its_request_alone(env: SandboxedEnvironment, folder: str) -> None:
     program = (
         "import os\nfor i in range(13):\n os.mkdir(chr(1) * 250); os.chdir(chr(1) * 250)\n"
         "for i in range(250):\n open(f'f{i}', 'w').close()"
@@ -348,7 +348,7 @@ def test_an_answer_beyond_all_measure_is_the_failure_of_its_request_alone(env: G
     assert len(done(env.list(folder, depth=20, max_entries=3)).entries) == 3
 
 
-def test_a_tilde_is_the_home(env: GuestEnvironment, folder: str) -> None:
+def test_a_tilde_is_the_home(env: SandboxedEnvironment, folder: str) -> None:
     """A13: write of ~/notes.txt made a folder "~" in the repository, and said nothing."""
     written = done(env.write(f"~/{folder}/notes.txt", "one\n"))
     assert written.path.startswith("/")
@@ -365,12 +365,12 @@ def test_a_tilde_is_the_home(env: GuestEnvironment, folder: str) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_a_command_starts_in_the_home_by_a_tilde(env: GuestEnvironment) -> None:
+def test_a_command_starts_in_the_home_by_a_tilde(env: SandboxedEnvironment) -> None:
     assert done(env.run('test "$PWD" = "$HOME"', cwd="~")).exit_code == 0
 
 
 @pytest.mark.needs("shell", "isolated")
-def test_a_search_says_that_a_folder_could_not_be_read(env: GuestEnvironment, folder: str) -> None:
+def test_a_search_says_that_a_folder_could_not_be_read(env: SandboxedEnvironment, folder: str) -> None:
     done(env.run(f"mkdir {folder}/closed; echo needle > {folder}/closed/a; chmod 000 {folder}/closed"))
     try:
         found = done(env.search("needle", folder))
@@ -381,7 +381,7 @@ def test_a_search_says_that_a_folder_could_not_be_read(env: GuestEnvironment, fo
 
 
 @pytest.mark.needs("shell", "isolated")
-def test_a_folder_without_rights_is_explained(env: GuestEnvironment, folder: str) -> None:
+def test_a_folder_without_rights_is_explained(env: SandboxedEnvironment, folder: str) -> None:
     """A3, as a model meets it: the advice was to choose a path in the workspace."""
     done(env.run(f"mkdir {folder}/docs; echo a > {folder}/docs/a.md; chmod 555 {folder}/docs"))
     words = (f"the folder '{folder}/docs' has mode 555 and belongs to you", f"chmod u+wx {folder}/docs")

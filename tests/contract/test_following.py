@@ -10,21 +10,21 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sandbox import AsyncEnvironment, CancelToken, FakeEnvironment
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.testing import Ran
 
 from .checks import codes_of, done, refused, so_far
 
 
-def background(env: GuestEnvironment, command: str, **options: str) -> str:
+def background(env: SandboxedEnvironment, command: str, **options: str) -> str:
     return done(env.run(command, background=True, session=None, **options)).id  # type: ignore[arg-type]
 
 
-def text_of(env: GuestEnvironment, ident: str, offset: int = 0) -> str:
+def text_of(env: SandboxedEnvironment, ident: str, offset: int = 0) -> str:
     return "".join(chunk.text for chunk in env.follow(ident, offset=offset))
 
 
-def test_the_last_part_of_an_output(env: GuestEnvironment) -> None:
+def test_the_last_part_of_an_output(env: SandboxedEnvironment) -> None:
     ident = done(env.run("printf hello", session=None)).id
     logs = done(env.logs(ident, offset=-2))
     assert (logs.content, logs.offset, logs.next_offset) == ("lo", 3, 5)
@@ -45,13 +45,13 @@ def test_the_last_part_of_an_output(env: GuestEnvironment) -> None:
         ("", 3, ""),
     ],
 )
-def test_the_last_lines(env: GuestEnvironment, printed: str, lines: int, expected: str) -> None:
+def test_the_last_lines(env: SandboxedEnvironment, printed: str, lines: int, expected: str) -> None:
     ident = done(env.run(f"printf '{printed}'", session=None)).id
     assert done(env.logs(ident, tail_lines=lines)).content == expected
 
 
 @pytest.mark.needs("shell")
-def test_the_last_lines_of_much(env: GuestEnvironment) -> None:
+def test_the_last_lines_of_much(env: SandboxedEnvironment) -> None:
     ident = done(env.run("seq 500000; printf ääääää", session=None)).id
     assert done(env.logs(ident, tail_lines=3)).content == "499999\n500000\nääääää"
     logs = done(env.logs(ident, offset=-5))
@@ -61,7 +61,7 @@ def test_the_last_lines_of_much(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_output_is_followed_to_the_end(env: GuestEnvironment, folder: str) -> None:
+def test_output_is_followed_to_the_end(env: SandboxedEnvironment, folder: str) -> None:
     ident = background(
         env, "echo 1; for n in 2 3; do until [ -e go$n ]; do sleep 0.01; done; echo $n; done; exit 4", cwd=folder
     )
@@ -80,7 +80,7 @@ def test_output_is_followed_to_the_end(env: GuestEnvironment, folder: str) -> No
 
 
 @pytest.mark.needs("shell")
-def test_many_follow_the_same_command(env: GuestEnvironment, folder: str) -> None:
+def test_many_follow_the_same_command(env: SandboxedEnvironment, folder: str) -> None:
     ident = background(
         env, "until [ -e go ]; do sleep 0.01; done; seq 100000; printf '\\303'; sleep 0.1; printf '\\251'", cwd=folder
     )
@@ -92,14 +92,14 @@ def test_many_follow_the_same_command(env: GuestEnvironment, folder: str) -> Non
 
 
 @pytest.mark.needs("shell")
-def test_following_ends_with_the_command_and_not_with_what_it_leaves(env: GuestEnvironment) -> None:
+def test_following_ends_with_the_command_and_not_with_what_it_leaves(env: SandboxedEnvironment) -> None:
     ident = background(env, "sleep 600 & echo started")
     assert text_of(env, ident) == "started\n"
     done(env.kill(ident))
 
 
 @pytest.mark.needs("shell")
-def test_a_wait_for_output_ends_in_time_or_by_its_token(env: GuestEnvironment) -> None:
+def test_a_wait_for_output_ends_in_time_or_by_its_token(env: SandboxedEnvironment) -> None:
     ident = background(env, "sleep 600")
     began = time.monotonic()
     waited = done(env.logs(ident, follow=True, wait_seconds=0.3))
@@ -117,7 +117,7 @@ def test_a_wait_for_output_ends_in_time_or_by_its_token(env: GuestEnvironment) -
 
 
 @pytest.mark.needs("shell")
-def test_asyncio_follows_and_a_cancelled_task_leaves_the_command_alone(env: GuestEnvironment, folder: str) -> None:
+def test_asyncio_follows_and_a_cancelled_task_leaves_the_command_alone(env: SandboxedEnvironment, folder: str) -> None:
     async def work() -> None:
         async with asyncio.timeout(20):
             aio = AsyncEnvironment(env)
@@ -148,7 +148,7 @@ def test_asyncio_follows_and_a_cancelled_task_leaves_the_command_alone(env: Gues
 
 
 @pytest.mark.needs("shell")
-def test_a_watched_command_that_goes_on_waits_for_no_reader(env: GuestEnvironment, folder: str) -> None:
+def test_a_watched_command_that_goes_on_waits_for_no_reader(env: SandboxedEnvironment, folder: str) -> None:
     told: list[str] = []
 
     def slowly(stream: str, text: str) -> None:
@@ -169,7 +169,7 @@ def test_a_watched_command_that_goes_on_waits_for_no_reader(env: GuestEnvironmen
 
 
 @pytest.mark.needs("shell")
-def test_a_terminal_is_watched(env: GuestEnvironment) -> None:
+def test_a_terminal_is_watched(env: SandboxedEnvironment) -> None:
     told: list[tuple[str, str]] = []
     ran = done(env.run("tty; printf err >&2", pty=True, on_output=lambda stream, text: told.append((stream, text))))
     assert {stream for stream, _ in told} == {"stdout"}
@@ -191,7 +191,7 @@ def test_a_terminal_is_watched(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_a_time_that_is_over_after_the_answer_is_told_as_that(env: GuestEnvironment, folder: str) -> None:
+def test_a_time_that_is_over_after_the_answer_is_told_as_that(env: SandboxedEnvironment, folder: str) -> None:
     ran = done(env.run("echo begun; sleep 600", wait_seconds=0.1, timeout_seconds=0.4, session=None))
     assert text_of(env, ran.id) == "begun\n"
     logs = done(env.logs(ran.id))
@@ -212,7 +212,7 @@ def test_a_time_that_is_over_after_the_answer_is_told_as_that(env: GuestEnvironm
 
 
 @pytest.mark.needs("shell")
-def test_what_a_command_leaves_is_told_with_its_end(env: GuestEnvironment, folder: str) -> None:
+def test_what_a_command_leaves_is_told_with_its_end(env: SandboxedEnvironment, folder: str) -> None:
     ident = background(env, "sleep 600 & sleep 601 & exit 0")
     for _ in range(500):
         envelope = env.list(folder)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sandbox import AsyncEnvironment
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.network.forward import Forward
 
 from .checks import done, refused
@@ -53,7 +53,7 @@ server.serve_forever()
 
 
 @pytest.fixture
-def echo(env: GuestEnvironment, folder: str) -> Iterator[Forward]:
+def echo(env: SandboxedEnvironment, folder: str) -> Iterator[Forward]:
     """A forwarded port with the server above behind it."""
     done(env.write(f"{folder}/echo.py", ECHO))
     ident = done(env.run("exec python3 echo.py", cwd=folder, background=True)).id
@@ -123,7 +123,7 @@ def test_a_websocket(echo: Forward) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_where_nothing_listens_the_connection_is_reset(env: GuestEnvironment) -> None:
+def test_where_nothing_listens_the_connection_is_reset(env: SandboxedEnvironment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     forward = env.forward(port).unwrap()
@@ -133,7 +133,7 @@ def test_where_nothing_listens_the_connection_is_reset(env: GuestEnvironment) ->
 
 
 @pytest.mark.needs("shell")
-def test_closing_one_cuts_it_and_leaves_others(env: GuestEnvironment, echo: Forward) -> None:
+def test_closing_one_cuts_it_and_leaves_others(env: SandboxedEnvironment, echo: Forward) -> None:
     other = env.forward(echo.sandbox_port).unwrap()
     assert {echo, other} <= set(env.forwards())
     with connected(other) as sock, connected(echo) as stays:
@@ -153,7 +153,7 @@ def test_closing_one_cuts_it_and_leaves_others(env: GuestEnvironment, echo: Forw
 
 
 @pytest.mark.needs("shell")
-def test_a_port_of_the_host_by_choice(env: GuestEnvironment, echo: Forward) -> None:
+def test_a_port_of_the_host_by_choice(env: SandboxedEnvironment, echo: Forward) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused(env.forward(8000, host_port=port), "invalid_configuration", str(port), "in use")
@@ -163,20 +163,20 @@ def test_a_port_of_the_host_by_choice(env: GuestEnvironment, echo: Forward) -> N
 @pytest.mark.parametrize(
     ("port", "host_port"), [(0, 0), (65536, 0), (-1, 0), (80, -1), (80, 65536)]
 )
-def test_what_is_no_port_is_refused(env: GuestEnvironment, port: int, host_port: int) -> None:
+def test_what_is_no_port_is_refused(env: SandboxedEnvironment, port: int, host_port: int) -> None:
     failure = env.forward(port, host_port)
     assert not failure.ok
     assert failure.code == "invalid_arguments"
     assert "is no port" in failure.error
 
 
-def test_a_fake_has_no_servers(env: GuestEnvironment) -> None:
+def test_a_fake_has_no_servers(env: SandboxedEnvironment) -> None:
     if type(env).__name__ == "FakeEnvironment":
         refused(env.forward(80), "operation_not_supported", "FakeEnvironment")
 
 
 @pytest.mark.needs("shell")
-def test_with_asyncio(env: GuestEnvironment, folder: str) -> None:
+def test_with_asyncio(env: SandboxedEnvironment, folder: str) -> None:
     async def fetched() -> str:
         aio = AsyncEnvironment(env)
         await aio.write(f"{folder}/page", "hello")
@@ -198,5 +198,5 @@ def test_with_asyncio(env: GuestEnvironment, folder: str) -> None:
     assert asyncio.run(fetched()) == "hello"
 
 
-def test_waiting_for_a_port_that_stays_closed(env: GuestEnvironment) -> None:
+def test_waiting_for_a_port_that_stays_closed(env: SandboxedEnvironment) -> None:
     refused(env.wait_for_port(1, timeout_seconds=0.2), "not_ready", "port 1")

@@ -12,14 +12,14 @@ import pytest
 
 from agent import Action
 from sandbox import AsyncEnvironment, FakeEnvironment, Limits, LocalEnvironment, SandboxError
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode
 from sandbox.operations import OPERATIONS, schema_of
 
 from .checks import done, refused
 
 
-def test_stat_says_the_size_before_a_download(env: GuestEnvironment, folder: str) -> None:
+def test_stat_says_the_size_before_a_download(env: SandboxedEnvironment, folder: str) -> None:
     """FOREIGN 7: a reader with a limit of its own had to take the whole file first."""
     done(env.write(f"{folder}/file", "12345"))
     found = done(env.stat(f"{folder}/file"))
@@ -32,7 +32,7 @@ def test_stat_says_the_size_before_a_download(env: GuestEnvironment, folder: str
 
 
 @pytest.mark.needs("shell")
-def test_stat_of_links_and_owners(env: GuestEnvironment, folder: str) -> None:
+def test_stat_of_links_and_owners(env: SandboxedEnvironment, folder: str) -> None:
     made = "printf 123 > f; chmod 4640 f; touch -d @1000000.5 f; ln -s f to; ln -s nowhere gone; ln -s /etc/passwd out"
     done(env.run(f"{made}; mkfifo pipe", cwd=folder))
     link = done(env.stat(f"{folder}/to"))
@@ -48,7 +48,7 @@ def test_stat_of_links_and_owners(env: GuestEnvironment, folder: str) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_the_status_a_shell_would_show(env: GuestEnvironment) -> None:
+def test_the_status_a_shell_would_show(env: SandboxedEnvironment) -> None:
     """FOREIGN 6: after a signal, ``exit_code`` is None; four adapters turned the name into 128+n."""
     for command, code, signal, status in (
         ("exit 7", 7, None, 7), ("kill -9 $$", None, "SIGKILL", 137), ("kill -TERM $$", None, "SIGTERM", 143),
@@ -60,7 +60,7 @@ def test_the_status_a_shell_would_show(env: GuestEnvironment) -> None:
     assert done(env.run("sleep 5", background=True)).shell_status is None
 
 
-def test_sessions_as_objects(env: GuestEnvironment) -> None:
+def test_sessions_as_objects(env: SandboxedEnvironment) -> None:
     """FOREIGN (SWE-ReX): sessions were implicit; existence, "exists already" and "does not exist" were the adapter's to keep."""
     session = env.session("explicit")
     assert not session.exists()
@@ -79,7 +79,7 @@ def test_sessions_as_objects(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_a_session_keeps_its_folder_until_it_is_closed(env: GuestEnvironment, folder: str) -> None:
+def test_a_session_keeps_its_folder_until_it_is_closed(env: SandboxedEnvironment, folder: str) -> None:
     with env.session("kept-folder") as session:
         done(session.run(f"cd {folder}; export MARK=here"))
         assert done(session.run("basename $PWD; echo $MARK")).output == f"{folder}\nhere\n"
@@ -107,7 +107,7 @@ def test_sessions_with_asyncio() -> None:
     [("if true; fi", 1), ("echo (", 1), ("true\nfi", 2), ("echo a; echo 'b", 1), ("a=(1 2", 1), ("echo done; exit 2", None),
      ("echo 'syntax error' >&2; exit 2", None), ("bash -c fi", None), ("echo $((1+))", None)],
 )  # fmt: skip
-def test_a_syntax_error_of_a_command_has_a_code(env: GuestEnvironment, command: str, line: int | None) -> None:
+def test_a_syntax_error_of_a_command_has_a_code(env: SandboxedEnvironment, command: str, line: int | None) -> None:
     """FOREIGN (SWE-ReX): a syntax error had no code of its own, and an unclosed quote showed lines of ours."""
     answer = env.run(command, session=None)
     assert "__gamebox" not in done(answer).output
@@ -116,7 +116,7 @@ def test_a_syntax_error_of_a_command_has_a_code(env: GuestEnvironment, command: 
 
 
 @pytest.mark.needs("shell")
-def test_a_syntax_error_loses_nothing_of_the_session(env: GuestEnvironment) -> None:
+def test_a_syntax_error_loses_nothing_of_the_session(env: SandboxedEnvironment) -> None:
     with env.session("unclosed") as session:
         session.run("cd /tmp; export A=kept").unwrap()
         session.run("echo 'b").unwrap()
@@ -124,7 +124,7 @@ def test_a_syntax_error_loses_nothing_of_the_session(env: GuestEnvironment) -> N
 
 
 @pytest.mark.needs("shell")
-def test_output_as_an_iterator(env: GuestEnvironment) -> None:
+def test_output_as_an_iterator(env: SandboxedEnvironment) -> None:
     """Trials II 4: an iterator over output was there for asyncio alone."""
     output = env.stream("for i in 1 2 3; do echo $i; echo e$i >&2; done; exit 4", session=None)
     chunks = list(output)
@@ -144,7 +144,7 @@ def test_output_as_an_iterator(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_a_forwarded_port_ends_with_its_block(env: GuestEnvironment) -> None:
+def test_a_forwarded_port_ends_with_its_block(env: SandboxedEnvironment) -> None:
     """FOREIGN 9: ``with env.forward(8000).unwrap() as f`` raised TypeError."""
     if isinstance(env, LocalEnvironment):
         return
@@ -154,7 +154,7 @@ def test_a_forwarded_port_ends_with_its_block(env: GuestEnvironment) -> None:
     assert forward.closed
 
 
-def test_a_download_over_a_file(env: GuestEnvironment, folder: str, tmp_path: Path) -> None:
+def test_a_download_over_a_file(env: SandboxedEnvironment, folder: str, tmp_path: Path) -> None:
     """UX: ``download(to=existing file)`` is refused, without ``overwrite=``."""
     done(env.write(f"{folder}/file", "new"))
     there = tmp_path / "there"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import FakeEnvironment, LocalEnvironment
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.guest.commands.spawner import MOST_SPARES
 from sandbox.operations import RunResult, ScreenResult, SendResult
 from sandbox.testing import Ran
@@ -38,7 +38,7 @@ curses.wrapper(main)
 """
 
 
-def start(env: GuestEnvironment, command: str, **options: object) -> RunResult:
+def start(env: SandboxedEnvironment, command: str, **options: object) -> RunResult:
     """A command that has not ended after a moment."""
     envelope = env.run(command, **{"wait_seconds": 0.1, "session": None, **options})  # type: ignore[arg-type]
     ran = done(envelope)
@@ -46,7 +46,7 @@ def start(env: GuestEnvironment, command: str, **options: object) -> RunResult:
     return ran
 
 
-def wait_kind(env: GuestEnvironment, ident: str, kind: str) -> str:
+def wait_kind(env: SandboxedEnvironment, ident: str, kind: str) -> str:
     """The detail of what a command waits for, once it is of that kind."""
     seen = None
     deadline = time.monotonic() + PATIENCE
@@ -58,7 +58,7 @@ def wait_kind(env: GuestEnvironment, ident: str, kind: str) -> str:
     raise AssertionError(f"never waited for {kind}, but {seen}")
 
 
-def screen_with(env: GuestEnvironment, ident: str, text: str) -> ScreenResult:
+def screen_with(env: SandboxedEnvironment, ident: str, text: str) -> ScreenResult:
     """The screen once it shows ``text``."""
     deadline = time.monotonic() + PATIENCE
     while text not in (shown := done(env.screen(ident))).text:
@@ -67,7 +67,7 @@ def screen_with(env: GuestEnvironment, ident: str, text: str) -> ScreenResult:
     return shown
 
 
-def says(env: GuestEnvironment, ident: str, text: str, wanted: str, **options: object) -> SendResult:
+def says(env: SandboxedEnvironment, ident: str, text: str, wanted: str, **options: object) -> SendResult:
     """The answer to ``text``, in which ``wanted`` stands, however long it takes."""
     sent = done(env.send(ident, text, **{"wait_seconds": 5, **options}))  # type: ignore[arg-type]
     output = sent.output
@@ -82,7 +82,7 @@ def says(env: GuestEnvironment, ident: str, text: str, wanted: str, **options: o
 # --- standard input that stays open -----------------------------------------------------------------------------------------
 
 
-def test_a_command_that_asks_is_answered(env: GuestEnvironment) -> None:
+def test_a_command_that_asks_is_answered(env: SandboxedEnvironment) -> None:
     envelope = env.run("printf 'name? '; read x; echo \"hello $x\"", wait_seconds=0.3, session="talk")
     ran = done(envelope)
     assert (ran.running, ran.output, ran.exit_code) == (True, "name? ", None)
@@ -97,13 +97,13 @@ def test_a_command_that_asks_is_answered(env: GuestEnvironment) -> None:
     assert done(env.run("printf next", session="talk")).output == "next"
 
 
-def test_the_session_is_busy_until_the_command_ends(env: GuestEnvironment) -> None:
+def test_the_session_is_busy_until_the_command_ends(env: SandboxedEnvironment) -> None:
     ran = start(env, "read x; export TALKED=$x", session="talk")
     done(env.send(ran.id, "done\n", wait_seconds=0))
     assert done(env.run('printf %s "$TALKED"; unset TALKED', session="talk")).output == "done"
 
 
-def test_input_and_its_end(env: GuestEnvironment) -> None:
+def test_input_and_its_end(env: SandboxedEnvironment) -> None:
     ran = start(env, "cat; printf over")
     assert says(env, ran.id, "one\n", "one\n").running
     assert says(env, ran.id, "two\n", "two\nover", eof=True).exit_code == 0
@@ -114,7 +114,7 @@ def test_input_and_its_end(env: GuestEnvironment) -> None:
     done(env.kill(ran.id))
 
 
-def test_more_input_than_is_read(env: GuestEnvironment) -> None:
+def test_more_input_than_is_read(env: SandboxedEnvironment) -> None:
     ran = start(env, "sleep 300")
     for _ in range(4):
         sent = done(env.send(ran.id, "x" * 65536, wait_seconds=0))
@@ -126,7 +126,7 @@ def test_more_input_than_is_read(env: GuestEnvironment) -> None:
     done(env.kill(ran.id))
 
 
-def test_interrupt_without_a_terminal(env: GuestEnvironment) -> None:
+def test_interrupt_without_a_terminal(env: SandboxedEnvironment) -> None:
     ran = start(env, "sleep 300; echo never")
     wait_kind(env, ran.id, "sleep")  # before that, the shell may be about to start it, and miss the signal as any shell does
     sent = done(env.send(ran.id, keys=["ctrl-c"], wait_seconds=PATIENCE))
@@ -137,19 +137,19 @@ def test_interrupt_without_a_terminal(env: GuestEnvironment) -> None:
     assert done(env.send(background.id, keys=["ctrl-c"], wait_seconds=PATIENCE)).signal == "SIGINT"
 
 
-def test_it_ends_before_patience_does(env: GuestEnvironment) -> None:
+def test_it_ends_before_patience_does(env: SandboxedEnvironment) -> None:
     envelope = env.run("printf early; exit 3", wait_seconds=PATIENCE)
     assert (done(envelope).output, done(envelope).exit_code, codes_of(envelope)) == ("early", 3, [])
 
 
-def test_in_the_background(env: GuestEnvironment) -> None:
+def test_in_the_background(env: SandboxedEnvironment) -> None:
     ran = start(env, "printf up; read x; exit 4", background=True, wait_seconds=0.3, session="default")
     assert ran.output == "up"
     assert done(env.run("printf free")).output == "free"
     assert done(env.send(ran.id, "go\n", wait_seconds=PATIENCE)).exit_code == 4
 
 
-def test_the_hard_timeout_still_holds(env: GuestEnvironment) -> None:
+def test_the_hard_timeout_still_holds(env: SandboxedEnvironment) -> None:
     marker = f"sleep {os.getpid() * 1000 + 77}"
     ran = start(env, f"{marker} & setsid {marker} & read x", pty=True, timeout_seconds=0.6)
     deadline = time.monotonic() + PATIENCE
@@ -185,14 +185,14 @@ WAITS = [
 
 
 @pytest.mark.parametrize(("command", "kind", "detail"), WAITS, ids=[command[:30] for command, _, _ in WAITS])
-def test_what_it_waits_for(env: GuestEnvironment, folder: str, command: str, kind: str, detail: str) -> None:
+def test_what_it_waits_for(env: SandboxedEnvironment, folder: str, command: str, kind: str, detail: str) -> None:
     ran = start(env, command, cwd=folder)
     assert detail in wait_kind(env, ran.id, kind)
     done(env.kill(ran.id))
     assert done(env.logs(ran.id)).waiting_for is None
 
 
-def test_who_holds_a_lock(env: GuestEnvironment, folder: str) -> None:
+def test_who_holds_a_lock(env: SandboxedEnvironment, folder: str) -> None:
     holder = start(env, "exec flock -o LOCK sleep 300", cwd=folder)
     wait_kind(env, holder.id, "sleep")
     ran = start(env, "flock LOCK true", cwd=folder)
@@ -206,7 +206,7 @@ def test_who_holds_a_lock(env: GuestEnvironment, folder: str) -> None:
 # --- terminals ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_terminal(env: GuestEnvironment) -> None:
+def test_a_terminal(env: SandboxedEnvironment) -> None:
     ran = done(env.run("stty size; printf %s $TERM", pty=True, rows=30, cols=99))
     assert ran.output == "30 99\r\nxterm-256color"
     assert (ran.stdout, ran.stderr, ran.exit_code) == (ran.output, "", 0)
@@ -217,12 +217,12 @@ def test_a_terminal(env: GuestEnvironment) -> None:
     refused(env.screen(done(env.run("true")).id), "not_a_terminal", "pty=true")
 
 
-def test_what_a_command_leaves_in_its_terminal_is_not_lost(env: GuestEnvironment) -> None:
+def test_what_a_command_leaves_in_its_terminal_is_not_lost(env: SandboxedEnvironment) -> None:
     ran = done(env.run("seq 20000", pty=True, keep_output_bytes=1 << 18))
     assert ran.output.split() == [str(n) for n in range(1, 20001)]
 
 
-def test_python_as_a_person_uses_it(env: GuestEnvironment) -> None:
+def test_python_as_a_person_uses_it(env: SandboxedEnvironment) -> None:
     ran = start(env, "python3 -iq", pty=True)
     screen_with(env, ran.id, ">>>")
     answer = says(env, ran.id, "6 * 7\n", "42")
@@ -248,7 +248,7 @@ def test_python_as_a_person_uses_it(env: GuestEnvironment) -> None:
         "python3 -c 'import getpass; print(\"it was\", getpass.getpass())'",
     ],
 )
-def test_a_password_is_not_shown(env: GuestEnvironment, command: str) -> None:
+def test_a_password_is_not_shown(env: SandboxedEnvironment, command: str) -> None:
     ran = start(env, command, pty=True)
     screen_with(env, ran.id, "Password:")
     assert "password" in wait_kind(env, ran.id, "stdin")
@@ -257,7 +257,7 @@ def test_a_password_is_not_shown(env: GuestEnvironment, command: str) -> None:
     assert (text.count("secret"), "it was secret" in text) == (1, True)
 
 
-def test_a_full_screen_program(env: GuestEnvironment, folder: str) -> None:
+def test_a_full_screen_program(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/full.py", FULL_SCREEN))
     ran = start(env, "printf before; python3 full.py", pty=True, cwd=folder, rows=10, cols=40)
     shown = screen_with(env, ran.id, "10x40")
@@ -273,7 +273,7 @@ def test_a_full_screen_program(env: GuestEnvironment, folder: str) -> None:
     assert done(env.screen(ran.id)).text == "before"
 
 
-def test_resize_is_seen_by_stty(env: GuestEnvironment) -> None:
+def test_resize_is_seen_by_stty(env: SandboxedEnvironment) -> None:
     ran = start(env, "stty size; while read x; do stty size; done", pty=True)
     screen_with(env, ran.id, "24 80")
     done(env.resize(ran.id, 50, 132))
@@ -287,13 +287,13 @@ def test_resize_is_seen_by_stty(env: GuestEnvironment) -> None:
     done(env.kill(pipe.id))
 
 
-def test_unknown_commands(env: GuestEnvironment) -> None:
+def test_unknown_commands(env: SandboxedEnvironment) -> None:
     refused(env.send("c999999", "x"), "unknown_command", "'c999999'")
     refused(env.screen("c999999"), "unknown_command", "'c999999'")
     refused(env.resize("c999999", 5, 5), "unknown_command", "'c999999'")
 
 
-def test_hostile_terminals_are_drawn_all_the_same(env: GuestEnvironment) -> None:
+def test_hostile_terminals_are_drawn_all_the_same(env: SandboxedEnvironment) -> None:
     junk = r"printf '\033[%s;5mX\033[9999999999999999;1H\033]2;' $(head -c 5000 /dev/zero | tr '\0' 9); head -c 300000 /dev/urandom"
     ran = start(env, f"{junk}; printf '\\033c\\033[H\\033[2Jlast words'; read x", pty=True)
     wait_kind(env, ran.id, "stdin")
@@ -308,8 +308,8 @@ def test_hostile_terminals_are_drawn_all_the_same(env: GuestEnvironment) -> None
 
 def test_no_descriptor_and_no_process_is_left() -> None:
     with LocalEnvironment() as env:
-        assert env._process is not None
-        guest = Path(f"/proc/{env._process.pid}")
+        assert env.backend.process is not None
+        guest = Path(f"/proc/{env.backend.process.pid}")
 
         def talk() -> int:
             for pty in (True, False):
@@ -323,7 +323,7 @@ def test_no_descriptor_and_no_process_is_left() -> None:
         first = talk()
         assert max(talk() for _ in range(4)) <= first + MOST_SPARES  # six commands each; how many runners wait ready varies
         states = [path.read_text().rsplit(")", 1)[1].split()[:2] for path in Path("/proc").glob("[0-9]*/stat")]
-        assert ["Z", str(env._process.pid)] not in states
+        assert ["Z", str(env.backend.process.pid)] not in states
 
 
 def test_the_fake_says_what_it_cannot() -> None:

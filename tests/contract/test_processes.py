@@ -8,24 +8,24 @@ from collections.abc import Callable
 import pytest
 
 from sandbox import FakeEnvironment, LocalEnvironment
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.operations import ListedCommand, Process
 from sandbox.testing import Ran
 
 from .checks import done, refused
 
 
-def background(env: GuestEnvironment, command: str, **options: str) -> str:
+def background(env: SandboxedEnvironment, command: str, **options: str) -> str:
     return done(env.run(command, background=True, session=None, **options)).id  # type: ignore[arg-type]
 
 
-def look(env: GuestEnvironment, ident: str) -> ListedCommand:
+def look(env: SandboxedEnvironment, ident: str) -> ListedCommand:
     listed = done(env.processes(ident)).commands
     assert [command.id for command in listed] == [ident]
     return listed[0]
 
 
-def look_until(env: GuestEnvironment, ident: str, so: Callable[[ListedCommand], bool]) -> ListedCommand:
+def look_until(env: SandboxedEnvironment, ident: str, so: Callable[[ListedCommand], bool]) -> ListedCommand:
     """The command, once it is as expected."""
     for _ in range(100):
         seen = look(env, ident)
@@ -39,7 +39,7 @@ def named(command: ListedCommand, text: str) -> list[Process]:
     return [process for process in command.processes if text in process.command]
 
 
-def test_ended_commands_are_listed(env: GuestEnvironment) -> None:
+def test_ended_commands_are_listed(env: SandboxedEnvironment) -> None:
     ran = done(env.run("printf hello", session="listed"))
     command = look(env, ran.id)
     assert (command.command, command.session, command.background) == ("printf hello", "listed", False)
@@ -52,7 +52,7 @@ def test_ended_commands_are_listed(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_a_tree(env: GuestEnvironment) -> None:
+def test_a_tree(env: SandboxedEnvironment) -> None:
     threads = "import threading,time; [threading.Thread(target=time.sleep, args=(600,)).start() for _ in range(3)]"
     ident = background(env, f"(sleep 600 & sleep 601; true) & python3 -c '{threads}'")
     command = look_until(
@@ -81,7 +81,7 @@ def test_a_tree(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_what_computes_shows_as_load(env: GuestEnvironment) -> None:
+def test_what_computes_shows_as_load(env: SandboxedEnvironment) -> None:
     ident = background(env, "while :; do :; done")
     look(env, ident)
     seen = look_until(env, ident, lambda c: bool(c.processes) and c.processes[0].cpu_percent > 1)
@@ -93,7 +93,7 @@ def test_what_computes_shows_as_load(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_ports(env: GuestEnvironment) -> None:
+def test_ports(env: SandboxedEnvironment) -> None:
     program = (
         "import socket,time; t = socket.create_server(('127.0.0.1', 0)); u = socket.socket(type=socket.SOCK_DGRAM); "
         "u.bind(('127.0.0.1', 0)); x = socket.socket(socket.AF_UNIX); x.bind('\\0gamebox test %d' % t.getsockname()[1]); "
@@ -112,7 +112,7 @@ def test_ports(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_what_was_left_behind_stands_under_its_command(env: GuestEnvironment) -> None:
+def test_what_was_left_behind_stands_under_its_command(env: SandboxedEnvironment) -> None:
     ran = done(env.run("sleep 612 & (setsid sleep 613 &) ; exit 5", session=None))
     assert ran.left_running == 2
     command = look(env, ran.id)
@@ -125,7 +125,7 @@ def test_what_was_left_behind_stands_under_its_command(env: GuestEnvironment) ->
 
 
 @pytest.mark.needs("shell")
-def test_many_processes_are_counted_and_cut(env: GuestEnvironment) -> None:
+def test_many_processes_are_counted_and_cut(env: SandboxedEnvironment) -> None:
     ident = background(env, "for n in $(seq 70); do sleep 600 & done; echo started; wait")
     done(env.wait_for(id=ident, log="started"))
     everything = done(env.processes())
@@ -138,7 +138,7 @@ def test_many_processes_are_counted_and_cut(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_names_that_a_command_chose_itself(env: GuestEnvironment) -> None:
+def test_names_that_a_command_chose_itself(env: SandboxedEnvironment) -> None:
     program = (
         r"import ctypes,time; ctypes.CDLL(None).prctl(15, b'x) R 1\n\x1b[31m\xff'); "
         "print('named', flush=True); time.sleep(600)"
@@ -157,7 +157,7 @@ def test_names_that_a_command_chose_itself(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("isolated")
-def test_the_sandbox_as_a_whole(env: GuestEnvironment) -> None:
+def test_the_sandbox_as_a_whole(env: SandboxedEnvironment) -> None:
     seen = done(env.processes())
     assert seen.memory_limit_bytes == env.limits.memory_bytes
     assert seen.pids_limit == env.limits.pids
@@ -192,7 +192,7 @@ def test_a_fake_lists_its_commands() -> None:
 
 
 @pytest.mark.needs("shell")
-def test_a_pid_is_no_id(env: GuestEnvironment) -> None:
+def test_a_pid_is_no_id(env: SandboxedEnvironment) -> None:
     """s37: the hint said neither that ids are not pids, nor which command is which."""
     ident = done(env.run("echo $$; exec sleep 60", background=True)).id
     try:

@@ -11,7 +11,7 @@ import pytest
 
 from sandbox import operations as op
 from sandbox.aio import AsyncEnvironment
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.guest.loop.reply_cache import MOST_REPLIES
 
 from .checks import done, refused
@@ -19,7 +19,7 @@ from .checks import done, refused
 _ids = (f"request-{n}" for n in itertools.count())
 
 
-def test_a_write_is_not_done_twice(env: GuestEnvironment, folder: str) -> None:
+def test_a_write_is_not_done_twice(env: SandboxedEnvironment, folder: str) -> None:
     ident = next(_ids)
     first = done(env.write(f"{folder}/a", "one", request_id=ident))
     done(env.write(f"{folder}/a", "other"))
@@ -27,7 +27,7 @@ def test_a_write_is_not_done_twice(env: GuestEnvironment, folder: str) -> None:
     assert done(env.read(f"{folder}/a")).content == "other"
 
 
-def test_a_failure_is_answered_again(env: GuestEnvironment, folder: str) -> None:
+def test_a_failure_is_answered_again(env: SandboxedEnvironment, folder: str) -> None:
     ident = next(_ids)
     first = refused(env.delete(f"{folder}/none", request_id=ident), "path_not_found")
     done(env.write(f"{folder}/none", ""))
@@ -44,7 +44,7 @@ def _changes(folder: str) -> dict[str, tuple[str, ...]]:
     }  # fmt: skip
 
 
-def test_every_change_takes_an_id(env: GuestEnvironment, folder: str) -> None:
+def test_every_change_takes_an_id(env: SandboxedEnvironment, folder: str) -> None:
     changes = _changes(folder)
     assert set(changes) == {name for name, kind in op.OPERATIONS.items() if issubclass(kind, op.Change)}
     for name, args in changes.items():
@@ -53,7 +53,7 @@ def test_every_change_takes_an_id(env: GuestEnvironment, folder: str) -> None:
         assert done(getattr(env, name)(*args, request_id=ident)) == first, name
 
 
-def test_every_change_takes_an_id_in_a_loop(env: GuestEnvironment, folder: str) -> None:
+def test_every_change_takes_an_id_in_a_loop(env: SandboxedEnvironment, folder: str) -> None:
     async def ask() -> None:
         environment = AsyncEnvironment(env)
         for name, args in _changes(folder).items():
@@ -64,14 +64,14 @@ def test_every_change_takes_an_id_in_a_loop(env: GuestEnvironment, folder: str) 
     asyncio.run(ask())
 
 
-def test_a_run_is_not_done_twice(env: GuestEnvironment) -> None:
+def test_a_run_is_not_done_twice(env: SandboxedEnvironment) -> None:
     ident = next(_ids)
     first = done(env.run("printf hello", request_id=ident))
     assert done(env.run("printf hello", request_id=ident)) == first
     assert done(env.run("printf hello")).id != first.id
 
 
-def test_an_id_that_was_used_for_something_else(env: GuestEnvironment, folder: str) -> None:
+def test_an_id_that_was_used_for_something_else(env: SandboxedEnvironment, folder: str) -> None:
     ident = next(_ids)
     done(env.run("printf hello", request_id=ident))
     refused(env.run("true", request_id=ident), "invalid_arguments", ident)
@@ -82,7 +82,7 @@ def test_an_id_that_was_used_for_something_else(env: GuestEnvironment, folder: s
 
 @pytest.mark.needs("shell")
 @pytest.mark.parametrize("session", ["default", None])
-def test_asked_again_while_it_runs(env: GuestEnvironment, folder: str, session: str | None) -> None:
+def test_asked_again_while_it_runs(env: SandboxedEnvironment, folder: str, session: str | None) -> None:
     ident, answers = next(_ids), []
     command = f"echo x >> {folder}/count; until [ -e {folder}/go ]; do sleep 0.01; done; cat {folder}/count"
 
@@ -102,7 +102,7 @@ def test_asked_again_while_it_runs(env: GuestEnvironment, folder: str, session: 
     assert len({r.id for r in results}) == 1
 
 
-def test_only_so_many_are_remembered(env: GuestEnvironment, folder: str) -> None:
+def test_only_so_many_are_remembered(env: SandboxedEnvironment, folder: str) -> None:
     ident = next(_ids)
     done(env.make_dir(folder))
     done(env.write(f"{folder}/a", "one", request_id=ident))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from sandbox import FakeEnvironment
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 
 from .backends import folder_of
 from .checks import closed, codes_of, done, refused, so_far
 
 
-def test_output_and_exit_code(env: GuestEnvironment) -> None:
+def test_output_and_exit_code(env: SandboxedEnvironment) -> None:
     envelope = env.run("printf 'hello\\n'")
     ran = done(envelope)
     assert (ran.exit_code, ran.signal, ran.output, ran.stdout, ran.stderr) == (0, None, "hello\n", "hello\n", "")
@@ -22,39 +22,39 @@ def test_output_and_exit_code(env: GuestEnvironment) -> None:
     assert codes_of(envelope) == []
 
 
-def test_a_command_that_fails_was_carried_out(env: GuestEnvironment) -> None:
+def test_a_command_that_fails_was_carried_out(env: SandboxedEnvironment) -> None:
     ran = done(env.run("printf out; printf err >&2; exit 3"))
     assert (ran.exit_code, ran.signal, ran.stdout, ran.stderr) == (3, None, "out", "err")
     assert sorted([ran.output[:3], ran.output[3:]]) == ["err", "out"]
 
 
-def test_a_signal(env: GuestEnvironment) -> None:
+def test_a_signal(env: SandboxedEnvironment) -> None:
     ran = done(env.run("kill -9 $$"))
     assert (ran.exit_code, ran.signal, ran.oom_killed) == (None, "SIGKILL", False)
     assert ran.to_text() == "[no output; killed by SIGKILL]"
 
 
-def test_argv(env: GuestEnvironment) -> None:
+def test_argv(env: SandboxedEnvironment) -> None:
     assert done(env.run(argv=["printf", "hello"])).output == "hello"
 
 
 @pytest.mark.parametrize("text", ["", "typed", b"\0\xff\n", "x" * 100_000])
-def test_stdin(env: GuestEnvironment, text: str | bytes) -> None:
+def test_stdin(env: SandboxedEnvironment, text: str | bytes) -> None:
     ran = done(env.run("cat", stdin=text, keep_output_bytes=200_000))
     assert ran.output == (text if isinstance(text, str) else "\0\ufffd\n")
 
 
-def test_environment_of_one_run(env: GuestEnvironment) -> None:
+def test_environment_of_one_run(env: SandboxedEnvironment) -> None:
     assert done(env.run('printf %s "$GREETING"', env={"GREETING": "hi there"})).output == "hi there"
     assert done(env.run('printf %s "$GREETING"')).output == ""
 
 
-def test_folder_of_one_run(env: GuestEnvironment, folder: str) -> None:
+def test_folder_of_one_run(env: SandboxedEnvironment, folder: str) -> None:
     assert done(env.run("pwd", cwd=folder)).output == f"{folder_of(env)}/{folder}\n"
     assert done(env.run("pwd")).output == f"{folder_of(env)}\n"
 
 
-def test_bytes_that_are_no_text(env: GuestEnvironment) -> None:
+def test_bytes_that_are_no_text(env: SandboxedEnvironment) -> None:
     answer = env.run("printf '\\377\\000\\nmore'")
     ran = done(answer)
     assert (ran.output, ran.output_bytes, ran.encoding_errors) == ("\ufffd\0\nmore", 7, True)
@@ -69,7 +69,7 @@ def test_bytes_that_are_no_text(env: GuestEnvironment) -> None:
     assert not done(env.run("printf hello")).encoding_errors
 
 
-def test_timeout_keeps_what_was_printed(env: GuestEnvironment) -> None:
+def test_timeout_keeps_what_was_printed(env: SandboxedEnvironment) -> None:
     failure = refused(
         env.run("printf early; sleep 30", timeout_seconds=0.3), "timeout", "within 0.3 seconds", "background=true",
         effects="unknown",
@@ -81,7 +81,7 @@ def test_timeout_keeps_what_was_printed(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 1, 10, 1000])
-def test_long_output_is_cut_and_kept_in_a_file(env: GuestEnvironment, keep: int) -> None:
+def test_long_output_is_cut_and_kept_in_a_file(env: SandboxedEnvironment, keep: int) -> None:
     envelope = env.run("head -c 5000 /dev/zero | tr '\\0' x", keep_output_bytes=keep)
     ran = done(envelope)
     mark = f"\n[... {5000 - keep} bytes cut; all of it in {ran.spill_path} ...]\n"
@@ -94,7 +94,7 @@ def test_long_output_is_cut_and_kept_in_a_file(env: GuestEnvironment, keep: int)
     assert done(env.logs(ran.id, offset=4990)).content == "x" * 10
 
 
-def test_output_beyond_what_may_be_spilled(env: GuestEnvironment) -> None:
+def test_output_beyond_what_may_be_spilled(env: SandboxedEnvironment) -> None:
     size = env.limits.spill_bytes + 1000
     ran = done(env.run(f"head -c {size} /dev/zero | tr '\\0' x"))
     assert (ran.output_bytes, ran.truncated, ran.spill_truncated) == (size, True, True)
@@ -104,7 +104,7 @@ def test_output_beyond_what_may_be_spilled(env: GuestEnvironment) -> None:
     assert done(env.read(ran.spill_path)).size_bytes == env.limits.spill_bytes
 
 
-def test_background(env: GuestEnvironment) -> None:
+def test_background(env: SandboxedEnvironment) -> None:
     started = done(env.run("printf early; sleep 30", background=True))
     assert (started.running, started.exit_code) == (True, None)
     assert started.to_text() == f"[running in the background with id {started.id}]"
@@ -123,14 +123,14 @@ def test_background(env: GuestEnvironment) -> None:
     assert done(env.kill(started.id)).already_ended
 
 
-def test_logs_of_a_foreground_command(env: GuestEnvironment) -> None:
+def test_logs_of_a_foreground_command(env: SandboxedEnvironment) -> None:
     ran = done(env.run("exit 7"))
     logs = done(env.logs(ran.id))
     assert (logs.running, logs.exit_code, logs.signal, logs.to_text()) == (False, 7, None, "[exit code 7; bytes 0-0 of 0]")
     assert done(env.kill(ran.id)).already_ended
 
 
-def test_unknown_ids(env: GuestEnvironment) -> None:
+def test_unknown_ids(env: SandboxedEnvironment) -> None:
     runs = done(env.run("exec sleep 1000", background=True))
     refused(env.logs("c999999"), "unknown_command", "'c999999'", runs.id)
     refused(env.kill("nope"), "unknown_command", "'nope'", runs.id)
@@ -147,7 +147,7 @@ def test_unknown_ids(env: GuestEnvironment) -> None:
         ({"command": "cat", "stdin": "\ud800"}, "stdin"),
     ],
 )
-def test_what_no_process_can_be_given(env: GuestEnvironment, options: dict[str, object], named: str) -> None:
+def test_what_no_process_can_be_given(env: SandboxedEnvironment, options: dict[str, object], named: str) -> None:
     refused(env.run(**options), "invalid_arguments", named)  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sandbox.envelope import Envelope, Notice
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 
 from .checks import done
 
@@ -33,7 +33,7 @@ def listening(answer: Envelope[Any]) -> list[Notice]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(env: GuestEnvironment) -> Iterator[None]:
+def _nothing_is_left(env: SandboxedEnvironment) -> Iterator[None]:
     """Environments are shared: whatever a test comes to, its servers end."""
     before = {command.id for command in done(env.processes()).commands}
     yield
@@ -43,7 +43,7 @@ def _nothing_is_left(env: GuestEnvironment) -> Iterator[None]:
 
 
 @pytest.mark.needs("shell")
-def test_a_server_in_the_background_is_told_once_with_its_command(env: GuestEnvironment) -> None:
+def test_a_server_in_the_background_is_told_once_with_its_command(env: SandboxedEnvironment) -> None:
     ident = done(env.run(f"{SERVER} 127.0.0.1 0.1", background=True)).id
     answer = env.wait_for(id=ident, log=r"port (\d+)")
     port = done(answer).groups[0]
@@ -57,7 +57,7 @@ def test_a_server_in_the_background_is_told_once_with_its_command(env: GuestEnvi
 
 
 @pytest.mark.needs("shell")
-def test_one_that_comes_back_is_told_again(env: GuestEnvironment) -> None:
+def test_one_that_comes_back_is_told_again(env: SandboxedEnvironment) -> None:
     ident = done(env.run(f"{SERVER} 0.0.0.0 0 x", session=None, wait_seconds=0.0)).id
     answer = env.wait_for(id=ident, log=r"^port \d")
     assert len([*listening(answer), *listening(env.run("true", session=None))]) == 1
@@ -71,7 +71,7 @@ def test_one_that_comes_back_is_told_again(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_one_that_a_command_leaves_behind_is_told(env: GuestEnvironment) -> None:
+def test_one_that_a_command_leaves_behind_is_told(env: SandboxedEnvironment) -> None:
     ran = env.run(f"{SERVER} 0.0.0.0 0 > left.log & until grep -q port left.log; do sleep 0.02; done")
     ident = done(ran).id
     assert [n.message.split(",")[1] for n in listening(ran)] == [f" of the command {ident}."]
@@ -79,7 +79,7 @@ def test_one_that_a_command_leaves_behind_is_told(env: GuestEnvironment) -> None
 
 
 @pytest.mark.needs("shell")
-def test_one_within_a_command_that_is_waited_for_is_not(env: GuestEnvironment) -> None:
+def test_one_within_a_command_that_is_waited_for_is_not(env: SandboxedEnvironment) -> None:
     other = done(env.run("exec sleep 63", background=True)).id
     code = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); open('up', 'w'); time.sleep(0.6)"
     going = env.run(f'python3 -c "{code}" & p=$!; until [ -e up ]; do sleep 0.02; done; wait $p; rm up')
@@ -98,7 +98,7 @@ for host in ("localhost", "127.0.0.1", "::1"):
 
 
 @pytest.mark.needs("shell", "isolated")
-def test_localhost_refuses_where_nothing_listens(env: GuestEnvironment) -> None:
+def test_localhost_refuses_where_nothing_listens(env: SandboxedEnvironment) -> None:
     """A11: the IPv6 try said "Cannot assign requested address", which points to a fault that is not there."""
     assert done(env.run(REFUSED)).output.splitlines() == [
         f"{host} Connection refused" for host in ("localhost", "127.0.0.1", "::1")
@@ -106,7 +106,7 @@ def test_localhost_refuses_where_nothing_listens(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell", "isolated")
-def test_a_server_on_ipv6_alone_is_told_with_its_address(env: GuestEnvironment) -> None:
+def test_a_server_on_ipv6_alone_is_told_with_its_address(env: SandboxedEnvironment) -> None:
     server = SERVER.replace("(sys.argv[1], 0)", "(sys.argv[1], 0), family=socket.AF_INET6")
     ident = done(env.run(f"{server} ::1 0.1", background=True)).id
     answer = env.wait_for(id=ident, log=r"port (\d+)")

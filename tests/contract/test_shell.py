@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sandbox.envelope import Envelope
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.operations import RunResult
 
 from .backends import SHELL, folder_of
@@ -26,7 +26,7 @@ PROMPT = 0.25
 
 
 @pytest.fixture
-def run(env: GuestEnvironment) -> Run:
+def run(env: SandboxedEnvironment) -> Run:
     """Runs in one of four sessions, cleaned first: there may be only so many."""
     session = f"s{next(_sessions) % 4}"
     done(env.run("cd /; for n in $(env | cut -d= -f1); do case $n in KEEP*) unset $n;; esac; done", session=session))
@@ -41,7 +41,7 @@ def run(env: GuestEnvironment) -> Run:
 # --- sessions --------------------------------------------------------------------------------------------------------------
 
 
-def test_folder_and_variables_carry_over(run: Run, env: GuestEnvironment, folder: str) -> None:
+def test_folder_and_variables_carry_over(run: Run, env: SandboxedEnvironment, folder: str) -> None:
     ran = done(run(f"cd {folder}; export KEEP1='a \"b\" $c\n\\d é'; KEEP2=plain; keep3() {{ KEEP4=$KEEP2; }}"))
     assert ran.cwd == f"{folder_of(env)}/{folder}"
     assert done(run('pwd; keep3; printf %s "$KEEP1,$KEEP4"')).output == f"{ran.cwd}\na \"b\" $c\n\\d é,plain"
@@ -51,7 +51,7 @@ def test_folder_and_variables_carry_over(run: Run, env: GuestEnvironment, folder
     assert done(run('printf %s "${KEEP1-unset}"')).output == "unset"
 
 
-def test_what_is_given_for_one_run_is_not_kept(run: Run, env: GuestEnvironment, folder: str) -> None:
+def test_what_is_given_for_one_run_is_not_kept(run: Run, env: SandboxedEnvironment, folder: str) -> None:
     done(run("export KEEP1=mine"))
     assert done(run('printf %s "$KEEP1"; export KEEP3=new', env={"KEEP1": "given", "KEEP2": "x"}, cwd=folder)).output == "given"
     assert done(run('printf %s "$KEEP1,${KEEP2-},$KEEP3"; pwd')).output == f"mine,,new{folder_of(env)}\n"
@@ -95,7 +95,7 @@ def test_a_timeout_does_not_lose_the_session(run: Run, folder: str) -> None:
     assert done(run('printf %s "$KEEP1"; pwd')).output.startswith("kept")
 
 
-def test_a_folder_that_is_gone(run: Run, env: GuestEnvironment, folder: str) -> None:
+def test_a_folder_that_is_gone(run: Run, env: SandboxedEnvironment, folder: str) -> None:
     done(run(f"mkdir {folder}/gone; cd {folder}/gone"))
     done(env.delete(f"{folder}/gone", recursive=True))
     refused(run("pwd"), "working_directory_invalid", f"{folder}/gone", "The session is back in the workspace")
@@ -105,7 +105,7 @@ def test_a_folder_that_is_gone(run: Run, env: GuestEnvironment, folder: str) -> 
 # --- starting --------------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_started(run: Run, env: GuestEnvironment, folder: str) -> None:
+def test_what_cannot_be_started(run: Run, env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/data", "x"))
     refused(run(argv=["no-such-program"]), "program_not_found", "no-such-program")
     refused(run(argv=["./data"], cwd=folder), "program_not_executable", "chmod +x")
@@ -157,7 +157,7 @@ def test_a_timeout_leaves_nothing_running(run: Run, sleep: Sleep, evader: str) -
     assert sleep.count() == 0
 
 
-def test_what_is_left_running_is_told_and_can_be_killed(run: Run, sleep: Sleep, env: GuestEnvironment) -> None:
+def test_what_is_left_running_is_told_and_can_be_killed(run: Run, sleep: Sleep, env: SandboxedEnvironment) -> None:
     envelope = run(f"{sleep.command} & echo started")
     ran = done(envelope)
     assert (ran.output, ran.exit_code, ran.left_running) == ("started\n", 0, 1)
@@ -171,7 +171,7 @@ def test_what_is_left_running_is_told_and_can_be_killed(run: Run, sleep: Sleep, 
     assert sleep.count() == 0
 
 
-def test_what_is_left_running_goes_on_printing(run: Run, env: GuestEnvironment) -> None:
+def test_what_is_left_running_goes_on_printing(run: Run, env: SandboxedEnvironment) -> None:
     ran = done(run("(sleep 0.2; echo later) & echo now"))
     deadline = time.monotonic() + 120
     while "later" not in (content := done(env.logs(ran.id)).content) and time.monotonic() < deadline:
@@ -179,7 +179,7 @@ def test_what_is_left_running_goes_on_printing(run: Run, env: GuestEnvironment) 
     assert content == "now\nlater\n"
 
 
-def test_kill_ends_a_foreground_command(run: Run, sleep: Sleep, env: GuestEnvironment) -> None:
+def test_kill_ends_a_foreground_command(run: Run, sleep: Sleep, env: SandboxedEnvironment) -> None:
     with ThreadPoolExecutor(1) as pool:
         before = int(done(run("true")).id[1:])
         running = pool.submit(run, f"echo here; {sleep.command}")
@@ -205,14 +205,14 @@ def test_a_character_that_is_written_in_two_parts_stays_whole(run: Run) -> None:
     assert ran.output == "é"
 
 
-def test_very_much_output(run: Run, env: GuestEnvironment) -> None:
+def test_very_much_output(run: Run, env: SandboxedEnvironment) -> None:
     ran = done(run("yes 0123456789abcdef | head -c 30000000; echo end"))
     assert (ran.output_bytes, ran.spill_truncated) == (30_000_004, True)
     assert ran.output.endswith("end\n")
     assert len(ran.output) < env.limits.keep_output_bytes + 200
 
 
-def test_logs_go_on_where_they_ended(run: Run, env: GuestEnvironment) -> None:
+def test_logs_go_on_where_they_ended(run: Run, env: SandboxedEnvironment) -> None:
     ran = done(run("seq 1 20000", keep_output_bytes=100))
     parts: list[str] = []
     at = 0
@@ -229,7 +229,7 @@ def test_logs_go_on_where_they_ended(run: Run, env: GuestEnvironment) -> None:
 
 
 @pytest.mark.exhaustive
-def test_runs_of_one_session_queue_and_nothing_else_waits(run: Run, env: GuestEnvironment, folder: str) -> None:
+def test_runs_of_one_session_queue_and_nothing_else_waits(run: Run, env: SandboxedEnvironment, folder: str) -> None:
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(run, f"touch {folder}/begun; while [ ! -e {folder}/go ]; do sleep 0.01; done; echo first")
         while not env.read(f"{folder}/begun").ok:
@@ -252,7 +252,7 @@ def test_runs_of_one_session_queue_and_nothing_else_waits(run: Run, env: GuestEn
 
 
 @pytest.mark.exhaustive
-def test_a_run_gives_up_in_the_queue_after_its_timeout(env: GuestEnvironment, folder: str) -> None:
+def test_a_run_gives_up_in_the_queue_after_its_timeout(env: SandboxedEnvironment, folder: str) -> None:
     holder = done(env.run("cat", session="held", wait_seconds=0.1, timeout_seconds=60)).id
     began = time.monotonic()
     failure = refused(
@@ -273,7 +273,7 @@ def test_a_run_gives_up_in_the_queue_after_its_timeout(env: GuestEnvironment, fo
     assert not [n for n in env.run("true", session="held").notices if n.code == "waited_for_session"]
 
 
-def test_forty_callers(env: GuestEnvironment, folder: str) -> None:
+def test_forty_callers(env: SandboxedEnvironment, folder: str) -> None:
     barrier = threading.Barrier(40)
 
     def work(number: int) -> bool:
@@ -286,7 +286,7 @@ def test_forty_callers(env: GuestEnvironment, folder: str) -> None:
         assert all(pool.map(work, range(40)))
 
 
-def test_too_many_background_commands(env: GuestEnvironment) -> None:
+def test_too_many_background_commands(env: SandboxedEnvironment) -> None:
     started = [done(env.run("sleep 60", background=True)).id for _ in range(env.limits.background_commands)]
     try:
         failure = refused(env.run("sleep 60", background=True), "too_many_commands", f"There are already {len(started)}")
@@ -303,7 +303,7 @@ def test_the_shell_counts_the_lines_of_the_command_from_one(run: Run) -> None:
 
 
 @pytest.mark.parametrize("command", ["cd {folder}; export X=1; exec true", "cd {folder} && kill -9 $$", "X=1; exec 1>&2 true"])
-def test_a_shell_that_was_replaced_says_that_its_folder_is_lost(env: GuestEnvironment, folder: str, command: str) -> None:
+def test_a_shell_that_was_replaced_says_that_its_folder_is_lost(env: SandboxedEnvironment, folder: str, command: str) -> None:
     """A14: folder and variables were lost after exec, and neither that run nor the next said so."""
     answer = env.run(command.format(folder=folder), session=f"replaced {folder}")
     (notice,) = [n for n in answer.notices if n.code == "session_not_kept"]
@@ -312,12 +312,12 @@ def test_a_shell_that_was_replaced_says_that_its_folder_is_lost(env: GuestEnviro
 
 
 @pytest.mark.parametrize("command", ["exec true", "cd .; exit 3", "kill -9 $$", "X=1 exec true"])
-def test_a_shell_of_which_nothing_is_lost_says_nothing(env: GuestEnvironment, folder: str, command: str) -> None:
+def test_a_shell_of_which_nothing_is_lost_says_nothing(env: SandboxedEnvironment, folder: str, command: str) -> None:
     answer = env.run(command, session=f"kept {folder}")
     assert not [n for n in answer.notices if n.code == "session_not_kept"]
 
 
-def test_a_folder_to_start_in_that_is_nearly_there(env: GuestEnvironment, folder: str) -> None:
+def test_a_folder_to_start_in_that_is_nearly_there(env: SandboxedEnvironment, folder: str) -> None:
     """The near miss and the missing part are named for a cwd as for a path."""
     done(env.write(f"{folder}/src/app.py", ""))
     refused(env.run("true", cwd=f"{folder}/scr"), "working_directory_invalid", f"Did you mean '{folder}/src'?")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 
 from .checks import refused, so_far
 
@@ -37,7 +37,7 @@ server[0].recv(1)'"""
     ],
 )
 def test_a_timeout_says_what_the_command_was_doing(
-    env: GuestEnvironment, folder: str, command: str, options: dict[str, bool], cause: str, hint: str
+    env: SandboxedEnvironment, folder: str, command: str, options: dict[str, bool], cause: str, hint: str
 ) -> None:
     seconds, last_word = 1, "asking" if CLIENT in command else "serving" if SERVER in command else ""
     while True:
@@ -51,7 +51,7 @@ def test_a_timeout_says_what_the_command_was_doing(
     assert len(failure.error + failure.hint) < 350
 
 
-def test_the_notice_of_a_background_command_says_it_too(env: GuestEnvironment) -> None:
+def test_the_notice_of_a_background_command_says_it_too(env: SandboxedEnvironment) -> None:
     ident = env.run("sleep 60", background=True, timeout_seconds=0.3).unwrap().id
     notices = env.run("sleep 0.8", session=None).notices
     notice = next(n for n in notices if n.code == "command_ended" and ident in n.message)

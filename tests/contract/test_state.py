@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 
 from .backends import SHELL
 from .checks import codes_of, done, refused
@@ -18,7 +18,7 @@ def of(changes: Any, folder: str) -> list[tuple[str, str]]:
     return [(c.change, c.path.removeprefix(folder + "/")) for c in changes.changes if c.path.startswith(folder + "/")]
 
 
-def told(env: GuestEnvironment, command: str = "true") -> list[str]:
+def told(env: SandboxedEnvironment, command: str = "true") -> list[str]:
     """What notices say of changed files up to the next look at them, which a busy machine may put off to a later command."""
     answer, until, messages = env.run(command, session=None), time.monotonic() + 60, []
     while True:
@@ -29,7 +29,7 @@ def told(env: GuestEnvironment, command: str = "true") -> list[str]:
         answer = env.run("sleep 0.5", session=None)  # a look may take longer after a longer command
 
 
-def test_changes_are_told_by_path_since_a_mark(env: GuestEnvironment, folder: str) -> None:
+def test_changes_are_told_by_path_since_a_mark(env: SandboxedEnvironment, folder: str) -> None:
     env.write(f"{folder}/kept", "k").unwrap()
     env.write(f"{folder}/edited", "before").unwrap()
     env.write(f"{folder}/gone", "g").unwrap()
@@ -48,7 +48,7 @@ def test_changes_are_told_by_path_since_a_mark(env: GuestEnvironment, folder: st
     assert (changed.created, changed.modified, changed.deleted) == (2, 1, 1)
 
 
-def test_changes_below_leftovers_are_summarised(env: GuestEnvironment, folder: str) -> None:
+def test_changes_below_leftovers_are_summarised(env: SandboxedEnvironment, folder: str) -> None:
     mark = done(env.mark()).id
     env.write(f"{folder}/node_modules/a/b.js", "1").unwrap()
     env.write(f"{folder}/own", "1").unwrap()
@@ -58,7 +58,7 @@ def test_changes_below_leftovers_are_summarised(env: GuestEnvironment, folder: s
     assert (f"{folder}/node_modules/a/b.js") in {c.path for c in done(env.changes(mark, leftovers=True)).changes}
 
 
-def test_at_most_so_many_changes_are_listed(env: GuestEnvironment, folder: str) -> None:
+def test_at_most_so_many_changes_are_listed(env: SandboxedEnvironment, folder: str) -> None:
     mark = done(env.mark()).id
     for number in range(4):
         env.write(f"{folder}/{number}", "").unwrap()
@@ -66,7 +66,7 @@ def test_at_most_so_many_changes_are_listed(env: GuestEnvironment, folder: str) 
     assert (len(changed.changes), changed.created, changed.truncated) == (2, 4, True)
 
 
-def test_a_rollback_brings_everything_back(env: GuestEnvironment, folder: str) -> None:
+def test_a_rollback_brings_everything_back(env: SandboxedEnvironment, folder: str) -> None:
     env.write(f"{folder}/kept", "k").unwrap()
     env.write(f"{folder}/edited", "before").unwrap()
     env.write(f"{folder}/sub/gone", "g").unwrap()
@@ -90,7 +90,7 @@ def test_a_rollback_brings_everything_back(env: GuestEnvironment, folder: str) -
     done(env.delete_checkpoint(made.id))
 
 
-def test_checkpoints_share_what_is_the_same(env: GuestEnvironment, folder: str) -> None:
+def test_checkpoints_share_what_is_the_same(env: SandboxedEnvironment, folder: str) -> None:
     env.write(f"{folder}/large", "x" * 100_000).unwrap()
     first = done(env.checkpoint("first"))
     env.write(f"{folder}/copy", "x" * 100_000).unwrap()
@@ -102,7 +102,7 @@ def test_checkpoints_share_what_is_the_same(env: GuestEnvironment, folder: str) 
     assert not {"first", "second"} & {c.id for c in done(env.checkpoints()).checkpoints}
 
 
-def test_names_are_not_given_twice(env: GuestEnvironment) -> None:
+def test_names_are_not_given_twice(env: SandboxedEnvironment) -> None:
     done(env.mark("taken"))
     answer = env.checkpoint("taken")
     assert not answer.ok
@@ -111,19 +111,19 @@ def test_names_are_not_given_twice(env: GuestEnvironment) -> None:
         assert not env.checkpoint(name).ok
 
 
-def test_what_is_not_there_is_said(env: GuestEnvironment) -> None:
+def test_what_is_not_there_is_said(env: SandboxedEnvironment) -> None:
     for call in (env.rollback, env.delete_checkpoint, env.changes, env.export_patch):
         method: Callable[..., Any] = call
         refused(method("nothing"), "checkpoint_not_found", "nothing")
 
 
-def test_a_mark_is_no_checkpoint_and_that_is_said(env: GuestEnvironment) -> None:
+def test_a_mark_is_no_checkpoint_and_that_is_said(env: SandboxedEnvironment) -> None:
     mark = done(env.mark()).id
     refused(env.rollback(mark), "checkpoint_not_found", f"{mark!r} is a mark: it has no contents")
     refused(env.changes("nope"), "checkpoint_not_found", "no checkpoint or mark 'nope'", mark)
 
 
-def test_a_mark_is_forgotten_when_it_is_deleted(env: GuestEnvironment) -> None:
+def test_a_mark_is_forgotten_when_it_is_deleted(env: SandboxedEnvironment) -> None:
     mark = done(env.mark("for-a-while")).id
     assert done(env.delete_checkpoint(mark)).freed_bytes == 0
     for call in (env.changes, env.delete_checkpoint):
@@ -133,7 +133,7 @@ def test_a_mark_is_forgotten_when_it_is_deleted(env: GuestEnvironment) -> None:
     done(env.delete_checkpoint("for-a-while"))
 
 
-def test_a_patch_since_a_checkpoint(env: GuestEnvironment, folder: str) -> None:
+def test_a_patch_since_a_checkpoint(env: SandboxedEnvironment, folder: str) -> None:
     env.write(f"{folder}/a.txt", "one\ntwo\n").unwrap()
     made = done(env.checkpoint())
     env.edit(f"{folder}/a.txt", "two", "three").unwrap()
@@ -147,7 +147,7 @@ def test_a_patch_since_a_checkpoint(env: GuestEnvironment, folder: str) -> None:
 
 
 @pytest.mark.needs(SHELL)
-def test_a_run_tells_which_files_changed(env: GuestEnvironment, folder: str) -> None:
+def test_a_run_tells_which_files_changed(env: SandboxedEnvironment, folder: str) -> None:
     env.write(f"{folder}/edited", "1").unwrap()
     env.write(f"{folder}/gone", "1").unwrap()
     told(env)
@@ -160,7 +160,7 @@ def test_a_run_tells_which_files_changed(env: GuestEnvironment, folder: str) -> 
 
 
 @pytest.mark.needs(SHELL)
-def test_what_the_caller_changes_is_no_news(env: GuestEnvironment, folder: str) -> None:
+def test_what_the_caller_changes_is_no_news(env: SandboxedEnvironment, folder: str) -> None:
     told(env)
     env.write(f"{folder}/a/b", "1").unwrap()
     env.move(f"{folder}/a", f"{folder}/c").unwrap()
@@ -170,7 +170,7 @@ def test_what_the_caller_changes_is_no_news(env: GuestEnvironment, folder: str) 
 
 
 @pytest.mark.needs(SHELL)
-def test_the_notice_is_short_whatever_changes(env: GuestEnvironment, folder: str) -> None:
+def test_the_notice_is_short_whatever_changes(env: SandboxedEnvironment, folder: str) -> None:
     name = "n" * 200
     told(env)
     (message,) = told(env, f"cd {folder} && for i in $(seq 50); do : > {name}$i; done; : > \"$(printf 'a\\nb')\"")
@@ -181,7 +181,7 @@ def test_the_notice_is_short_whatever_changes(env: GuestEnvironment, folder: str
 
 
 @pytest.mark.needs(SHELL)
-def test_a_rollback_waits_for_nobody_and_kills_when_asked(env: GuestEnvironment, folder: str) -> None:
+def test_a_rollback_waits_for_nobody_and_kills_when_asked(env: SandboxedEnvironment, folder: str) -> None:
     made = done(env.checkpoint())
     ran = done(env.run("sleep 60", background=True))
     failure = refused(env.rollback(made.id), "commands_running", ran.id)
@@ -193,7 +193,7 @@ def test_a_rollback_waits_for_nobody_and_kills_when_asked(env: GuestEnvironment,
 
 
 @pytest.mark.needs(SHELL)
-def test_a_checkpoint_while_commands_run_says_so(env: GuestEnvironment, folder: str) -> None:
+def test_a_checkpoint_while_commands_run_says_so(env: SandboxedEnvironment, folder: str) -> None:
     ran = done(env.run("sleep 60", background=True))
     answer = env.checkpoint()
     assert "changed_meanwhile" in codes_of(answer)
@@ -201,7 +201,7 @@ def test_a_checkpoint_while_commands_run_says_so(env: GuestEnvironment, folder: 
 
 
 @pytest.mark.needs(SHELL)
-def test_sessions_go_back_as_well(env: GuestEnvironment, folder: str) -> None:
+def test_sessions_go_back_as_well(env: SandboxedEnvironment, folder: str) -> None:
     env.run(f"cd {folder}; export GREETING=before; f() {{ echo $GREETING; }}", session="s").unwrap()
     made = done(env.checkpoint())
     env.run("cd /; GREETING=after", session="s").unwrap()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import AsyncEnvironment, LocalEnvironment
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.guest.protocol.wire import WINDOW
 
 from .checks import done, refused
@@ -33,7 +33,7 @@ def digest(count: int) -> str:
 
 
 @pytest.mark.needs("shell")
-def test_fifty_mebibytes_whatever_write_bytes_is(env: GuestEnvironment) -> None:
+def test_fifty_mebibytes_whatever_write_bytes_is(env: SandboxedEnvironment) -> None:
     """FOREIGN 1 and 4 (inspect's test_exec_input_large): the limit of ``write`` bounded stdin, and no page said so."""
     assert env.limits.write_bytes == MIB
     assert done(env.run(SUM, stdin=BLOCK * 800)).output == digest(800)
@@ -42,7 +42,7 @@ def test_fifty_mebibytes_whatever_write_bytes_is(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_a_binary_file_and_an_iterator(env: GuestEnvironment, tmp_path: Path) -> None:
+def test_a_binary_file_and_an_iterator(env: SandboxedEnvironment, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(BLOCK * 80)
     with (tmp_path / "data").open("rb") as file:
         assert done(env.run(SUM, stdin=file)).output == digest(80)
@@ -52,13 +52,13 @@ def test_a_binary_file_and_an_iterator(env: GuestEnvironment, tmp_path: Path) ->
     assert done(env.run("cat; printf end", stdin=iter(()))).output == "end"
 
 
-def test_every_source_is_read_by_every_environment(env: GuestEnvironment) -> None:
+def test_every_source_is_read_by_every_environment(env: SandboxedEnvironment) -> None:
     for source in (b"one\ntwo\n", "one\ntwo\n", io.BytesIO(b"one\ntwo\n"), iter([b"one\n", b"two\n"])):
         assert done(env.run("cat", stdin=source)).output == "one\ntwo\n"
 
 
 @pytest.mark.needs("shell")
-def test_the_source_waits_for_the_command(env: GuestEnvironment) -> None:
+def test_the_source_waits_for_the_command(env: SandboxedEnvironment) -> None:
     """An endless source is read no further than the command reads, and one window."""
     taken = 0
 
@@ -76,7 +76,7 @@ def test_the_source_waits_for_the_command(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_input_and_output_at_once(env: GuestEnvironment) -> None:
+def test_input_and_output_at_once(env: SandboxedEnvironment) -> None:
     """A command that prints while it reads: neither direction waits for the other for ever."""
     size = 0
 
@@ -89,7 +89,7 @@ def test_input_and_output_at_once(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_a_source_that_fails_stops_the_command(env: GuestEnvironment) -> None:
+def test_a_source_that_fails_stops_the_command(env: SandboxedEnvironment) -> None:
     def failing() -> Iterator[bytes]:
         yield b"begun\n"
         raise LookupError("the source is gone")
@@ -102,7 +102,7 @@ def test_a_source_that_fails_stops_the_command(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_a_silent_source_holds_up_nothing(env: GuestEnvironment) -> None:
+def test_a_silent_source_holds_up_nothing(env: SandboxedEnvironment) -> None:
     """A source that never answers: the command's deadline holds, and a command that ends is answered."""
     release = threading.Event()
 
@@ -118,7 +118,7 @@ def test_a_silent_source_holds_up_nothing(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_input_of_a_command_that_nobody_waits_for(env: GuestEnvironment) -> None:
+def test_input_of_a_command_that_nobody_waits_for(env: SandboxedEnvironment) -> None:
     for options in ({"background": True}, {"wait_seconds": 5}):
         refused(env.run("cat", stdin=blocks(1), **options), "invalid_arguments", "redirect")
     server = done(env.run("wc -c", stdin=BLOCK * 64, background=True)).id
@@ -127,14 +127,14 @@ def test_input_of_a_command_that_nobody_waits_for(env: GuestEnvironment) -> None
 
 
 @pytest.mark.needs("shell")
-def test_a_message_names_the_limit_that_was_hit(env: GuestEnvironment) -> None:
+def test_a_message_names_the_limit_that_was_hit(env: SandboxedEnvironment) -> None:
     """FOREIGN 4: one sentence named two limits of ``run``, whichever was hit."""
     failure = refused(env.run("true", keep_output_bytes=env.limits.spill_bytes + 1), "invalid_arguments", "keep_output_bytes")
     assert "stdin" not in failure.error
 
 
 @pytest.mark.needs("shell")
-def test_many_small_pieces(env: GuestEnvironment) -> None:
+def test_many_small_pieces(env: SandboxedEnvironment) -> None:
     assert done(env.run("wc -c", stdin=(b"x" for _ in range(20_000)))).output == "20000\n"
 
 

@@ -8,13 +8,13 @@ import time
 import pytest
 
 from sandbox import AsyncEnvironment
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.testing import FakeEnvironment, Ran
 
 from .checks import codes_of, done, refused, so_far
 
 
-def test_usage(env: GuestEnvironment) -> None:
+def test_usage(env: SandboxedEnvironment) -> None:
     usage = done(env.usage())
     sections = env.describe()
     assert list(sections)[-1] == "left"
@@ -25,12 +25,12 @@ def test_usage(env: GuestEnvironment) -> None:
         assert 0 <= place.free_bytes <= place.size_bytes
 
 
-def test_usage_for_asyncio(env: GuestEnvironment) -> None:
+def test_usage_for_asyncio(env: SandboxedEnvironment) -> None:
     assert done(asyncio.run(AsyncEnvironment(env).usage())).uptime_seconds >= 0
 
 
 @pytest.mark.needs("shell")
-def test_what_runs_is_in_it(env: GuestEnvironment) -> None:
+def test_what_runs_is_in_it(env: SandboxedEnvironment) -> None:
     started = done(env.run("sleep 600", background=True)).id
     assert started in done(env.usage()).running
     assert env.describe()["left"].splitlines()[-1].endswith(started)
@@ -39,7 +39,7 @@ def test_what_runs_is_in_it(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_processor_time_is_told_and_held(env: GuestEnvironment) -> None:
+def test_processor_time_is_told_and_held(env: SandboxedEnvironment) -> None:
     ran = done(env.run("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"))
     assert ran.cpu_seconds is not None
     assert 0.02 < ran.cpu_seconds < 20
@@ -58,7 +58,7 @@ def test_processor_time_is_told_and_held(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_the_end_of_a_background_command_says_why(env: GuestEnvironment, folder: str) -> None:
+def test_the_end_of_a_background_command_says_why(env: SandboxedEnvironment, folder: str) -> None:
     started = done(env.run("while :; do :; done", background=True, cpu_seconds=0.2)).id
     deadline = time.monotonic() + 120
     while "command_ended" not in codes_of(envelope := env.list(folder)) and time.monotonic() < deadline:
@@ -67,7 +67,7 @@ def test_the_end_of_a_background_command_says_why(env: GuestEnvironment, folder:
     assert notice.message == f"The command {started} (while :; do :; done) was killed by SIGKILL (its processor time was used up)."
 
 
-def test_a_negative_limit_is_none(env: GuestEnvironment) -> None:
+def test_a_negative_limit_is_none(env: SandboxedEnvironment) -> None:
     for wrong in (0, -1, float("nan")):
         refused(env.run("true", cpu_seconds=wrong), "invalid_arguments", "cpu_seconds")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sandbox import AsyncEnvironment, CancelToken, FakeEnvironment
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.testing import Ran
 
 from .checks import done, refused, so_far
@@ -23,7 +23,7 @@ _ports = itertools.count(random.SystemRandom().randrange(10_000, 32_000))
 SERVER = "import socket,time; s = socket.create_server(('{host}', {port})); print('up', flush=True); time.sleep(600)"
 
 
-def background(env: GuestEnvironment, command: str, **options: str) -> str:
+def background(env: SandboxedEnvironment, command: str, **options: str) -> str:
     return done(env.run(command, background=True, session=None, **options)).id  # type: ignore[arg-type]
 
 
@@ -43,15 +43,15 @@ def background(env: GuestEnvironment, command: str, **options: str) -> str:
         ({"port": 80, "timeout_seconds": 0}, "timeout_seconds"),
     ],
 )
-def test_what_cannot_be_waited_for(env: GuestEnvironment, args: dict[str, Any], problem: str) -> None:
+def test_what_cannot_be_waited_for(env: SandboxedEnvironment, args: dict[str, Any], problem: str) -> None:
     refused(env.wait_for(**args), "invalid_arguments", problem)
 
 
-def test_of_a_command_that_is_not_there(env: GuestEnvironment) -> None:
+def test_of_a_command_that_is_not_there(env: SandboxedEnvironment) -> None:
     refused(env.wait_for(id="c0", exit=True), "unknown_command", "'c0'")
 
 
-def test_a_file_that_is_there(env: GuestEnvironment, folder: str) -> None:
+def test_a_file_that_is_there(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/a", "hello world"))
     assert done(env.wait_for(file=f"{folder}/a")).path == f"{folder}/a"
     assert done(env.wait_for(file=f"{folder}/a", contains="o w")).condition == "file"
@@ -63,7 +63,7 @@ def test_a_file_that_is_there(env: GuestEnvironment, folder: str) -> None:
     refused(env.wait_for(file="/etc/passwd"), "path_outside_roots")
 
 
-def test_a_line_that_was_printed(env: GuestEnvironment) -> None:
+def test_a_line_that_was_printed(env: SandboxedEnvironment) -> None:
     ident = done(env.run("printf 'hello\\n'", session=None)).id
     seen = done(env.wait_for(id=ident, log="ell"))
     assert (seen.line, seen.groups, seen.offset, seen.next_offset) == ("hello", (), 0, 6)
@@ -80,7 +80,7 @@ def test_a_line_that_was_printed(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_a_port(env: GuestEnvironment) -> None:
+def test_a_port(env: SandboxedEnvironment) -> None:
     port = next(_ports)
     refused(env.wait_for(port=port, timeout_seconds=0.1), "not_ready", f"port {port} is still not open")
     server = background(env, f'sleep 0.2; exec python3 -c "{SERVER.format(host="127.0.0.1", port=port)}"')
@@ -96,7 +96,7 @@ def test_a_port(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_the_end_of_the_command_ends_the_wait(env: GuestEnvironment, folder: str) -> None:
+def test_the_end_of_the_command_ends_the_wait(env: SandboxedEnvironment, folder: str) -> None:
     began = time.monotonic()
     for condition in ({"port": next(_ports)}, {"file": f"{folder}/none"}, {"log": "never"}, {"log": "^never$"}):
         ident = background(env, "echo no such table >&2; exit 3")
@@ -108,7 +108,7 @@ def test_the_end_of_the_command_ends_the_wait(env: GuestEnvironment, folder: str
 
 
 @pytest.mark.needs("shell")
-def test_what_came_with_the_end_counts(env: GuestEnvironment, folder: str) -> None:
+def test_what_came_with_the_end_counts(env: SandboxedEnvironment, folder: str) -> None:
     assert done(env.wait_for(id=background(env, "sleep 0.1; touch made", cwd=folder), file=f"{folder}/made")).path
     last = background(env, "seq 30000; sleep 0.1; printf 'all done'")
     assert done(env.wait_for(id=last, log="done")).line == "all done"
@@ -117,7 +117,7 @@ def test_what_came_with_the_end_counts(env: GuestEnvironment, folder: str) -> No
 
 
 @pytest.mark.needs("shell")
-def test_what_a_command_left_behind_may_still_do_it(env: GuestEnvironment, folder: str) -> None:
+def test_what_a_command_left_behind_may_still_do_it(env: SandboxedEnvironment, folder: str) -> None:
     ident = background(env, "(sleep 0.3; echo late; sleep 600) & exit 0")
     seen = done(env.wait_for(id=ident, log="late"))
     assert (seen.running, seen.exit_code, seen.left_running > 0) == (False, 0, True)
@@ -127,7 +127,7 @@ def test_what_a_command_left_behind_may_still_do_it(env: GuestEnvironment, folde
 
 @pytest.mark.needs("shell")
 @pytest.mark.parametrize("log", ["line 81", "line 8[0-9]"])
-def test_a_line_is_looked_at_whole_and_from_an_offset_on(env: GuestEnvironment, log: str) -> None:
+def test_a_line_is_looked_at_whole_and_from_an_offset_on(env: SandboxedEnvironment, log: str) -> None:
     ident = background(env, "printf 'line 80\\nline 8'; sleep 0.3; printf '1\\r\\n'; sleep 600")
     seen = done(env.wait_for(id=ident, log=log, offset=8))
     assert (seen.line, seen.offset, seen.next_offset) == ("line 81", 8, 17)
@@ -137,7 +137,7 @@ def test_a_line_is_looked_at_whole_and_from_an_offset_on(env: GuestEnvironment, 
 
 @pytest.mark.needs("shell")
 @pytest.mark.parametrize("log", ["login: ", "^login: $"])
-def test_a_prompt_and_colours(env: GuestEnvironment, log: str) -> None:
+def test_a_prompt_and_colours(env: SandboxedEnvironment, log: str) -> None:
     ident = background(env, "printf '\\033[1mlog\\033[0min: '; sleep 600")
     seen = done(env.wait_for(id=ident, log=log))
     assert (seen.line, seen.offset) == ("login: ", 0)
@@ -145,7 +145,7 @@ def test_a_prompt_and_colours(env: GuestEnvironment, log: str) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_an_end_is_told_as_it_was(env: GuestEnvironment) -> None:
+def test_an_end_is_told_as_it_was(env: SandboxedEnvironment) -> None:
     ident = background(env, "sleep 0.2; echo bye; kill -TERM $$")
     ended = done(env.wait_for(id=ident, exit=True))
     assert (ended.exit_code, ended.signal, ended.last_output) == (None, "SIGTERM", "bye\n")
@@ -162,7 +162,7 @@ def test_an_end_is_told_as_it_was(env: GuestEnvironment) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.needs("shell")
-def test_an_expression_that_never_ends_holds_up_nobody(env: GuestEnvironment) -> None:
+def test_an_expression_that_never_ends_holds_up_nobody(env: SandboxedEnvironment) -> None:
     ident = background(env, f"echo {'a' * 60}; sleep 600")
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(env.wait_for, id=ident, log="(a+a+)+b", timeout_seconds=60)
@@ -180,7 +180,7 @@ def test_an_expression_that_never_ends_holds_up_nobody(env: GuestEnvironment) ->
 @pytest.mark.exhaustive
 @pytest.mark.needs("shell")
 @pytest.mark.parametrize("log", ["never", "n.ver"])
-def test_a_firehose_does_not_outlast_the_wait(env: GuestEnvironment, log: str) -> None:
+def test_a_firehose_does_not_outlast_the_wait(env: SandboxedEnvironment, log: str) -> None:
     ident = background(env, "yes")
     failure = refused(env.wait_for(id=ident, log=log, timeout_seconds=0.5), "not_ready")
     assert failure.duration_ms < 3000
@@ -189,7 +189,7 @@ def test_a_firehose_does_not_outlast_the_wait(env: GuestEnvironment, log: str) -
 
 
 @pytest.mark.needs("shell")
-def test_many_wait_at_once_and_a_token_ends_a_wait(env: GuestEnvironment, folder: str) -> None:
+def test_many_wait_at_once_and_a_token_ends_a_wait(env: SandboxedEnvironment, folder: str) -> None:
     ident = background(env, "until [ -e go ]; do sleep 0.01; done; echo gone; sleep 600", cwd=folder)
     token = CancelToken()
     conditions: tuple[dict[str, Any], ...] = (
@@ -212,7 +212,7 @@ def test_many_wait_at_once_and_a_token_ends_a_wait(env: GuestEnvironment, folder
 
 
 @pytest.mark.needs("shell")
-def test_asyncio_waits(env: GuestEnvironment, folder: str) -> None:
+def test_asyncio_waits(env: SandboxedEnvironment, folder: str) -> None:
     async def work() -> None:
         aio = AsyncEnvironment(env)
         ident = done(await aio.run("sleep 600", background=True, session=None)).id
@@ -230,7 +230,7 @@ def test_asyncio_waits(env: GuestEnvironment, folder: str) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_a_text_in_a_file_that_is_written_bit_by_bit(env: GuestEnvironment, folder: str) -> None:
+def test_a_text_in_a_file_that_is_written_bit_by_bit(env: SandboxedEnvironment, folder: str) -> None:
     filler = "head -c 3000000 /dev/zero | tr '\\0' x"
     ident = background(
         env, f"{filler} > f; for c in r e a d y; do printf $c >> f; sleep 0.05; done; sleep 600", cwd=folder

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from sandbox import AsyncEnvironment, CancelToken
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.pipe.following import OutputChunk
 from sandbox.pipe.watching import Watch, onlooker
@@ -22,31 +22,31 @@ from .checks import done, refused, so_far
 _numbers = itertools.count(random.SystemRandom().randrange(10**8, 10**9))
 
 
-def running(env: GuestEnvironment, number: int) -> bool:
+def running(env: SandboxedEnvironment, number: int) -> bool:
     """Whether a ``sleep`` of that many seconds runs; the brackets keep the counting itself from being counted."""
     pattern = f"sleep [{str(number)[0]}]{str(number)[1:]} "
     seen = f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '{pattern}'"
     return done(env.run(seen, session=None)).output != "0\n"
 
 
-def test_output_is_told(env: GuestEnvironment) -> None:
+def test_output_is_told(env: SandboxedEnvironment) -> None:
     told: list[tuple[str, str]] = []
     ran = done(env.run("printf out; printf err >&2", on_output=lambda stream, text: told.append((stream, text))))
     assert sorted(told) == [("stderr", "err"), ("stdout", "out")]
     assert (ran.stdout, ran.stderr) == ("out", "err")
 
 
-def test_a_token_that_was_used_starts_nothing(env: GuestEnvironment) -> None:
+def test_a_token_that_was_used_starts_nothing(env: SandboxedEnvironment) -> None:
     token = CancelToken()
     token.cancel()
     assert refused(env.run("printf hello", cancel=token), "cancelled").result is None
 
 
-def test_output_of_the_background_is_not_watched(env: GuestEnvironment) -> None:
+def test_output_of_the_background_is_not_watched(env: SandboxedEnvironment) -> None:
     refused(env.run("printf hello", background=True, on_output=print), "invalid_arguments", "logs")
 
 
-def test_an_onlooker_sees_the_output_that_nobody_else_watches(env: GuestEnvironment) -> None:
+def test_an_onlooker_sees_the_output_that_nobody_else_watches(env: SandboxedEnvironment) -> None:
     """UX 5: the live view sees what the commands of tools print, of which these know nothing."""
     seen: list[str] = []
     own: list[str] = []
@@ -64,7 +64,7 @@ def test_an_onlooker_sees_the_output_that_nobody_else_watches(env: GuestEnvironm
 
 
 @pytest.mark.needs("shell")
-def test_output_comes_while_the_command_runs(env: GuestEnvironment, folder: str) -> None:
+def test_output_comes_while_the_command_runs(env: SandboxedEnvironment, folder: str) -> None:
     def answer(stream: str, text: str) -> None:
         done(env.write(f"{folder}/go", ""))
 
@@ -72,7 +72,7 @@ def test_output_comes_while_the_command_runs(env: GuestEnvironment, folder: str)
 
 
 @pytest.mark.needs("shell")
-def test_nothing_is_lost_on_a_slow_caller_and_nobody_else_waits(env: GuestEnvironment) -> None:
+def test_nothing_is_lost_on_a_slow_caller_and_nobody_else_waits(env: SandboxedEnvironment) -> None:
     told, others = [], []
 
     def slowly(stream: str, text: str) -> None:
@@ -87,7 +87,7 @@ def test_nothing_is_lost_on_a_slow_caller_and_nobody_else_waits(env: GuestEnviro
 
 
 @pytest.mark.needs("shell")
-def test_characters_stay_whole(env: GuestEnvironment) -> None:
+def test_characters_stay_whole(env: SandboxedEnvironment) -> None:
     told: list[str] = []
     command = r"printf '\303'; sleep 0.1; printf '\251'; sleep 0.1; printf '\303'"
     done(env.run(command, on_output=lambda _, text: told.append(text)))
@@ -96,7 +96,7 @@ def test_characters_stay_whole(env: GuestEnvironment) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.needs("shell")
-def test_pipes_made_larger_are_taken_whole_at_the_end(env: GuestEnvironment) -> None:
+def test_pipes_made_larger_are_taken_whole_at_the_end(env: SandboxedEnvironment) -> None:
     program = "import fcntl,os\nfor fd in (1,2):\n fcntl.fcntl(fd,1031,1<<20)\n os.write(fd,b'x'*(1<<20))"
     told: list[str] = []
 
@@ -111,7 +111,7 @@ def test_pipes_made_larger_are_taken_whole_at_the_end(env: GuestEnvironment) -> 
 
 
 @pytest.mark.needs("shell")
-def test_cancel_leaves_nothing_and_answers_with_what_was_printed(env: GuestEnvironment) -> None:
+def test_cancel_leaves_nothing_and_answers_with_what_was_printed(env: SandboxedEnvironment) -> None:
     token, number = CancelToken(), next(_numbers)
     threading.Timer(0.3, token.cancel).start()
     started = time.monotonic()
@@ -123,7 +123,7 @@ def test_cancel_leaves_nothing_and_answers_with_what_was_printed(env: GuestEnvir
 
 
 @pytest.mark.needs("shell")
-def test_cancel_in_the_queue(env: GuestEnvironment) -> None:
+def test_cancel_in_the_queue(env: SandboxedEnvironment) -> None:
     token = CancelToken()
     first = threading.Thread(target=lambda: env.run("sleep 1", session="queue"))
     first.start()
@@ -135,7 +135,7 @@ def test_cancel_in_the_queue(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_what_the_callback_raises_stops_the_command(env: GuestEnvironment) -> None:
+def test_what_the_callback_raises_stops_the_command(env: SandboxedEnvironment) -> None:
     number = next(_numbers)
 
     def fail(stream: str, text: str) -> None:
@@ -152,7 +152,7 @@ def test_what_the_callback_raises_stops_the_command(env: GuestEnvironment) -> No
 # --- asyncio -----------------------------------------------------------------------------------------------------------
 
 
-def test_operations_are_coroutines(env: GuestEnvironment, folder: str) -> None:
+def test_operations_are_coroutines(env: SandboxedEnvironment, folder: str) -> None:
     async def work() -> None:
         aio = AsyncEnvironment(env)
         done(await aio.write(f"{folder}/a", "text"))
@@ -170,7 +170,7 @@ def test_operations_are_coroutines(env: GuestEnvironment, folder: str) -> None:
     asyncio.run(work())
 
 
-def test_execute_is_the_same_as_a_coroutine(env: GuestEnvironment, folder: str) -> None:
+def test_execute_is_the_same_as_a_coroutine(env: SandboxedEnvironment, folder: str) -> None:
     async def work() -> None:
         aio = AsyncEnvironment(env)
         for name in ("run", "logs", "wait_for", "list"):
@@ -188,7 +188,7 @@ def test_execute_is_the_same_as_a_coroutine(env: GuestEnvironment, folder: str) 
 
 
 @pytest.mark.needs("shell")
-def test_calls_that_wait_hold_up_no_operation(env: GuestEnvironment, folder: str) -> None:
+def test_calls_that_wait_hold_up_no_operation(env: SandboxedEnvironment, folder: str) -> None:
     async def work() -> None:
         aio = AsyncEnvironment(env)
         ident = done(await aio.run("sleep 600", background=True)).id
@@ -218,7 +218,7 @@ def test_calls_that_wait_hold_up_no_operation(env: GuestEnvironment, folder: str
 
 
 @pytest.mark.needs("shell")
-def test_a_cancelled_task_stops_its_command(env: GuestEnvironment) -> None:
+def test_a_cancelled_task_stops_its_command(env: SandboxedEnvironment) -> None:
     number = next(_numbers)
 
     async def work() -> None:
@@ -233,7 +233,7 @@ def test_a_cancelled_task_stops_its_command(env: GuestEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
-def test_a_stream_that_is_left_stops_its_command(env: GuestEnvironment) -> None:
+def test_a_stream_that_is_left_stops_its_command(env: SandboxedEnvironment) -> None:
     number = next(_numbers)
 
     async def work() -> None:

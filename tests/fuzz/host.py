@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from sandbox.envelope import Failure, Success
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.guest.protocol.wire import MAX_PAYLOAD, WINDOW, Kind
 from sandbox.pipe.pending_request import GRACE_SECONDS
@@ -180,7 +180,7 @@ def leave_waiting(rng: random.Random, env: FuzzedEnvironment, stream: MutantStre
         pipe.full = False
 
 
-def make_call(env: GuestEnvironment, method: str, args: dict[str, Any], told: list[Any], expected: bool | None) -> str:
+def make_call(env: SandboxedEnvironment, method: str, args: dict[str, Any], told: list[Any], expected: bool | None) -> str:
     """Make one call and judge its answer; how it ended. Raises Found."""
     began = time.monotonic()
     try:

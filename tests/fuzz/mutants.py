@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.reattach import CALL_BYTES, Call, answer_prefix
@@ -16,6 +16,7 @@ from sandbox.guest.protocol.wire import Kind
 from sandbox.pipe import transport as transport_module
 from sandbox.pipe.reattaching import ByteStream, call_guest
 from sandbox.pipe.transport import Transport
+from sandbox.testing.fake import NoBackend
 
 from .conversations import NONCE, encode
 from .guest_calls import TOKEN
@@ -170,11 +171,11 @@ class MutantKeep:
         return rng.choice(([answer], [answer[:at], answer[at:]])), frames
 
 
-class FuzzedEnvironment(GuestEnvironment):
+class FuzzedEnvironment(SandboxedEnvironment):
     """An environment whose guest is a MutantStream; with ``rng`` a kept one, whose pipe is mended."""
 
     def __init__(self, stream: MutantStream, rng: random.Random | None = None, lease_seconds: float = 120.0) -> None:
-        super().__init__(None, None, None, track_changes=False)
+        super().__init__(MutantBackend(self), track_changes=False)
         self._stream = stream
         self._mended = None if rng is None else MutantKeep(stream, rng)
         self._lease_seconds = lease_seconds
@@ -186,7 +187,7 @@ class FuzzedEnvironment(GuestEnvironment):
             self._stream, lambda reason, detail: SandboxUnavailableError(reason, f"Ended: {detail}."), nonce=NONCE,
             keep=self._mended, lease_seconds=self._lease_seconds,
         )  # fmt: skip
-        self._carrying(transport)
+        self._network.carry(transport, self._services.connectors())
         try:
             transport.open({}, 5.0)
         finally:
@@ -203,11 +204,13 @@ class FuzzedEnvironment(GuestEnvironment):
         """The pipe of now."""
         return self._stream if self._mended is None else self._mended.stream
 
-    def _freeze(self) -> None:
-        """Nothing runs."""
 
-    def _thaw(self) -> None:
-        """Nothing runs."""
+class MutantBackend(NoBackend):
+    """Ends the transport once more when the environment is closed."""
 
-    def _release(self) -> None:
-        self.transport.close()
+    def __init__(self, env: FuzzedEnvironment) -> None:
+        self._env = env
+
+    def close(self, *, detach: bool) -> None:
+        """See ``Backend``."""
+        self._env.transport.close()

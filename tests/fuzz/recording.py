@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from sandbox import DockerEnvironment, Limits
+from sandbox.backend import GuestStream, StartRequest
+from sandbox.docker.backend import DockerBackend
 from sandbox.docker.container.stream import AttachStream
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.wire import Kind
@@ -37,22 +39,23 @@ class Overheard(AttachStream):
         self.heard += [(sent, *frame) for frame in self._decoders[sent].feed(data)]
 
 
-class Recorder(DockerEnvironment):
+class RecordingBackend(DockerBackend):
     """A sandbox whose pipe is listened to."""
 
-    def _started(self, *args: Any) -> AttachStream:
-        super()._started(*args)
-        assert self._stream is not None
-        self._stream.__class__ = Overheard
-        overheard: Any = self._stream
+    def open(self, request: StartRequest) -> GuestStream:
+        opened = super().open(request)
+        overheard: Any = opened.stream
+        overheard.__class__ = Overheard
         overheard.heard, overheard._decoders = [], {True: wire.Decoder(None), False: wire.Decoder(None)}
-        return self._stream
+        return opened
 
 
 def record() -> int:
     """Write the record anew; answers how many exchanges it has."""
-    with Recorder(limits=Limits(memory_bytes=256 << 20)) as env:
-        stream: Any = env._stream
+    env = DockerEnvironment(limits=Limits(memory_bytes=256 << 20))
+    env.backend.__class__ = RecordingBackend
+    with env:
+        stream: Any = env.backend.stream
         found = [_exchange("hello", {}, True, stream.heard)]
         ids: dict[str, str] = {}
         for method, args in CALLS:

@@ -132,7 +132,7 @@ def test_twenty_lives_leave_nothing() -> None:
     for count in range(20):
         env = DockerEnvironment(limits=SMALL).start()
         made.append(env.container_id)
-        names.append(env._name)
+        names.append(env.backend.name)
         env.run("sleep 100 & echo x").unwrap()
         if count % 5 == 4:
             client.api.kill(env.container_id)

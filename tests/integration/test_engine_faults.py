@@ -206,7 +206,7 @@ def test_a_removal_that_fails_at_first_is_tried_again(proxy: EngineProxy) -> Non
     proxy.answer("remove", 500, "device or resource busy")
     threading.Timer(1.0, proxy.heal).start()
     within(3.0, env.close)
-    assert eventually(lambda: env._name not in str(connect().api.containers(all=True)))
+    assert eventually(lambda: env.backend.name not in str(connect().api.containers(all=True)))
 
 
 def test_connections_are_refused(proxy: EngineProxy) -> None:

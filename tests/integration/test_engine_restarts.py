@@ -204,5 +204,5 @@ def test_paused_sandboxes_of_dead_orchestrators_are_swept(own: OwnEngine) -> Non
         assert len(own.containers()) == 2
         orphans._swept.clear()
         assert works()
-        assert own.containers() == [f"/{mine._name}"]
+        assert own.containers() == [f"/{mine.backend.name}"]
         assert mine.run("true").ok

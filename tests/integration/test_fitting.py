@@ -55,7 +55,7 @@ def test_more_memory_than_the_host_has() -> None:
     there = connect().info()["MemTotal"]
     assert caught.value.message == f"A memory limit of {size(9999 << 40)} is more than the engine's host has ({size(there)})."
     assert hint_for("cli", caught.value.hint) == "Lower --memory."
-    left = connect().api.containers(all=True, filters={"label": f"{SANDBOX_LABEL}={env._name}"})
+    left = connect().api.containers(all=True, filters={"label": f"{SANDBOX_LABEL}={env.backend.name}"})
     assert left == []
 
 

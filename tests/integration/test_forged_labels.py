@@ -14,7 +14,7 @@ from sandbox.docker.engine.client import connect
 from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.docker.kept import inventory, kept
 from sandbox.docker.kept.labels import KEEP_LABEL, NAME_LABEL
-from sandbox.network.policy import Network
+from sandbox.docker.spec import SandboxSpec
 
 pytestmark = pytest.mark.engine
 
@@ -50,10 +50,8 @@ def labelled_image() -> Iterator[tuple[str, str]]:
     """An image that says to be a kept sandbox, and its name as one."""
     api = connect().api
     name = f"payroll-{secrets.token_hex(4)}"
-    said = kept.Kept(
-        "gamebox-0123456789abcdef", kept.new_token(), 60.0, name, "gamebox/base", "default", Network.none(), SMALL,
-        Disk("memory", ()),
-    ).labels()  # fmt: skip
+    spec = SandboxSpec(limits=SMALL, keep=True, keep_seconds=60.0, name=name)
+    said = kept.Kept("gamebox-0123456789abcdef", kept.new_token(), spec, Disk("memory", ())).labels()
     made = api.create_container("gamebox/base", ["true"], labels=said | {OWNER_LABEL: "nobody"})["Id"]
     image = f"gamebox-test-{secrets.token_hex(4)}"
     try:

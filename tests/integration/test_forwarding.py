@@ -97,8 +97,8 @@ def test_it_goes_on_after_the_connection_to_a_kept_sandbox_was_cut(docker_env: M
         forward = serve(env)
         with socket.create_connection((forward.host, forward.port)) as standing:
             standing.sendall(b"GET /page HTTP/1.1\r\n")
-            assert env._stream is not None
-            env._stream.close()
+            assert env.backend.stream is not None
+            env.backend.stream.close()
             with contextlib.suppress(ConnectionResetError):
                 assert standing.recv(1) == b""
         assert env.run("true").ok

@@ -82,7 +82,7 @@ def kept(engine: OwnEngine) -> Iterator[Callable[..., DockerEnvironment]]:
         for env in made:
             env.close()
             for each in inventory.sandboxes(docker_here(), every=True):
-                if each.id == env._container_id:
+                if each.id == env.backend.container_id:
                     inventory.remove(each, force=True)
 
 
@@ -149,7 +149,7 @@ def test_a_killed_orchestrator_leaves_everything_to_the_next() -> None:
     finally:
         env.remove()
     assert gone(ident)
-    assert owners.owner_of(env._name) is None
+    assert owners.owner_of(env.backend.name) is None
 
 
 def test_an_owner_is_respected_and_can_be_replaced(kept: Callable[..., DockerEnvironment]) -> None:

@@ -57,12 +57,12 @@ def struck_after(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
         def struck(*given: Any) -> None:
             getattr(client.api, name)(*given)
-            monkeypatch.setattr("sandbox.docker.contained.connect", connect)
+            monkeypatch.setattr("sandbox.docker.backend.connect", connect)
             raise KeyboardInterrupt
 
         return SimpleNamespace(api=Api())
 
-    monkeypatch.setattr("sandbox.docker.contained.connect", connected)
+    monkeypatch.setattr("sandbox.docker.backend.connect", connected)
 
 
 def test_ctrl_c_in_a_pause_or_resume_leaves_a_sandbox_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +86,8 @@ def test_ctrl_c_in_a_pause_or_resume_leaves_a_sandbox_that_goes_on(monkeypatch: 
         monkeypatch.setattr(env, "_drain", struck)
         with pytest.raises(KeyboardInterrupt):
             env.pause()
-        assert env._egress is not None
-        assert env._egress.streams._flowing.is_set()
+        assert env._network.egress is not None
+        assert env._network.egress.streams._flowing.is_set()
 
 
 def test_a_sandbox_that_was_woken_from_outside_can_be_resumed() -> None:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.engine
 
 def takes_it(env: DockerEnvironment) -> bool:
     assert env.run("true").ok  # what is answered after the greeting comes the new way, if there is one
-    stream = env._stream
+    stream = env.backend.stream
     assert stream is not None
     assert (stream._input is None) == (stream._output is None)
     return stream._input is not None
@@ -115,7 +115,7 @@ def test_a_kept_sandbox_goes_without(tmp_path: Path) -> None:
 
 def test_the_end_of_the_stream_alone_ends_the_guest() -> None:
     with DockerEnvironment(limits=SMALL) as env:
-        assert env._stream is not None
+        assert env.backend.stream is not None
         assert env._transport is not None
         ident = env.container_id
         env._transport.close()

@@ -174,8 +174,8 @@ def _idle_for_long(env: Environment) -> Mapping[str, Any]:
 
 def _cut_off(env: Environment) -> None:
     assert isinstance(env, DockerEnvironment)
-    assert env._stream is not None
-    env._stream.close()
+    assert env.backend.stream is not None
+    env.backend.stream.close()
 
 
 def _silent_server(env: Environment) -> Mapping[str, Any]:

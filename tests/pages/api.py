@@ -25,7 +25,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "sandbox.services": (),
     "sandbox.testing": (),
     "sandbox.docker.services.running": ("RunningService",),
-    "sandbox.environment.sandboxed": ("GuestEnvironment",),
+    "sandbox.environment.sandboxed": ("SandboxedEnvironment",),
     "sandbox.readers": ("hint_for",),
     "agent": (),
     "agent.adapters": (),

@@ -124,7 +124,7 @@ def main() -> int:
             if case is not removal_cut:
                 proxy.heal()
             env.remove()
-    print(json.dumps({"case": case.__name__, "name": env._name, "problem": problem}))
+    print(json.dumps({"case": case.__name__, "name": env.backend.name, "problem": problem}))
     return 0
 
 

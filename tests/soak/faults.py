@@ -75,8 +75,8 @@ def container_removed(s: Subject) -> bool:
 
 
 def pipe_cut(s: Subject) -> bool:
-    assert s.env._stream is not None
-    s.env._stream.close()
+    assert s.env.backend.stream is not None
+    s.env.backend.stream.close()
     return ended(s, "pipe", "connection")
 
 

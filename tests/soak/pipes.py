@@ -79,8 +79,8 @@ def _cut(s: Subject) -> None:
     if s.faulty is not None:
         s.faulty.inbound.change(Faults(cut_after_bytes=s.rng.choice((0, 3, 50, 5000))))
     else:
-        assert s.env._stream is not None
-        s.env._stream.close()
+        assert s.env.backend.stream is not None
+        s.env.backend.stream.close()
 
 
 def engine_faulty(s: Subject) -> bool:

@@ -6,17 +6,17 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker.container.stream import AttachStream
+from sandbox.backend import GuestStream, StartRequest
+from sandbox.docker.backend import DockerBackend
 from sandbox.docker.engine.client import connect
 from sandbox.docker.kept import owners
 from sandbox.envelope import Envelope
-from sandbox.pipe.transport import Transport
 from sandbox.testing import FaultyStream
 from tests.integration.observing import Heartbeat, eventually, guest_pid, of_commands, resident_bytes
 
@@ -48,14 +48,27 @@ class Kept:
     variables: dict[str, str]
 
 
+class FaultyBackend(DockerBackend):
+    """One whose stream passes through the ``faulty`` of ``env``."""
+
+    env: FaultyEnvironment
+
+    def open(self, request: StartRequest) -> GuestStream:
+        opened = super().open(request)
+        self.env.faulty = FaultyStream(opened.stream)
+        return replace(opened, stream=self.env.faulty)
+
+
 class FaultyEnvironment(DockerEnvironment):
     """One whose pipe passes through ``faulty`` until that is cut."""
 
     faulty: FaultyStream | None = None
 
-    def _transport_on(self, stream: AttachStream, **options: Any) -> Transport:
-        self.faulty = FaultyStream(stream)
-        return super()._transport_on(cast("AttachStream", self.faulty), **options)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        backend: Any = self.backend
+        backend.__class__ = FaultyBackend
+        backend.env = self
 
 
 class Subject:
@@ -172,7 +185,7 @@ class Remains:
         mounts = [m["Name"] for m in found["Mounts"] if m.get("Type") == "volume" and m.get("RW")]
         options = [api.inspect_volume(name).get("Options") or {} for name in mounts]
         self.container = env.container_id
-        self.name = env._name
+        self.name = env.backend.name
         self.volumes = tuple(mounts)
         devices = [str(o["device"]) for o in options if str(o.get("device", "")).startswith("/dev/loop")]
         self.devices = {device: _backing(device) for device in devices}

@@ -9,8 +9,8 @@ import pytest
 
 from agent.commands import opener
 from agent.options import AgentOptions
-from sandbox.cli.run import Kept
-from sandbox.environment.sandboxed import GuestEnvironment
+from sandbox.cli.sandbox_options import Kept
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from tests.programs import run_gamebox
 
 
@@ -19,20 +19,20 @@ def test_a_command_of_an_agent_has_time_for_a_build(local: bool, tmp_path: Path)
     """UX 4: 120 seconds are short for builds and installations."""
     (tmp_path / "repo").mkdir()
     made = AgentOptions(task="t", local=local).opener(Kept())(tmp_path / "repo")
-    assert isinstance(made, GuestEnvironment)
+    assert isinstance(made, SandboxedEnvironment)
     assert made.limits.timeout_seconds == 600
     assert "a command may take 600 s" in made.describe()["limits"]
 
 
 def test_the_image_of_an_agent_is_pulled_on_request_alone(tmp_path: Path) -> None:
     plain, pulling = (AgentOptions(task="t", pull=pull).opener(Kept())(tmp_path) for pull in (False, True))
-    assert (plain._pull, pulling._pull) == (False, True)  # type: ignore[attr-defined]
+    assert (plain.spec.pull, pulling.spec.pull) == (False, True)  # type: ignore[attr-defined]
 
 
 def test_replay_pulls_the_image_on_request_alone(tmp_path: Path) -> None:
     """Review: its error advised --pull, an option that it did not have."""
     plain, pulling = (opener("nosuch:1", local=False, pull=pull)(tmp_path) for pull in (False, True))
-    assert (plain._pull, pulling._pull) == (False, True)  # type: ignore[attr-defined]
+    assert (plain.spec.pull, pulling.spec.pull) == (False, True)  # type: ignore[attr-defined]
 
 
 @pytest.mark.exhaustive

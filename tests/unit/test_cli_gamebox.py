@@ -13,7 +13,7 @@ import pytest
 
 from agent.cli import main
 from agent.show import main_argument
-from sandbox.cli.run import size_of
+from sandbox.cli.sandbox_options import size_of
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.envelope import Notice, Success
 from sandbox.errors import ErrorCode, SandboxError

@@ -115,7 +115,7 @@ def test_a_worker_of_multiprocessing_is_refused(env: LocalEnvironment) -> None:
 def test_the_parent_closes_at_once_though_a_child_lives_on() -> None:
     """The child held the guest's input open: ``close`` waited 5 s and killed it."""
     with LocalEnvironment() as env:
-        process = env._process
+        process = env.backend.process
         assert process is not None
         pid = os.fork()
         if not pid:

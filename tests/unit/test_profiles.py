@@ -168,7 +168,8 @@ def test_the_notice_on_packages_says_what_this_sandbox_has(tmp_path: Path) -> No
         DockerEnvironment(network=Network.open())
     )
     cached = DockerEnvironment(cache=PackageCache(tmp_path, pypi="http://127.0.0.1:9/simple/", npm=""))
-    cached._upstreams = cached._cache.upstreams() if cached._cache is not None else None
+    assert cached._services.packages is not None
+    cached._services.packages.find()
     assert "Use what the image has, or what pip (in a venv) can install;" in packages_notice(cached)
 
 

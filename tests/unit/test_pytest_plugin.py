@@ -371,8 +371,8 @@ def test_processes_are_those_of_commands_and_need_no_program() -> None:
 def test_processes_of_a_sandbox_that_ended_are_not_known() -> None:
     env = RecordedLocal()
     env.start()
-    assert env._process is not None
-    env._process.kill()
+    assert env.backend.process is not None
+    env.backend.process.kill()
     found = collect("t", "call", "sandbox", env, None, 0)
     assert found.gone
     assert (found.processes, found.processes_problem) == ((), found.gone)
@@ -399,9 +399,9 @@ def test_a_post_mortem_shows_hints_and_the_connections_that_were_refused(local: 
     assert (
         "! network_denied: It was refused. Do without it." in collect("t", "call", "sandbox", local, None, 0).to_text()
     )
-    local._connection_log.add(Connection("fine.example.com", 443, "allowed"))
+    local._network.log.add(Connection("fine.example.com", 443, "allowed"))
     for number in range(25):
-        local._connection_log.add(Connection(f"h{number}.example.com", 443, "denied", why="no rule opens it"))
+        local._network.log.add(Connection(f"h{number}.example.com", 443, "denied", why="no rule opens it"))
     found = collect("t", "call", "sandbox", local, None, 0)
     text = found.to_text()
     assert "connections of this sandbox that were refused or failed (25, the last 20):" in text

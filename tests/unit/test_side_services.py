@@ -10,7 +10,7 @@ import pytest
 from sandbox import DockerEnvironment, Network, Ready, SideService
 from sandbox.aio import AsyncEnvironment
 from sandbox.docker.container import image_start
-from sandbox.docker.services.running import ServiceEnvironment
+from sandbox.docker.services.running import service_environment
 from sandbox.envelope import Success
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.messages.faults import word_notice
@@ -45,9 +45,9 @@ def test_a_service_that_cannot_be(options: dict[str, Any], said: str) -> None:
 def test_the_sandbox_of_a_service_is_what_its_profile_says() -> None:
     """It was made as that of the profile root, whose name and limits were then overwritten in part (review of the sandbox, 5.9)."""
     user = image_start.ImageUser("postgres", 999, 999, "/var/lib/postgresql")
-    env = ServiceEnvironment(SideService(image="x", port=1), user, print)
+    env = service_environment(SideService(image="x", port=1), user, print)
     assert (env.profile.name, env.profile.uid, env.profile.gid) == ("service", 999, 999)
-    assert env.root_is_kept is env.profile.read_only_root
+    assert env.backend.describe().checkpoints_hold_all is env.profile.read_only_root
     assert env.profile.with_least_limits(env.limits) == env.limits
 
 
@@ -188,7 +188,7 @@ def test_users_as_images_name_them(
 def test_what_services_print_is_masked_as_in_the_sandbox_they_stand_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     env = DockerEnvironment(services={"web": SideService(image="gamebox/base", port=80)})
     env.secret("TOKEN", "Sekret0123456789")
-    side, beside = DockerEnvironment(), cast("Any", env)._beside
+    side, beside = DockerEnvironment(), cast("Any", env)._services._side
     beside._take(side)
     env.secret("LATER", "Later0123456789")
     assert side.hidden.mask.text("Sekret0123456789 Later0123456789") == "***TOKEN*** ***LATER***"
@@ -210,5 +210,5 @@ def test_a_secret_in_the_name_of_a_host_is_masked_in_any_letters() -> None:
     assert "***TOKEN***.example.com" in env.describe()["network"]
     assert "sekret" not in env.describe()["network"]
     why = "sekret0123456789.example.com has no address"
-    cast("Any", env)._connection_log.add(Connection("Sekret0123456789.example.com", 80, "failed", why=why))
+    cast("Any", env)._network.log.add(Connection("Sekret0123456789.example.com", 80, "failed", why=why))
     assert "ekret" not in repr(env.connections)

@@ -69,5 +69,5 @@ def test_an_environment_that_is_closed_while_it_starts_leaves_nothing() -> None:
         with pytest.raises(SandboxError) as raised:
             start.result()
     assert raised.value.code is ErrorCode.sandbox_closed
-    assert env._process is None
-    assert env._temporary is None
+    assert env.backend.process is None
+    assert env.backend.temporary is None

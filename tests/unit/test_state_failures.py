@@ -250,7 +250,7 @@ def test_other_calls_go_on_while_sandboxes_are_forked(env: LocalEnvironment) -> 
 
     Path(env.workspace, "file").write_text("forked")
     with ThreadPoolExecutor(1) as pool:
-        forked = pool.submit(fork, env, Twin, env.history, 1, None)
+        forked = pool.submit(fork, env.state, Twin, env.history, 1, None)
         assert started.wait(10)
         assert done(env.changes()).created == 1
         assert done(env.checkpoint("meanwhile")).files == 1

@@ -130,7 +130,7 @@ def way_of(name: str) -> tuple[dict[str, Rooms], list[str]]:
         path = os.path.join(folder, "entries")
         with traced(path) as env:
             env.write("p", "text\n").unwrap()
-            guest = env._process.pid if env._process is not None else 0
+            guest = env.backend.process.pid if env.backend.process is not None else 0
             for _ in range(3):
                 call(env)  # what is done only the first time is done
             tracer = Tracer(path, ROOT + "sandbox/")

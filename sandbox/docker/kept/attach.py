@@ -53,7 +53,7 @@ class EngineKeep:
         held: Callable[[], bool],
         changed: Callable[[AttachStream], None],
     ) -> None:
-        self.seconds = kept.seconds
+        self.seconds = kept.spec.keep_seconds
         self.answer_prefix = answer_prefix(kept.token)
         self._kept = kept
         self._id = container_id
@@ -101,15 +101,15 @@ class EngineKeep:
             "pipe_broken",
             f"The connection to the sandbox was cut and did not come back within {RECONNECT_SECONDS:g} s: {why}",
             phrased(
-                f"It may still run: {{back}} reaches it within {self._kept.seconds:g} s.",
-                back=attach(self._kept.name or self._id[:12]),
+                f"It may still run: {{back}} reaches it within {self.seconds:g} s.",
+                back=attach(self._kept.spec.name or self._id[:12]),
             ),
         )
 
 
 def for_guest(kept: Kept) -> dict[str, Any]:
     """What the guest of a kept sandbox is told at first."""
-    return {"token": kept.token.hex(), "seconds": kept.seconds, "where": owners.where().hex()}
+    return {"token": kept.token.hex(), "seconds": kept.spec.keep_seconds, "where": owners.where().hex()}
 
 
 def attach_stream(client: docker.DockerClient, container_id: str) -> AttachStream:
@@ -202,7 +202,7 @@ def unknown_to_forks(kept: Kept) -> SandboxError:
     """Why a sandbox that was attached to cannot be forked."""
     return SandboxError(
         ErrorCode.operation_not_supported,
-        f"The sandbox was made with {' and '.join(kept.given)}, which only its maker knows: forks would be without.",
+        f"The sandbox was made with {' and '.join(kept.missing)}, which only its maker knows: forks would be without.",
         "Take its files along with checkpoint and save_checkpoint, make another sandbox with them, and load_checkpoint there.",
     )
 
@@ -215,7 +215,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _owned(kept: Kept, who: str) -> SandboxError:
-    known = kept.name or kept.container_id[:12]
+    known = kept.called
     return SandboxError(
         ErrorCode.sandbox_owned,
         f"The sandbox {known} is in use by {who}.",
@@ -227,7 +227,7 @@ def _owned(kept: Kept, who: str) -> SandboxError:
 def _cut(kept: Kept, error: OSError) -> SandboxUnavailableError:
     return SandboxUnavailableError(
         "pipe_broken",
-        f"The connection to the sandbox {kept.name or kept.container_id[:12]} ended before it answered: {error}.",
+        f"The connection to the sandbox {kept.called} ended before it answered: {error}.",
         "See gamebox ls whether it is still there, and attach again; a command in it that ends all others has to end first.",
     )
 
@@ -235,6 +235,6 @@ def _cut(kept: Kept, error: OSError) -> SandboxUnavailableError:
 def _silent(kept: Kept) -> SandboxUnavailableError:
     return SandboxUnavailableError(
         "no_answer",
-        f"The sandbox {kept.name or kept.container_id[:12]} did not answer within {ANSWER_SECONDS:g} s.",
+        f"The sandbox {kept.called} did not answer within {ANSWER_SECONDS:g} s.",
         "Its guest is stuck, or an orchestrator that is stopped does not read what it says: end that one, or `gamebox rm --force`.",
     )

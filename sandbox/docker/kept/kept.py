@@ -18,6 +18,7 @@ from sandbox.docker.container.disk import Disk
 from sandbox.docker.engine import locks
 from sandbox.docker.engine.client import translated
 from sandbox.docker.engine.events import SANDBOX_LABEL
+from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.guest.protocol.reattach import TOKEN_BYTES
 from sandbox.limits import Limits
@@ -40,39 +41,43 @@ LIVING = ("created", "running", "paused", "restarting")
 
 @dataclass(frozen=True)
 class Kept:
-    """What is needed to serve a sandbox that another process made. The token is what a guest knows its hosts by.
+    """What a process needs to serve a sandbox that another one made. The guest knows its hosts by the token.
 
-    ``ident`` is the name of its container, ``container_id`` the engine's id ("" before it is created). ``given`` names what it was
-    made with that labels do not hold, for it may be secret: "env", "ca_bundle", "cache". ``names`` are those that it knows for
-    services of the host and the package cache.
+    ``ident`` is the name of its container, ``container_id`` the engine's id ("" before it is created). ``spec`` is without what
+    holds on the host that made it alone. ``names`` are those that it knows for services of the host and the package cache.
     """
 
     ident: str
     token: bytes
-    seconds: float
-    name: str | None
-    image: str
-    profile: str
-    network: Network
-    limits: Limits
+    spec: SandboxSpec
     disk: Disk
-    runtime: str | None = None
-    track_changes: bool = True
-    given: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     container_id: str = ""
 
+    @property
+    def called(self) -> str:
+        """What a person calls it by: its name, else the beginning of the engine's id."""
+        return self.spec.name or self.container_id[:12]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The options it was made with that only its maker knows."""
+        return tuple(dict.fromkeys([*(["env"] if self.spec.env else []), *self.spec.beside]))
+
     def labels(self) -> dict[str, str]:
-        """The labels that hold it. They cannot be seen from inside the sandbox."""
+        """Return the labels that hold it. They cannot be seen from inside the sandbox."""
+        from importlib.metadata import version  # takes 20 ms
+
         disk = self.disk
         fields = {
-            "token": self.token.hex(), "seconds": self.seconds, "image": self.image, "profile": self.profile,
-            "network": "bridge" if self.network.mode == "bridge" else "none", "limits": dataclasses.asdict(self.limits),
+            "version": version("gamebox"),
+            "token": self.token.hex(),
+            "seconds": self.spec.keep_seconds,
+            "spec": self.spec.to_data(),
             "disk": {"kind": disk.kind, "places": disk.places, "watched": disk.watched, "why": disk.why},
-            "runtime": self.runtime, "track_changes": self.track_changes, "given": self.given,
             "names": self.names,
-        }  # fmt: skip
-        named = {} if self.name is None else {NAME_LABEL: self.name}
+        }
+        named = {} if self.spec.name is None else {NAME_LABEL: self.spec.name}
         return {KEEP_LABEL: json.dumps(fields), **named}
 
 
@@ -171,42 +176,57 @@ def kept_of(listed: dict[str, Any]) -> Kept:
     try:
         if ident is None or fields is None:
             raise ValueError("its labels cannot be read")
-        known = {f.name for f in dataclasses.fields(Limits)}
+        spec = SandboxSpec.from_data(fields["spec"]) if "spec" in fields else _spec_of_0_1(fields)
         disk = fields["disk"]
         return Kept(
             ident=ident,
             token=bytes.fromhex(fields["token"]),
-            seconds=_seconds(listed),
-            name=marks.name(listed),
-            image=str(fields["image"]),
-            profile=str(fields["profile"]),
-            network=_network(fields["network"]),
-            limits=Limits(**{k: v for k, v in fields["limits"].items() if k in known}),
+            # Anybody may have written it: it must not choose a folder, a file or an address of this host.
+            spec=dataclasses.replace(
+                spec.without_host(),
+                beside=spec.beside,
+                keep=True,
+                keep_seconds=_seconds(listed),
+                name=marks.name(listed),
+            ),
             disk=Disk(
                 disk["kind"], tuple((p, s) for p, s in disk["places"]), watched=tuple(disk["watched"]), why=disk["why"]
             ),
-            runtime=fields["runtime"],
-            track_changes=bool(fields["track_changes"]),
-            given=tuple(map(str, fields["given"])),
             names=_names(fields["names"]),
             container_id=listed["Id"],
         )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SandboxError) as error:
+        made_by = str((fields or {}).get("version", "0.1.0"))[:40]
         raise SandboxError(
             ErrorCode.invalid_configuration,
-            f"The sandbox {listed['Id'][:12]} was made by another version of gamebox ({type(error).__name__}: {error}).",
+            f"The sandbox {listed['Id'][:12]} was made by another version of gamebox "
+            f"({made_by}; {type(error).__name__}: {error}).",
             "Attach to it with that version, or end it with gamebox rm.",
         ) from error
+
+
+def _spec_of_0_1(fields: dict[str, Any]) -> SandboxSpec:
+    """The spec in the labels of version 0.1, which had a field for each option."""
+    known = {f.name for f in dataclasses.fields(Limits)}
+    return SandboxSpec(
+        image=str(fields["image"]),
+        profile=str(fields["profile"]),
+        network=_network(fields["network"]),
+        limits=Limits(**{k: v for k, v in fields["limits"].items() if k in known}),
+        runtime=fields["runtime"],
+        track_changes=bool(fields["track_changes"]),
+        beside=tuple(map(str, fields["given"])),
+    )
 
 
 def network_of(found: Kept, asked: Network | None) -> Network:
     """The policy of who attaches. Raises SandboxError ``invalid_configuration`` where the sandbox's interfaces are others."""
     if asked is None:
-        return found.network
-    if "bridge" in (asked.mode, found.network.mode) and asked.mode != found.network.mode:
+        return found.spec.network
+    if "bridge" in (asked.mode, found.spec.network.mode) and asked.mode != found.spec.network.mode:
         raise SandboxError(
             ErrorCode.invalid_configuration,
-            f"The sandbox was made with {'the' if found.network.mode == 'bridge' else 'no'} bridge, which cannot be changed.",
+            f"The sandbox was made with {'the' if found.spec.network.mode == 'bridge' else 'no'} bridge, which cannot be changed.",
             "Leave out network, or make another sandbox.",
         )
     return asked

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Self
 
+from sandbox.docker.environment import DockerEnvironment
 from sandbox.envelope import Notice
 from sandbox.environment.secrets import Secrets
 from sandbox.errors import ErrorCode, SandboxError
@@ -17,7 +18,7 @@ from sandbox.network.services.names import Connector, Name, assign_addresses
 from sandbox.network.services.peer_port import GONE
 from sandbox.network.services.side import SideService
 
-from .running import RunningService, ServiceEnvironment, started
+from .running import RunningService, started
 
 # Sandboxes that are made or ended at once: an engine gets no faster by more.
 TOGETHER = 4
@@ -52,7 +53,7 @@ class Beside:
         self._hidden = Secrets() if hidden is None else hidden
         self._running = {name: one for name, one in services.items() if isinstance(one, RunningService)}
         self._lock = threading.Lock()
-        self._made: list[ServiceEnvironment] = []
+        self._made: list[DockerEnvironment] = []
         self._starts: dict[str, Future[RunningService]] = {}
         self._closed = False
         self._told: set[str] = set()
@@ -96,7 +97,7 @@ class Beside:
             if not start.cancelled():
                 start.exception()
 
-    def _take(self, environment: ServiceEnvironment) -> None:
+    def _take(self, environment: DockerEnvironment) -> None:
         self._hidden.followed_by(environment.hidden)
         with self._lock:
             if not self._closed:

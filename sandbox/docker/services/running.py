@@ -28,28 +28,25 @@ log = logging.getLogger(__name__)
 # The longest that may be waited for at once (see ``operations.WaitFor``); then it is asked again.
 WATCH_SECONDS = 86400.0
 LAST_LINES = 8
-# The engine tells of a kill for memory a moment after it.
-OOM_SECONDS = 0.5
 
 
-class ServiceEnvironment(DockerEnvironment):
-    """The sandbox of a side service: no network, a writable root as servers expect it, and the image's own user."""
-
-    def __init__(self, service: SideService, user: ImageUser, report: Callable[[str], None]) -> None:
-        limits = replace(service.limits or Limits(), lifetime_seconds=None, idle_seconds=None)  # it ends with the other
-        profile = Profile(
-            name="service", uid=user.uid, gid=user.gid, user=user.name, home=user.home, read_only_root=False,
-            capabilities=None if user.uid == 0 else GUEST_CAPABILITIES, file_roots=("/",),
-            gives=f"Commands run as {user.name} (uid {user.uid}); the whole file system is that of the image.",
-        )  # fmt: skip
-        super().__init__(
-            service.image, limits=limits, env=service.env, report=report, profile=profile, track_changes=False
-        )
-
-    def ran_out_of_memory(self) -> bool:
-        """Whether the engine has told that a process in it was killed for memory."""
-        events, ident = self._events, self._container_id
-        return events is not None and ident is not None and events.fate(ident, OOM_SECONDS).oom_at is not None
+def service_environment(service: SideService, user: ImageUser, report: Callable[[str], None]) -> DockerEnvironment:
+    """Return the sandbox of a side service, not started: no network, a writable root as servers expect it, the image's own user."""
+    limits = replace(service.limits or Limits(), lifetime_seconds=None, idle_seconds=None)  # it ends with the other
+    profile = Profile(
+        name="service",
+        uid=user.uid,
+        gid=user.gid,
+        user=user.name,
+        home=user.home,
+        read_only_root=False,
+        capabilities=None if user.uid == 0 else GUEST_CAPABILITIES,
+        file_roots=("/",),
+        gives=f"Commands run as {user.name} (uid {user.uid}); the whole file system is that of the image.",
+    )
+    return DockerEnvironment(
+        service.image, limits=limits, env=service.env, report=report, profile=profile, track_changes=False
+    )
 
 
 class RunningService:
@@ -58,7 +55,7 @@ class RunningService:
     May be given to further environments in place of a SideService: they reach the same one, and it ends with its own.
     """
 
-    def __init__(self, name: str, service: SideService, environment: ServiceEnvironment, command_id: str) -> None:
+    def __init__(self, name: str, service: SideService, environment: DockerEnvironment, command_id: str) -> None:
         self.name = name
         self.service = service
         self.environment = environment
@@ -110,20 +107,22 @@ class RunningService:
             if answer.code is not ErrorCode.not_ready:
                 self._ended = (answer.error, "")
                 return
-        state: Envelope[LogsResult] = self.environment.execute("logs", {"id": self.command_id, "tail_lines": LAST_LINES})
+        state: Envelope[LogsResult] = self.environment.execute(
+            "logs", {"id": self.command_id, "tail_lines": LAST_LINES}
+        )
         if not state.ok:
             self._ended = (state.error, "")
         elif not state.result.left_running:
             signal, code = state.result.signal, state.result.exit_code
             how = f"killed by {signal}" if signal else f"exit code {code}"
             # A shell exits with 128 + 9 where its command was killed.
-            if (signal == "SIGKILL" or code == 137) and self.environment.ran_out_of_memory():
+            if (signal == "SIGKILL" or code == 137) and self.environment.backend.ran_out_of_memory():
                 how += f", its {size(self.environment.limits.memory_bytes)} of memory were used up"
             self._ended = (how, state.result.content)
 
 
 def started(
-    name: str, service: SideService, report: Callable[[str], None], made: Callable[[ServiceEnvironment], None],
+    name: str, service: SideService, report: Callable[[str], None], made: Callable[[DockerEnvironment], None],
     turns: AbstractContextManager[Any],
 ) -> RunningService:  # fmt: skip
     """Start a service and wait until it is ready; ``made`` gets its sandbox when that is started, and may refuse it by raising.
@@ -137,7 +136,7 @@ def started(
             client = connect()
             image_id = ensure_image(client, service.image, report=report)
             start = read_image_start(client, service.image, image_id, service.user)
-            environment = ServiceEnvironment(service, start.user, report)
+            environment = service_environment(service, start.user, report)
             environment.start()
             made(environment)
         running = RunningService(name, service, environment, _begun(environment, service, start))
@@ -152,7 +151,7 @@ def started(
     return running
 
 
-def _begun(environment: ServiceEnvironment, service: SideService, start: ImageStart) -> str:
+def _begun(environment: DockerEnvironment, service: SideService, start: ImageStart) -> str:
     """The id of its command, which runs."""
     command: dict[str, Any] = {"argv": start.argv}
     if isinstance(service.command, str):

@@ -25,20 +25,20 @@ def test_many_commands_that_end_at_once_leave_no_crowd_of_spares() -> None:
             thread.start()
         for thread in killers:
             thread.join()
-        assert env._process is not None
+        assert env.backend.process is not None
         deadline = time.monotonic() + 120
         most = 1 + 2 * (MOST_SPARES + 1)  # the zygote; a runner and its leader each
-        while len(descendants(env._process.pid)) > most and time.monotonic() < deadline:
+        while len(descendants(env.backend.process.pid)) > most and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert len(descendants(env._process.pid)) <= most
+        assert len(descendants(env.backend.process.pid)) <= most
         assert env.run("echo alive").unwrap().output == "alive\n"
 
 
 def test_a_command_that_was_not_started_in_time_is_no_sign_of_too_many_processes() -> None:
     """Where the machine is slow and not full, a deadline is a timeout and a cancel a cancel."""
     with LocalEnvironment() as env:
-        assert env._process is not None
-        guest = env._process.pid
+        assert env.backend.process is not None
+        guest = env.backend.process.pid
         zygote = next(pid for pid, parent in parents().items() if parent == guest)
         os.kill(zygote, signal.SIGSTOP)
         try:
@@ -62,8 +62,8 @@ def test_a_command_that_was_not_started_in_time_is_no_sign_of_too_many_processes
 @contextmanager
 def taken(env: LocalEnvironment) -> Iterator[None]:
     """All processes that wait for a command are killed, and nobody has noticed yet: until the end of the block."""
-    assert env._process is not None
-    zygote = next(pid for pid, parent in parents().items() if parent == env._process.pid)
+    assert env.backend.process is not None
+    zygote = next(pid for pid, parent in parents().items() if parent == env.backend.process.pid)
     time.sleep(0.3)  # for the last spare to be there
     runners = [pid for pid, parent in parents().items() if parent == zygote]
     leaders = [pid for pid, parent in parents().items() if parent in runners]

@@ -1,0 +1,225 @@
+"""The options of all commands that make a sandbox, derived from the fields of ``SandboxSpec``, and the sandbox they ask for."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from sandbox.docker.spec import DEFAULT_KEEP_SECONDS, Flag, SandboxSpec
+
+from .conflicts import refuse_with_local
+from .errors import bad_input
+from .network_options import cache_in, connection_file, kept_one, policy_of, services_of
+from .status_line import Progress
+
+if TYPE_CHECKING:
+    from sandbox.environment.sandboxed import SandboxedEnvironment
+    from sandbox.limits import Limits
+
+FLAGS: dict[str, Flag] = {flag.parameter: flag for f in fields(SandboxSpec) for flag in f.metadata.get("flags", ())}
+"""Every option that asks for something of a sandbox, by the name of its parameter."""
+
+OF_KEPT = frozenset({"keep", "keep_seconds", "name"})
+"""Options that leave the sandbox running."""
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_LEAST_BYTES = 1 << 20
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_VARIABLE = re.compile(r"[^\s=]+")
+
+
+class Kept(NamedTuple):
+    """Whether the sandbox stays when the command is over, under which name; ``inside`` is the existing one to use instead."""
+
+    keep: bool = False
+    name: str | None = None
+    inside: str | None = None
+    seconds: float = DEFAULT_KEEP_SECONDS
+    take_over: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether the sandbox is there when the command is over."""
+        return self.keep or self.inside is not None
+
+
+def with_sandbox_options(
+    *, without: Collection[str] = (), defaults: Mapping[str, Any] | None = None, helps: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a typer command the options of ``FLAGS``: its ``**asked`` gets their values by the names of their parameters.
+
+    An option that the command declares itself, or that is in ``without``, is left out. ``defaults`` and ``helps`` replace those of
+    single options.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        *own, _asked = inspect.signature(command, eval_str=True).parameters.values()
+        taken = {*(parameter.name for parameter in own), *without}
+        added = [
+            _parameter(flag, (defaults or {}).get(name, flag.default), (helps or {}).get(name, flag.help))
+            for name, flag in FLAGS.items()
+            if name not in taken
+        ]
+
+        @functools.wraps(command)
+        def wrapper(**values: Any) -> None:
+            command(**values)
+
+        wrapper.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *added]}
+        return wrapper
+
+    return decorate
+
+
+def _parameter(flag: Flag, default: Any, help_text: str) -> inspect.Parameter:
+    names = [f"--{flag.name}", *([] if flag.short is None else [flag.short])]
+    if flag.kind is list:
+        annotation: Any = list[str]
+        default = []
+    else:
+        annotation = flag.kind if default is not None else flag.kind | None
+    option = typer.Option(default, *names, metavar=flag.metavar, help=help_text)
+    return inspect.Parameter(flag.parameter, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
+
+
+def checked_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of options as a log has them, paths as texts, with their types. Raises ValueError for any other."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        kind = FLAGS[name].kind
+        text = kind in (str, Path)
+        if kind is list and isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+            found[name] = tuple(value)
+        elif text and isinstance(value, str):
+            found[name] = kind(value)
+        elif kind is bool and isinstance(value, bool):
+            found[name] = value
+        elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+            found[name] = float(value)
+        else:
+            raise ValueError(f"{name} is {value!r:.80}")
+    return found
+
+
+def sandbox_of(
+    asked: Mapping[str, Any],
+    *,
+    local: bool = False,
+    kept: Kept = Kept(),
+    report: Callable[[str], None] | None = None,
+    timeout_seconds: float | None = None,
+) -> SandboxedEnvironment:
+    """Return the sandbox that the options ask for, not started. Raises SandboxError for options that cannot be used.
+
+    ``asked`` has values of ``FLAGS``; those that are left out have their defaults. Secrets of services come from the environment.
+    ``report`` gets a line for each step of the start that takes time; standard error without it. ``timeout_seconds`` is that of
+    commands that name none.
+    """
+    values = {name: flag.default for name, flag in FLAGS.items()} | dict(asked)
+    report = report or Progress()
+    network, allow, cache = values["network"], values["allow"] or (), values["cache"]
+    if kept.inside is not None:
+        services = services_of(values["service"] or (), values["service_header"] or (), os.environ)
+        return kept_one(kept.inside, kept.take_over, network, allow, cache, services, values["network_log"], report)
+    policy = policy_of(network or "none", allow)
+    if local:
+        refuse_with_local(_only_of_containers(values), kept)
+    limits = _limits_of(values, timeout_seconds)
+    variables = dict(variable_of(text) for text in values["env"] or ())
+    read_roots = tuple(values["read_root"] or ())
+    if local:
+        from sandbox.local import LocalEnvironment
+
+        sys.stderr.write("warning: --local runs on this host without isolation\n")
+        return LocalEnvironment(workspace=values["workspace"], limits=limits, env=variables, read_roots=read_roots)
+    from sandbox.docker.environment import DockerEnvironment
+
+    services = services_of(values["service"] or (), values["service_header"] or (), os.environ)
+    log = connection_file(values["network_log"], network or "none")
+    made = DockerEnvironment(
+        image=values["image"],
+        workspace=values["workspace"],
+        limits=limits,
+        network=policy,
+        env=variables,
+        ca_bundle=values["ca_bundle"],
+        report=report,
+        profile=values["profile"],
+        runtime=values["runtime"],
+        keep=kept.keep,
+        name=kept.name,
+        keep_seconds=kept.seconds,
+        cache=cache_in(cache, network or "none"),
+        services=services,
+        read_roots=read_roots,
+        pull=values["pull"],
+    )
+    made.on_connection = log
+    return made
+
+
+def _only_of_containers(values: Mapping[str, Any]) -> dict[str, str | None]:
+    """What was asked that only a container has, by the names of the options."""
+    asked: dict[str, str | None] = {"network": "open" if values["network"] == "open" else None}
+    for name, flag in FLAGS.items():
+        value = values[name]
+        if not flag.harmless_on_host and name not in OF_KEPT and value not in (None, flag.default, [], ()):
+            first = value[0] if flag.kind is list else value
+            asked[flag.name] = str(first).partition("=")[0] if name.startswith("service") else str(first)
+    return asked
+
+
+def _limits_of(values: Mapping[str, Any], timeout_seconds: float | None) -> Limits:
+    from dataclasses import replace
+
+    from sandbox.limits import Limits
+
+    disk = values["disk"]
+    disk_bytes = None if disk is None else size_of(disk, "a disk")
+    limits = Limits(memory_bytes=size_of(values["memory"]), cpus=values["cpus"], disk_bytes=disk_bytes)
+    if timeout_seconds is not None:
+        limits = replace(limits, timeout_seconds=timeout_seconds)
+    # A workspace that fits may be copied in, too.
+    return replace(limits, transfer_bytes=max(limits.transfer_bytes, limits.workspace_bytes))
+
+
+def size_of(text: str, what: str = "memory") -> int:
+    """Return the bytes of a size such as 512m or 2g (powers of 1024). Raises SandboxError ``invalid_limits``."""
+    from sandbox.errors import ErrorCode, SandboxError
+
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise SandboxError(
+            ErrorCode.invalid_limits, f"{text!r} is not a valid size of {what}.", "Write it as 512m or 2g."
+        )
+    size = int(float(match.group(1)) * (1 << _UNITS[match.group(2).lower()]))
+    if size < _LEAST_BYTES and not match.group(2):
+        raise SandboxError(
+            ErrorCode.invalid_limits, f"{text!r} is {size} bytes of {what}.", f"Did you mean {text.strip()}g?"
+        )
+    return size
+
+
+def variable_of(text: str) -> tuple[str, str]:
+    """Return the variable of NAME=VALUE, or of NAME with its value here. Raises SandboxError if it has none."""
+    name, given, value = text.partition("=")
+    if not _VARIABLE.fullmatch(name) or "\0" in text:
+        raise bad_input(
+            f"--env {text!r} does not begin with a valid variable name.",
+            "Write it as NAME=VALUE, or NAME to pass on your own value.",
+        )
+    if given:
+        return name, value
+    if name not in os.environ:
+        raise bad_input(f"--env {name} has no value, and the variable is not set here.", f"Write --env {name}=VALUE.")
+    return name, os.environ[name]

@@ -1,0 +1,314 @@
+"""DockerBackend: one sandbox in a container, made or found again, and reached through the engine's attach stream."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+
+from sandbox.backend import Description, GuestStream, StartRequest
+from sandbox.docker.container.arguments import check_runtime
+from sandbox.docker.container.disk import Disk, note_refused_devices, prepare
+from sandbox.docker.container.profiles import Profile
+from sandbox.docker.container.removal import remove
+from sandbox.docker.container.shortcut import take_shortcut
+from sandbox.docker.container.stream import AttachStream
+from sandbox.docker.engine.client import connect, translated
+from sandbox.docker.engine.events import EngineEvents, watch
+from sandbox.docker.images.images import ensure_image
+from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, forget_runtime
+from sandbox.docker.kept.kept import Kept
+from sandbox.docker.kept.orphans import sweep
+from sandbox.docker.kept.owners import Ownership
+from sandbox.docker.spec import SandboxSpec
+from sandbox.environment.sandboxed import COMMANDS
+from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+from sandbox.limits import Limits
+from sandbox.network.services.names import for_guest
+from sandbox.pipe.transport import Transport
+
+from .container import create as container
+from .container import enforcement, postmortem
+from .container import preflight as fitting
+from .kept import attach as reaching
+from .kept import kept, owners
+
+log = logging.getLogger(__name__)
+
+_MOUNT_FAILED = re.compile(r"failed to mount local volume|error while mounting volume")
+# The engine tells of a kill for memory a moment after it.
+OOM_SECONDS = 0.5
+
+
+class DockerBackend:
+    """Implements ``Backend``. ``limits`` are those of ``profile``; ``env`` are the values of the variables that ``spec`` names.
+
+    ``report`` gets a line for each slow step of the set-up.
+    """
+
+    attached = False
+
+    def __init__(
+        self, spec: SandboxSpec, profile: Profile, limits: Limits, env: Mapping[str, str], report: Callable[[str], None]
+    ) -> None:
+        self._spec, self._profile, self._limits, self._env, self._report = spec, profile, limits, env, report
+        self.name = f"gamebox-{secrets.token_hex(8)}"
+        self.container_id: str | None = None
+        self.stream: AttachStream | None = None
+        self._cut_streams: list[AttachStream] = []  # that a thread may still be using
+        self._events: EngineEvents | None = None
+        self._disk: Disk | None = None
+        self.kept: Kept | None = None
+        self._ownership: Ownership | None = None
+        self._creating = self._take_over = self._taken_over = False
+
+    def attach_to(self, found: Kept, *, take_over: bool) -> None:
+        """Be the backend of a sandbox that another process made, instead of making one; before ``open``."""
+        self.attached = True
+        self.kept, self._take_over, self.name, self._disk = found, take_over, found.ident, found.disk
+
+    # Open
+
+    def open(self, request: StartRequest) -> GuestStream:
+        """See ``Backend``."""
+        if self.attached and self.kept is not None:
+            return self._attach(self.kept, request)
+        client = self._engine_that_fits()
+        self._events = watch(client)
+        sweep(client)
+        image_id = self._image(client)
+        try:
+            return self._make(client, image_id, request)
+        except SandboxError as error:
+            disk_may_change = self._disk is not None and self._disk.may_be_replaced(self._limits)
+            if disk_may_change and _MOUNT_FAILED.search(error.message):
+                note_refused_devices(client, f"the engine could not mount it: {error.message}")
+                self._undo_create()
+            elif error.code is not ErrorCode.image_not_found:
+                raise
+            # Else the image was built anew between the look at it and its use: then it has another id now.
+            return self._make(client, self._image(client), request)
+
+    def _attach(self, found: Kept, request: StartRequest) -> GuestStream:
+        client = connect()
+        self.container_id = found.container_id
+        self._events = watch(client)
+        self.stream, nonce, received, self._ownership = reaching.take(client, found, self._take_over)
+        return GuestStream(self.stream, keep=self._keep(found, request), nonce=nonce, received=received)
+
+    def _engine_that_fits(self) -> docker.DockerClient:
+        client = connect()
+        fitting.check_memory(client, self._limits)
+        if self._spec.runtime is not None:
+            check_runtime(client, self._spec.runtime)
+        return client
+
+    def _image(self, client: docker.DockerClient) -> str:
+        return ensure_image(client, self._spec.image, report=self._report, pull=self._spec.pull)
+
+    def _make(self, client: docker.DockerClient, image_id: str, request: StartRequest) -> GuestStream:
+        """Make a container of the image, and open its stream."""
+        runtime = ensure_runtime(client, report=self._report)
+        with translated():
+            image_env: list[str] = client.api.inspect_image(image_id)["Config"].get("Env") or []
+        disk = self._disk = prepare(client, self._limits, self._profile, container.WORKSPACE, self.name)
+        try:
+            if self._spec.workspace is not None:
+                fitting.check_workspace(Path(self._spec.workspace), disk.workspace_bytes)
+            runtime, stream = self._create(client, image_id, runtime, disk, request)
+        finally:
+            disk.release()
+        bundle = self._spec.ca_bundle is not None
+        environ = {**request.variables, **self._env}
+        place = container.place_of(runtime, self._profile, request.network, image_env, environ, bundle, request.names)
+        hello = {
+            "isolated": True,
+            "disk": disk.for_guest(self._limits, container.places(self._limits)),
+            "keep": None if self.kept is None else reaching.for_guest(self.kept),
+            "names": for_guest(request.names),
+        }
+        return GuestStream(stream, place, hello, None if self.kept is None else self._keep(self.kept, request))
+
+    def _create(
+        self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest
+    ) -> tuple[RuntimeVolume, AttachStream]:
+        if self._spec.keep:
+            spec = replace(self._spec, network=request.network).without_host()
+            names = tuple(name.name for name in request.names)
+            self.kept = Kept(self.name, kept.new_token(), spec, disk, names)
+            self._ownership = self._ownership or owners.claim(self.name)
+        try:
+            try:
+                stream = self._started(client, image_id, runtime, disk, request)
+            except SandboxError as error:
+                if runtime.argv[0] not in error.message:
+                    raise
+                # Somebody removed the runtime volume, and the engine silently mounted a new, empty one.
+                self._undo_create()
+                forget_runtime(client)
+                runtime = ensure_runtime(client, report=self._report)
+                stream = self._started(client, image_id, runtime, disk, request)
+        except SandboxError as error:
+            raise enforcement.refusal(error, self._limits) from error
+        return runtime, stream
+
+    def _started(
+        self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest
+    ) -> AttachStream:
+        spec = self._spec
+        shape = container.Shape(
+            self._limits,
+            request.network,
+            self._profile,
+            disk,
+            oci_runtime=spec.runtime,
+            kept=spec.keep,
+            labels={container.IMAGE_LABEL: spec.image, **(self.kept.labels() if self.kept is not None else {})},
+            auto_remove=self.kept is None or kept.is_removed_by(client),
+            names=request.names,
+        )
+        with translated():
+            with kept.naming(client, self.name, spec.name if spec.keep else None):
+                self._creating = True
+                self.container_id = container.create(client, image_id, self.name, runtime, shape)
+                self._creating = False
+            self.stream = reaching.attach_stream(client, self.container_id)
+            client.api.start(self.container_id)
+        return self.stream
+
+    def _undo_create(self) -> None:
+        """Remove the container of a failed start, and let go of the pipe to it."""
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            stream.release()
+        remove(self.name)
+
+    def _keep(self, found: Kept, request: StartRequest) -> reaching.EngineKeep:
+        return reaching.EngineKeep(
+            found, str(self.container_id), self.explain, self._is_dead, request.is_paused, self._reached_again
+        )
+
+    def _reached_again(self, stream: AttachStream) -> None:
+        """The pipe is another one. Callers may still be sending on the last one, but no more on the one before it."""
+        for old in self._cut_streams:
+            old.release()
+        self._cut_streams = [] if self.stream is None else [self.stream]
+        self.stream = stream
+        with contextlib.suppress(SandboxError):
+            self._events = watch(connect())
+
+    def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
+        """See ``Backend``. The way to a kept sandbox stays the engine's, which outlives this process."""
+        if self.attached or self._disk is None or self.container_id is None or self.stream is None:
+            return
+        if self.kept is None:
+            take_shortcut(connect(), self.container_id, facts.get("pipes"), transport, self.stream)
+        enforcement.check(self._limits, self._disk, container.places(self._limits), facts)
+
+    # Close
+
+    def outlives_close(self) -> bool:
+        """See ``Backend``."""
+        return self.kept is not None
+
+    def claim_removal(self, *, left: bool) -> bool:
+        """See ``Backend``."""
+        if left and not self._taken_over:
+            self._ownership = reaching.claimed_again(self.name)
+        return not self._taken_over
+
+    def close(self, *, detach: bool) -> None:
+        """See ``Backend``."""
+        ownership, self._ownership = self._ownership, None
+        stream, self.stream = self.stream, None
+        for each in (*self._cut_streams, *([] if stream is None else [stream])):
+            each.release()
+        self._cut_streams = []
+        begun = self._creating or self.container_id is not None
+        if begun and (not detach or self._is_dead(0)):
+            has_volumes = self._disk is not None and bool(self._disk.mounts)
+            remove(self.name, may_appear=self._creating, has_volumes=has_volumes)
+        if ownership is not None:
+            ownership.release(gone=not detach)
+
+    # Death
+
+    def explain(self, reason: str, detail: str) -> SandboxUnavailableError:
+        """See ``Backend``."""
+        if reason == "taken_over":
+            self._taken_over = True
+            if self._ownership is not None:
+                self._ownership.release(gone=True)
+        last_words = self.stream.stderr if self.stream is not None else ""
+        keep_seconds = None if self.kept is None else self._spec.keep_seconds
+        ended = postmortem.EndedSandbox(str(self.container_id), self._limits, detail, last_words, keep_seconds)
+        return ended.explain(reason, self._events)
+
+    def explain_silence(
+        self, error: SandboxUnavailableError, give_up: Callable[[SandboxUnavailableError], None]
+    ) -> SandboxUnavailableError:
+        """See ``Backend``."""
+        if self.container_id is None:
+            return error
+        given_up = SandboxUnavailableError("no_answer", f"{error.message} It was given up.", postmortem.START_ANOTHER)
+        return postmortem.end_unanswered(self.container_id, error, lambda: give_up(given_up))
+
+    def _is_dead(self, timeout_seconds: float) -> bool:
+        ident, events = self.container_id, self._events
+        return ident is not None and events is not None and events.fate(ident, timeout_seconds).died
+
+    def ran_out_of_memory(self) -> bool:
+        """Return whether the engine has reported that a process in it was killed for memory."""
+        ident, events = self.container_id, self._events
+        return events is not None and ident is not None and events.fate(ident, OOM_SECONDS).oom_at is not None
+
+    # Pause
+
+    def freeze(self) -> None:
+        """See ``Backend``. If the engine's answer is not heard, because of a Ctrl-C for one, that is undone."""
+        try:
+            with translated():
+                connect().api.pause(self._running())
+        except BaseException as error:
+            if not isinstance(error.__cause__, docker.errors.APIError):  # else it was refused
+                with contextlib.suppress(SandboxError), translated():
+                    connect(postmortem.ENGINE_SECONDS).api.unpause(self._running())
+            raise
+
+    def thaw(self) -> None:
+        """See ``Backend``."""
+        try:
+            with translated():
+                connect().api.unpause(self._running())
+        except SandboxError:
+            # It may be awake already: by a call whose answer was not heard because of a Ctrl-C, or from outside.
+            if postmortem.container_state(self._running()) != "running":
+                raise
+
+    def _running(self) -> str:
+        if self.container_id is None:
+            raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", "Call start() first.")
+        return self.container_id
+
+    # Words
+
+    def describe(self) -> Description:
+        """See ``Backend``."""
+        spec, disk = self._spec, self._disk
+        runtime = "" if spec.runtime is None else f", OCI runtime {spec.runtime}"
+        return Description(
+            sandbox=f"An isolated container (image {spec.image}{runtime}). {self._profile.gives} {COMMANDS}",
+            summary=(*(() if self.container_id is None else (self.container_id[:8],)), spec.image),
+            disk="" if disk is None else disk.describe(),
+            workspace_bytes=None if disk is None else disk.workspace_bytes or None,
+            read_only_root=self._profile.read_only_root,
+            checkpoints_hold_all=self._profile.read_only_root,
+        )

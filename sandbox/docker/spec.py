@@ -1,0 +1,459 @@
+"""SandboxSpec: what is asked of a sandbox, as one value that can be written down, compared and sent.
+
+Every option of a sandbox is one field here. The constructor of ``DockerEnvironment``, the labels of a kept sandbox, ``attach``,
+``fork``, the options of the command line and those of the pytest plugin are derived from the fields.
+"""
+
+# ruff: noqa: RUF009 - _asked is dataclasses.field with flags
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.limits import Limits
+from sandbox.network.policy import Network
+from sandbox.network.rules import ALL_PORTS, WEB_PORTS, Rule, parse_pinned_name
+
+if TYPE_CHECKING:
+    from sandbox.network.services.service import Service
+    from sandbox.network.services.side import SideService
+    from sandbox.packages.cache import PackageCache
+
+DEFAULT_IMAGE = "gamebox/base"
+DEFAULT_KEEP_SECONDS = 3600.0
+DEFAULT_MEMORY = "2g"
+DEFAULT_CPUS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An option of the command line for a field, or for a part of one.
+
+    ``kind`` is the type of its value: str, float, bool, Path, or ``list`` for an option that may be repeated. ``harmless_on_host``
+    says that ``--local`` keeps it, or can do without it.
+    """
+
+    name: str
+    help: str
+    kind: type = str
+    default: Any = None
+    metavar: str | None = None
+    short: str | None = None
+    harmless_on_host: bool = False
+
+    @property
+    def parameter(self) -> str:
+        """Its name in Python."""
+        return self.name.replace("-", "_")
+
+
+def _asked(
+    *flags: Flag, default: Any = dataclasses.MISSING, factory: Any = dataclasses.MISSING, pytest: bool = True
+) -> Any:
+    """A field with its flags. ``pytest`` says that the pytest plugin takes it."""
+    return field(default=default, default_factory=factory, metadata={"flags": flags, "pytest": pytest})
+
+
+_KEEP = "Leave the sandbox running, without its --network and --allow; print its id on standard error."
+_NETWORK = "none (the default), open (all public hosts), or bridge (no rules; UDP, too)."
+_ALLOW = "Host that the sandbox may reach, as in example.com or '*.example.org:443'; may be repeated."
+_LOG = (
+    "Append a line of JSON for each connection: host, address, port, rule, outcome and bytes each way, but no content."
+)
+_CACHE = (
+    "Let pip, uv and npm install without a network: the host fetches each package once and keeps it in this folder. Hosts with "
+    "private addresses that packages may come from are named in the variable GAMEBOX_PACKAGE_HOSTS."
+)
+_SERVICE = (
+    "Service that this host passes on to the sandbox: llm=https://api.example.com is http://llm.internal/ there; "
+    "may be repeated."
+)
+_HEADER = (
+    "Header that this host adds to a service's requests, with its value from an environment variable: llm:X-Api-Key=API_KEY, "
+    "or 'llm:Authorization=Bearer API_KEY'; may be repeated."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """What is asked of a sandbox, as far as it may be written down. See ``DockerEnvironment`` for what each field means.
+
+    It holds no secret and nothing that lives in this process: ``env`` are the names of variables, services have no headers and
+    no variables, the package cache has no credentials, and the network asks nobody. ``beside`` names what is missing for that
+    reason, as in ``services.llm.headers.X-Api-Key``; ``HostParts`` has it.
+    """
+
+    image: str = _asked(
+        Flag("image", "Image of the sandbox.", default=DEFAULT_IMAGE, harmless_on_host=True), default=DEFAULT_IMAGE
+    )
+    network: Network = _asked(
+        Flag("network", _NETWORK, harmless_on_host=True),  # the host's own is no sandbox's: "open" is refused by name
+        Flag("allow", _ALLOW, list, metavar="RULE"),
+        Flag("network-log", _LOG, Path, metavar="FILE"),
+        factory=Network.none,
+    )
+    limits: Limits = _asked(
+        Flag("memory", "Memory limit, as in 512m or 2g.", default=DEFAULT_MEMORY, harmless_on_host=True),
+        Flag("cpus", "Maximum number of processors.", float, DEFAULT_CPUS, harmless_on_host=True),
+        Flag("disk", "Disk size of workspace and home together, as in 20g (16g)."),
+        factory=Limits,
+    )
+    pull: bool = _asked(
+        Flag(
+            "pull", "Pull the image from its registry if it is not on the engine.", bool, False, harmless_on_host=True
+        ),
+        default=False,
+    )
+    workspace: str | None = _asked(
+        Flag("workspace", "Folder to copy in; nothing is written back to it.", Path, harmless_on_host=True),
+        default=None,
+    )
+    env: tuple[str, ...] = _asked(
+        Flag("env", "Environment variable; may be repeated.", list, metavar="K=V", short="-e", harmless_on_host=True),
+        default=(),
+    )
+    ca_bundle: str | None = _asked(
+        Flag(
+            "ca-bundle",
+            "File of certificates (PEM) that commands trust beside those of this host.",
+            Path,
+            metavar="FILE",
+        ),
+        default=None,
+    )
+    profile: str = _asked(
+        Flag("profile", "default, root-on-request, root (may install packages), or conformance.", default="default"),
+        default="default",
+    )
+    runtime: str | None = _asked(Flag("runtime", "OCI runtime of the engine to use, as in runsc."), default=None)
+    track_changes: bool = _asked(default=True)  # no flag: what an agent's run is compared with needs it
+    keep: bool = _asked(Flag("keep", _KEEP, bool, False), default=False, pytest=False)
+    keep_seconds: float = _asked(
+        Flag("keep-seconds", "Keep the sandbox until unused for N seconds (3600).", float),
+        default=DEFAULT_KEEP_SECONDS,
+        pytest=False,
+    )
+    name: str | None = _asked(Flag("name", "Keep the sandbox, under this name."), default=None, pytest=False)
+    services: tuple[tuple[str, Service | SideService], ...] = _asked(
+        Flag("service", _SERVICE, list, metavar="NAME=UPSTREAM"),
+        Flag("service-header", _HEADER, list, metavar="NAME:HEADER=VARIABLE"),
+        default=(),
+    )
+    cache: PackageCache | None = _asked(Flag("cache", _CACHE, Path, metavar="FOLDER"), default=None)
+    read_roots: tuple[str, ...] = _asked(
+        Flag(
+            "read-root",
+            "Folder that file tools may read as well; may be repeated.",
+            list,
+            metavar="FOLDER",
+            harmless_on_host=True,
+        ),
+        default=(),
+    )
+    beside: tuple[str, ...] = ()
+
+    def to_data(self) -> dict[str, Any]:
+        """Return what differs from the defaults as JSON-ready data, for ``from_data``."""
+        default = SandboxSpec()
+        return {
+            f.name: _TO_DATA.get(f.name, _plain)(getattr(self, f.name))
+            for f in fields(self)
+            if getattr(self, f.name) != getattr(default, f.name)
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> SandboxSpec:
+        """Read what ``to_data`` wrote; anybody may have written it. Raises SandboxError ``invalid_configuration``."""
+        known = {f.name for f in fields(cls)}
+        if unknown := sorted(set(data) - known):
+            raise _invalid(f"A sandbox has no option {unknown[0]!r:.100}.", f"Use {', '.join(sorted(known))}.")
+        return cls(**{name: _read(name, value) for name, value in data.items()})
+
+    def to_json(self) -> str:
+        """Return ``to_data`` as one text, the same for equal specs."""
+        return json.dumps(self.to_data(), sort_keys=True)
+
+    def without_host(self) -> SandboxSpec:
+        """Return what of it stays true on every host: no path, rule or service of the one that made the sandbox.
+
+        ``beside`` names those that commands in the sandbox depend on.
+        """
+        missing = [name for name in ("ca_bundle", "cache") if getattr(self, name) is not None]
+        bridge = self.network.mode == "bridge"
+        return replace(
+            self, pull=False, workspace=None, network=Network.bridge() if bridge else Network.none(), ca_bundle=None, services=(),
+            cache=None, beside=tuple(missing),
+        )  # fmt: skip
+
+
+# What ``DockerEnvironment`` takes and a spec does not have: callables.
+CALLABLES = ("approver", "report")
+
+
+@dataclass(frozen=True, slots=True)
+class HostParts:
+    """The arguments of a sandbox that a spec does not hold, or not whole, by their names: they may be secret, or live here."""
+
+    whole: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def arguments(self, spec: SandboxSpec) -> dict[str, Any]:
+        """Return the arguments of the constructor that make what ``spec`` asks for.
+
+        Raises SandboxError ``invalid_configuration`` for a part that the spec names and that is missing here.
+        """
+        needed = [*(["env"] if spec.env else []), *(name.partition(".")[0] for name in spec.beside)]
+        for name in needed:
+            if name not in self.whole:
+                raise _invalid(
+                    f"The sandbox was made with {name}, which is not part of what is written down.",
+                    f"Give {name} again.",
+                )
+        written = {f.name: getattr(spec, f.name) for f in fields(spec) if f.name != "beside"}
+        if not spec.env:
+            written["env"] = {}
+        return {**written, "services": dict(spec.services), **self.whole}
+
+
+def write_down(arguments: Mapping[str, Any]) -> tuple[SandboxSpec, HostParts]:
+    """Split checked arguments of a sandbox into what may be written down and the rest. Values are those of ``DockerEnvironment``.
+
+    ``services`` are a mapping.
+    """
+    beside: list[str] = []
+    whole: dict[str, Any] = {}
+    written: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name in CALLABLES:
+            if value is not None:
+                whole[name] = value
+                beside.append(name)
+            continue
+        strip = _STRIP.get(name)
+        stripped, missing = (value, []) if strip is None or value is None else strip(value)
+        if missing:
+            whole[name] = value
+            beside += missing
+        written[name] = stripped
+    if written.get("env"):
+        whole["env"] = dict(arguments["env"])
+    return SandboxSpec(**written, beside=tuple(beside)), HostParts(whole)
+
+
+def _path(value: Any) -> tuple[Any, list[str]]:
+    return str(value), []
+
+
+def _env(value: Mapping[str, str]) -> tuple[Any, list[str]]:
+    return tuple(value), []  # the names say enough: each has a value beside
+
+
+def _profile(value: Any) -> tuple[Any, list[str]]:
+    return (value, []) if isinstance(value, str) else (value.name, ["profile"])
+
+
+def _network(value: Network) -> tuple[Any, list[str]]:
+    return (value, []) if value.ask is None else (replace(value, ask=None), ["network.ask"])
+
+
+def _services(value: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    written, beside = [], []
+    for name, service in value.items():
+        secrets = [("headers", key) for key in getattr(service, "headers", ())]
+        secrets += [("env", key) for key in getattr(service, "env", None) or ()]
+        if not dataclasses.is_dataclass(service):  # one that runs already
+            beside.append(f"services.{name}")
+            continue
+        beside += [f"services.{name}.{part}.{key}" for part, key in secrets]
+        lists = {
+            f.name: tuple(getattr(service, f.name))
+            for f in fields(service)
+            if isinstance(getattr(service, f.name), list)
+        }
+        emptied: dict[str, Any] = {part: {} for part, _ in secrets}
+        written.append((name, replace(service, **emptied, **lists)))  # type: ignore[type-var]
+    return tuple(written), beside
+
+
+def _cache(value: PackageCache) -> tuple[Any, list[str]]:
+    secret = [name for name in ("pypi", "npm") if "@" in (getattr(value, name) or "")]
+    cleared: dict[str, Any] = dict.fromkeys(secret)
+    places: dict[str, Any] = {
+        "directory": str(value.directory),
+        "ca_bundle": None if value.ca_bundle is None else str(value.ca_bundle),
+    }
+    return replace(value, **places, **cleared), [f"cache.{name}" for name in secret]
+
+
+_STRIP: dict[str, Callable[[Any], tuple[Any, list[str]]]] = {
+    "workspace": _path,
+    "ca_bundle": _path,
+    "env": _env,
+    "profile": _profile,
+    "network": _network,
+    "services": _services,
+    "cache": _cache,
+    "read_roots": lambda value: (tuple(value), []),
+}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _changed(value: Any, default: Any) -> dict[str, Any]:
+    """The fields of a dataclass that differ from those of ``default``."""
+    pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
+    return {name: _plain(each) for name, each in pairs if each != getattr(default, name, None)}
+
+
+def _network_data(network: Network) -> dict[str, Any]:
+    data: dict[str, Any] = {"mode": network.mode}
+    if network.rules:
+        data["rules"] = [{"rule": rule.text, "private": True} if rule.private else rule.text for rule in network.rules]
+    if network.denied:
+        data["denied"] = [rule.text for rule in network.denied]
+    if network.names:
+        data["names"] = {name: str(address) for name, address in network.names}
+    if network.ask_seconds != Network.none().ask_seconds:
+        data["ask_seconds"] = network.ask_seconds
+    return data
+
+
+def _services_data(services: tuple[tuple[str, Any], ...]) -> list[dict[str, Any]]:
+    return [{"kind": type(service).__name__, "name": name, **_service_fields(service)} for name, service in services]
+
+
+def _service_fields(service: Any) -> dict[str, Any]:
+    from sandbox.network.services.side import Ready
+
+    data = _changed(service, None)
+    for name, default in (("limits", Limits()), ("ready", Ready())):
+        if name in data:
+            data[name] = _changed(data[name], default)
+    return {name: value for name, value in data.items() if value not in (None, {}, [])}
+
+
+def _cache_data(cache: PackageCache) -> dict[str, Any]:
+    data = {f.name: _plain(getattr(cache, f.name)) for f in fields(cache)}
+    return {name: value for name, value in data.items() if value is not None}
+
+
+_TO_DATA: dict[str, Callable[[Any], Any]] = {
+    "limits": lambda limits: _changed(limits, Limits()),
+    "network": _network_data,
+    "services": _services_data,
+    "cache": lambda cache: None if cache is None else _cache_data(cache),
+}
+
+
+def _read(name: str, value: Any) -> Any:
+    try:
+        reader = _READERS.get(name)
+        if reader is not None:
+            return reader(value)
+        kind, optional = _KINDS[name]
+        if not (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))) and not (
+            optional and value is None
+        ):
+            raise TypeError(f"it is {value!r:.80}")
+        return value
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise _invalid(f"The option {name} of a sandbox cannot be read: {error}.", f"Give another {name}.") from error
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise TypeError(f"it is {value!r:.80}")
+    return tuple(value)
+
+
+def _read_rule(written: Any, default: tuple[tuple[int, int], ...] = WEB_PORTS) -> Rule:
+    if isinstance(written, Mapping):
+        rule = replace(Rule.parse(written["rule"], default), private=written.get("private") is True)
+        if rule.private and not rule.name and rule.network is None:
+            raise ValueError(f"the rule {rule.text!r:.80} names every host, private ones among them")
+        return rule
+    return Rule.parse(written, default)
+
+
+def _read_network(value: Any) -> Network:
+    if value["mode"] not in ("none", "allow", "open", "bridge"):
+        raise ValueError(f"its mode is {value['mode']!r:.80}")
+    plain: dict[str, Any] = {"ask_seconds": value["ask_seconds"]} if "ask_seconds" in value else {}
+    return Network(
+        value["mode"],
+        tuple(map(_read_rule, value.get("rules", ()))),
+        tuple(_read_rule(text, ALL_PORTS) for text in value.get("denied", ())),
+        names=tuple(parse_pinned_name(name, address) for name, address in value.get("names", {}).items()),
+        **plain,
+    )
+
+
+def _read_services(value: Any) -> tuple[tuple[str, Any], ...]:
+    from sandbox.network.services.service import Service
+    from sandbox.network.services.side import Ready, SideService
+
+    found: list[tuple[str, Any]] = []
+    for written in value:
+        given = dict(written)
+        kind, name = given.pop("kind"), given.pop("name")
+        if kind == "Service":
+            tuples: dict[str, Any] = {key: tuple(given.pop(key)) for key in ("methods", "paths") if key in given}
+            found.append((name, Service(name, **tuples, **given)))
+        elif kind == "SideService":
+            read: dict[str, Any] = {
+                key: make(**given.pop(key)) for key, make in (("limits", Limits), ("ready", Ready)) if key in given
+            }
+            read |= {key: tuple(given.pop(key)) for key in ("ports", "command") if isinstance(given.get(key), list)}
+            found.append((name, SideService(**read, **given)))
+        else:
+            raise ValueError(f"a service is of the kind {kind!r:.80}")
+    return tuple(found)
+
+
+def _read_cache(value: Any) -> PackageCache | None:
+    from sandbox.packages.cache import PackageCache
+
+    if value is None:
+        return None
+    options: dict[str, Any] = {name: tuple(each) if name == "private_hosts" else each for name, each in value.items()}
+    return PackageCache(**options)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"it is {value!r:.80}")
+    return value
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "limits": lambda value: Limits(**value),
+    "network": _read_network,
+    "services": _read_services,
+    "cache": _read_cache,
+    "env": _texts,
+    "read_roots": _texts,
+    "beside": _texts,
+    "keep_seconds": _number,
+}
+# The type of each other field, and whether it may be None.
+_KINDS: dict[str, tuple[type, bool]] = {
+    "image": (str, False),
+    "pull": (bool, False),
+    "workspace": (str, True),
+    "ca_bundle": (str, True),
+    "profile": (str, False),
+    "runtime": (str, True),
+    "track_changes": (bool, False),
+    "keep": (bool, False),
+    "name": (str, True),
+}
+
+
+def _invalid(message: str, hint: str) -> SandboxError:
+    return SandboxError(ErrorCode.invalid_configuration, message, hint)

@@ -1,0 +1,173 @@
+"""The network of one sandbox, seen from the host: its policy, its connections, and the ports that lead into it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.limits import Limits
+from sandbox.network.allowance import Allowance
+from sandbox.network.connections import Connection, ConnectionLog
+from sandbox.network.egress import Egress
+from sandbox.network.forward import Forward
+from sandbox.network.policy import Network
+from sandbox.network.ports import check_port
+from sandbox.network.services.names import Connector
+from sandbox.network.services.peer_port import PeerPort
+from sandbox.pipe import forked_processes as forks
+from sandbox.pipe.transport import Transport
+
+MOST_FORWARDS = 64
+
+
+class SandboxNetwork:
+    """Holds the policy, and the host's end of the connections while the sandbox runs. May be used by many threads.
+
+    ``owner`` names the environment in errors; ``no_rules`` says why rules cannot hold there ("" if they do). Raises SandboxError
+    ``invalid_configuration`` for a ``policy`` that is not a Network.
+    """
+
+    def __init__(
+        self, owner: str, policy: Network, limits: Limits, masked: Callable[[str], str], pid: int, no_rules: str = ""
+    ) -> None:
+        self._owner, self._limits, self._pid, self._no_rules = owner, limits, pid, no_rules
+        # Called for each connection as it ends or is refused, in a thread of the network's own; it must not block.
+        self.on_connection: Callable[[Connection], None] | None = None
+        self._policy = check_network(policy)
+        # Held by whoever reads the policy to write another one, so that no change is lost: the egress has the same lock.
+        self._changing = threading.RLock()
+        self._allowance = Allowance(limits)
+        self.log = ConnectionLog(self._connected, masked)
+        self.egress: Egress | None = None
+        self._forwards: tuple[Forward, ...] = ()
+
+    # Policy
+
+    @property
+    def policy(self) -> Network:
+        """The policy of now."""
+        egress = self.egress
+        return self._policy if egress is None or self._policy.mode == "bridge" else egress.network
+
+    def change(self, policy: Network) -> None:
+        """Set another policy, also while the sandbox runs; see ``SandboxedEnvironment.network``."""
+        self._check_rules()
+        check_network(policy)
+        with self._changing:
+            if self.egress is not None and "bridge" in (policy.mode, self._policy.mode) and policy != self._policy:
+                raise SandboxError(
+                    ErrorCode.invalid_configuration,
+                    f"The network cannot become {policy.mode!r} while the sandbox runs: its interfaces are those of "
+                    f"{self._policy.mode!r}.",
+                    "Start another sandbox with it.",
+                )
+            self._policy = policy
+            if self.egress is not None and policy.mode != "bridge":
+                self.egress.change(policy)
+
+    def allow(self, *rules: str) -> Network:
+        """Open what the rules name; return the policy."""
+        self._check_rules()
+        with self._changing:
+            changed = self.policy.with_rules(*rules)
+            self.change(changed)
+        return changed
+
+    def deny(self, *rules: str) -> Network:
+        """Close what the rules name; return the policy."""
+        self._check_rules()
+        with self._changing:
+            changed = self.policy.without(*rules)
+            self.change(changed)
+        return changed
+
+    def _check_rules(self) -> None:
+        forks.check(self._pid)
+        if self._no_rules:
+            raise SandboxError(
+                ErrorCode.operation_not_supported,
+                f"{self._owner} cannot restrict the network: {self._no_rules}",
+                "Use DockerEnvironment(network=...), where rules hold.",
+            )
+
+    # Connections
+
+    def carry(self, transport: Transport, connectors: Mapping[tuple[str, int], Connector]) -> Transport:
+        """Let connections of the sandbox use ``transport``, before it opens; ``connectors`` lead to services under any rules."""
+        # On a bridge the guest asks for none; one that does all the same gets none.
+        with self._changing:
+            policy = Network.none() if self._policy.mode == "bridge" else self._policy
+            self.egress = Egress(policy, transport.flow, self.log, self._allowance, connectors, self._changing)
+        transport.carry(self.egress.streams)
+        return transport
+
+    def end(self) -> None:
+        """Cut every connection. May be called more than once."""
+        ended = self.egress
+        if ended is not None:
+            ended.streams.close()
+        with self._changing:  # afterwards: a Ctrl-C must not lose what is to be closed
+            self._policy, self.egress = self.policy, None
+
+    def peer_port(self, transport: Transport | None, port: int) -> PeerPort | None:
+        """Return the way of another sandbox on this host to a port of this one; None if this one is closed."""
+        egress = self.egress
+        return None if egress is None or transport is None else PeerPort(egress.streams, transport.new_channel, port)
+
+    def usage(self) -> dict[str, Any]:
+        """Return the fields of ``usage`` that this host counts."""
+        return {
+            "network_sent_bytes": self._allowance.sent_bytes,
+            "network_received_bytes": self._allowance.received_bytes,
+            "network_limit_bytes": self._limits.network_bytes,
+            "connections": self.log.count,
+        }
+
+    def _connected(self, connection: Connection) -> None:
+        if self.on_connection is not None:
+            self.on_connection(connection)
+
+    # Ports of the sandbox on the host
+
+    def forward(self, transport: Transport, port: int, host_port: int) -> Forward:
+        """Open a port of the host's loopback that leads to ``port`` of the sandbox's. Raises SandboxError."""
+        if self.egress is None:
+            raise SandboxError(
+                ErrorCode.operation_not_supported,
+                f"{self._owner} has no servers that could be reached.",
+                "Use DockerEnvironment or LocalEnvironment.",
+            )
+        if len(self.forwards()) >= MOST_FORWARDS:
+            raise SandboxError(
+                ErrorCode.invalid_configuration,
+                f"{MOST_FORWARDS} ports are forwarded already.",
+                "Close one that is not needed: env.forwards()[0].close().",
+            )
+        made = Forward(self.egress.streams, transport.new_channel, port)
+        made.open(host_port)
+        self._forwards = (*self._forwards, made)
+        return made
+
+    def forwards(self) -> tuple[Forward, ...]:
+        """Return the forwarded ports that are open."""
+        self._forwards = tuple(each for each in self._forwards if not each.closed)
+        return self._forwards
+
+
+def check_network(network: Network) -> Network:
+    """Return ``network``. Raises SandboxError ``invalid_configuration`` for what is not a Network."""
+    if not isinstance(network, Network):
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            f"{network!r:.100} is no network.",
+            'Give Network.none(), Network.open() or Network.allow("example.com").',
+        )
+    return network
+
+
+def check_ports(port: int, host_port: int) -> None:
+    """Raise SandboxError ``invalid_arguments`` for numbers that are not ports; 0 is a free port of the host."""
+    for name, value, least in (("port", port, 1), ("host_port", host_port, 0)):
+        check_port("forward", name, value, least)
