@@ -20,9 +20,7 @@ from .status import RunStatus, StopRun
 from .wrapped import WrappedEnvironment
 
 # Operations that change nothing, or to the same again: carried out once more they do no harm.
-REPEATABLE = frozenset(
-    {"read", "list", "search", "logs", "screen", "processes", "usage", "browse", "wait_for", "resize"}
-)
+REPEATABLE = frozenset(name for name, request in OPERATIONS.items() if request.repeatable)
 
 _recorder: ContextVar[Recorder | None] = ContextVar("gamebox_recorder", default=None)
 

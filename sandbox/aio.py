@@ -8,24 +8,34 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar, Unpack
 
 from sandbox.environment.async_sessions import AsyncSession
 from sandbox.environment.base import ActionLike, Environment
-from sandbox.environment.methods import OperationMethods, RunOptions, checked
+from sandbox.environment.generated_coroutines import AsyncRunOptions, GeneratedCoroutines
+from sandbox.environment.methods import checked
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.network.connections import Connection
 from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
 from sandbox.network.ports import check_port
+from sandbox.operations import OPERATIONS, Request
 from sandbox.pipe.following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Tail, is_paused
 from sandbox.pipe.watching import CancelToken, OnOutput, StreamName, Watch
-from sandbox.state.methods import StateMethods
 
 from . import operations as op
 from .envelope import Envelope, Failure
@@ -39,16 +49,14 @@ PIECES_AHEAD = 16
 _LOOK_AGAIN_SECONDS = 0.1
 # Calls that only wait have threads of their own, so that they hold up no operation; each is made when it is needed.
 MOST_WAITING = 512
-# What ends when the task that waits for it is cancelled; all but ``run`` only wait.
-_STOPPABLE = frozenset({"run", "logs", "wait_for"})
 
 
-class AsyncEnvironment:
-    """``environment`` for asyncio; ``async with`` starts and closes it. ``environment`` itself stays usable meanwhile.
+class AsyncEnvironment(GeneratedCoroutines):
+    """An environment for asyncio; ``async with`` starts and closes it. ``environment`` itself can be used meanwhile.
 
-    Operations are those of ``OperationMethods`` with the same arguments and answers. Cancelling the task of a ``run`` stops the
-    command with all it started before the cancellation is raised, that of ``logs`` ends its wait; other operations are carried
-    out to their end.
+    It has the methods of ``OperationMethods`` and ``StateMethods``, with the same arguments and answers. If the task of a ``run``
+    is cancelled, the command and all it started are stopped before the cancellation is raised; that of ``logs`` or ``wait_for``
+    stops waiting. Other operations are carried out to their end.
     """
 
     # Nothing else can be assigned: what was meant for the environment would have no effect here.
@@ -163,28 +171,21 @@ class AsyncEnvironment:
     async def _call(self, method: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(method, *args, **options))
 
-    # --- commands ------------------------------------------------------------------
-    async def run(
-        self, command: str | Sequence[str] | None = None, *, cancel: CancelToken | None = None, **options: Any
-    ) -> Envelope[op.RunResult]:
-        """See ``OperationMethods.run``; ``stdin`` may be an asynchronous iterable, too.
+    def _wait(self, method: Callable[..., Envelope[T]], cancel: CancelToken | None) -> Awaitable[Envelope[T]]:
+        return self._stoppable(method, cancel, self._waiters)
 
-        ``on_output`` is called in a thread of the pool; ``stream`` is the way for coroutines.
-        """
-        if isinstance(options.get("stdin"), AsyncIterable):
-            options["stdin"] = _from_loop(options["stdin"], asyncio.get_running_loop())
-        return await self._stoppable(partial(self.environment.run, command, **options), cancel, self._pool)
+    def _run_command(self, args: dict[str, Any], cancel: CancelToken | None) -> Awaitable[Envelope[op.RunResult]]:
+        """Run a command; its ``on_output`` is called in a thread of the pool, so coroutines had better use ``stream``."""
+        if isinstance(args["stdin"], AsyncIterable):
+            args["stdin"] = _from_loop(args["stdin"], asyncio.get_running_loop())
+        return self._stoppable(partial(self.environment.run, **args), cancel, self._pool)
 
     async def sh(
-        self, command: str | Sequence[str], *, check: bool = False, **options: Unpack[RunOptions]
+        self, command: str | Sequence[str], *, check: bool = False, **options: Unpack[AsyncRunOptions]
     ) -> op.RunResult:
         """See ``OperationMethods.sh``."""
         result = (await self.run(command, **options)).unwrap()
         return checked(command, result) if check else result
-
-    async def logs(self, id: str, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[op.LogsResult]:  # noqa: A002
-        """See ``OperationMethods.logs``."""
-        return await self._stoppable(partial(self.environment.logs, id, **options), cancel, self._waiters)
 
     async def service_logs(self, name: str, **options: Any) -> Envelope[op.LogsResult]:
         """See ``Environment.service_logs``."""
@@ -192,24 +193,33 @@ class AsyncEnvironment:
             self._waiters, partial(self.environment.service_logs, name, **options)
         )
 
-    async def wait_for(self, *, cancel: CancelToken | None = None, **options: Any) -> Envelope[op.WaitForResult]:
-        """See ``OperationMethods.wait_for``."""
-        return await self._stoppable(partial(self.environment.wait_for, **options), cancel, self._waiters)
-
     async def wait_for_port(
-        self, port: int, *, timeout_seconds: float = 30.0, **options: Any
+        self,
+        port: int,
+        *,
+        timeout_seconds: float = 30.0,
+        id: str | None = None,  # noqa: A002
+        host: str | None = None,
+        cancel: CancelToken | None = None,
     ) -> Envelope[op.WaitForResult]:
         """See ``OperationMethods.wait_for_port``."""
         try:
             check_port("wait_for_port", "port", port)
         except SandboxError as error:
             return Failure.of(error)
-        return await self.wait_for(port=port, timeout_seconds=timeout_seconds, **options)
+        return await self.wait_for(port=port, timeout_seconds=timeout_seconds, id=id, host=host, cancel=cancel)
 
     async def follow(
-        self, id: str, *, offset: int = 0, cancel: CancelToken | None = None  # noqa: A002
+        self,
+        id: str,  # noqa: A002
+        *,
+        offset: int = 0,
+        cancel: CancelToken | None = None,
     ) -> AsyncGenerator[OutputChunk, None]:
-        """``async for chunk in env.follow(id)``: see ``OperationMethods.follow``. Leaving the loop leaves the command alone."""
+        """Yield the output of a command as it comes: ``async for chunk in env.follow(id)``; see ``OperationMethods.follow``.
+
+        Leaving the loop leaves the command alone.
+        """
         tail = Tail(offset)
         while tail.ended is None:
             answer = await self.logs(id, offset=tail.offset, follow=True, wait_seconds=WAIT_SECONDS, cancel=cancel)
@@ -223,7 +233,7 @@ class AsyncEnvironment:
     async def _stoppable(
         self, call: Callable[..., Envelope[T]], cancel: CancelToken | None, pool: ThreadPoolExecutor
     ) -> Envelope[T]:
-        """Carry out ``call``; where this task is cancelled, so is what it waits for."""
+        """Call it in a thread of the pool; if this task is cancelled, so is what it waits for."""
         token = cancel or CancelToken()
         under_way = asyncio.get_running_loop().run_in_executor(pool, partial(call, cancel=token))
         try:
@@ -233,33 +243,41 @@ class AsyncEnvironment:
             await _settled(under_way)
             raise
 
-    def stream(self, command: str | Sequence[str] | None = None, **options: Any) -> OutputOfCommand:
-        """Run a command: ``async for chunk in env.stream(...)`` gives its output as it comes; options as for ``run``."""
-        return OutputOfCommand(self, command, options)
+    def stream(self, command: str | Sequence[str] | None = None, **options: Unpack[AsyncRunOptions]) -> OutputOfCommand:
+        """Run a command and iterate over its output as it comes: ``async for chunk in env.stream("make"):``.
+
+        The options are those of ``run``. The answer is in ``envelope`` afterwards.
+        """
+        return OutputOfCommand(self, command, dict(options))
 
     async def execute_action(self, action: ActionLike, args: Any) -> dict[str, Any]:
         """See ``Environment.execute_action``."""
         return await self._call(self.environment.execute_action, action, args)
 
     async def execute(self, operation: str, args: Mapping[str, Any], *, watch: Watch | None = None) -> Envelope[Any]:
-        """See ``Environment.execute``; every operation goes through here or through a method of its own name."""
-        if operation not in _STOPPABLE:
-            return await self._call(self.environment.execute, operation, args, watch=watch)
+        """See ``Environment.execute``."""
+        named: object = operation  # by callers whose types nobody has checked
+        request = OPERATIONS.get(named) if isinstance(named, str) else None
+        return await self._watched(partial(self.environment.execute, operation, args), request, watch)
+
+    async def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
+        """See ``Environment.perform``."""
+        given: object = request
+        kind = type(given) if isinstance(given, Request) else None
+        return await self._watched(partial(self.environment.perform, request), kind, watch)
+
+    async def _watched(
+        self, method: Callable[..., Envelope[T]], request: type[Request] | None, watch: Watch | None
+    ) -> Envelope[T]:
+        """Carry out an operation; if this task is cancelled, so is what can be."""
+        if request is None or not (request.starts_process or request.waits):
+            return await self._call(method if watch is None else partial(method, watch=watch))
         watched = watch or Watch()
 
-        def call(cancel: CancelToken) -> Envelope[Any]:
-            return self.environment.execute(operation, args, watch=replace(watched, cancel=cancel))
+        def call(cancel: CancelToken) -> Envelope[T]:
+            return method(watch=replace(watched, cancel=cancel))
 
-        return await self._stoppable(call, watched.cancel, self._pool if operation == "run" else self._waiters)
-
-    # --- files ------------------------------------------------------------------
-    async def read(self, path: str, **options: Any) -> Envelope[op.ReadResult]:
-        """See ``OperationMethods.read``."""
-        return await self._call(self.environment.read, path, **options)
-
-    async def write(self, path: str, content: str, *, request_id: str | None = None) -> Envelope[op.WriteResult]:
-        """See ``OperationMethods.write``."""
-        return await self._call(self.environment.write, path, content, request_id=request_id)
+        return await self._stoppable(call, watched.cancel, self._waiters if request.waits else self._pool)
 
     async def upload(
         self, data_or_path: bytes | str | os.PathLike[str], path: str, *, mode: int | None = None
@@ -280,40 +298,26 @@ class AsyncEnvironment:
         options: dict[str, Any] = {"without": tuple(without)} if without else {}
         return await self._call(self.environment.download, path, to, overwrite=overwrite, **options)
 
-    async def stat(self, path: str) -> Envelope[op.StatResult]:
-        """See ``OperationMethods.stat``."""
-        return await self._call(self.environment.stat, path)
-
-    async def open_session(self, session: str, *, user: str | int | None = None) -> Envelope[op.OpenSessionResult]:
-        """See ``OperationMethods.open_session``."""
-        return await self._call(self.environment.open_session, session, user=user)
-
-    async def sessions(self, *, user: str | int | None = None) -> Envelope[op.SessionsResult]:
-        """See ``OperationMethods.sessions``."""
-        return await self._call(self.environment.sessions, user=user)
-
-    async def end_session(self, session: str, *, user: str | int | None = None) -> Envelope[op.EndSessionResult]:
-        """See ``OperationMethods.end_session``."""
-        return await self._call(self.environment.end_session, session, user=user)
-
     def session(self, name: str, *, user: str | int | None = None) -> AsyncSession:
         """See ``OperationMethods.session``: ``async with env.session("build") as session:``."""
         return AsyncSession(self, name, user)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        """The other operations (``edit``, ``logs`` ...) and ``changes``, ``checkpoint``, ``rollback`` ... as coroutines."""
-        if name.startswith("_") or not (name in vars(OperationMethods) or name in vars(StateMethods)):
+    if not TYPE_CHECKING:  # a type checker is to find unknown names itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError."""
             raise AttributeError(f"AsyncEnvironment has no {name!r}")
-        return partial(self._call, getattr(self.environment, name))
 
 
 class OutputOfCommand:
-    """The output of one command as it comes: iterate it once. ``envelope`` is the answer when the iteration has ended.
+    """The output of one command as it comes, to iterate over once; ``envelope`` is the answer when the iteration has ended.
 
-    Where the loop is left early, ``aclose`` (or the end of ``async with``) stops the command.
+    If the loop is left early, ``aclose`` (or the end of ``async with``) stops the command.
     """
 
-    def __init__(self, environment: AsyncEnvironment, command: str | Sequence[str] | None, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, environment: AsyncEnvironment, command: str | Sequence[str] | None, options: Mapping[str, Any]
+    ) -> None:
         self.envelope: Envelope[op.RunResult] | None = None
         self._token = options.get("cancel") or CancelToken()
         self._chunks: asyncio.Queue[OutputChunk | None] = asyncio.Queue()
@@ -331,7 +335,7 @@ class OutputOfCommand:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop the command if it still runs, and wait until nothing of it is left."""
+        """Stop the command if it still runs, and wait until none of its processes is left."""
         await self._iterator.aclose()
 
     async def _iterate(
@@ -361,7 +365,7 @@ class OutputOfCommand:
 
 
 def _from_loop(source: AsyncIterable[bytes], loop: asyncio.AbstractEventLoop) -> Iterator[bytes]:
-    """What ``source`` gives in ``loop``, for another thread."""
+    """Yield the pieces of ``source``, which lives in ``loop``, in another thread."""
     iterator = aiter(source)
 
     async def step() -> bytes | None:
@@ -372,7 +376,7 @@ def _from_loop(source: AsyncIterable[bytes], loop: asyncio.AbstractEventLoop) ->
 
 
 async def _settled(future: asyncio.Future[Any]) -> None:
-    """Wait for ``future`` whatever it brings, through further cancellations."""
+    """Wait until ``future`` is done, whatever comes of it, also if this task is cancelled again."""
     while not future.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([future])

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from sandbox.text.excerpt import SHOWN_CHARS, without_middle
+from sandbox.text.masking import Mask, map_texts
 
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
 
@@ -37,11 +38,16 @@ class Result(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:
-        """What a model is shown of it, in about ``chars`` characters."""
+        """Return what a model is shown of it, in about ``chars`` characters."""
         return without_middle(self._words(), chars)
 
+    def masked(self, mask: Mask) -> Self:
+        """Return the same with every secret in its texts and bytes masked."""
+        masked: Self = map_texts(self, mask.text, mask.whole)
+        return masked
+
     def _words(self) -> str:
-        """All of it as text; JSON for what only the host's own code asks for."""
+        """Return all of it as text: JSON, if the result is for the host's own code alone."""
         return json.dumps(self.model_dump(mode="json"), ensure_ascii=False)
 
 

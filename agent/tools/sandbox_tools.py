@@ -13,7 +13,7 @@ from sandbox.errors import ToolError
 from sandbox.operations import OPERATIONS, schema_of
 
 # Two reach the host's files, which is not for a model to decide; the others tell a model nothing that list and run do not.
-HOST_ONLY = frozenset({"upload", "download", "stat", "open_session", "sessions"})
+HOST_ONLY = frozenset(name for name, request in OPERATIONS.items() if not request.for_models)
 # What a model need not ask for: the environment's description ends with it, in every prompt.
 IN_EVERY_PROMPT = frozenset({"usage"})
 # The rest of run's arguments (argv, env, stdin, ...) offer a model second ways to say the same. These are all that the hints of

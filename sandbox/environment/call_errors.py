@@ -6,7 +6,8 @@ the failure ``invalid_arguments`` instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from sandbox.argument_types import check_types
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.operations import Request
+from sandbox.operations import OPERATIONS, Request
 from sandbox.pipe.watching import CancelToken, Watch
 
 P = ParamSpec("P")
@@ -42,7 +43,7 @@ def raise_if_wrong_call(request: type[Request], error: ValidationError) -> None:
     for problem in problems:
         option = str(problem["loc"][0])
         if problem["type"] == "extra_forbidden":
-            raise TypeError(f"{name}() has no option {option!r}.{_meant(option, request.model_fields)}")
+            raise _unknown_option(name, option)
         if problem["type"] == "missing":
             raise TypeError(f"{name}() needs the argument {option!r}.")
     wrong = [problem for problem in problems if _is_of_wrong_type(problem)]
@@ -50,11 +51,28 @@ def raise_if_wrong_call(request: type[Request], error: ValidationError) -> None:
         raise TypeError(_worded(name, wrong))
 
 
+def explain_unknown_options(method: Callable[P, T]) -> Callable[P, T]:
+    """Decorate the method of an operation: for an unknown option the TypeError names the one that was probably meant."""
+    code = method.__code__
+    name, known = code.co_name, frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+    @wraps(method)
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        if not options.keys() <= known:
+            option = next(option for option in options if option not in known)
+            raise _unknown_option(name, option)
+        return method(*args, **options)
+
+    return call
+
+
 def check_request(request: object, watch: object) -> None:
     """Raise TypeError for what ``perform`` does not take."""
     if not isinstance(request, Request):
         given = type(request).__name__
-        raise TypeError(f"perform(): request must be a Request such as Run(command='ls'), not {given}; execute() takes a name.")
+        raise TypeError(
+            f"perform(): request must be a Request such as Run(command='ls'), not {given}; execute() takes a name."
+        )
     check_types("perform", watch=(watch, Watch | None))
 
 
@@ -83,11 +101,13 @@ def raise_if_closed(answer: Envelope[Any]) -> None:
         answer.unwrap()
 
 
-def _meant(option: str, known: Iterable[str]) -> str:
+def _unknown_option(operation: str, option: str) -> TypeError:
     from difflib import get_close_matches
 
-    close = get_close_matches(option, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else f" It takes {', '.join(known)}."
+    known = list(OPERATIONS[operation].model_fields)
+    close = get_close_matches(option, known, n=1)
+    meant = f"Did you mean {close[0]!r}?" if close else f"It takes {', '.join(known)}."
+    return TypeError(f"{operation}() has no option {option!r}. {meant}")
 
 
 def _plain(value: Any) -> Any:
@@ -111,8 +131,6 @@ def _worded(call: str, wrong: list[Any]) -> str:
     """The sentence on the first argument that is wrong; each type that a value may have is a problem of its own."""
     place = wrong[0]["loc"]
     same = [problem for problem in wrong if problem["loc"][0] == place[0]]
-    wanted = dict.fromkeys(
-        problem["msg"].removeprefix("Input should be ").partition(",")[0] for problem in same
-    )
+    wanted = dict.fromkeys(problem["msg"].removeprefix("Input should be ").partition(",")[0] for problem in same)
     inner = "".join(f"[{part!r}]" for part in place[1:]) if len(same) == 1 else ""
     return f"{call}(): {place[0]}{inner} must be {' or '.join(wanted)}, not {type(wrong[0]['input']).__name__}."

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -19,17 +19,18 @@ from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_types
 from sandbox.backend import Backend, Description, GuestStream, StartRequest
 from sandbox.envelope import Envelope, Failure, Notice, Success
-from sandbox.errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
+from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
+from sandbox.messages.faults import fault_error
 from sandbox.network.connections import Connection
 from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
 from sandbox.network.services.peer_port import PeerPort
 from sandbox.network.streams import Streams
+from sandbox.operations.base import SILENCE_SECONDS, Prepared, Reply
 from sandbox.pipe import descriptors
 from sandbox.pipe import forked_processes as forks
-from sandbox.pipe.preparing import FILE_SECONDS, feed_from, prepared
-from sandbox.pipe.replies import fault_of, notices_of, result_of, syntax_error_line, violation, worded
+from sandbox.pipe.replies import fault_of, notices_of, result_of, violation
 from sandbox.pipe.transport import Transport
 from sandbox.pipe.watching import Watch, with_onlooker
 from sandbox.state.history import History
@@ -117,6 +118,7 @@ class SandboxedEnvironment(Environment):
         self._owed: deque[Notice] = deque(maxlen=MOST_OWED)
         # Ids of commands that the host's program runs for itself, such as a kernel: notices of them reach no model.
         self.internal_commands: set[str] = set()
+        self._host = _Host(self._live, self._network.usage)
         self._closed = False
         self._detaches = False  # whether ``close`` leaves the sandbox running
 
@@ -360,30 +362,14 @@ class SandboxedEnvironment(Environment):
         """See ``Environment.perform``."""
         check_request(request, watch)
         started = time.monotonic()
-        if isinstance(request, op.Upload | op.Download):
-            raise OperationError(
-                ErrorCode.operation_not_supported,
-                f"{request.operation} moves bytes between host and sandbox and is not a tool.",
-                f"Call env.{request.operation}(...) from the host's own code.",
-            )
-        args, call = prepared(request, self.limits)
-        self._give_secrets(request, args)
-        if isinstance(request, op.Send) and request.keys:
-            args["application_keys"] = self._screens.application_keys(request.id, self._ask_screen)
-        if isinstance(request, op.Change):
-            call["request_id"] = request.request_id
+        prepared = self._with_variables(request, request.prepare(self.limits))
         if (watch := _watch_of(request, watch)) is not None:
-            call["watch"] = watch = watch.masked(self.hidden.mask) if self.hidden else watch
-            feed_from(watch.stdin, request, args, call)
+            watch = watch.masked(self.hidden.mask) if self.hidden else watch
+            prepared = replace(request.reading_from(prepared, watch.stdin), watch=watch)
         try:
-            if isinstance(request, op.Screen):
-                fields, blob = self._screens.draw(request.id, self._ask_screen), b""
-            else:
-                fields, blob = self._live().request(request.operation, args, **call)
-            if isinstance(request, op.Send):
-                fields = self._screens.added(fields, self._ask_screen)
+            fields, blob = request.carry_out(prepared, self._host)
         except SandboxUnavailableError as error:
-            if error.reason == "no_answer" and isinstance(request, op.Run) and not request.background:
+            if error.reason == "no_answer" and request.waits_for_command():
                 raise self._unanswered(error) from error
             raise
         if watch is not None:
@@ -399,31 +385,21 @@ class SandboxedEnvironment(Environment):
 
         return self.backend.explain_silence(error, give_up)
 
-    def _give_secrets(self, request: op.Request, args: dict[str, Any]) -> None:
-        if isinstance(request, op.Run) and (self.hidden or request.secrets):
-            args["env"] = {**self.hidden.variables(request.secrets), **(args["env"] or {})}
-
-    @cached_property
-    def _screens(self) -> Screens:
-        from sandbox.text.screen import Screens  # pyte takes 60 ms to load
-
-        return Screens()
-
-    def _ask_screen(self, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        return self._live().request("screen", args, timeout_seconds=FILE_SECONDS)
+    def _with_variables(self, request: op.Request, prepared: Prepared) -> Prepared:
+        """Give a command the secrets that it gets by itself or has asked for, unless it sets these variables itself."""
+        variables = self.hidden.variables(request.secret_names()) if request.starts_process else {}
+        if not variables:
+            return prepared
+        return replace(prepared, args={**prepared.args, "env": {**variables, **(prepared.args.get("env") or {})}})
 
     def _envelope(self, request: op.Request, fields: Mapping[str, Any], blob: bytes, started: float) -> Envelope[Any]:
         duration_ms = (time.monotonic() - started) * 1000
         notices = (*self._owed_notices(), *self._notices_in(fields), *self._services.notices())
         if (heard := _heard.get()) is not None:
             heard += [n for n in notices if n.code in ONCE]
-        result = result_of(request, fields, blob)
-        if isinstance(result, op.UsageResult):
-            result = result.model_copy(update=self._network.usage())
-        if isinstance(result, op.RunResult | op.LogsResult) and result.encoding_errors:
-            notices = (*notices, *notices_of([{"code": "output_not_text"}]))
-        if isinstance(request, op.Run) and isinstance(result, op.RunResult) and (line := syntax_error_line(result)):
-            notices = (*notices, *notices_of([{"code": "syntax_error", "line": line}]))
+        if (result := result_of(request, fields, blob)) is not None:
+            result = request.completed(result, self._host)
+            notices = (*notices, *notices_of(request.own_notices(result)))
         fault = fields.get("fault")
         if fault is None:
             if result is None:
@@ -483,7 +459,7 @@ class SandboxedEnvironment(Environment):
             kind, own_mode, pieces = outgoing(data_or_path, self.limits.transfer_bytes)
             body = passing(pieces)
             request = op.Upload(path=path, kind=kind, mode=own_mode if mode is None else mode)
-            fields, blob = self._live().request("upload", request.model_dump(), timeout_seconds=FILE_SECONDS, body=body)
+            fields, blob = self._live().request("upload", request.model_dump(), timeout_seconds=SILENCE_SECONDS, body=body)
             return self._envelope(request, fields, blob, started)
 
         return self.hidden.envelope(self._guarded(op.Upload, work))
@@ -503,7 +479,7 @@ class SandboxedEnvironment(Environment):
             request = op.Download(path=path, without=tuple(without))
             with Incoming(to, self.limits.transfer_bytes, overwrite=overwrite) as incoming:
                 fields, blob = self._live().request(
-                    "download", request.model_dump(), timeout_seconds=FILE_SECONDS, sink=incoming.take
+                    "download", request.model_dump(), timeout_seconds=SILENCE_SECONDS, sink=incoming.take
                 )
                 envelope: Envelope[op.DownloadResult] = self._envelope(request, fields, blob, started)
                 if envelope.ok:
@@ -619,9 +595,9 @@ class SandboxedEnvironment(Environment):
             result = result_of(op.Usage(), fields, b"")
         except SandboxError:
             return {}
-        if not isinstance(result, op.UsageResult):
+        if result is None:
             return {}
-        return {"left": self.hidden.mask.text(result.model_copy(update=self._network.usage()).to_text())}
+        return {"left": self.hidden.mask.text(op.Usage().completed(result, self._host).to_text())}
 
 
 def checked_folders(read_roots: Sequence[str]) -> tuple[str, ...]:
@@ -663,13 +639,32 @@ def _watch_of(request: op.Request, watch: Watch | None) -> Watch | None:
     Raises OperationError where there is nothing to watch, or it was cancelled before it began.
     """
     if watch is not None and watch.cancel is not None and watch.cancel.cancelled:
-        raise worded(ErrorCode.cancelled, {}, request.operation)
-    if not isinstance(request, op.Run):
-        return watch
-    if request.background and watch is not None and watch.listens:
+        raise fault_error(ErrorCode.cancelled, {}, request.operation)
+    if request.waits_for_command():
+        return with_onlooker(watch)
+    if request.starts_process and watch is not None and watch.listens:
         problem = "on_output is for commands that are waited for; see the output of one in the background with logs"
-        raise worded(ErrorCode.invalid_arguments, {"problem": problem}, "run")
-    return watch if request.background else with_onlooker(watch)
+        raise fault_error(ErrorCode.invalid_arguments, {"problem": problem}, request.operation)
+    return watch
+
+
+class _Host:
+    """What the environment offers to its operations, see ``operations.base.Host``."""
+
+    def __init__(self, live: Callable[[], Transport], network_usage: Callable[[], Mapping[str, Any]]) -> None:
+        self._live = live
+        self.network_usage = network_usage
+
+    def ask(self, operation: str, prepared: Prepared) -> Reply:
+        """Send a request to the guest."""
+        return self._live().request(operation, prepared.args, **prepared.options())
+
+    @cached_property
+    def screens(self) -> Screens:
+        """The screens of the commands that have a terminal."""
+        from sandbox.text.screen import Screens  # pyte takes 60 ms to load
+
+        return Screens()
 
 
 GuestEnvironment = SandboxedEnvironment  # its name in version 0.1.0, under a module path that warns

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
-
-from sandbox import operations as op
 from sandbox.argument_types import check_types
-from sandbox.envelope import Envelope, Notice, Success
+from sandbox.envelope import Envelope, Notice, Result, Success
 from sandbox.errors import ErrorCode, SandboxError, configuration_error
 from sandbox.readers import changed
-from sandbox.text.masking import LEAST_CHARS, Mask, forms_of
+from sandbox.text.masking import LEAST_CHARS, Mask, forms_of, map_texts
 
 T = TypeVar("T")
 # What the kernel takes of one variable, its name included.
 MOST_BYTES = 128 * 1024 - 2
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_CUT = re.compile(r"(\n\[\.\.\. \d+ bytes cut[^\n]*\.\.\.\]\n)")
-# Texts that were cut out of longer ones.
-_PARTS = (
-    op.LogsResult, op.SendResult, op.WaitForResult, op.ReadResult, op.BrowseResult, op.SearchResult, op.ProcessesResult,
-)  # fmt: skip
 # A guest cuts no text that it tells shorter than that, so only a longer one may end within a secret.
 SHORTEST_CUT = 40
-# Bytes for the host's own code, which are what they are in the sandbox.
-_AS_THEY_ARE = (op.DownloadResult, op.PatchResult)
 
 
 class Secrets:
@@ -132,41 +122,10 @@ class Secrets:
         return self.mask.part(text) if len(text) >= SHORTEST_CUT else self.mask.text(text)
 
     def _result(self, result: Any) -> Any:
-        if isinstance(result, _AS_THEY_ARE):
-            kept = {name: getattr(result, name) for name in ("content", "patch") if hasattr(result, name)}
-            return self._value(result, self.mask.text).model_copy(update=kept)
-        if isinstance(result, _PARTS):
-            masked = self._value(result, self.mask.part)
-            screen = getattr(result, "screen", None)
-            return masked if screen is None else masked.model_copy(update={"screen": self._result(screen)})
-        if isinstance(result, op.ScreenResult):
-            masked = self._value(result, self.mask.text)
-            return masked.model_copy(update={"text": self.mask.drawn(result.text)})
-        if isinstance(result, op.RunResult) and result.truncated:
-            masked = self._value(result, self.mask.text)
-            texts = {name: self._cut_in_two(getattr(masked, name)) for name in ("output", "stdout", "stderr")}
-            return masked.model_copy(update=texts)
-        return self._value(result, self.mask.text)
+        return result.masked(self.mask) if isinstance(result, Result) else self._value(result, self.mask.text)
 
-    def _cut_in_two(self, text: str) -> str:
-        """An output without its middle: a secret may lie on either border."""
-        pieces = _CUT.split(text)
-        return "".join(piece if _CUT.fullmatch(piece) else self.mask.part(piece) for piece in pieces) if text else text
-
-    def _value(self, value: Any, mask: Any) -> Any:
-        if isinstance(value, str):
-            return mask(value)
-        if isinstance(value, bytes):
-            return self.mask.whole(value)
-        if isinstance(value, BaseModel):
-            fields = {name: getattr(value, name) for name in type(value).model_fields}
-            masked = {name: self._value(each, mask) for name, each in fields.items()}
-            return value.model_copy(update={name: each for name, each in masked.items() if each is not fields[name]})
-        if isinstance(value, Mapping):
-            return {self._value(key, mask): self._value(each, mask) for key, each in value.items()}
-        if isinstance(value, tuple | list):
-            return type(value)(self._value(each, mask) for each in value)
-        return value
+    def _value(self, value: Any, mask: Callable[[str], str]) -> Any:
+        return map_texts(value, mask, self.mask.whole)
 
 
 def _check(name: Any, value: Any) -> None:

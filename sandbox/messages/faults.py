@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sandbox.envelope import Notice
-from sandbox.errors import ErrorCode
+from sandbox.errors import ErrorCode, OperationError
 from sandbox.readers import Hint
 from sandbox.text.wording import Wording, count_of, duration, one_line, size
 
@@ -33,6 +33,12 @@ def word_fault(code: ErrorCode, fields: Fields, operation: str) -> Wording:
     return Wording(
         f"{operation}{where} failed: {problem}.", "Look at the state of the files with list, then choose another way."
     )
+
+
+def fault_error(code: ErrorCode, fields: Fields, operation: str) -> OperationError:
+    """Return the error for a fault with these values."""
+    wording = word_fault(code, fields, operation)
+    return OperationError(code, wording.message, wording.hint, next_tool=wording.next_tool, retryable=wording.retryable)
 
 
 def word_notice(code: str, fields: Fields) -> Notice | None:

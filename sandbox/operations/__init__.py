@@ -1,15 +1,15 @@
-"""The operations of a sandbox as values: a typed request and a typed result each, one file per family.
+"""The operations of a sandbox: each a typed request and a typed result, declared where they stand, one file per family.
 
 A request's docstring and field descriptions are what a model reads; ``OPERATIONS`` is the table from which tools, methods and the
-wire are made. Paths may be relative (to the working folder of the sandbox) or absolute inside its roots.
+wire are made (``table``). Paths may be relative (to the working folder of the sandbox) or absolute inside its roots.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from sandbox.envelope import Result
 
+# In the order in which models are offered them.
+from . import files, commands, terminals, waiting, pages, usage  # noqa: F401  # isort: skip
 from .base import Change, HostArguments, Request
 from .commands import (
     EndSession,
@@ -67,13 +67,13 @@ from .state import (
     RollbackResult,
     SavedCheckpointResult,
 )
+from .table import OPERATIONS, operation, schema_of
 from .terminals import Resize, ResizeResult, Screen, ScreenResult, Send, SendResult
 from .usage import PlaceUsage, Usage, UsageResult
 from .waiting import ListedCommand, Port, Process, Processes, ProcessesResult, WaitFor, WaitForResult
 
 __all__ = [
     "OPERATIONS",
-    "REQUESTS",
     "Browse",
     "BrowseResult",
     "Candidate",
@@ -146,28 +146,6 @@ __all__ = [
     "WaitForResult",
     "Write",
     "WriteResult",
+    "operation",
     "schema_of",
 ]
-
-REQUESTS: tuple[type[Request], ...] = (
-    Read, Write, Edit, List, Search, MakeDir, Move, Delete, Run, Logs, Kill, EndSession, Send, Resize, Screen, WaitFor, Processes,
-    Upload, Download, Browse, Usage, Stat, OpenSession, Sessions,
-)  # fmt: skip
-OPERATIONS: dict[str, type[Request]] = {r.operation: r for r in REQUESTS}
-
-
-def schema_of(request: type[Request]) -> dict[str, Any]:
-    """The JSON schema of a request's arguments, without titles: what a model is given as ``parameters``."""
-    schema: dict[str, Any] = _without_titles(request.model_json_schema())
-    schema.pop("description", None)
-    # For callers in Python; a model does not lose its connection.
-    for name in ("request_id", *request.host_only()):
-        schema["properties"].pop(name, None)
-    schema.setdefault("required", [])
-    return schema
-
-
-def _without_titles(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {k: _without_titles(v) for k, v in node.items() if not (k == "title" and isinstance(v, str))}
-    return [_without_titles(v) for v in node] if isinstance(node, list) else node

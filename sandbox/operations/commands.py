@@ -5,37 +5,71 @@ from __future__ import annotations
 import math
 import re
 import signal
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sandbox.envelope import Result
+from sandbox.errors import ErrorCode, OperationError
+from sandbox.guest.protocol.wire import MAX_REPLY
+from sandbox.limits import Limits
+from sandbox.messages.faults import fault_error
 from sandbox.messages.waiting import WaitingFor, state_of
+from sandbox.text.command_output import decode_part, join_segments
 from sandbox.text.excerpt import SHOWN_CHARS, both_ends, joined, size_in_bytes
+from sandbox.text.masking import Mask
 from sandbox.text.plain_text import plain
-from sandbox.text.wording import count_of
+from sandbox.text.wording import count_of, value_text
 
-from .base import Change, Request, User
+from .base import SILENCE_SECONDS, Change, Excerpt, Prepared, PythonType, Request, User
+from .table import operation
 
 UNLIMITED = "unlimited"
+# Up to this size stdin is a part of the request, which is made again after a cut of the pipe. More is streamed.
+INLINE_BYTES = 8 << 20
+
+_RUN_NOTES = """
+``command`` is shell text, or a list: a program with its arguments, run without a shell, as ``argv`` is. See ``RunResult`` for
+what is promised.
+
+``on_output("stdout" | "stderr", text)`` is called in this thread as output comes; a command that prints faster waits for it. What
+it raises stops the command and is raised here. ``cancel`` stops the command from another thread: the answer is the failure
+``cancelled`` with the output so far.
+
+A ``request_id`` of the caller's choice makes it safe to ask again: of the requests with the same id only the first is carried
+out, and all get its answer, as long as it is among the last 64.
+
+``stdin`` is text, bytes, a binary file or an iterable of bytes, of any size. The last two, and more than 8 MiB, are streamed as
+the command reads. A source is read in a thread of its own; its exception stops the command and is raised here.
+
+With ``timeout_seconds=math.inf`` (or "unlimited") the command may run until the sandbox's ``lifetime_seconds`` are over, which
+must be set. ``needs_session`` fails with ``session_not_found`` instead of making the session. ``user`` is the name or number of
+another user of the image, where the profile allows it; each user has sessions of its own.
+"""
 
 
 def _seconds(given: Any) -> Any:
-    """Infinity for "unlimited"; it is no number of JSON, and not to be had as one. A model's schema has neither."""
+    """Take "unlimited" for infinity, and refuse infinity itself, which JSON cannot write. A model's schema has neither."""
     if given == math.inf:
         raise ValueError('write "unlimited" for no limit')
     return math.inf if given == UNLIMITED else given
 
 
-TimeoutSeconds = Annotated[Annotated[float, Field(gt=0, allow_inf_nan=True)] | None, BeforeValidator(_seconds)]
+TimeoutSeconds = Annotated[
+    Annotated[float, Field(gt=0, allow_inf_nan=True)] | None,
+    BeforeValidator(_seconds),
+    PythonType('float | Literal["unlimited"] | None'),
+]
 
 
 # What ``join_segments`` puts where the guest has cut.
-_CUT = re.compile(r"\n\[\.\.\. \d+ bytes cut[^\n]*\.\.\.\]\n")
+_CUT = re.compile(r"(\n\[\.\.\. \d+ bytes cut[^\n]*\.\.\.\]\n)")
 
 
 class OomVictim(BaseModel):
-    """Which process was killed for memory; what is not known is None or "". ``rss_bytes`` is what it had at least."""
+    """The process that the kernel killed for memory, as far as it is known; it had at least ``rss_bytes``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     pid: int | None = Field(None, ge=0)
@@ -44,7 +78,7 @@ class OomVictim(BaseModel):
 
 
 def shell_status(exit_code: int | None, signal_name: str | None) -> int | None:
-    """Return the status that a shell has for a command that ended so: 128 plus the number of the signal, if there was one."""
+    """Return what a shell shows as the status of such a command: its exit code, or 128 plus the number of the signal."""
     if not signal_name:
         return exit_code
     known = signal.Signals.__members__.get(signal_name)
@@ -53,17 +87,18 @@ def shell_status(exit_code: int | None, signal_name: str | None) -> int | None:
 
 
 class RunResult(Result):
-    """What a command did.
+    """What a command did, or has done so far.
 
-    ``exit_code`` is None while it runs and when a signal ended it; ``signal`` then names it ("SIGKILL"). ``output`` is both
-    streams in the order of arrival, ``stdout`` and ``stderr`` the same bytes apart; all three are cut to head and tail where
-    ``truncated`` is true. ``encoding_errors`` says that bytes which are no UTF-8 were replaced in these texts; ``stdout_bytes`` and
-    ``stderr_bytes`` are what was kept as it was printed, for callers in Python: they are no part of the envelope as JSON or
-    text. ``output_bytes`` is all the command produced; ``spill_path`` holds the whole of it up to the spill limit
-    (``spill_truncated`` beyond). ``left_running`` is the number of processes it left behind. ``waiting_for`` is known only while it
-    runs. ``cpu_seconds`` is the processor time of it and all it started; ``max_rss_bytes`` the most memory that one of these
-    processes had, about 9 MiB at least (the process that became the command). ``oom_victim`` is its process that was killed for
-    memory.
+    - ``exit_code`` is None while the command runs and if a signal ended it; ``signal`` then names that ("SIGKILL").
+    - ``output`` is both streams in the order of arrival, ``stdout`` and ``stderr`` are the same bytes apart. With ``truncated``
+      the middle of all three was cut out. ``output_bytes`` is how much the command printed; ``spill_path`` is the file of the
+      sandbox that holds it, up to the spill limit (with ``spill_truncated``, there was more).
+    - ``encoding_errors`` says that bytes which are not UTF-8 were replaced in these texts; ``stdout_bytes`` and
+      ``stderr_bytes`` are what was printed, for callers in Python: the envelope as JSON or text does not have them.
+    - ``left_running`` is the number of processes that it left behind. ``waiting_for`` is known only while it runs.
+    - ``cpu_seconds`` is the processor time of the command and all it started. ``max_rss_bytes`` is the most memory that one of
+      these processes had: at least about 9 MiB, which the process has that becomes the command.
+    - ``oom_victim`` is the one of its processes that was killed for memory.
     """
 
     id: str = ""
@@ -91,13 +126,13 @@ class RunResult(Result):
 
     @property
     def shell_status(self) -> int | None:
-        """What a shell shows as ``$?``: ``exit_code``, or 128 plus the number of the signal. None while it runs."""
+        """What a shell shows as ``$?``: ``exit_code``, or 128 plus the number of the signal; None while the command runs."""
         return shell_status(self.exit_code, self.signal)
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:
-        """The output as a terminal would show it (see ``plain_text``), then one line with the status.
+        """Return the output as a terminal would show it (see ``plain_text``), then one line with the status.
 
-        An output of more than ``chars`` characters is shown without its middle; one line there says where all of it is.
+        The middle of an output of more than ``chars`` characters is left out; one line there says where all of it is.
         """
         nothing = "" if self.output or self.output_bytes or self.truncated else "no output; "
         if self.running:
@@ -110,9 +145,17 @@ class RunResult(Result):
             status = ""
         else:
             status = f"[{nothing}exit code {self.exit_code}]"
-        return "\n".join(part for part in (self._shown_output(chars), status) if part)
+        return "\n".join(part for part in (self._join_segments(chars), status) if part)
 
-    def _shown_output(self, chars: int) -> str:
+    def masked(self, mask: Mask) -> Self:
+        """See the base class; where the middle was cut out, a secret may lie on either border."""
+        masked = super().masked(mask)
+        if not self.truncated:
+            return masked
+        texts = {name: _masked_around_cut(getattr(masked, name), mask) for name in ("output", "stdout", "stderr")}
+        return masked.model_copy(update=texts)
+
+    def _join_segments(self, chars: int) -> str:
         kept = _CUT.split(self.output) if self.truncated else [self.output]
         head, tail = plain(kept[0]).rstrip("\n"), plain(kept[-1]).rstrip("\n")
         if not self.truncated and len(head) <= chars:
@@ -127,6 +170,7 @@ class RunResult(Result):
         return joined(head, f"[... {missing:,} bytes are left out here. {where} ...]", tail)
 
 
+@operation("run", RunResult, changes_files=True, starts_process=True, positional=("command",), method_notes=_RUN_NOTES)
 class Run(Change):
     """Run a shell command and wait for it, or start it in the background.
 
@@ -139,14 +183,14 @@ class Run(Change):
     waiting_for, and send answers it; with pty=true it has a terminal, and screen shows it. timeout_seconds holds all the same.
     """
 
-    operation: ClassVar[str] = "run"
-    result: ClassVar[type[Result]] = RunResult
-    command: str | None = Field(None, description="Shell text.")
+    command: Annotated[str | None, PythonType("str | Sequence[str] | None")] = Field(None, description="Shell text.")
     argv: tuple[str, ...] | None = Field(None, min_length=1, description="Program and arguments, run without a shell.")
     cwd: str | None = Field(None, min_length=1, max_length=4096, description="Folder to run in, for this run.")
     env: dict[str, str] | None = Field(None, description="Further environment variables, for this run.")
     secrets: tuple[str, ...] | None = Field(None, description="Names of secrets to give to this run as variables.")
-    stdin: str | bytes | None = Field(None, description="What the command reads on standard input.")
+    stdin: Annotated[str | bytes | None, PythonType("Stdin | None")] = Field(
+        None, description="What the command reads on standard input."
+    )
     timeout_seconds: TimeoutSeconds = Field(None, description="Kill the command after this many seconds.")
     cpu_seconds: float | None = Field(
         None, gt=0, description="Kill the command when it and all it started have used this much processor time."
@@ -170,7 +214,7 @@ class Run(Change):
     )
 
     def problem(self) -> str | None:
-        """Why no process can be started from this; None where one can. Surrogate escapes stand for bytes."""
+        """Return why no process can be started from this, or None if one can. Surrogate escapes stand for bytes."""
         if (self.command is None) == (self.argv is None):
             return "give either command or argv"
         env = self.env or {}
@@ -184,9 +228,81 @@ class Run(Change):
         wrong = next((name for name in env if not name or "=" in name), None)
         return None if wrong is None else f"{_named(wrong)} is no name for a variable"
 
+    def prepare(self, limits: Limits) -> Prepared:
+        """See the base class; limits that were not given are those of the sandbox."""
+        self.check()
+        timeout = self._timeout_seconds(limits)
+        keep = limits.keep_output_bytes if self.keep_output_bytes is None else self.keep_output_bytes
+        if keep > limits.spill_bytes:
+            raise _invalid(f"keep_output_bytes is {value_text(keep)}, at most {limits.spill_bytes}")
+        args = self.model_dump(mode="json", exclude={"stdin", "request_id", "secrets"})
+        args.update(timeout_seconds=timeout, keep_output_bytes=keep, cpu_seconds=self._cpu_seconds(limits))
+        args["stays_open"] = self.wait_seconds is not None and self.stdin is None
+        silence = SILENCE_SECONDS + (self.wait_seconds or 0) if self.background else timeout
+        prepared = Prepared(
+            args,
+            timeout_seconds=math.inf if silence is None else silence,
+            max_reply_bytes=MAX_REPLY + keep,
+            request_id=self.request_id,
+        )
+        stdin = self.stdin.encode("utf-8", "surrogateescape") if isinstance(self.stdin, str) else self.stdin or b""
+        return self.reading_from(prepared, stdin) if len(stdin) > INLINE_BYTES else replace(prepared, stdin=stdin)
+
+    def _timeout_seconds(self, limits: Limits) -> float | None:
+        timeout = self.timeout_seconds
+        if timeout is None and not self.background:
+            timeout = limits.timeout_seconds
+        if timeout == math.inf:
+            if limits.lifetime_seconds is None:
+                raise _invalid(
+                    'timeout_seconds="unlimited" needs a sandbox that ends by itself: set Limits(lifetime_seconds=...)'
+                )
+            return None
+        if timeout is not None and timeout > limits.max_timeout_seconds:
+            raise _invalid(f"timeout_seconds is {timeout:g}, at most {limits.max_timeout_seconds:g}")
+        return timeout
+
+    def _cpu_seconds(self, limits: Limits) -> float | None:
+        most = limits.cpu_seconds_per_command
+        if self.cpu_seconds is not None and most is not None and self.cpu_seconds > most:
+            raise _invalid(f"cpu_seconds is {self.cpu_seconds:g}, at most {most:g}")
+        return most if self.cpu_seconds is None else self.cpu_seconds
+
+    def secret_names(self) -> Sequence[str] | None:
+        """See the base class."""
+        return self.secrets
+
+    def waits_for_command(self) -> bool:
+        """See the base class."""
+        return not self.background
+
+    def reading_from(self, prepared: Prepared, source: Any) -> Prepared:
+        """See the base class; what the caller does not wait for could not be streamed to its end."""
+        if source is None:
+            return prepared
+        if self.background or self.wait_seconds is not None:
+            raise _invalid(
+                f"with background or wait_seconds, stdin can be text or bytes, at most {INLINE_BYTES} bytes: put more into a "
+                "file of the sandbox and redirect it (COMMAND < FILE)"
+            )
+        return replace(prepared, args={**prepared.args, "stays_open": False}, source=source)
+
+    def result_fields(self, fields: dict[str, Any], blob: bytes, reply: Mapping[str, Any]) -> dict[str, Any]:
+        """See the base class; the output comes in segments of both streams."""
+        if "segments" not in reply:
+            return fields
+        where = fields.get("spill_path") if not fields.get("spill_truncated") else None
+        total, truncated = int(fields["output_bytes"]), bool(fields["truncated"])
+        return {**fields, **asdict(join_segments(reply["segments"], blob, total, truncated, where or None))}
+
+    def own_notices(self, result: Any) -> list[dict[str, Any]]:
+        """See the base class."""
+        line = _syntax_error_line(result)
+        return [*_encoding_notices(result), *([{"code": "syntax_error", "line": line}] if line else [])]
+
 
 def _named(text: str) -> str:
-    """A text in an error: a long one is not cut, for the cut might leave a part of a secret."""
+    """Quote a text for an error. A long one is not cut: a part of a secret could not be recognized and masked."""
     return repr(text) if len(text) <= 80 else f"A text of {len(text)} characters"
 
 
@@ -198,10 +314,35 @@ def _is_bytes(text: str) -> bool:
     return True
 
 
-class LogsResult(Result):
+def _invalid(problem: str) -> OperationError:
+    return fault_error(ErrorCode.invalid_arguments, {"problem": problem}, Run.operation)
+
+
+def _masked_around_cut(text: str, mask: Mask) -> str:
+    pieces = _CUT.split(text)
+    return "".join(piece if _CUT.fullmatch(piece) else mask.part(piece) for piece in pieces) if text else text
+
+
+def _encoding_notices(result: RunResult | LogsResult) -> list[dict[str, Any]]:
+    return [{"code": "output_not_text"}] if result.encoding_errors else []
+
+
+# What bash and dash print of a command's own text; the name before it is theirs.
+_SYNTAX_ERROR = re.compile(
+    r"^\S*sh: (?:eval: line (\d{1,9}): (?:syntax error|unexpected EOF while)|(\d{1,9}): Syntax error: )", re.MULTILINE
+)
+
+
+def _syntax_error_line(result: RunResult) -> int | None:
+    """Return the number of the line that the shell could not parse, or None if it parsed all of them or does not say."""
+    found = _SYNTAX_ERROR.search(result.stderr) if result.exit_code in (1, 2) else None
+    return None if found is None else int(found[1] or found[2])
+
+
+class LogsResult(Excerpt):
     """``content`` is the output from ``offset`` to ``next_offset``; ``total_bytes`` is all the command has produced.
 
-    ``encoding_errors`` says that bytes which are no UTF-8 were replaced in it; ``content_bytes`` (in Python only) is what was
+    ``encoding_errors`` says that bytes which are not UTF-8 were replaced in it; ``content_bytes`` (in Python only) is what was
     printed. ``stop_reason`` says why the command was stopped, where it was: "timeout", "cpu", "killed", "cancelled", "disk".
     """
 
@@ -228,9 +369,9 @@ class LogsResult(Result):
         return shell_status(self.exit_code, self.signal)
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:
-        """The output as a terminal would show it, then one line with the state of the command.
+        """Return the output as a terminal would show it, then one line with the state of the command.
 
-        Of a part that is longer than ``chars`` characters the middle is left out; one line there says how to see it.
+        The middle of more than ``chars`` characters is left out; one line there says how to see it.
         """
         state = state_of(self.running, self.exit_code, self.signal, self.waiting_for, self.stop_reason)
         if self.left_running:
@@ -249,14 +390,13 @@ class LogsResult(Result):
         return joined(plain(head), mark, plain(tail).rstrip("\n"))
 
 
+@operation("logs", LogsResult, repeatable=True, waits=True)
 class Logs(Request):
     """Show the output of a command by its id, from a byte offset on, or its last lines; shows whether it still runs.
 
     With follow it answers as soon as there is output past offset, or the command has ended.
     """
 
-    operation: ClassVar[str] = "logs"
-    result: ClassVar[type[Result]] = LogsResult
     id: str = Field(min_length=1, max_length=64, description="Id of the command.")
     offset: int = Field(
         0, description="Byte of the output to start at: next_offset of the last call; from the end if negative."
@@ -267,8 +407,22 @@ class Logs(Request):
     wait_seconds: float = Field(30, ge=0, le=86400, description="How long follow waits at most.")
 
     def problem(self) -> str | None:
-        """Why the arguments do not fit each other; None where they do."""
+        """See the base class."""
         return "offset and tail_lines exclude each other" if self.offset and self.tail_lines else None
+
+    def silence_seconds(self) -> float:
+        """See the base class."""
+        return SILENCE_SECONDS + (self.wait_seconds if self.follow else 0)
+
+    def result_fields(self, fields: dict[str, Any], blob: bytes, reply: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """See the base class."""
+        starts, ends = fields["offset"] == 0, fields["next_offset"] == fields["total_bytes"]
+        content, wrong = decode_part(blob, starts=starts, ends=ends)
+        return {**fields, "content": content, "encoding_errors": wrong, "content_bytes": blob}
+
+    def own_notices(self, result: Any) -> list[dict[str, Any]]:
+        """See the base class."""
+        return _encoding_notices(result)
 
 
 SignalName = Literal[
@@ -291,7 +445,7 @@ class KillResult(Result):
     collateral: tuple[str, ...] = ()
 
     def _words(self) -> str:
-        """What became of the command."""
+        """Return one line that says what became of the command."""
         if self.signal is not None:
             return f"[{self.signal} was sent to {_processes(self.signalled)} of {self.id}]"
         if self.already_ended and not self.killed:
@@ -304,41 +458,51 @@ class KillResult(Result):
         return f"[{self.id} was killed: {_processes(self.killed)}{others}]"
 
 
+@operation(
+    "kill",
+    KillResult,
+    positional=("id", "signal"),
+    method_notes=(
+        "A command that was run with ``user`` needs the same ``user`` here, so that a model's tools cannot reach it."
+    ),
+)
 class Kill(Request):
     """Kill a command by its id, with everything it started; the result says that nothing of it is left.
 
     With signal, that signal is sent to all processes of the command instead, and they may go on: SIGINT is what Ctrl-C sends.
     """
 
-    operation: ClassVar[str] = "kill"
-    result: ClassVar[type[Result]] = KillResult
     id: str = Field(min_length=1, max_length=64, description="Id of the command.")
     signal: SignalName | None = Field(None, description="Signal to send to all processes of the command instead.")
     user: User = None
 
 
 class OpenSessionResult(Result):
-    """A session was made; ``cwd`` is the folder that its first command starts in."""
+    """The new session; ``cwd`` is the folder that its first command starts in."""
 
     session: str
     cwd: str
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:  # noqa: ARG002
-        """One line about it."""
+        """Return one line about it."""
         return f"The session {self.session!r} is open and starts in {self.cwd}."
 
 
+@operation(
+    "open_session",
+    OpenSessionResult,
+    for_models=False,
+    method_notes="A session that exists already is the failure ``session_exists``.",
+)
 class OpenSession(Request):
     """Make a session of run; one of that name must not be there yet."""
 
-    operation: ClassVar[str] = "open_session"
-    result: ClassVar[type[Result]] = OpenSessionResult
     session: str = Field(min_length=1, max_length=64, description="Name of the session.")
     user: User = None
 
 
 class SessionState(BaseModel):
-    """One session: its name, the folder its next command starts in, and whether a command runs in it that others wait for."""
+    """One session: its next command starts in ``cwd``, and waits as long as the session is ``busy`` with another."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: str = Field(max_length=64)
@@ -347,42 +511,48 @@ class SessionState(BaseModel):
 
 
 class SessionsResult(Result):
-    """The sessions of one user, also those that ``run`` made by itself."""
+    """The sessions of one user, those that ``run`` made by itself included."""
 
     sessions: tuple[SessionState, ...] = Field((), max_length=4096)
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:  # noqa: ARG002
-        """One line for each."""
+        """Return one line for each session."""
         lines = [f"{each.name} in {each.cwd}{', in use' if each.busy else ''}" for each in self.sessions]
         return "\n".join(lines) or "There is no session."
 
 
+@operation(
+    "sessions",
+    SessionsResult,
+    repeatable=True,
+    for_models=False,
+    method_notes="It lists those that ``run`` and ``open_session`` have made and ``end_session`` has not ended.",
+)
 class Sessions(Request):
     """List the sessions of run."""
 
-    operation: ClassVar[str] = "sessions"
-    result: ClassVar[type[Result]] = SessionsResult
     user: User = None
 
 
 class EndSessionResult(Result):
-    """``existed`` is false where there was no such session."""
+    """``existed`` is false if there was no such session."""
 
     session: str
     existed: bool = False
 
     def _words(self) -> str:
-        """What became of the session."""
+        """Return one line that says what became of the session."""
         if self.existed:
             return f"[the session {self.session!r} was ended: its folder and variables are forgotten]"
         return f"[there is no session {self.session!r}, so nothing was done]"
 
 
+@operation(
+    "end_session", EndSessionResult, method_notes="With ``user``, it is the session of that name that this user has."
+)
 class EndSession(Request):
     """Forget a session of run: its folder, variables and functions. There may be only so many; commands in it go on."""
 
-    operation: ClassVar[str] = "end_session"
-    result: ClassVar[type[Result]] = EndSessionResult
     session: str = Field(min_length=1, max_length=64, description="Name of the session.")
     user: User = None
 

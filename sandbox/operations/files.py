@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import shlex
 import stat
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import ClassVar, Literal
+from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field
 
 from sandbox.envelope import Result
+from sandbox.errors import ErrorCode
+from sandbox.limits import Limits
+from sandbox.messages.faults import fault_error
 from sandbox.text.excerpt import SHOWN_CHARS, first_lines, first_part, size_in_bytes, without_middle
+from sandbox.text.masking import Mask
 
-from .base import Change, Path, Request
+from .base import Change, Excerpt, Path, Prepared, Request, Transfer
+from .table import operation
 
 FileType = Literal["file", "directory", "symlink", "other"]
 
 
-class ReadResult(Result):
+class ReadResult(Excerpt):
     """``content`` is text (invalid UTF-8 replaced); for a binary file it is empty and ``binary`` is true."""
 
     path: str
@@ -33,7 +39,7 @@ class ReadResult(Result):
     encoding_errors: bool = False
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:
-        """The content, or as much of its beginning as ``chars`` allow, with a last line that says which part that is."""
+        """Return the content, or its beginning in ``chars`` characters and a last line that says which part it is."""
         if self.binary:
             return (
                 f"[{self.path} is a binary file of {self.size_bytes} bytes: it is not shown as text. "
@@ -57,6 +63,7 @@ class ReadResult(Result):
         return f"[{self.path} is empty]" if self.size_bytes == 0 else f"[nothing of {self.path} is in this range]"
 
 
+@operation("read", ReadResult, repeatable=True)
 class Read(Request):
     """Read a text file, whole or a range of it.
 
@@ -65,8 +72,6 @@ class Read(Request):
     range is asked for.
     """
 
-    operation: ClassVar[str] = "read"
-    result: ClassVar[type[Result]] = ReadResult
     path: Path
     start_line: int | None = Field(None, ge=1, description="First line to read, 1-based.")
     end_line: int | None = Field(None, ge=1, description="Last line to read, inclusive.")
@@ -74,33 +79,41 @@ class Read(Request):
     max_bytes: int | None = Field(None, ge=1, description="How many bytes to read at most.")
     numbered: bool = Field(False, description="Put line numbers before the lines.")
 
+    def result_fields(self, fields: dict[str, Any], blob: bytes, reply: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """See the base class."""
+        return fields if "content" in fields else {**fields, "content": blob.decode("utf-8", "replace")}
+
 
 class WriteResult(Result):
-    """``created`` says that there was no such file before."""
+    """What was written; ``created`` is true if the file did not exist before."""
 
     path: str
     size_bytes: int = 0
     created: bool = False
 
     def _words(self) -> str:
-        """What was written."""
+        """Return one line that says what was written."""
         return f"[{'created' if self.created else 'replaced'} {self.path}, {self.size_bytes} bytes]"
 
 
+@operation("write", WriteResult, changes_files=True, method_notes="For ``request_id`` see ``run``.")
 class Write(Change):
     """Write a whole text file, atomically: it is replaced in one step or left as it was.
 
     Parent folders are made. The mode of an existing file is kept.
     """
 
-    operation: ClassVar[str] = "write"
-    result: ClassVar[type[Result]] = WriteResult
     path: Path
     content: str = Field(description="The whole new content of the file.")
 
+    def prepare(self, limits: Limits) -> Prepared:
+        """See the base class."""
+        _check_size(self, self.content, limits)
+        return super().prepare(limits)
+
 
 class Candidate(Result):
-    """A place in a file: ``start_line`` is 1-based, ``text`` the lines there, ``similarity`` 0 to 1."""
+    """A place in a file: ``start_line`` counts from 1, ``text`` is the lines there, ``similarity`` is 0 to 1."""
 
     start_line: int
     end_line: int
@@ -108,14 +121,14 @@ class Candidate(Result):
     similarity: float = 1.0
 
     def _words(self) -> str:
-        """The lines under their numbers."""
+        """Return the lines below a heading with their numbers."""
         one = self.start_line == self.end_line
         tabs = " (indented with tabs)" if any(line.startswith("\t") for line in self.text.splitlines()) else ""
         return f"{'Line' if one else 'Lines'} {self.start_line}{'' if one else f'-{self.end_line}'}{tabs}:\n{self.text}"
 
 
 class EditResult(Result):
-    """``diff`` is a unified diff of what changed; ``candidates`` the nearest or the several matches of a failure."""
+    """``diff`` is a unified diff of the change; ``candidates``, in a failure, are the nearest places or all that match."""
 
     path: str
     replacements: int = 0
@@ -125,12 +138,18 @@ class EditResult(Result):
     candidates: tuple[Candidate, ...] = ()
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:
-        """The diff, or the candidates with their tabs made visible where only white space differs."""
+        """Return the diff, or the candidates."""
         if self.candidates:
             return without_middle("\n".join(candidate.to_text() for candidate in self.candidates), chars)
         return without_middle(self.diff, chars)
 
 
+@operation(
+    "edit",
+    EditResult,
+    changes_files=True,
+    method_notes="The failures ``text_not_found`` and ``text_not_unique`` show candidates.",
+)
 class Edit(Change):
     """Replace one exact piece of text in a file.
 
@@ -139,12 +158,22 @@ class Edit(Change):
     file are kept.
     """
 
-    operation: ClassVar[str] = "edit"
-    result: ClassVar[type[Result]] = EditResult
     path: Path
     old_text: str = Field(min_length=1, description="The exact text to replace.")
     new_text: str = Field(description="The text to put in its place.")
     replace_all: bool = Field(False, description="Replace every occurrence.")
+
+    def prepare(self, limits: Limits) -> Prepared:
+        """See the base class."""
+        _check_size(self, self.new_text, limits)
+        return super().prepare(limits)
+
+
+def _check_size(request: Write | Edit, text: str, limits: Limits) -> None:
+    measured = len(text.encode("utf-8", "surrogatepass"))
+    if measured > limits.write_bytes:
+        fields = {"path": request.path, "size_bytes": measured, "limit": limits.write_bytes}
+        raise fault_error(ErrorCode.file_too_large, fields, request.operation)
 
 
 class Entry(Result):
@@ -161,7 +190,7 @@ class ListResult(Result):
     truncated: bool = False
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:
-        """One line for each entry; folders end in a slash. A last line says how many are not shown."""
+        """Return one line for each entry; folders end in a slash. A last line says how many are left out."""
         lines = [_entry_line(e) for e in self.entries]
         if not lines:
             return f"[{self.path} is empty]"
@@ -175,11 +204,10 @@ class ListResult(Result):
         return "\n".join(shown)
 
 
+@operation("list", ListResult, repeatable=True, positional=("path",))
 class List(Request):
     """List a folder: names, types, sizes; deeper with depth."""
 
-    operation: ClassVar[str] = "list"
-    result: ClassVar[type[Result]] = ListResult
     path: Path = "."
     depth: int = Field(1, ge=1, le=20, description="How many levels to list.")
     hidden: bool = Field(True, description="Show names that begin with a dot.")
@@ -187,7 +215,7 @@ class List(Request):
 
 
 class StatResult(Result):
-    """``mode`` are the permission bits; ``owner`` is the name of ``uid`` in /etc/passwd, None if it has none.
+    """``mode`` is the permission bits; ``owner`` is the name of ``uid`` in /etc/passwd, or None if it has no name there.
 
     ``mtime_seconds`` is the time of the last change, in seconds since 1970. ``link_target`` is where a link points: ``type`` and
     the rest are those of what it points to, and "symlink" where that cannot be reached.
@@ -204,7 +232,7 @@ class StatResult(Result):
     link_target: str | None = Field(None, max_length=4096)
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:  # noqa: ARG002
-        """One line, as ls -l."""
+        """Return one line like those of ls -l."""
         kinds = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "symlink": stat.S_IFLNK, "other": 0}
         mode = stat.filemode(kinds[self.type] | self.mode)
         when = datetime.fromtimestamp(self.mtime_seconds, UTC).isoformat(timespec="seconds")
@@ -212,14 +240,13 @@ class StatResult(Result):
         return f"{mode} {self.owner or self.uid}:{self.gid} {self.size_bytes} bytes {when} {self.path}{link}"
 
 
+@operation("stat", StatResult, repeatable=True, for_models=False)
 class Stat(Request):
     """Say what a path is: type, size, mode, owner, time of the last change, and where it points if it is a link.
 
     Links are followed. A link that leads nowhere, or outside, is described itself.
     """
 
-    operation: ClassVar[str] = "stat"
-    result: ClassVar[type[Result]] = StatResult
     path: Path
 
 
@@ -234,7 +261,7 @@ def _entry_line(entry: Entry) -> str:
 
 
 class Match(Result):
-    """``line`` is 1-based; ``text`` the matching line, of a long one 1,000 characters around the match and how many were cut."""
+    """``line`` counts from 1; ``text`` is the matching line: of a long one, 1,000 characters around the match."""
 
     path: str
     line: int
@@ -243,8 +270,8 @@ class Match(Result):
     after: tuple[str, ...] = ()
 
 
-class SearchResult(Result):
-    """``total_matches`` is known where the matches were truncated and could be counted.
+class SearchResult(Excerpt):
+    """``total_matches`` is known if the matches were truncated and could be counted.
 
     Where nothing matched in a folder: ``ignored`` and ``binary`` are the first files that do have a match and were left out,
     because an ignore file names them or because they are binary; ``left_out_files`` counts all of those, and ``left_out_unknown``
@@ -263,7 +290,7 @@ class SearchResult(Result):
     engine: Literal["ripgrep", "builtin"] = "ripgrep"
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:
-        """Grep's own form: path:line:text, context as path-line-text. A last line says that not all matches are shown."""
+        """Return matches as grep prints them: path:line:text, context as path-line-text. A last line says if some are missing."""
         blocks = first_lines([_match_text(match) for match in self.matches], chars)
         if not blocks:
             return self._nothing()
@@ -277,7 +304,7 @@ class SearchResult(Result):
         return text
 
     def _nothing(self) -> str:
-        """That there is no match, and where there is one that was not looked at."""
+        """Return lines that say that nothing matched, and which files were left out."""
         partly = self.left_out_files or self.left_out_unknown or self.unreadable
         lines = ["[no match in the files that were searched]" if partly else "[no match]"]
         more = self.left_out_files - len(self.ignored) - len(self.binary)
@@ -295,14 +322,13 @@ class SearchResult(Result):
         return "\n".join(lines)
 
 
+@operation("search", SearchResult, repeatable=True, positional=("pattern", "path"))
 class Search(Request):
     """Search file contents with a regular expression (ripgrep); respects .gitignore.
 
     Answers with path, line number and line of each match.
     """
 
-    operation: ClassVar[str] = "search"
-    result: ClassVar[type[Result]] = SearchResult
     pattern: str = Field(
         min_length=1, max_length=4096, description="Regular expression, or plain text with literal=true."
     )
@@ -323,21 +349,20 @@ def _match_text(match: Match) -> str:
 
 
 class MakeDirResult(Result):
-    """``created`` is false where the folder was there already."""
+    """``created`` is false if the folder existed already."""
 
     path: str
     created: bool = False
 
     def _words(self) -> str:
-        """What was made."""
+        """Return one line that says what was made."""
         return f"[created the folder {self.path}]" if self.created else f"[the folder {self.path} was there already]"
 
 
+@operation("make_dir", MakeDirResult, changes_files=True)
 class MakeDir(Change):
     """Make a folder, and its parents; a folder that is already there is fine."""
 
-    operation: ClassVar[str] = "make_dir"
-    result: ClassVar[type[Result]] = MakeDirResult
     path: Path
 
 
@@ -348,15 +373,19 @@ class MoveResult(Result):
     target: str
 
     def _words(self) -> str:
-        """What was moved."""
+        """Return one line that says what was moved."""
         return f"[moved {self.source} to {self.target}]"
 
 
+@operation(
+    "move",
+    MoveResult,
+    changes_files=True,
+    method_notes="An existing target is the failure ``path_exists`` unless ``overwrite`` is set.",
+)
 class Move(Change):
     """Move or rename a file or folder; an existing target is refused unless overwrite is set."""
 
-    operation: ClassVar[str] = "move"
-    result: ClassVar[type[Result]] = MoveResult
     source: Path
     target: Path
     overwrite: bool = Field(False, description="Replace an existing file at the target.")
@@ -369,18 +398,17 @@ class DeleteResult(Result):
     entries_deleted: int = 0
 
     def _words(self) -> str:
-        """What was deleted; nothing for a failure that left all as it was."""
+        """Return one line that says what was deleted, or "" if nothing was."""
         if not self.entries_deleted:
             return ""
         inside = "" if self.entries_deleted == 1 else f": {self.entries_deleted} files and folders"
         return f"[deleted {self.path}{inside}]"
 
 
+@operation("delete", DeleteResult, changes_files=True)
 class Delete(Change):
     """Delete a file, or a folder with recursive=true. A symlink itself is deleted, never what it points to."""
 
-    operation: ClassVar[str] = "delete"
-    result: ClassVar[type[Result]] = DeleteResult
     path: Path
     recursive: bool = Field(False, description="Delete a folder with all that is in it.")
 
@@ -391,18 +419,17 @@ class UploadResult(Result):
     size_bytes: int = 0
 
 
-class Upload(Request):
+@operation("upload", UploadResult, changes_files=True, for_models=False)
+class Upload(Transfer):
     """Copy a file or a folder of the host, or bytes, into the sandbox."""
 
-    operation: ClassVar[str] = "upload"
-    result: ClassVar[type[Result]] = UploadResult
     path: Path
     kind: Literal["file", "tree"] = "file"
     mode: int | None = Field(None, ge=0, le=0o777, description="Mode of the file.")
 
 
 class DownloadResult(Result):
-    """``content`` holds the bytes of a file that was not saved to the host; ``saved_to`` the place where it was."""
+    """``saved_to`` is the host path of what was saved; ``content`` holds the bytes of a file that was not."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64")
     path: str
@@ -413,11 +440,14 @@ class DownloadResult(Result):
     saved_to: str | None = None
     skipped: tuple[str, ...] = ()
 
+    def masked(self, mask: Mask) -> Self:
+        """See the base class; the bytes are for the host's own code, which needs them as they are."""
+        return super().masked(mask).model_copy(update={"content": self.content})
 
-class Download(Request):
+
+@operation("download", DownloadResult, repeatable=True, for_models=False)
+class Download(Transfer):
     """Copy a file or a folder out of the sandbox."""
 
-    operation: ClassVar[str] = "download"
-    result: ClassVar[type[Result]] = DownloadResult
     path: Path
     without: tuple[str, ...] = Field((), max_length=20, description="Names that are left out, at any depth.")

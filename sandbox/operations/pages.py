@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field, model_validator
 
 from sandbox.envelope import Result
 from sandbox.text.excerpt import SHOWN_CHARS, first_lines, first_part
 
-from .base import Request
+from .base import Excerpt, Request
+from .table import operation
 
 _MOST_LINKS_SHARE = 4  # a quarter of the room is for links
 
@@ -19,8 +18,8 @@ class Link(Result):
     url: str
 
 
-class BrowseResult(Result):
-    """``text`` is the readable page from ``offset`` on; ``total_chars`` the length of all of it."""
+class BrowseResult(Excerpt):
+    """``text`` is the readable page from ``offset`` on; ``total_chars`` is the length of the whole page."""
 
     url: str
     final_url: str = ""
@@ -42,7 +41,7 @@ class BrowseResult(Result):
         return self
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:
-        """Status line, text, links; then how to read on where that is not all of the text."""
+        """Return a status line, the text and the links; then how to read on if the text goes on."""
         head = f"[{self.status} {self.final_url or self.url} {self.content_type}]"
         links = [f"[{i}] {link.text}: {link.url}" for i, link in enumerate(self.links, 1)]
         if links:
@@ -57,6 +56,7 @@ class BrowseResult(Result):
         return "\n".join(part for part in (head, self.title, text, listed, where) if part)
 
 
+@operation("browse", BrowseResult, repeatable=True)
 class Browse(Request):
     """Open a web page and read it as text with its links.
 
@@ -64,10 +64,12 @@ class Browse(Request):
     are followed; a page that is not text is described. Long pages are read on with offset.
     """
 
-    operation: ClassVar[str] = "browse"
-    result: ClassVar[type[Result]] = BrowseResult
     url: str = Field(min_length=1, max_length=8192, description="http:// or https:// address.")
     offset: int = Field(0, ge=0, description="Character of the text to start at.")
     max_chars: int = Field(20000, ge=1, le=200000, description="How many characters of text at most.")
     raw: bool = Field(False, description="The body as it is, not made readable.")
     timeout_seconds: float = Field(30, gt=0, le=600, description="Give up after this many seconds.")
+
+    def silence_seconds(self) -> float:
+        """See the base class; the guest gives up by itself, a little later on a busy machine."""
+        return self.timeout_seconds + 3

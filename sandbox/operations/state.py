@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from sandbox.envelope import Result
+from sandbox.text.masking import Mask
 from sandbox.text.wording import one_line
 
 Kind = Literal["file", "folder", "link", "special"]
@@ -15,7 +16,7 @@ _MARKS = {"created": "+", "modified": "~", "deleted": "-"}
 
 
 class ChangedPath(Result):
-    """A path of the workspace that is not as it was; ``kind``, ``size_bytes`` and ``mode`` are those of now, or of what is gone.
+    """A path of the workspace that has changed; ``kind``, ``size_bytes`` and ``mode`` are those of now, or of what was deleted.
 
     ``was`` is the kind before where that changed, ``old_mode`` the mode before where that changed.
     """
@@ -29,7 +30,7 @@ class ChangedPath(Result):
     old_mode: int | None = None
 
     def _words(self) -> str:
-        """One line."""
+        """Return one line about it."""
         notes = [f"was a {self.was}"] if self.was else []
         if self.old_mode is not None:
             notes.append(f"mode {self.old_mode:o} to {self.mode:o}")
@@ -38,7 +39,7 @@ class ChangedPath(Result):
 
 
 class ChangesResult(Result):
-    """``changes`` by path, at most as many as were asked for (``truncated``); the counts are of all of them.
+    """The changes by path, at most as many as were asked for (``truncated``); the counts are of all of them.
 
     ``summarised`` says of folders that tools leave behind (node_modules and the like) how many changes there are in each; .git is
     left out. ``unread`` could not be looked into. ``running`` commands may go on changing files.
@@ -56,7 +57,7 @@ class ChangesResult(Result):
     running: tuple[str, ...] = ()
 
     def _words(self) -> str:
-        """The counts, then a line per path."""
+        """Return the counts, then a line for each path."""
         lines = [f"Since {self.since}: {self.created} created, {self.modified} modified, {self.deleted} deleted"]
         lines += [change.to_text() for change in self.changes]
         lines += [f"* {folder}/: {count} changes in it" for folder, count in self.summarised.items()]
@@ -67,7 +68,7 @@ class ChangesResult(Result):
 
 
 class CheckpointResult(Result):
-    """A checkpoint: ``added_bytes`` is what it took on the host beyond what was there already, ``store_bytes`` all that is kept.
+    """A checkpoint: it took ``added_bytes`` on the host, and all checkpoints together take ``store_bytes``.
 
     ``read_files`` of the ``files`` had to be read, the others were known from before. ``created_at`` is the host's time.
     """
@@ -86,7 +87,7 @@ class CheckpointResult(Result):
 
 
 class CheckpointsResult(Result):
-    """The checkpoints there are, the oldest first, and what they take on the host together."""
+    """The checkpoints, the oldest first, and how many bytes of the host they take together."""
 
     checkpoints: tuple[CheckpointResult, ...] = ()
     store_bytes: int = 0
@@ -94,7 +95,7 @@ class CheckpointsResult(Result):
 
 
 class SavedCheckpointResult(Result):
-    """Where a checkpoint was written, and how large that file is."""
+    """The file of the host that a checkpoint was written to, and its size."""
 
     id: str
     path: str
@@ -102,7 +103,7 @@ class SavedCheckpointResult(Result):
 
 
 class DeletedCheckpointResult(Result):
-    """``freed_bytes`` is what nothing else needed."""
+    """``freed_bytes`` is what no other checkpoint needed."""
 
     id: str
     freed_bytes: int = 0
@@ -110,7 +111,7 @@ class DeletedCheckpointResult(Result):
 
 
 class RollbackResult(Result):
-    """What going back took: paths written (``restored``), removed, and given their old mode and time (``adjusted``).
+    """What a rollback did: paths written (``restored``), removed, and given their old mode and time (``adjusted``).
 
     ``killed`` are the commands that were killed for it. ``differs`` names what is not as it was in the checkpoint after all.
     ``unread`` could not be looked into when it was made: below that nothing was brought back.
@@ -140,15 +141,19 @@ class PatchResult(Result):
     left_out: dict[str, str] = Field(default_factory=dict)
     seconds: float = 0.0
 
+    def masked(self, mask: Mask) -> Self:
+        """See the base class; the patch is for the host's own code, which needs it as it is."""
+        return super().masked(mask).model_copy(update={"patch": self.patch})
+
     def _words(self) -> str:
-        """The patch; what is not UTF-8 in it replaced."""
+        """Return the patch; bytes in it that are not UTF-8 are replaced."""
         lines = [self.patch.decode("utf-8", "replace")]
         lines += [f"[not in the patch: {path}: {why}]" for path, why in self.left_out.items()]
         return "\n".join(lines)
 
 
 class ForkResult(Result):
-    """``environments`` are started and the caller's to close; they have the files of the checkpoint ``id``.
+    """``environments`` are started, and the caller has to close them; they have the files of the checkpoint ``id``.
 
     A context manager, which closes all of them: ``with env.fork(3).unwrap() as forks:``.
     """

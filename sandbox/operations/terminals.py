@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
 from sandbox.envelope import Result
 from sandbox.messages.waiting import WaitingFor, state_of
+from sandbox.text.masking import Mask
 
-from .base import Id, Request, User
+from .base import SILENCE_SECONDS, Excerpt, Host, Id, Prepared, Reply, Request, User
+from .table import operation
 
 
 class ScreenResult(Result):
     """The screen as a person would see it: ``text`` is its lines without trailing blanks; the cursor counts from 0.
 
-    ``skipped_bytes`` of output were too many, or too costly, to be drawn: what they left on the screen is missing.
+    ``skipped_bytes`` of output were too much, or too costly, to draw: what they would show is missing.
     """
 
     id: str
@@ -32,16 +37,20 @@ class ScreenResult(Result):
     signal: str | None = None
     waiting_for: WaitingFor | None = None
 
+    def masked(self, mask: Mask) -> Self:
+        """See the base class; a secret may be broken where a line of the screen ends."""
+        return super().masked(mask).model_copy(update={"text": mask.drawn(self.text)})
+
     def _words(self) -> str:
-        """The screen, then one line about cursor and command."""
+        """Return the screen, then one line about cursor and command."""
         state = state_of(self.running, self.exit_code, self.signal, self.waiting_for)
         lost = f"; {self.skipped_bytes} bytes not drawn" if self.skipped_bytes else ""
         where = f"cursor at row {self.cursor_row}, column {self.cursor_col} of {self.rows}x{self.cols}"
         return f"{self.text}\n[{where}; {state}{lost}]".lstrip("\n")
 
 
-class SendResult(Result):
-    """``output`` is what is new since the last answer about the command, bytes ``offset`` to ``next_offset`` of all of it.
+class SendResult(Excerpt):
+    """``output`` is what is new since the last answer about the command: bytes ``offset`` to ``next_offset`` of its output.
 
     ``skipped_bytes`` before that are left out: logs has them. ``pending_bytes`` were sent and not taken yet. ``screen`` is there
     for a command with a terminal.
@@ -60,8 +69,13 @@ class SendResult(Result):
     terminal: bool = False
     screen: ScreenResult | None = None
 
+    def masked(self, mask: Mask) -> Self:
+        """See the base class."""
+        masked = super().masked(mask)
+        return masked if self.screen is None else masked.model_copy(update={"screen": self.screen.masked(mask)})
+
     def _words(self) -> str:
-        """The screen where there is one, else the new output; then one line with the state."""
+        """Return the screen, or the new output of a command without a terminal; then one line with the state."""
         if self.screen is not None:
             return self.screen.to_text()
         notes = [state_of(self.running, self.exit_code, self.signal, self.waiting_for)]
@@ -72,6 +86,7 @@ class SendResult(Result):
         return f"{self.output.rstrip(chr(10))}\n[{'; '.join(notes)}]".lstrip("\n")
 
 
+@operation("send", SendResult, positional=("id", "text"), method_notes="See ``kill`` for ``user``.")
 class Send(Request):
     """Type into a running command and see what it answers: text first, then keys, then the end of input.
 
@@ -80,8 +95,6 @@ class Send(Request):
     count as enter. With nothing to type, it waits and shows what is new; so it does for a command that has ended.
     """
 
-    operation: ClassVar[str] = "send"
-    result: ClassVar[type[Result]] = SendResult
     id: Id
     text: str = Field("", max_length=65536, description="Text to type; end it with a line end to have it read.")
     keys: tuple[Annotated[str, Field(max_length=40)], ...] = Field((), max_length=200, description="Keys to press.")
@@ -90,6 +103,23 @@ class Send(Request):
         0.5, ge=0, le=600, description="Answer after this many seconds; earlier if the command waits for more input."
     )
     user: User = None
+
+    def silence_seconds(self) -> float:
+        """See the base class."""
+        return SILENCE_SECONDS + self.wait_seconds
+
+    def carry_out(self, prepared: Prepared, host: Host) -> Reply:
+        """See the base class; what cursor keys send depends on the screen, which is drawn on the host."""
+        ask = partial(_ask_screen, host)
+        if self.keys:
+            keys = host.screens.application_keys(self.id, ask)
+            prepared = replace(prepared, args={**prepared.args, "application_keys": keys})
+        fields, blob = host.ask(self.operation, prepared)
+        return host.screens.added(fields, ask), blob
+
+    def result_fields(self, fields: dict[str, Any], blob: bytes, reply: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """See the base class."""
+        return {**fields, "output": blob.decode("utf-8", "replace")}
 
 
 class ResizeResult(Result):
@@ -103,20 +133,26 @@ class ResizeResult(Result):
         return f"[the terminal of {self.id} has {self.rows} rows and {self.cols} columns]"
 
 
+@operation("resize", ResizeResult, repeatable=True, method_notes="See ``kill`` for ``user``.")
 class Resize(Request):
     """Give the terminal of a running command another size."""
 
-    operation: ClassVar[str] = "resize"
-    result: ClassVar[type[Result]] = ResizeResult
     id: Id
     rows: int = Field(ge=1, le=100, description="Lines of the terminal.")
     cols: int = Field(ge=1, le=300, description="Columns of the terminal.")
     user: User = None
 
 
+@operation("screen", ScreenResult, repeatable=True)
 class Screen(Request):
     """Show the screen of a command with a terminal as a person would see it, and where the cursor is."""
 
-    operation: ClassVar[str] = "screen"
-    result: ClassVar[type[Result]] = ScreenResult
     id: Id
+
+    def carry_out(self, prepared: Prepared, host: Host) -> Reply:  # noqa: ARG002
+        """See the base class; the guest tells what the command printed, and the host draws it."""
+        return host.screens.draw(self.id, partial(_ask_screen, host)), b""
+
+
+def _ask_screen(host: Host, args: dict[str, Any]) -> Reply:
+    return host.ask(Screen.operation, Prepared(args))

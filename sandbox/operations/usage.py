@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.envelope import Result
 from sandbox.text.wording import duration, one_line, size
 
-from .base import Request
+from .base import Host, Request
+from .table import operation
 
 LARGEST = (1 << 63) - 1
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -26,9 +27,9 @@ class PlaceUsage(BaseModel):
 
 
 class UsageResult(Result):
-    """What the kernel counts for the sandbox as a whole; None where it does not tell, or where there is no such limit.
+    """What the kernel counts for the sandbox as a whole; None if it does not tell, or if there is no such limit.
 
-    ``memory_used_bytes`` is what could not be given back: processes, and files in places that are kept in memory. ``processes``
+    ``memory_used_bytes`` is what could not be given back: memory of processes, and files that are kept in memory. ``processes``
     counts threads as well, the guest's own dozen included. ``running`` are the ids of the commands that run.
     ``lifetime_left_seconds`` and ``idle_left_seconds`` are when the sandbox ends by itself. The orchestrator counts
     the network under rules: bytes out of the sandbox and into it, and connections that ended or were refused.
@@ -51,7 +52,7 @@ class UsageResult(Result):
     connections: Count = 0
 
     def _words(self) -> str:
-        """One line for each thing that can run out, in the same order every time."""
+        """Return one line for each thing that can run out, always in the same order."""
         lines = []
         if self.memory_used_bytes is not None and self.memory_limit_bytes is not None:
             free = max(0, self.memory_limit_bytes - self.memory_used_bytes)
@@ -68,8 +69,12 @@ class UsageResult(Result):
         return "\n".join(lines)
 
 
+@operation(
+    "usage", UsageResult, repeatable=True, method_notes="Asking does not count as work (see ``Limits.idle_seconds``)."
+)
 class Usage(Request):
     """Show what is left of the sandbox: memory, disk space, processes, time; and which commands run."""
 
-    operation: ClassVar[str] = "usage"
-    result: ClassVar[type[Result]] = UsageResult
+    def completed(self, result: Any, host: Host) -> Any:
+        """See the base class; the guest does not see the network, which the host carries."""
+        return result.model_copy(update=dict(host.network_usage()))

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import ip_address
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandbox.envelope import Result
 from sandbox.messages.waiting import WaitingFor, state_of
 from sandbox.text.plain_text import plain
 from sandbox.text.wording import count_of, size
 
-from .base import Id, Request
+from .base import SILENCE_SECONDS, Excerpt, Id, Request
+from .table import operation
 
 CONDITIONS = ("port", "log", "file", "exit")
 
 
-class WaitForResult(Result):
+class WaitForResult(Excerpt):
     """What was waited for (``condition``) and what came of it.
 
     Of a log: ``line`` is the line that matched, without escape codes, ``groups`` the pattern's groups (each cut to 200 characters,
@@ -43,7 +44,7 @@ class WaitForResult(Result):
     last_output: str = ""
 
     def _words(self) -> str:
-        """What was seen, the end of the output where it is shown, then one line with the state."""
+        """Return what was found and the end of the output, then one line with the state."""
         seen = {"port": f"open at {self.address}", "file": f"{self.path} is there", "log": self.line, "exit": ""}
         is_so = {"port": self.address, "file": self.path, "log": self.next_offset, "exit": False}
         notes = []
@@ -56,6 +57,14 @@ class WaitForResult(Result):
         return "\n".join([*(part for part in shown if part), *([f"[{'; '.join(notes)}]"] if notes else [])])
 
 
+@operation(
+    "wait_for",
+    WaitForResult,
+    repeatable=True,
+    waits=True,
+    positional=(),
+    method_notes="The failures ``not_ready`` and ``command_ended`` have the last output in their result.",
+)
 class WaitFor(Request):
     """Wait until something is so, and answer as soon as it is: give exactly one of port, log, file, exit.
 
@@ -65,8 +74,6 @@ class WaitFor(Request):
     over, the failure not_ready shows the last output.
     """
 
-    operation: ClassVar[str] = "wait_for"
-    result: ClassVar[type[Result]] = WaitForResult
     id: Id | None = Field(None, description="Id of the command that is to do it; needed with log and exit.")
     port: int | None = Field(None, ge=1, le=65535, description="TCP port that is to be open.")
     host: str | None = Field(
@@ -91,7 +98,7 @@ class WaitFor(Request):
     timeout_seconds: float = Field(30, gt=0, le=86400, description="How long to wait at most.")
 
     def problem(self) -> str | None:
-        """Why the arguments do not fit each other; None where they do."""
+        """See the base class."""
         given = [name for name in CONDITIONS if getattr(self, name) not in (None, False)]
         if len(given) != 1:
             return f"give exactly one of port, log, file, exit, not {' and '.join(given) or 'none'}"
@@ -105,8 +112,20 @@ class WaitFor(Request):
         known = self.host in (None, "localhost") or self.address() is not None
         return None if known else f"host {self.host!r} is no IP address"
 
+    def guest_arguments(self) -> dict[str, Any]:
+        """See the base class."""
+        return {**super().guest_arguments(), "host": self.address()}
+
+    def silence_seconds(self) -> float:
+        """See the base class."""
+        return SILENCE_SECONDS + self.timeout_seconds
+
+    def result_fields(self, fields: dict[str, Any], blob: bytes, reply: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """See the base class."""
+        return {**fields, "last_output": blob.decode("utf-8", "replace")}
+
     def address(self) -> str | None:
-        """``host`` as an IP address; None where it is this machine itself, or none."""
+        """Return ``host`` as an IP address, or None if it is this machine itself or is not an address."""
         try:
             return None if self.host in (None, "localhost") else str(ip_address(str(self.host)))
         except ValueError:
@@ -114,13 +133,13 @@ class WaitFor(Request):
 
 
 State = Literal["running", "sleeping", "waiting for the disk", "stopped", "traced", "zombie", "idle", "other"]
-# Ended commands that left nothing are named in a text, the latest so many.
+# How many of the ended commands that left nothing a text names: the latest.
 MOST_ENDED_SHOWN = 8
 LINE_CHARS = 160
 
 
 class Port(BaseModel):
-    """Something that a process can be reached at: ``address`` is an IP address, or the path of a unix socket (``port`` 0)."""
+    """Where a process listens: ``address`` is an IP address, or the path of a unix socket (with ``port`` 0)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     protocol: Literal["tcp", "udp", "unix"]
@@ -128,7 +147,7 @@ class Port(BaseModel):
     port: int = Field(default=0, ge=0, le=65535)
 
     def to_text(self) -> str:
-        """As in "tcp 127.0.0.1:8000"."""
+        """Return a text such as "tcp 127.0.0.1:8000"."""
         if self.protocol == "unix":
             return f"unix {_line(self.address)}"
         host = f"[{self.address}]" if ":" in self.address else self.address
@@ -136,7 +155,7 @@ class Port(BaseModel):
 
 
 class Process(BaseModel):
-    """One process. ``parent`` is 0 for what stands directly below its command. ``command`` is its command line, cut.
+    """One process. ``parent`` is 0 if the command itself started it. ``command`` is its command line, truncated.
 
     ``cpu_seconds`` is what it has used, ``cpu_percent`` its load lately (100 is one processor), ``memory_bytes`` is resident,
     shared pages included. ``listens`` is where it can be reached.
@@ -156,7 +175,7 @@ class Process(BaseModel):
     listens: tuple[Port, ...] = ()
 
     def to_text(self) -> str:
-        """One line about it."""
+        """Return one line about it."""
         facts = [self.state, f"cpu {self.cpu_percent:.0f} % ({self.cpu_seconds:.1f} s)", size(self.memory_bytes)]
         facts += [f"{self.threads} threads"] if self.threads > 1 else []
         facts += [f"listens on {port.to_text()}" for port in self.listens]
@@ -164,7 +183,7 @@ class Process(BaseModel):
 
 
 class ListedCommand(BaseModel):
-    """A command and what is below it; parents stand before their children in ``processes``.
+    """A command and its processes; parents stand before their children in ``processes``.
 
     ``process_count`` is how many there are, though not all may be shown. ``seconds`` is how long it runs, or ran.
     """
@@ -185,7 +204,7 @@ class ListedCommand(BaseModel):
     processes: tuple[Process, ...] = ()
 
     def to_text(self) -> str:
-        """Its state, its command line and its tree."""
+        """Return its command line, its state and its tree of processes."""
         where = (
             "in the background" if self.background else f"in the session {_line(self.session)}" if self.session else ""
         )
@@ -203,11 +222,11 @@ class ListedCommand(BaseModel):
         return "\n".join(lines)
 
     def in_short(self) -> str:
-        """One line about a command that has ended and left nothing."""
+        """Return one line about a command that has ended and left nothing."""
         return f"{self.id} ({state_of(False, self.exit_code, self.signal, None, self.stop_reason)}): {_line(self.command)[:60]}"
 
 
-class ProcessesResult(Result):
+class ProcessesResult(Excerpt):
     """Every command: those that run, those that left processes behind, then those that ended, the latest first.
 
     ``more_commands`` ended ones are left out. The load is taken over ``sampled_seconds``. ``memory_bytes`` (what cannot be given
@@ -224,7 +243,7 @@ class ProcessesResult(Result):
     pids_limit: int | None = None
 
     def _words(self) -> str:
-        """A tree for each command that has processes; the others in short."""
+        """Return a tree for each command that has processes, then the others in short."""
         live = [c for c in self.commands if c.running or c.process_count]
         ended = [c for c in self.commands if not (c.running or c.process_count)]
         lines = [command.to_text() for command in live] or ["No command is running."]
@@ -243,6 +262,7 @@ class ProcessesResult(Result):
         return "\n".join(lines)
 
 
+@operation("processes", ProcessesResult, repeatable=True, positional=("id",))
 class Processes(Request):
     """Show the commands of the sandbox and the processes of each as a tree: what runs, what was left behind, what it uses.
 
@@ -250,8 +270,6 @@ class Processes(Request):
     that have ended and left nothing are named shortly.
     """
 
-    operation: ClassVar[str] = "processes"
-    result: ClassVar[type[Result]] = ProcessesResult
     id: Id | None = Field(None, description="Show this command alone.")
 
 
@@ -260,6 +278,6 @@ def _of(used: int, limit: int | None) -> str:
 
 
 def _line(text: str | None) -> str:
-    """A text that a command chose itself, in one line."""
+    """Return a text that a command chose itself as one line of at most 160 characters."""
     shown = "".join(char if char.isprintable() else " " for char in (text or ""))
     return shown if len(shown) <= LINE_CHARS else shown[: LINE_CHARS - 1] + "…"

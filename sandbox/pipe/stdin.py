@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 Stdin = str | bytes | BinaryIO | Iterable[bytes | bytearray | memoryview]
+AsyncStdin = Stdin | AsyncIterable[bytes]
 
-# Up to this size it is part of the request, which is sent again after a cut of the pipe. More is streamed.
-INLINE_BYTES = 8 << 20
 CHUNK = 256 << 10
 
 

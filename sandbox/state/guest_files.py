@@ -8,7 +8,8 @@ from typing import Any
 
 from sandbox.errors import ErrorCode
 from sandbox.guest.protocol.records import ENTRY, MOST_PATH_BYTES, WORKSPACE, check_sessions
-from sandbox.pipe.replies import fault_of, violation, worded
+from sandbox.messages.faults import fault_error
+from sandbox.pipe.replies import fault_of, violation
 
 from .contents import Contents, pack_wanted
 from .store import Store
@@ -45,7 +46,7 @@ class GuestFiles:
         def take(chunk: bytes) -> None:
             data.extend(chunk)
             if len(data) > MOST_PATH_BYTES + MOST_RECORDS * ENTRY.size:
-                raise worded(ErrorCode.too_many_files, {"path_bytes": MOST_PATH_BYTES}, "scan")
+                raise fault_error(ErrorCode.too_many_files, {"path_bytes": MOST_PATH_BYTES}, "scan")
 
         found = self._ask_checked("scan", {"roots": list(roots), "sessions": sessions}, SCAN_SECONDS, sink=take)
         try:

@@ -18,9 +18,9 @@ from sandbox.envelope import now as timestamp
 from sandbox.errors import ErrorCode, OperationError, SandboxError
 from sandbox.guest.protocol.leftovers import LEFTOVERS
 from sandbox.guest.protocol.records import FILE, FOLDER, LINK, WORKSPACE
-from sandbox.messages.faults import word_notice
+from sandbox.messages.faults import fault_error, word_notice
 from sandbox.operations.state import Kind
-from sandbox.pipe.replies import violation, worded
+from sandbox.pipe.replies import violation
 
 from .checkpoint import EMPTY, Checkpoint
 from .checkpoint_file import load, open_file, save
@@ -283,7 +283,7 @@ class FileState:
             scan = history.scan((WORKSPACE, 1))
         if scan.running:
             fields = {"ids": list(scan.running)[:10], "count": len(scan.running)}
-            raise worded(ErrorCode.commands_running, fields, "rollback")
+            raise fault_error(ErrorCode.commands_running, fields, "rollback")
         return scan, killed
 
     def restored(

@@ -11,9 +11,12 @@ import binascii
 import html
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
 from urllib.parse import quote, quote_plus
+
+from pydantic import BaseModel
 
 # Shorter values occur in texts by chance, and masking them would garble those.
 LEAST_CHARS = 8
@@ -215,6 +218,26 @@ def credentials_of(header: str) -> tuple[str, ...]:
             return tuple(found)
         found += [f"{user}:{password}", *([password] if len(password) >= LEAST_CHARS else [])]
     return tuple(found)
+
+
+def map_texts(value: Any, mask_text: Callable[[str], str], mask_bytes: Callable[[bytes], bytes]) -> Any:
+    """Return ``value`` with every text and all bytes in it masked: models, mappings, lists and tuples at any depth.
+
+    Models are copied only where something in them changes.
+    """
+    if isinstance(value, str):
+        return mask_text(value)
+    if isinstance(value, bytes):
+        return mask_bytes(value)
+    if isinstance(value, BaseModel):
+        fields = {name: getattr(value, name) for name in type(value).model_fields}
+        masked = {name: map_texts(each, mask_text, mask_bytes) for name, each in fields.items()}
+        return value.model_copy(update={name: each for name, each in masked.items() if each is not fields[name]})
+    if isinstance(value, Mapping):
+        return {map_texts(k, mask_text, mask_bytes): map_texts(v, mask_text, mask_bytes) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(map_texts(each, mask_text, mask_bytes) for each in value)
+    return value
 
 
 def _text(data: bytes) -> str:

@@ -165,7 +165,7 @@ def test_operations_are_coroutines(env: SandboxedEnvironment, folder: str) -> No
         assert stream.envelope is not None
         assert done(stream.envelope).exit_code == 0
         with pytest.raises(AttributeError, match="no 'nonsense'"):
-            _ = aio.nonsense
+            _ = aio.nonsense  # type: ignore[attr-defined]
 
     asyncio.run(work())
 

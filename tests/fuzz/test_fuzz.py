@@ -14,7 +14,7 @@ import pytest
 
 from sandbox import LocalEnvironment
 from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
-from sandbox.guest.loop.arguments import check_arguments
+from sandbox.guest.loop.operations import check_arguments
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.faults import Fault
 from sandbox.guest.protocol.records import FOLDER, HOME, WANTED, WORKSPACE

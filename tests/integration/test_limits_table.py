@@ -206,8 +206,8 @@ def test_reading_and_writing(small: DockerEnvironment) -> None:
     refused(small.write("large", "x" * (MIB + 1)), ErrorCode.file_too_large, "1.0 MiB")
     small.write("file", "x" * MIB).unwrap()
     refused(small.edit("file", "x" * 10, "y" * (MIB + 1)), ErrorCode.file_too_large, "1.0 MiB", "sed")
-    for options in ({}, {"max_bytes": (64 << 10) + 1}):
-        read = small.read("file", **options).unwrap()
+    for max_bytes in (None, (64 << 10) + 1):
+        read = small.read("file", max_bytes=max_bytes).unwrap()
         assert read.truncated
         assert len(read.content) <= 64 << 10
 

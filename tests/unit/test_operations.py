@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from sandbox.environment.methods import OperationMethods
 from sandbox.operations import (
     OPERATIONS,
-    REQUESTS,
     BrowseResult,
     Read,
     ReadResult,
@@ -25,9 +24,8 @@ from sandbox.operations import (
 )
 
 NAMES = [
-    "read", "write", "edit", "list", "search", "make_dir", "move", "delete", "run", "logs", "kill", "end_session",
-    "send", "resize", "screen", "wait_for", "processes", "upload", "download", "browse", "usage",
-    "stat", "open_session", "sessions",
+    "read", "write", "edit", "list", "stat", "search", "make_dir", "move", "delete", "upload", "download", "run", "logs", "kill",
+    "open_session", "sessions", "end_session", "send", "resize", "screen", "wait_for", "processes", "browse", "usage",
 ]  # fmt: skip
 MINIMAL: dict[str, dict[str, Any]] = {
     "read": {"path": "a"}, "write": {"path": "a", "content": ""}, "edit": {"path": "a", "old_text": "x", "new_text": ""},
@@ -179,7 +177,8 @@ def test_usage_in_words() -> None:
 
 
 def _floats() -> list[tuple[type[Request], str]]:
-    return [(each, name) for each in REQUESTS for name, field in each.model_fields.items() if "float" in str(field.annotation)]
+    every = [(each, name, field) for each in OPERATIONS.values() for name, field in each.model_fields.items()]
+    return [(each, name) for each, name, field in every if "float" in str(field.annotation)]
 
 
 @pytest.mark.parametrize("text", ["1e999", "-1e999", "NaN"])

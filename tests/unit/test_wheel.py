@@ -25,7 +25,8 @@ USER_CODE = """
 from typing import assert_type
 
 from agent import AgentRun
-from sandbox import DockerEnvironment, ErrorCode, Limits
+from sandbox import AsyncEnvironment, DockerEnvironment, ErrorCode, Limits
+from sandbox.operations import ChangesResult, EditResult, LogsResult, ProcessesResult, SearchResult
 
 with DockerEnvironment(limits=Limits(memory_bytes=1 << 30)) as env:
     answer = env.run("ls", timeout_seconds=5)
@@ -34,7 +35,20 @@ with DockerEnvironment(limits=Limits(memory_bytes=1 << 30)) as env:
     else:
         assert_type(answer.code, ErrorCode)
     assert_type(env.read("a.txt").unwrap().content, str)
+    assert_type(env.search("x", glob="*.py").unwrap(), SearchResult)
     env.run("ls", timout_seconds=5)  # type: ignore[call-arg]
+    env.read("a.txt", start=5)  # type: ignore[call-arg]
+
+
+async def asynchronous(env: AsyncEnvironment) -> None:
+    assert_type((await env.run(["ls"], timeout_seconds=5)).unwrap().exit_code, int | None)
+    assert_type((await env.read("a.txt", start_line=2)).unwrap().content, str)
+    assert_type((await env.edit("a.txt", "old", "new")).unwrap(), EditResult)
+    assert_type((await env.logs("c1", follow=True)).unwrap(), LogsResult)
+    assert_type((await env.processes()).unwrap(), ProcessesResult)
+    assert_type((await env.changes("start")).unwrap(), ChangesResult)
+    await env.read("a.txt", start=5)  # type: ignore[call-arg]
+    await env.kill(5)  # type: ignore[arg-type]
 
 
 def shown(run: AgentRun) -> str:

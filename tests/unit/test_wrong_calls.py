@@ -190,7 +190,7 @@ def test_sh_in_coroutines(local: LocalEnvironment) -> None:
         with pytest.raises(CommandError):
             await env.sh("exit 1", check=True)
         with pytest.raises(TypeError, match="Did you mean"):
-            await env.read("a", start=1)
+            await env.read("a", start=1)  # type: ignore[call-arg]
 
     asyncio.run(asynchronous())
 

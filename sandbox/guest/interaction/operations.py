@@ -36,7 +36,7 @@ NEW_BYTES = 64 * 1024
 
 
 class Interaction:
-    """Answers ``operations``: each takes arguments and a reply, and returns a function that cancels it, or None."""
+    """Carries out operations on running commands. Each takes arguments and a reply; what it returns, if anything, cancels it."""
 
     def __init__(self, reactor: Reactor, processes: Processes, workers: Workers) -> None:
         self._reactor = reactor
@@ -44,20 +44,14 @@ class Interaction:
         self._workers = workers
         self._process_list: ProcessList | None = None
         self._wait_for: WaitFor | None = None
-        self.operations: dict[Any, Callable[[dict[str, Any], Reply], Callable[[], None] | None]] = {
-            "logs": Logs(reactor, processes, self.find_wait).logs,
-            "send": self.send,
-            "resize": self.resize,
-            "screen": self.screen,
-            "wait_for": self.wait_for,
-            "processes": self.processes,
-        }
+        self.logs = Logs(reactor, processes, self.find_wait).logs
         processes.find_wait = self.find_wait
         processes.find_stall = self.find_stall
 
     def find_wait(self, command: Command, report: Callable[[Wait], None]) -> None:
         """Call ``report`` with what ``command`` waits for, or with None if it has ended or no worker was free in time."""
         from ..watch.waiting import waiting_for  # first needed long after the start
+
 
         self._examine(command, waiting_for, lambda wait: report(_with_echo(wait, command)))
 

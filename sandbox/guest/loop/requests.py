@@ -1,4 +1,4 @@
-"""Requests of the host: each is carried out once, by the reactor or by a worker, and answered once, always by the reactor."""
+"""Carry out the host's requests: each once, by the reactor or a worker, and answer each once, always from the reactor."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..protocol import wire
 from ..protocol.faults import Fault, fault_of, internal_fault, json_data
 from ..protocol.wire import Kind
 from .answer_sizes import Answers
-from .arguments import check_arguments, expand_home
+from .arguments import expand_home
 from .context import Place
-from .handlers import handler, has_handler
 from .link import Link
+from .operations import AT_ONCE, COMMAND, WORKER, operation_named
 from .reactor import Reactor
 from .reply_cache import ReplyCache
 from .worker_call import WorkerCall
@@ -28,13 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_WRITING = frozenset({"write", "edit", "upload", "restore"})
-_CHANGING = {"write": ("path",), "edit": ("path",), "upload": ("path",), "make_dir": ("path",), "delete": ("path",),
-             "move": ("source", "target"), "restore": ("path",)}  # fmt: skip
+    from ..commands.processes import Reply
+    from .operations import Operation
 
 
 class Requests:
-    """All requests under way, by the key of their channel."""
+    """The requests under way, by the key of their channel."""
 
     def __init__(self, reactor: Reactor, link: Link, place: Place, processes: Processes, workers: Workers) -> None:
         self._reactor = reactor
@@ -42,12 +41,13 @@ class Requests:
         self._place = place
         self._processes = processes
         self._workers = workers
-        self._interaction = Interaction(reactor, processes, workers)
-        self._at_once: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "end_session": processes.sessions.end_session, "open_session": processes.sessions.open_session,
-            "sessions": processes.sessions.list_sessions,
-            "usage": processes.usage, "resumed": self._resumed,
-        }  # fmt: skip
+        # What the handlers of the reactor are methods of, see ``operations``.
+        self.parts = {
+            "processes": processes,
+            "sessions": processes.sessions,
+            "terminals": Interaction(reactor, processes, workers),
+            "requests": self,
+        }
         self._calls: dict[int, WorkerCall] = {}
         self._streams: dict[int, OutputStream] = {}
         self._feeds: dict[int, InputStream] = {}
@@ -57,15 +57,14 @@ class Requests:
         self._queued: set[int] = set()  # runs that wait for their session
         self._cancels: dict[int, Callable[[], None]] = {}
 
-    # --- hosts ------------------------------------------------------------------
     def forget_host(self) -> None:
-        """Another host comes: it will not ask for what the earlier one did not acknowledge."""
+        """Drop the replies that the last host has not acknowledged: another host will not ask for them."""
         for reply in self._unacknowledged.replies():
             self._processes.pending_notices.restore(reply)
         self._unacknowledged = ReplyCache(strict=True)
 
     def end_streams(self) -> None:
-        """Streams of an earlier host lead nowhere."""
+        """End all streams: those of an earlier host lead nowhere."""
         for stream in list(self._streams.values()):
             stream.abandon()
         self._streams.clear()
@@ -76,12 +75,11 @@ class Requests:
         self._feeds.clear()
 
     def acknowledge(self, ask_ids: Any) -> None:
-        """The host has these answers."""
+        """Forget these replies: the host has them."""
         self._unacknowledged.acknowledge(ask_ids)
 
-    # --- in ------------------------------------------------------------------
     def stream(self, kind: int, key: int, payload: bytes) -> None:
-        """DATA, END or CREDIT of a request."""
+        """Take a DATA, END or CREDIT frame of a request."""
         call, feed = self._calls.get(key), self._feeds.get(key)
         if feed is not None and kind == Kind.DATA:
             feed.take(payload)
@@ -97,11 +95,11 @@ class Requests:
             call.finish_body(payload[:500].decode("utf-8", "replace"))
 
     def cancel(self, key: int) -> None:
-        """The host gives the request up."""
+        """Cancel a request that the host has given up."""
         self._cancels.get(key, _nothing)()
 
     def take(self, key: int, message: bytes) -> None:
-        """A request. Raises WireError."""
+        """Take a request and carry it out. Raises WireError."""
         if key in self._calls or key in self._cancels:
             raise wire.WireError("request on a channel that is in use")
         fields, blob = wire.unpack_message(message, exact=True)
@@ -110,7 +108,8 @@ class Requests:
             raise wire.WireError("request without arguments")
         self._answers.expect(key, str(operation), fields.get("max_reply_bytes"))
         try:
-            check_arguments(operation, args)
+            row = operation_named(operation)
+            row.check_arguments(args)
             expand_home(args, os.fsdecode(self._place.home))
         except Fault as fault:
             self._reply(key, {"fault": fault}, b"")
@@ -118,31 +117,30 @@ class Requests:
         try:
             if not self._is_first(key, fields, blob):
                 return
-            self._processes.touch(str(operation))
-            self._carry_out(key, str(operation), fields, blob)
+            self._processes.touch(row.name)
+            self._carry_out(key, row, fields, blob)
         except Fault as fault:
             self._reply(key, {"fault": fault}, b"")
         except Exception as error:  # one request must not take the sandbox with it
             self._reply(key, {"fault": internal_fault(error, str(operation))}, b"")
 
-    def _carry_out(self, key: int, operation: str, fields: dict[str, Any], blob: bytes) -> None:
+    def _carry_out(self, key: int, row: Operation, fields: dict[str, Any], blob: bytes) -> None:
         args = fields["args"]
-        if operation == "run":
-            self._run(key, fields, blob)
-        elif operation in self._interaction.operations:
-            self._interact(key, operation, args)
-        elif operation == "kill":
-            self._processes.kill(args, self._replier(key))
-        elif operation in self._at_once:
-            self._reply(key, {"result": self._at_once[operation](args)}, b"")
-        elif has_handler(operation):
-            if operation in _WRITING and self._processes.disk is not None:
+        if row.kind == WORKER:
+            if row.fills_disk and self._processes.disk is not None:
                 self._processes.disk.refuse_when_full(str(args.get("path", "")))
-            self._start_worker(key, operation, args)
-        else:
-            raise Fault("unknown_tool", name=operation[:100])
+            self._start_worker(key, row, args)
+            return
+        part, _, method = row.handler.partition(".")
+        handler = getattr(self.parts[part], method)
+        if row.kind == AT_ONCE:
+            self._reply(key, {"result": handler(args)}, b"")
+        elif row.kind == COMMAND:
+            self._start_command(key, handler, fields, blob)
+        elif (cancel := handler(args, self._replier(key))) is not None:  # it has not been answered yet
+            self._cancels[key] = cancel
 
-    def _run(self, key: int, fields: dict[str, Any], blob: bytes) -> None:
+    def _start_command(self, key: int, handler: Callable[..., Any], fields: dict[str, Any], blob: bytes) -> None:
         args = fields["args"]
         if fields.get("stdin_blob"):
             args["stdin"] = blob
@@ -150,21 +148,20 @@ class Requests:
             args["feed"] = self._feeds[key] = InputStream(self._link, key)
         if fields.get("stream"):
             args["stream"] = self._streams[key] = OutputStream(self._link, key)
-        self._cancels[key] = run(self._processes, args, self._replier(key), self._eventer(key))
+        self._cancels[key] = handler(args, self._replier(key), self._eventer(key))
 
-    def _interact(self, key: int, operation: Any, args: dict[str, Any]) -> None:
-        cancel = self._interaction.operations[operation](args, self._replier(key))
-        if cancel is not None:  # it has not been answered yet
-            self._cancels[key] = cancel
+    def run(self, args: dict[str, Any], reply: Reply, event: Callable[[str], None]) -> Callable[[], None]:
+        """Run a command, and return a call that cancels it."""
+        return run(self._processes, args, reply, event)
 
-    def _resumed(self, args: dict[str, Any]) -> dict[str, Any]:
-        """The sandbox was paused for so long: that time does not count for commands."""
+    def resumed(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Put off every timer by the seconds that the sandbox was paused: that time does not count for commands."""
         seconds = float(args["seconds"])
         self._reactor.shift(seconds)
         return {"seconds": seconds}
 
     def _is_first(self, key: int, fields: dict[str, Any], blob: bytes) -> bool:
-        """Whether the request is to be carried out; one that was made before gets the first one's reply."""
+        """Return whether to carry the request out; one that was made before gets the reply of the first."""
         self._unacknowledged.acknowledge(fields.get("acknowledged"))
         book, ident = self._remembered, fields.get("request_id")
         if not isinstance(ident, str):
@@ -184,16 +181,15 @@ class Requests:
         return known is True
 
     def _wait_for_first(self, first: int | None, key: int, operation: Any) -> None:
-        """The request of ``key`` is under way already, for the channel ``first``."""
+        """Have ``key`` wait for the same request, which is under way for the channel ``first``."""
         if first is None:
             return
         self._cancels[key] = lambda: self._cancels.get(first, _nothing)()
-        if operation == "run":
+        if operation_named(operation).kind == COMMAND:
             self._link.message(Kind.NOTICE, key, {"event": "queued"})
             if first not in self._queued:  # it runs: a deadline from now on is late enough for its reply
                 self._link.message(Kind.NOTICE, key, {"event": "started"})
 
-    # --- replies ------------------------------------------------------------------
     def _replier(self, key: int) -> Callable[[dict[str, Any], bytes], None]:
         return lambda fields, blob: self._reply(key, fields, blob)
 
@@ -232,8 +228,7 @@ class Requests:
             self._cancels.pop(each, None)
             self._link.packed(Kind.REPLY, each, data if each == key else self._answers.pack(each, fields, blob)[2])
 
-    # --- workers ------------------------------------------------------------------
-    def _start_worker(self, key: int, operation: str, args: dict[str, Any]) -> None:
+    def _start_worker(self, key: int, row: Operation, args: dict[str, Any]) -> None:
         call = WorkerCall(self._place, args, key, self._link, self._reactor, self._processes)
         self._calls[key] = call
         self._cancels[key] = call.cancel
@@ -242,7 +237,7 @@ class Requests:
             answer: dict[str, Any]
             blob = b""
             try:
-                result = handler(operation)(call)
+                result = row.in_worker()(call)
                 if isinstance(result, tuple):
                     result, blob = result
                 answer = {"result": result}
@@ -251,22 +246,22 @@ class Requests:
             except OSError as error:
                 answer = {"fault": fault_of(error, str(args.get("path", "")))}
             except Exception as error:
-                answer = {"fault": internal_fault(error, operation)}
-            if operation in _CHANGING:
-                self._processes.changes.absorb(*(str(args[name]) for name in _CHANGING[operation] if name in args))
-            self._reactor.hand_over(partial(self._worked, key, operation, answer, blob))
+                answer = {"fault": internal_fault(error, row.name)}
+            if row.changed_paths:
+                self._processes.changes.absorb(*(str(args[name]) for name in row.changed_paths if name in args))
+            self._reactor.hand_over(partial(self._finish_worker, key, row, answer, blob))
 
         self._workers.submit(work)
 
-    def _worked(self, key: int, operation: str, answer: dict[str, Any], blob: bytes) -> None:
-        """A worker is done: answer, in the reactor's thread like all else that replies are made of."""
+    def _finish_worker(self, key: int, row: Operation, answer: dict[str, Any], blob: bytes) -> None:
+        """Answer what a worker has carried out: in the reactor's thread, which owns all that replies are made of."""
         try:
-            if operation in _WRITING and "result" in answer:
+            if row.fills_disk and "result" in answer:
                 answer["notices"] = self._processes.headroom.notices()
             self._reply(key, answer, blob)
         except Exception as error:  # one request must not take the sandbox with it
-            self._reply(key, {"fault": internal_fault(error, operation)}, b"")
+            self._reply(key, {"fault": internal_fault(error, row.name)}, b"")
 
 
 def _nothing() -> None:
-    """Cancel nothing: the request has been answered already."""
+    """Do nothing: the request has been answered already."""

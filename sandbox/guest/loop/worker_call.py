@@ -39,7 +39,6 @@ class WorkerCall:
         self._cancelled = False
         self._stop_helper: Callable[[], None] | None = None
 
-    # --- the worker's side ------------------------------------------------------------------
     def body(self) -> Iterator[bytes]:
         """See ``context.Call``."""
         while True:
@@ -132,9 +131,8 @@ class WorkerCall:
         if failed:
             raise failed[0]
 
-    # --- the reactor's side ------------------------------------------------------------------
     def feed(self, chunk: bytes) -> None:
-        """A piece of the body. Raises WireError where the host sends more than it was credited."""
+        """Take a piece of the body, in the reactor's thread. Raises WireError if the host sends more than it was credited."""
         with self._changed:
             self._incoming.receive(len(chunk))
             if self._incoming.overrun:
@@ -143,19 +141,19 @@ class WorkerCall:
             self._changed.notify_all()
 
     def finish_body(self, problem: str) -> None:
-        """No more body; ``problem`` says why it is not whole, "" that it is."""
+        """Note the end of the body; ``problem`` says why it is incomplete, "" that it is complete."""
         with self._changed:
             self._ended = problem
             self._changed.notify_all()
 
     def credit(self, size: int) -> None:
-        """The host took ``size`` bytes of the stream."""
+        """Note that the host took ``size`` bytes of the stream."""
         with self._changed:
             self._outgoing.add_credit(size)
             self._changed.notify_all()
 
     def cancel(self) -> None:
-        """Give up as soon as the worker touches its streams again; its helper program is ended at once."""
+        """End the helper program at once, and the call as soon as the worker touches its streams again."""
         with self._changed:
             self._cancelled = True
             self._changed.notify_all()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 
+from ..loop.operations import operation_named
 from ..loop.reactor import Reactor
 from ..protocol.constants import IDLE, LIFETIME_OVER
 from .procfs import tree_seconds
@@ -27,7 +28,6 @@ LOOK_SECONDS, LEAST_SECONDS = 10.0, 0.05
 BUSY_SHARE = 0.01
 # A notice is sent when this much time is left, if that is at most half of the whole; and another when a tenth is left.
 THRESHOLDS = (300.0, 60.0)
-WATCHING = frozenset({"logs", "screen", "processes", "usage", "resize", "wait_for", "describe"})
 
 
 class Lifetime:
@@ -57,7 +57,7 @@ class Lifetime:
 
     def touch(self, operation: str) -> None:
         """Note that the host asks for ``operation``."""
-        if operation not in WATCHING:
+        if operation_named(operation).is_work:
             self._worked = time.monotonic()
 
     def left(self) -> dict[str, float | None]:

@@ -1,0 +1,64 @@
+"""The one table of operations: each is declared where its request stands, and everything else is derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sandbox.envelope import Result
+
+from .base import Request
+
+R = TypeVar("R", bound=Request)
+
+# Request classes by the name of the operation, in the order in which models are offered them.
+OPERATIONS: dict[str, type[Request]] = {}
+
+
+def operation(
+    name: str,
+    result: type[Result],
+    *,
+    changes_files: bool = False,
+    starts_process: bool = False,
+    repeatable: bool = False,
+    waits: bool = False,
+    for_models: bool = True,
+    positional: tuple[str, ...] | None = None,
+    method_notes: str = "",
+) -> Callable[[type[R]], type[R]]:
+    """Declare the operation ``name``, answered with ``result``, whose request is the decorated class.
+
+    The facts are those of ``Request``. ``positional`` is the arguments that are required, if it is not given.
+    The guest has a table of its own, ``guest/loop/operations``; after a change run ``python -m sandbox.operations.generate``.
+    """
+
+    def declare(request: type[R]) -> type[R]:
+        if name in OPERATIONS:
+            raise ValueError(f"the operation {name!r} is declared twice")
+        required = tuple(field for field, info in request.model_fields.items() if info.is_required())
+        request.operation, request.result = name, result
+        request.changes_files, request.starts_process, request.repeatable = changes_files, starts_process, repeatable
+        request.waits, request.for_models = waits, for_models
+        request.positional, request.method_notes = required if positional is None else positional, method_notes
+        OPERATIONS[name] = request
+        return request
+
+    return declare
+
+
+def schema_of(request: type[Request]) -> dict[str, Any]:
+    """Return the JSON schema of a request's arguments, without titles: what a model is given as ``parameters``."""
+    schema: dict[str, Any] = _without_titles(request.model_json_schema())
+    schema.pop("description", None)
+    # For callers in Python; a model does not lose its connection.
+    for name in ("request_id", *request.host_only()):
+        schema["properties"].pop(name, None)
+    schema.setdefault("required", [])
+    return schema
+
+
+def _without_titles(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {k: _without_titles(v) for k, v in node.items() if not (k == "title" and isinstance(v, str))}
+    return [_without_titles(v) for v in node] if isinstance(node, list) else node
