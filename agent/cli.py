@@ -150,7 +150,7 @@ def doctor(
     runtime: str | None = typer.Option(None, help="OCI runtime of the engine to test instead of its default."),
 ) -> None:
     """Test everything a sandbox guarantees on this engine. Exit code 0: all enforced, 1: something is not, 2: no engine."""
-    from sandbox.docker.doctor.doctor import command
+    from sandbox.cli.doctor import command
 
     raise typer.Exit(command(as_json, runtime))
 

@@ -1,7 +1,8 @@
-"""Print the findings of ``gamebox doctor``: a table on a terminal, plain lines elsewhere."""
+"""Run ``gamebox doctor``, and print its findings: a table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,30 @@ if TYPE_CHECKING:
     from sandbox.docker.doctor.doctor import Diagnosis
 
 _COLOURS = {"enforced": "green", "partly": "yellow", "not": "red"}
+
+
+def command(as_json: bool, runtime: str | None = None) -> int:
+    """Run ``gamebox doctor`` with ``runtime`` or the engine's default one.
+
+    Returns the exit code: 0 if everything is enforced, else 1. Raises what ``examine`` raises.
+    """
+    from sandbox.docker.doctor.doctor import examine
+
+    diagnosis = examine(_show_progress if sys.stderr.isatty() else _ignore, runtime)
+    if as_json:
+        sys.stdout.write(json.dumps(diagnosis.to_dict(), ensure_ascii=False) + "\n")
+    else:
+        show(diagnosis)
+    return diagnosis.exit_code
+
+
+def _show_progress(line: str) -> None:
+    sys.stderr.write(f"\r\033[K{line}\r")
+    sys.stderr.flush()
+
+
+def _ignore(line: str) -> None:
+    """Report nothing: progress is for a terminal."""
 
 
 def show(diagnosis: Diagnosis) -> None:

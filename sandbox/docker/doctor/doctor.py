@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import platform
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -143,27 +141,3 @@ def _run_probe(name: str, probe: Callable[[], tuple[str, str, str]]) -> Finding:
         return Finding(name, *probe())
     except SandboxError as error:
         return Finding(name, "not", f"the probe failed: {error.message}", error.hint)
-
-
-def command(as_json: bool, runtime: str | None = None) -> int:
-    """Run ``gamebox doctor`` with ``runtime`` or the engine's default one.
-
-    Returns the exit code: 0 if everything is enforced, else 1. Raises what `examine` raises.
-    """
-    from sandbox.cli.doctor import show
-
-    diagnosis = examine(_show_progress if sys.stderr.isatty() else _ignore, runtime)
-    if as_json:
-        sys.stdout.write(json.dumps(diagnosis.to_dict(), ensure_ascii=False) + "\n")
-    else:
-        show(diagnosis)
-    return diagnosis.exit_code
-
-
-def _show_progress(line: str) -> None:
-    sys.stderr.write(f"\r\033[K{line}\r")
-    sys.stderr.flush()
-
-
-def _ignore(line: str) -> None:
-    """Report nothing: progress is for a terminal."""
