@@ -7,9 +7,11 @@ import tarfile
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sandbox.docker.images import images
 from sandbox.docker.images.recipes import BUNDLED_DISTRIBUTIONS, Recipe, find_recipe, images_folder
 from sandbox.docker.images.runtime import STALE_SECONDS, choose_stale
 from sandbox.docker.setup.debian import host_sources
@@ -155,8 +157,37 @@ def test_the_runtime_has_a_tag_of_its_content() -> None:
 
 def test_uv_in_the_image_is_the_one_of_the_lock() -> None:
     def uv(path: str) -> set[str]:
-        found = re.search(r"^uv==\S+(?: \\\n +--hash=\S+)+", (Path(__file__).parents[2] / path).read_text(), re.MULTILINE)
+        found = re.search(
+            r"^uv==\S+(?: \\\n +--hash=\S+)+", (Path(__file__).parents[2] / path).read_text(), re.MULTILINE
+        )
         assert found is not None
         return set(found[0].replace("\\", "").split())
 
     assert uv("images/base/requirements.txt") == uv("requirements.lock")
+
+
+def test_only_set_up_makes_a_base_where_no_registry_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment says which command does, and installs nothing itself."""
+    client: Any = type("Client", (), {"api": type("Api", (), {"prune_images": staticmethod(lambda **_: None)})})
+    bases: list[str] = []
+
+    def build_on(_client: object, _recipe: object, _wanted: str, base: str, _report: object) -> str:
+        bases.append(base)
+        return "id"
+
+    monkeypatch.setattr(images, "_inspect", lambda *_: None)
+    monkeypatch.setattr(images, "_pull", lambda *_: "no registry answers")
+    monkeypatch.setattr(images, "_build_on", build_on)
+    with pytest.raises(SandboxError) as caught:
+        images.ensure_image(client, "gamebox/base", report=print)
+    assert caught.value.code is ErrorCode.image_build_failed
+    assert "`gamebox setup`" in caught.value.hint
+    asked: list[str] = []
+
+    def make_base(_client: object, packages: list[str], _report: object) -> str:
+        asked.extend(packages)
+        return "gamebox/bootstrap:x"
+
+    assert images.ensure_image(client, "gamebox/base", report=print, make_base=make_base) == "id"  # type: ignore[arg-type]
+    assert bases == ["gamebox/bootstrap:x"]
+    assert "git" in asked
