@@ -192,8 +192,8 @@ def main(args: list[str] | None = None) -> Any:
         if not isinstance(error, SandboxError) or os.environ.get("GAMEBOX_DEBUG"):
             raise
         if as_json:
+            from sandbox.cli.errors import envelope_for_cli
             from sandbox.envelope import Failure
-            from sandbox.messages.command_line import envelope_for_cli
 
             sandbox_cli.print_json(envelope_for_cli(Failure[Any].of(error)).to_dict())
         fail(error, _command_of(given))

@@ -20,7 +20,7 @@ from sandbox.environment.base import Approver
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.messages.sandbox_ends import ended_by_itself
 from sandbox.network.policy import Network
-from sandbox.pipe.forked_processes import forked_since, let_go, part_in_children
+from sandbox.pipe.forked_processes import forked_since, point_at_devnull, release_in_children
 from sandbox.pipe.transport import Transport
 from sandbox.text.wording import value_text
 
@@ -47,12 +47,12 @@ class ProcessStream:
         self._writing = threading.Lock()
         self._reading = threading.Lock()
         self._released = False
-        part_in_children(self)
+        release_in_children(self)
 
-    def part(self) -> None:
-        """See ``forks.Parted``: the guest ends at the end of its input, which no other process may hold open."""
+    def release_in_child(self) -> None:
+        """See ``forked_processes.Inherited``: the guest ends at the end of its input, which no other process may hold open."""
         if not self._stdin.closed:
-            let_go(self._in)
+            point_at_devnull(self._in)
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
         """See ``ByteStream``."""

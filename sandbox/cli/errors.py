@@ -1,16 +1,17 @@
-"""Errors on the command line: made, printed, and turned into an exit status."""
+"""Errors on the command line: made, worded for a person who typed ``gamebox``, printed, and turned into an exit status."""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from sandbox.messages.command_line import message_for_cli
 from sandbox.readers import hint_for
 
 from .status_line import terminal, terminal_columns
 
 if TYPE_CHECKING:
+    from sandbox.envelope import Envelope
     from sandbox.errors import SandboxError
 
 _EXIT_AS_OTHERS = ("run", "exec", "shell")
@@ -25,10 +26,19 @@ def bad_input(message: str, hint: str) -> SandboxError:
     return SandboxError(ErrorCode.invalid_configuration, message, hint)
 
 
+def envelope_for_cli(answer: Envelope[Any]) -> Envelope[Any]:
+    """Return the answer with hints for a person who typed ``gamebox``."""
+    notices = tuple(dataclasses.replace(n, hint=hint_for("cli", n.hint)) for n in answer.notices)
+    if answer.ok:
+        return dataclasses.replace(answer, notices=notices)
+    return dataclasses.replace(answer, notices=notices, hint=hint_for("cli", answer.hint))
+
+
 def say_error(error: SandboxError) -> None:
     """Print the error and its hint on standard error."""
     terminal().hide()
-    say("error", f"{message_for_cli(error.message)} ({error.code.value})")
+    message = error.message.replace("keep_seconds=", "--keep-seconds ")
+    say("error", f"{message} ({error.code.value})")
     if hint := hint_for("cli", error.hint):
         say("hint", hint)
 

@@ -1,4 +1,4 @@
-"""The commands ``gamebox exec``, ``cp`` and ``logs``: work in a kept sandbox from the shell."""
+"""The commands ``gamebox exec``, ``cp`` and ``logs``, which work in a kept sandbox."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 from sandbox.text.invisible import visible
 
 from .errors import bad_input
-from .network_options import kept_one
+from .network_options import attach_kept
 from .run import carry_out, opened, print_json
 from .sandbox_options import FLAGS, variable_of
 from .status_line import progress
@@ -75,10 +75,10 @@ def exec_(
     args: dict[str, Any] = {"env": dict(variable_of(text) for text in env), "timeout_seconds": timeout, "cwd": cwd}
     if session is None:
         args |= {"argv": command, "session": None}
-    else:  # several words are a program and its arguments; a single one may be any shell text
+    else:  # several words are a program and its arguments, a single one may be any shell text
         args |= {"command": command[0] if len(command) == 1 else shlex.join(command), "session": session}
     with progress() as report:
-        asked = kept_one(sandbox, take_over, network, allow, None, (), None, report)
+        asked = attach_kept(sandbox, take_over, network, allow, None, (), None, report)
         with opened(asked, timeout) as env_:
             report.done()
             carry_out(env_, args, as_json=as_json, stdin=stdin, stays=True)
@@ -137,7 +137,7 @@ class _InSandbox(NamedTuple):
 
 
 def _remote(text: str) -> _InSandbox | None:
-    """SANDBOX and PATH of "SANDBOX:PATH"; None for a path of this host, which has a slash before any colon."""
+    """Return SANDBOX and PATH of "SANDBOX:PATH", None for a path of this host, which has a slash before any colon."""
     name, colon, path = text.partition(":")
     return _InSandbox(name, path or ".") if colon and name and "/" not in name else None
 
@@ -145,7 +145,7 @@ def _remote(text: str) -> _InSandbox | None:
 @contextmanager
 def _attached(sandbox: str) -> Iterator[SandboxedEnvironment]:
     with progress() as report:
-        asked = kept_one(sandbox, False, None, (), None, (), None, report)
+        asked = attach_kept(sandbox, False, None, (), None, (), None, report)
         with opened(asked) as env:
             report.done()
             yield env
@@ -156,7 +156,7 @@ def _copy_in(source: Path, target: _InSandbox) -> None:
         raise bad_input(f"{str(source)!r} does not exist on this host.", "Give the path of a file or a folder.")
     with _attached(target.sandbox) as env:
         path = target.path
-        if path.endswith("/") or env.list(path, depth=1, max_entries=1).ok:  # a folder: put it below
+        if path.endswith("/") or env.list(path, depth=1, max_entries=1).ok:  # a folder: copy into it
             path = f"{path.rstrip('/')}/{source.resolve().name}"
         result = env.upload(source, path).unwrap()
         sys.stderr.write(
@@ -189,7 +189,7 @@ def _copy_out(source: _InSandbox, target: str, force: bool) -> None:
 
 
 def _downloaded(env: SandboxedEnvironment, path: str, to: Path) -> Any:
-    """Download beside ``to`` and rename, so that a failure leaves an existing file as it was."""
+    """Download beside ``to`` and rename, so that a failure leaves an existing file unchanged."""
     if not to.exists():
         return env.download(path, to).unwrap()
     with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.") as folder:

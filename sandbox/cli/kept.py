@@ -1,4 +1,4 @@
-"""The commands ``gamebox ls`` and ``gamebox rm``: sandboxes that are on the engine."""
+"""The commands ``gamebox ls`` and ``gamebox rm``: list and remove the sandboxes on the engine."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def rm(
 
 def _row(listed: Listed) -> tuple[str, ...]:
     row = (listed.id[:12], listed.name or "-", listed.image[:40], _state(listed), _time(listed.age_seconds))
-    return tuple(one_line(text) for text in row)  # labels are anybody's
+    return tuple(one_line(text) for text in row)  # anybody may have written the labels
 
 
 def _state(listed: Listed) -> str:

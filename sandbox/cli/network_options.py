@@ -22,7 +22,7 @@ _HEADER = re.compile(r"([^:=]+):([^:=]+)=(?:(.* ))?([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def services_of(services: Sequence[str], headers: Sequence[str], environ: Mapping[str, str]) -> tuple[Service, ...]:
-    """The services that ``--service`` and ``--service-header`` name; secrets come from ``environ``. Raises SandboxError."""
+    """Return the services of ``--service`` and ``--service-header``, with secrets from ``environ``. Raises SandboxError."""
     from sandbox.network.services.service import Service
 
     upstreams: dict[str, str] = {}
@@ -35,7 +35,7 @@ def services_of(services: Sequence[str], headers: Sequence[str], environ: Mappin
     added: dict[str, dict[str, str]] = {name: {} for name in upstreams}
     for text in headers:
         found = _HEADER.fullmatch(text)
-        before = text.partition("=")[0]  # behind it may be the secret itself
+        before = text.partition("=")[0]  # what follows may be the secret itself
         if found is None or found[1] not in added:
             what = (
                 "is not of the form NAME:HEADER=VARIABLE"
@@ -53,7 +53,7 @@ def services_of(services: Sequence[str], headers: Sequence[str], environ: Mappin
 
 
 def connection_file(path: Path | None, network: str) -> ConnectionFile | None:
-    """Where ``--network-log`` has connections written. Raises SandboxError."""
+    """Return the file of ``--network-log``. Raises SandboxError."""
     from sandbox.network.connections import ConnectionFile
 
     if path is None:
@@ -71,7 +71,7 @@ def _warn(line: str) -> None:
 
 
 def policy_of(network: str, allow: Sequence[str]) -> Network:
-    """The policy that ``--network`` and ``--allow`` name together. Raises SandboxError for what is no good."""
+    """Return the policy of ``--network`` and ``--allow``. Raises SandboxError for invalid ones."""
     from sandbox.network.policy import Network
 
     if network == "open":
@@ -86,7 +86,7 @@ def policy_of(network: str, allow: Sequence[str]) -> Network:
 
 
 def cache_in(folder: Path | None, network: str = "none") -> PackageCache | None:
-    """The package cache that ``--cache`` names, of the indexes that this host uses. Raises SandboxError."""
+    """Return the package cache of ``--cache``, for the indexes that this host uses. Raises SandboxError."""
     from sandbox.packages.cache import PackageCache
 
     if folder is not None and network == "bridge":
@@ -95,7 +95,7 @@ def cache_in(folder: Path | None, network: str = "none") -> PackageCache | None:
     return None if folder is None else PackageCache(folder, private_hosts=hosts)
 
 
-def kept_one(
+def attach_kept(
     known: str,
     take_over: bool,
     network: str | None,
@@ -105,18 +105,23 @@ def kept_one(
     network_log: Path | None,
     report: Callable[[str], None],
 ) -> SandboxedEnvironment:
-    """The kept sandbox of that id or name, with what these options say of its network. Raises SandboxError."""
+    """Return the kept sandbox with the id or name ``known``, with these options for its network. Raises SandboxError."""
     from sandbox.docker.environment import DockerEnvironment
 
     rules = policy_of(network or "none", allow) if allow or network is not None else None
     log = connection_file(network_log, network or "none")
     found = DockerEnvironment.attach(
-        known, take_over=take_over, network=rules, cache=cache_in(cache, network or "none"), services=services or None,
+        known,
+        take_over=take_over,
+        network=rules,
+        cache=cache_in(cache, network or "none"),
+        services=services or None,
         report=report,
-    )  # fmt: skip
+    )
     if log is not None and found.network.mode == "bridge":
         found.close()
-        raise bad_input(f"--network-log {network_log} has no effect in {known}, whose bridge hides connections.",
-                        "Leave it out.")  # fmt: skip
+        raise bad_input(
+            f"--network-log {network_log} has no effect in {known}, whose bridge hides connections.", "Leave it out."
+        )
     found.on_connection = log
     return found

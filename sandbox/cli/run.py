@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -12,11 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from sandbox.docker.spec import DEFAULT_KEEP_SECONDS
-from sandbox.messages.command_line import envelope_for_cli
 
-from .conflicts import refuse_with_in
-from .errors import OWN_FAILURE, bad_input, say
-from .sandbox_options import Kept, sandbox_of, variable_of, with_sandbox_options
+from .errors import OWN_FAILURE, bad_input, envelope_for_cli, say
+from .sandbox_options import Kept, refuse_with_in, sandbox_of, variable_of, with_sandbox_options
 from .status_line import progress
 
 if TYPE_CHECKING:
@@ -25,14 +24,15 @@ if TYPE_CHECKING:
     from sandbox.limits import Limits
     from sandbox.operations import RunResult
 
-# With --json the sandbox is gone when the output is printed, so all of it has to be kept; the guest keeps it in the sandbox's
-# memory, and this share of that is no harm to the command.
+# With --json the sandbox is gone when the output is printed, so all of it must be kept; the guest keeps it in the sandbox's memory,
+# and this share of that does not harm the command.
 KEPT_SHARE_OF_MEMORY = 1 / 32
-# Notices that mean nothing here: what was printed are the very bytes, and all of them.
-_SAID_OTHERWISE = {"output_cut", "output_not_text"}
+# Notices that do not apply here: all of the output was printed, byte for byte.
+_NOT_APPLICABLE = {"output_cut", "output_not_text"}
 IN_HELP = "Run in the kept sandbox with this id or name; it does not keep --network and --allow, so give them again."
 USER_HELP = "User of the image to run as, if the profile allows it: a name or a number."
 
+_PORTS = re.compile(r"(?:(\d{1,5}):)?(\d{1,5})")
 EPILOG = """Examples:
 
   gamebox run -- python3 -c 'print(6*7)'
@@ -90,13 +90,9 @@ def run(
 
     Exits with the command's own status: 128+n after signal n, 124 after a timeout; 125 if gamebox itself failed.
     """
-    from .forward import forward as forwarded
-    from .forward import ports_of
-
-    ports = ports_of(forward)
-    variables = dict(
-        variable_of(text) for text in asked.pop("env")
-    )  # of the command alone: a kept sandbox does not have them
+    ports = _ports_of(forward)
+    # For the command only: a kept sandbox does not keep them.
+    variables = dict(variable_of(text) for text in asked.pop("env"))
     args = {"argv": command, "env": variables, "timeout_seconds": timeout, "user": user}
     keep, name, seconds = asked.pop("keep"), asked.pop("name"), asked.pop("keep_seconds")
     kept = Kept(
@@ -118,19 +114,40 @@ def run(
                 sandbox.upload(_folder(workspace), ".").unwrap()
             if kept.keep:
                 sys.stderr.write(f"kept: {sandbox.container_id[:12]}\n")  # type: ignore[attr-defined]
-            forwarded(sandbox, ports)
+            _forward_ports(sandbox, ports)
             carry_out(sandbox, args, as_json=as_json, stdin=stdin, stays=kept.stays)
+
+
+def _ports_of(specs: Sequence[str]) -> list[tuple[int, int]]:
+    """Return (port of the sandbox, port of the host or 0) for each "PORT" or "HOST_PORT:PORT". Raises SandboxError."""
+    found = []
+    for spec in specs:
+        match = _PORTS.fullmatch(spec)
+        if match is None or not 0 < int(match[2]) < 65536 or int(match[1] or 0) > 65535:
+            raise bad_input(
+                f"--forward {spec!r} does not name a port.",
+                "Write it as 8000, or as 9000:8000 for port 9000 on this host.",
+            )
+        found.append((int(match[2]), int(match[1] or 0)))
+    return found
+
+
+def _forward_ports(sandbox: SandboxedEnvironment, ports: Sequence[tuple[int, int]]) -> None:
+    """Forward the ports, and say on standard error where each is. Raises SandboxError."""
+    for port, host_port in ports:
+        sys.stderr.write(f"port {port}: {sandbox.forward(port, host_port).unwrap().url}\n")
+        sys.stderr.flush()
 
 
 def carry_out(
     sandbox: SandboxedEnvironment, args: dict[str, Any], *, as_json: bool, stdin: bool, stays: bool
 ) -> NoReturn:
-    """Run the command of ``args``, show what comes of it, and exit as it did. ``stays``: the sandbox outlives this process."""
+    """Run the command of ``args``, show its output, and exit with its status. ``stays``: the sandbox outlives this process."""
     from sandbox.operations import HostArguments
     from sandbox.pipe.watching import Watch
 
     args = {**args, "stdin": sys.stdin.buffer.read() if stdin else None}
-    args["keep_output_bytes"] = _kept(sandbox.limits) if as_json else 0
+    args["keep_output_bytes"] = _kept_output_bytes(sandbox.limits) if as_json else 0
     watch = None if as_json else Watch(on_bytes=_pass_on)
     answer: Envelope[RunResult] = envelope_for_cli(sandbox.execute("run", HostArguments(args), watch=watch))
     if as_json:
@@ -141,7 +158,7 @@ def carry_out(
 
 
 def _json_of(answer: Envelope[RunResult], sandbox: SandboxedEnvironment, stays: bool) -> dict[str, Any]:
-    """The JSON of the answer, with the id of a sandbox that stays."""
+    """Return the answer as JSON-ready data, with the id of a sandbox that stays."""
     if not stays:
         return _without_spill(answer).to_dict()
     return {**answer.to_dict(), "sandbox_id": sandbox.container_id[:12]}  # type: ignore[attr-defined]
@@ -149,7 +166,7 @@ def _json_of(answer: Envelope[RunResult], sandbox: SandboxedEnvironment, stays: 
 
 @contextmanager
 def opened(sandbox: SandboxedEnvironment, timeout: float | None = None) -> Iterator[SandboxedEnvironment]:
-    """Start the sandbox, and close it whatever happens. Raises SandboxError before that for a timeout it cannot keep."""
+    """Start the sandbox for the block, and close it in any case. Raises SandboxError, first of all for an invalid timeout."""
     from sandbox.interrupts import terminated_like_interrupted, uninterrupted
 
     most = sandbox.limits.max_timeout_seconds
@@ -178,26 +195,26 @@ def _folder(workspace: Path) -> Path:
     return workspace
 
 
-def _kept(limits: Limits) -> int:
+def _kept_output_bytes(limits: Limits) -> int:
     return min(limits.spill_bytes, int(limits.memory_bytes * KEPT_SHARE_OF_MEMORY))
 
 
 def exit_code(answer: Envelope[RunResult]) -> int:
-    """The exit status for the answer to a run, as shells have it; 125 where gamebox itself failed."""
+    """Return the exit status for the answer to a run, as shells do, or 125 if gamebox itself failed."""
     if answer.ok:
         return status_of(answer.result.exit_code, answer.result.signal)
     return {"timeout": 124, "program_not_found": 127, "program_not_executable": 126}.get(answer.code.value, OWN_FAILURE)
 
 
 def status_of(code: int | None, signal_name: str | None) -> int:
-    """The status that a shell has for a command that ended with this exit code, or by this signal: 128+n."""
+    """Return a shell's status for a command that ended with this exit code, or by this signal: 128+n."""
     from sandbox.operations.commands import shell_status
 
     return shell_status(code, signal_name) or 0
 
 
 def print_json(data: Any) -> None:
-    """Print ``data`` as one line on standard output; what is not Unicode, and on a terminal all but ASCII, is escaped."""
+    """Print ``data`` as one line on standard output, escaping invalid Unicode, and everything but ASCII on a terminal."""
     text = json.dumps(data, ensure_ascii=sys.stdout.isatty())
     try:
         text.encode()
@@ -208,7 +225,7 @@ def print_json(data: Any) -> None:
 
 
 def _pass_on(stream: str, data: bytes) -> None:
-    """Output byte for byte, each stream on its own."""
+    """Write output byte for byte to the same stream of this process."""
     target = sys.stdout if stream == "stdout" else sys.stderr
     target.flush()
     target.buffer.write(data)
@@ -216,9 +233,9 @@ def _pass_on(stream: str, data: bytes) -> None:
 
 
 def _print(answer: Envelope[RunResult]) -> None:
-    """What is to be said besides the output, on standard error."""
+    """Print notices, the error and its hint on standard error."""
     for notice in answer.notices:
-        if notice.code not in _SAID_OTHERWISE:
+        if notice.code not in _NOT_APPLICABLE:
             say("notice", f"{notice.message} {notice.hint}".rstrip())
     if not answer.ok:
         say("error", f"{answer.error} ({answer.code.value})")
@@ -227,7 +244,7 @@ def _print(answer: Envelope[RunResult]) -> None:
 
 
 def _without_spill(answer: Envelope[RunResult]) -> Envelope[RunResult]:
-    """The same without the file that holds the whole output: it is gone with the sandbox."""
+    """Return the answer without the path of the file with the whole output, which is gone with the sandbox."""
     import dataclasses
 
     from sandbox.messages.faults import word_notice

@@ -16,9 +16,8 @@ import typer
 
 from sandbox.docker.spec import DEFAULT_KEEP_SECONDS, Flag, SandboxSpec
 
-from .conflicts import refuse_with_local
 from .errors import bad_input
-from .network_options import cache_in, connection_file, kept_one, policy_of, services_of
+from .network_options import attach_kept, cache_in, connection_file, policy_of, services_of
 from .status_line import Progress
 
 if TYPE_CHECKING:
@@ -27,6 +26,26 @@ if TYPE_CHECKING:
 
 FLAGS: dict[str, Flag] = {flag.parameter: flag for f in fields(SandboxSpec) for flag in f.metadata.get("flags", ())}
 """Every option that asks for something of a sandbox, by the name of its parameter."""
+
+_WITH_IN = frozenset(
+    {
+        "allow",
+        "network",
+        "cache",
+        "command",
+        "timeout",
+        "env",
+        "stdin",
+        "as_json",
+        "inside",
+        "take_over",
+        "forward",
+        "network_log",
+        "service",
+        "service_header",
+    }
+)
+"""The options of ``gamebox run`` that apply to an existing sandbox (--in); all others were settled when it was made."""
 
 OF_KEPT = frozenset({"keep", "keep_seconds", "name"})
 """Options that leave the sandbox running."""
@@ -130,7 +149,7 @@ def sandbox_of(
     network, allow, cache = values["network"], values["allow"] or (), values["cache"]
     if kept.inside is not None:
         services = services_of(values["service"] or (), values["service_header"] or (), os.environ)
-        return kept_one(kept.inside, kept.take_over, network, allow, cache, services, values["network_log"], report)
+        return attach_kept(kept.inside, kept.take_over, network, allow, cache, services, values["network_log"], report)
     policy = policy_of(network or "none", allow)
     if local:
         refuse_with_local(_only_of_containers(values), kept)
@@ -169,7 +188,7 @@ def sandbox_of(
 
 
 def _only_of_containers(values: Mapping[str, Any]) -> dict[str, str | None]:
-    """What was asked that only a container has, by the names of the options."""
+    """Return the options in use that only containers have, by name."""
     asked: dict[str, str | None] = {"network": "open" if values["network"] == "open" else None}
     for name, flag in FLAGS.items():
         value = values[name]
@@ -191,6 +210,31 @@ def _limits_of(values: Mapping[str, Any], timeout_seconds: float | None) -> Limi
         limits = replace(limits, timeout_seconds=timeout_seconds)
     # A workspace that fits may be copied in, too.
     return replace(limits, transfer_bytes=max(limits.transfer_bytes, limits.workspace_bytes))
+
+
+def refuse_with_in(ctx: typer.Context, kept: Kept) -> None:
+    """Raise SandboxError for an option that has no effect with --in, or none without it."""
+    if kept.inside is None:
+        if kept.take_over:
+            raise bad_input("--take-over has no effect without --in.", "Name the sandbox with --in, or leave it out.")
+        return
+    for option in ctx.command.params:
+        name = str(option.name)
+        source = ctx.get_parameter_source(name)
+        if name not in _WITH_IN and source is not None and source.name == "COMMANDLINE":
+            raise bad_input(
+                f"{option.opts[-1]} has no effect with --in: that sandbox already exists.",
+                f"Leave out {option.opts[-1]}.",
+            )
+
+
+def refuse_with_local(options: Mapping[str, str | None], kept: Kept) -> None:
+    """Raise SandboxError for an option that only containers have."""
+    if kept.keep:
+        raise bad_input("--local has no sandbox to keep.", "Leave out --keep and --name, or --local.")
+    for name, value in options.items():
+        if value is not None:
+            raise bad_input(f"--{name} {value} has no effect with --local.", f"Leave out --local, or --{name}.")
 
 
 def size_of(text: str, what: str = "memory") -> int:

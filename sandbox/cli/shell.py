@@ -34,10 +34,10 @@ EPILOG = """Examples:
 
   gamebox shell work
 """
-# The largest terminal a sandbox has.
+# The largest terminal of a sandbox.
 _MOST_ROWS, _MOST_COLUMNS = 100, 300
 _READ_BYTES = 4096
-# bash where the image has it; as a login shell would find its start-up files of another user.
+# bash if the image has it; not as a login shell, which would read the start-up files of another user.
 _SHELL = "if command -v bash >/dev/null; then exec bash -i; else exec sh -i; fi"
 
 
@@ -68,28 +68,26 @@ def shell(
 def attach_terminal(
     env: SandboxedEnvironment, argv: list[str], variables: dict[str, str], user: str | None = None
 ) -> LogsResult:
-    """Run ``argv`` with a terminal joined to this process's own, until it ends; returns its last state.
+    """Run ``argv`` in a terminal connected to this process's own, until it ends; return its last state.
 
-    What is typed goes in byte for byte (Ctrl-C too), and the window's size follows. ``user`` is the user of the image that
-    it runs as. Raises SandboxError.
+    The user's input goes in byte for byte (Ctrl-C too), and the terminal takes the window's size. ``user`` is the user of the image
+    to run as. Raises SandboxError.
     """
+    from sandbox.pipe.following import follow_logs
+
     rows, columns = _window()
     options: dict[str, Any] = {"background": True, "pty": True, "rows": rows, "cols": columns, "session": None}
     started = env.run(argv=argv, env=variables, user=user, **options).unwrap()
     typing = _Typing(env, started.id, user)
     with _raw(sys.stdin.fileno()), typing:
-        offset = 0
-        while True:
-            answer = env.logs(started.id, offset=offset, follow=True, wait_seconds=5).unwrap()
-            offset = answer.next_offset
-            sys.stdout.buffer.write(answer.content_bytes)
+        for logs in follow_logs(env.logs, started.id):
+            sys.stdout.buffer.write(logs.content_bytes)
             sys.stdout.flush()
-            if not answer.running and answer.next_offset >= answer.total_bytes:
-                return answer
+    return logs
 
 
 class _Typing:
-    """Carries what is typed, and the size of the window, to the command; ends with the block."""
+    """Passes the user's input and the size of the window on to the command, during a ``with`` block."""
 
     def __init__(self, env: SandboxedEnvironment, command: str, user: str | None) -> None:
         self._env, self._command, self._user = env, command, user

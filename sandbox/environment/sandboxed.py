@@ -33,8 +33,8 @@ from sandbox.pipe import forked_processes as forks
 from sandbox.pipe.replies import fault_of, notices_of, result_of, violation
 from sandbox.pipe.transport import Transport
 from sandbox.pipe.watching import Watch, with_onlooker
+from sandbox.state.file_state import FileState
 from sandbox.state.history import History
-from sandbox.state.keeping import FileState
 from sandbox.state.methods import MOST_CHANGES
 from sandbox.text.wording import duration, size
 from sandbox.transfers.copying import Incoming, outgoing

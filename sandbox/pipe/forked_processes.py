@@ -10,22 +10,22 @@ from typing import Protocol
 from sandbox.errors import ErrorCode, SandboxError
 
 
-class Parted(Protocol):
+class Inherited(Protocol):
     """What a forked process must release."""
 
-    def part(self) -> None:
+    def release_in_child(self) -> None:
         """Release it in this process, which was just forked; the parent's stays as it is. Raises OSError."""
 
 
-_parted: weakref.WeakSet[Parted] = weakref.WeakSet()
+_inherited: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
 
-def part_in_children(each: Parted) -> None:
-    """Call ``each.part()`` in every process that is forked from now on."""
-    _parted.add(each)
+def release_in_children(each: Inherited) -> None:
+    """Call ``each.release_in_child()`` in every process that is forked from now on."""
+    _inherited.add(each)
 
 
-def let_go(fd: int) -> None:
+def point_at_devnull(fd: int) -> None:
     """Point ``fd`` at /dev/null in this process, which neither ends nor holds open what another process has open there."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(nothing, fd, inheritable=False)
@@ -47,10 +47,10 @@ def check(pid: int) -> None:
         )
 
 
-def _part_all() -> None:
-    for each in list(_parted):
+def _release_all() -> None:
+    for each in list(_inherited):
         with contextlib.suppress(OSError):
-            each.part()
+            each.release_in_child()
 
 
-os.register_at_fork(after_in_child=_part_all)
+os.register_at_fork(after_in_child=_release_all)

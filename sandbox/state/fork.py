@@ -15,8 +15,8 @@ from sandbox.operations import ForkResult
 from sandbox.text.wording import value_text
 
 from .checkpoint import Checkpoint
+from .file_state import FileState
 from .history import History
-from .keeping import FileState
 from .store import Store
 
 MOST_FORKS = 64

@@ -287,9 +287,7 @@ def content_reader(pieces: Iterator[bytes]) -> ChunkReader:
 
 
 def _ended_too_soon() -> OperationError:
-    return OperationError(
-        ErrorCode.transfer_incomplete, "A content ended too soon.", "Do it again.", retryable=True
-    )
+    return OperationError(ErrorCode.transfer_incomplete, "A content ended too soon.", "Do it again.", retryable=True)
 
 
 def parts_of(reader: ChunkReader) -> Iterator[tuple[int, int]]:

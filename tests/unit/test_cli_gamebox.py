@@ -13,11 +13,11 @@ import pytest
 
 from agent.cli import main
 from agent.show import main_argument
+from sandbox.cli.errors import envelope_for_cli
 from sandbox.cli.sandbox_options import size_of
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.envelope import Notice, Success
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.messages.command_line import envelope_for_cli
 from sandbox.messages.faults import word_fault
 from sandbox.network.policy import Network
 from sandbox.readers import attach, hint_for, limit, opened, phrased

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from sandbox.pipe.forked_processes import let_go, part_in_children
+from sandbox.pipe.forked_processes import point_at_devnull, release_in_children
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class AttachStream:
         self._wide = False
         self._close_lock = threading.Lock()
         self._closed = False
-        part_in_children(self)
+        release_in_children(self)
 
     def bypass_engine(self, fd: int) -> None:
         """Send through ``fd``, another descriptor of the guest's input, and own it. No other call may be sending."""
@@ -84,13 +84,13 @@ class AttachStream:
         if self._output is not None:
             self._poll.register(self._output, select.POLLIN)
 
-    def part(self) -> None:
-        """See ``forked_processes.Parted``. A child that held the guest's input would keep the guest alive."""
+    def release_in_child(self) -> None:
+        """See ``forked_processes.Inherited``. A child that held the guest's input would keep the guest alive."""
         if self._closed:
             return
-        let_go(self._socket.fileno())
+        point_at_devnull(self._socket.fileno())
         if self._input is not None:
-            let_go(self._input)
+            point_at_devnull(self._input)
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
         """See ``ByteStream``."""
