@@ -6,7 +6,7 @@ import socket
 import sys
 
 from . import kernel
-from .loop.entrances import DOOR
+from .protocol.constants import DOOR
 
 
 def main() -> None:

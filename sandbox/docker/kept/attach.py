@@ -122,7 +122,7 @@ def attach_stream(client: docker.DockerClient, container_id: str) -> AttachStrea
 
 
 def through_the_door(client: docker.DockerClient, container_id: str) -> AttachStream:
-    """A pipe to the guest by a relay that the engine starts in the container (see ``guest/entrances``). Raises SandboxError."""
+    """A pipe to the guest by a relay that the engine starts in the container (see ``guest/loop``). Raises SandboxError."""
     with translated():
         entrypoint = client.api.inspect_container(container_id)["Config"]["Entrypoint"]
         argv = [*entrypoint[:-1], f"{entrypoint[-1]}.relay"]

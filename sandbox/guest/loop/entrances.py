@@ -12,7 +12,9 @@ import select
 import socket
 import struct
 
+from ..protocol.constants import DOOR
 from ..protocol.reattach import Call, CallFinder
+from ..watch.procfs import read_stat
 from .reactor import Reactor
 
 TYPE_CHECKING = False
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     # Receives the input of an entrance: bytes, calls, and None at its end.
     OnInput = Callable[["Entrance", "bytes | Call | None"], None]
 
-# In the abstract namespace of the sandbox's own network; bound before the first command runs, so that no command can bind it.
-DOOR = "\0gamebox-door"
 READ_BYTES = 256 * 1024
 MOST_VISITORS = 4
 _HANDOVER_SECONDS = 1.0
@@ -95,7 +95,9 @@ class Door:
         self._visitors = [each for each in self._visitors if each.fileno() >= 0]
         try:
             pid, uid, _ = struct.unpack("3i", visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if uid != 0 or _parent(pid) != 0 or len(self._visitors) >= MOST_VISITORS:
+            relay = read_stat(pid)
+            from_outside = relay is not None and relay.parent == 0
+            if uid != 0 or not from_outside or len(self._visitors) >= MOST_VISITORS:
                 raise PermissionError
             visitor.settimeout(_HANDOVER_SECONDS)
             fds = socket.recv_fds(visitor, 16, 2)[1]
@@ -108,10 +110,3 @@ class Door:
             os.set_inheritable(fd, False)
         self._visitors.append(visitor)
         Entrance(self._reactor, self._token, fds[0], fds[1], self._on_input, visitor)
-
-
-def _parent(pid: int) -> int:
-    """Return the parent of a process; 0 for one that was started from outside the sandbox."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        after_name = bytes(file.read()).rsplit(b")", 1)[1]
-    return int(after_name.split()[1])

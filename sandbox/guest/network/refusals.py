@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 
-from ..watch.procfs import parents
+from ..watch.procfs import parents, socket_inodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Notices for one command: a scan of ports must not make its result endless.
 MOST_NOTICES = 10
+# More than a process may have.
+MOST_DESCRIPTORS = 1 << 30
 
 
 class Refusals:
@@ -105,11 +107,8 @@ def _owner(ends: Ends) -> int | None:
     inode = None if ends is None else inode_of(*ends)
     if inode is None:
         return None
-    link = f"socket:[{inode}]"
-    for name in os.listdir("/proc"):
-        if name.isdigit() and _holds(name, link):
-            return int(name)
-    return None
+    pids = [name for name in os.listdir("/proc") if name.isdigit()]
+    return next((int(pid) for pid in pids if inode in socket_inodes(pid, MOST_DESCRIPTORS)), None)
 
 
 def inode_of(near: tuple[str, int], far: tuple[str, int]) -> str | None:
@@ -134,17 +133,3 @@ def inode_of(near: tuple[str, int], far: tuple[str, int]) -> str | None:
 def _table_form(address: tuple[str, int]) -> str:
     """Return an address as /proc/net/tcp lists it."""
     return f"{socket.inet_aton(address[0])[::-1].hex().upper()}:{address[1]:04X}"
-
-
-def _holds(pid: str, link: str) -> bool:
-    try:
-        descriptors = os.listdir(f"/proc/{pid}/fd")
-    except OSError:  # gone, or unreadable
-        return False
-    for descriptor in descriptors:
-        try:
-            if os.readlink(f"/proc/{pid}/fd/{descriptor}") == link:
-                return True
-        except OSError:  # closed meanwhile
-            continue
-    return False

@@ -1,9 +1,12 @@
-"""Numbers besides the frames that both ends must agree on."""
+"""Values besides the frames on which both ends, or several programs of the guest, must agree."""
 
 from __future__ import annotations
 
 # The guest's proxy listens here, on the loopback of a sandbox without a network of its own.
 PROXY_PORT = 24128
+# The socket of the guest of a kept sandbox for relays (see ``loop.entrances``), in the abstract namespace of the sandbox's own
+# network. It is bound before the first command runs, so that no command can bind it.
+DOOR = "\0gamebox-door"
 # Between the destination and the reason, in the proxy's answers to refused and to failed connections: a page's reader, and the
 # host in a command's output, recognize them by it.
 REFUSED, UNREACHED = " is refused by the sandbox: ", " was not reached: "
