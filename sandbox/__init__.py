@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sandbox.network.connections import ConnectionFile
     from sandbox.network.policy import Network
     from sandbox.network.services.service import Service
-    from sandbox.network.services.side import Ready, SideService
+    from sandbox.network.services.side_service import Ready, SideService
     from sandbox.packages.cache import PackageCache
     from sandbox.pipe.watching import CancelToken
 
@@ -44,9 +44,9 @@ _HOMES = {
     "Limits": ".limits",
     "LocalEnvironment": ".local",
     "Network": ".network.policy",
-    "Ready": ".network.services.side",
+    "Ready": ".network.services.side_service",
     "Service": ".network.services.service",
-    "SideService": ".network.services.side",
+    "SideService": ".network.services.side_service",
     "PackageCache": ".packages.cache",
     "FakeEnvironment": ".testing",
 }

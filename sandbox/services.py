@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from sandbox.network.services.side import Ready, SideService
+from sandbox.network.services.side_service import Ready, SideService
 
 from .errors import ErrorCode, SandboxError
 from .limits import Limits

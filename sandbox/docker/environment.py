@@ -19,9 +19,9 @@ from sandbox.environment.services import SandboxServices
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
-from sandbox.network.services.host import HostServices, split_services
+from sandbox.network.services.host_services import HostServices, split_services
 from sandbox.network.services.service import Service
-from sandbox.network.services.side import SideService
+from sandbox.network.services.side_service import SideService
 from sandbox.packages.cache import HOST as CACHE_HOST
 from sandbox.packages.cache import PackageCache
 from sandbox.pipe import forked_processes as forks

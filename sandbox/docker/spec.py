@@ -21,7 +21,7 @@ from sandbox.network.rules import ALL_PORTS, WEB_PORTS, Rule, parse_pinned_name
 
 if TYPE_CHECKING:
     from sandbox.network.services.service import Service
-    from sandbox.network.services.side import SideService
+    from sandbox.network.services.side_service import SideService
     from sandbox.packages.cache import PackageCache
 
 DEFAULT_IMAGE = "gamebox/base"
@@ -329,7 +329,7 @@ def _services_data(services: tuple[tuple[str, Any], ...]) -> list[dict[str, Any]
 
 
 def _service_fields(service: Any) -> dict[str, Any]:
-    from sandbox.network.services.side import Ready
+    from sandbox.network.services.side_service import Ready
 
     data = _changed(service, None)
     for name, default in (("limits", Limits()), ("ready", Ready())):
@@ -396,7 +396,7 @@ def _read_network(value: Any) -> Network:
 
 def _read_services(value: Any) -> tuple[tuple[str, Any], ...]:
     from sandbox.network.services.service import Service
-    from sandbox.network.services.side import Ready, SideService
+    from sandbox.network.services.side_service import Ready, SideService
 
     found: list[tuple[str, Any]] = []
     for written in value:

@@ -16,7 +16,7 @@ from sandbox.packages.cache import PackageCache, Upstreams, describe, variables
 
 if TYPE_CHECKING:
     from sandbox.network.relay import Relay
-    from sandbox.network.services.host import HostServices
+    from sandbox.network.services.host_services import HostServices
     from sandbox.network.streams import Streams
     from sandbox.packages.cache_server import CacheServer
 

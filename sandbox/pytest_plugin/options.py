@@ -16,7 +16,7 @@ from sandbox.errors import SandboxError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.network.services.service import Service
-from sandbox.network.services.side import SideService
+from sandbox.network.services.side_service import SideService
 from sandbox.packages.cache import PackageCache
 
 if TYPE_CHECKING:

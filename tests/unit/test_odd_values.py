@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sandbox import DockerEnvironment, Limits, LocalEnvironment, Network, Service, SideService
 from sandbox.envelope import Failure, Success
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.network.services.side import Ready
+from sandbox.network.services.side_service import Ready
 from sandbox.operations import OPERATIONS
 from sandbox.testing import FakeEnvironment
 

@@ -27,7 +27,7 @@ from sandbox.network.egress import Egress
 from sandbox.network.policy import Network
 from sandbox.network.relay import Relay
 from sandbox.network.services import service_server
-from sandbox.network.services.host import split_services
+from sandbox.network.services.host_services import split_services
 from sandbox.network.services.service import Service
 from sandbox.network.services.service_server import ServiceServer
 from tests.leaks import descriptors, left_open

@@ -16,7 +16,7 @@ from sandbox.network.dialling import UnreachableError
 from sandbox.network.relay import Relay
 from sandbox.network.services.names import Connector, Name, assign_addresses
 from sandbox.network.services.peer_port import GONE
-from sandbox.network.services.side import SideService
+from sandbox.network.services.side_service import SideService
 
 from .running import RunningService, started
 

@@ -17,7 +17,7 @@ from sandbox.docker.images.images import ensure_image
 from sandbox.envelope import Envelope
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
-from sandbox.network.services.side import SideService
+from sandbox.network.services.side_service import SideService
 from sandbox.operations import LogsResult
 from sandbox.pipe.following import Following
 from sandbox.ready import NotReadyError, wait_for_command, wait_for_http, wait_for_log, wait_for_port
