@@ -13,7 +13,7 @@ from agent.trajectory.wording import answer_of, readable_diff
 from sandbox.cli.run import print_json
 from sandbox.envelope import jsonable
 from sandbox.text.invisible import visible, visible_output
-from sandbox.text.wrapping import wrapped
+from sandbox.text.wrapping import wrap
 
 from . import events as ev
 from .answers import with_mark
@@ -110,7 +110,7 @@ class Teller:
 
     def _line(self, text: str, first: str = "", style: str = "") -> None:
         rest = self.margin + " " * min(len(first), 8)
-        self.screen.line(wrapped(visible(text), self.width, self.margin + first, rest), style)
+        self.screen.line(wrap(visible(text), self.width, self.margin + first, rest), style)
 
 
 def spent(usage: Usage, seconds: float) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from sandbox.cli.status_line import terminal, terminal_columns
 from sandbox.envelope import jsonable
 from sandbox.text.invisible import visible, visible_output
-from sandbox.text.wrapping import wrapped
+from sandbox.text.wrapping import wrap
 
 from .hooks import Hooks, Step
 from .memory import Memory
@@ -72,7 +72,7 @@ def _indented(line: str, width: int) -> str:
     """The line in as many as it needs, all but the first indented further than it is."""
     words = line.lstrip(" ")
     before = line[: len(line) - len(words)]
-    return wrapped(words, width, before, f"{before}  ")
+    return wrap(words, width, before, f"{before}  ")
 
 
 class LiveView(Hooks):

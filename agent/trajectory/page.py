@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from agent.answers import with_mark
 from sandbox.envelope import jsonable
-from sandbox.text.invisible import count_invisible, made_visible
+from sandbox.text.invisible import count_invisible, escape_invisible
 
 from .cutting import MOST_CHARS, bounded, cut
 from .recorded import Recorded, RecordedStep, money, parts_of
@@ -152,7 +152,7 @@ def _diff(text: str) -> str:
     form = _odd_form(text)
     lines = []
     for line in text.split("\n"):
-        kind, shown = kinds.get(line[:1]), made_visible(html.escape(line), form)
+        kind, shown = kinds.get(line[:1]), escape_invisible(html.escape(line), form)
         lines.append(f'<span class="{kind}">{shown}</span>' if kind else shown)
     return "\n".join(lines)
 
@@ -160,7 +160,7 @@ def _diff(text: str) -> str:
 def _text(text: str, most: int = MOST_CHARS) -> str:
     """``text`` for the page: escaped, and what cannot be seen made visible."""
     shown = html.escape(cut(text, most))
-    return made_visible(shown, _odd_form(shown))
+    return escape_invisible(shown, _odd_form(shown))
 
 
 def _odd_form(text: str) -> str:

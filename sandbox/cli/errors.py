@@ -49,9 +49,9 @@ def say(label: str, text: str) -> None:
 
     line = f"{label}: {visible(text)}"
     if sys.stderr.isatty():
-        from sandbox.text.wrapping import wrapped
+        from sandbox.text.wrapping import wrap
 
-        line = wrapped(line, terminal_columns(sys.stderr), rest=" " * (len(label) + 2))
+        line = wrap(line, terminal_columns(sys.stderr), rest=" " * (len(label) + 2))
     sys.stderr.write(f"{line}\n")
 
 

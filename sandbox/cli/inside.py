@@ -16,7 +16,7 @@ from sandbox.text.invisible import visible
 
 from .errors import bad_input
 from .network_options import attach_kept
-from .run import carry_out, opened, print_json
+from .run import carry_out, print_json, running
 from .sandbox_options import FLAGS, variable_of
 from .status_line import progress
 
@@ -79,7 +79,7 @@ def exec_(
         args |= {"command": command[0] if len(command) == 1 else shlex.join(command), "session": session}
     with progress() as report:
         asked = attach_kept(sandbox, take_over, network, allow, None, (), None, report)
-        with opened(asked, timeout) as env_:
+        with running(asked, timeout) as env_:
             report.done()
             carry_out(env_, args, as_json=as_json, stdin=stdin, stays=True)
 
@@ -146,7 +146,7 @@ def _remote(text: str) -> _InSandbox | None:
 def _attached(sandbox: str) -> Iterator[SandboxedEnvironment]:
     with progress() as report:
         asked = attach_kept(sandbox, False, None, (), None, (), None, report)
-        with opened(asked) as env:
+        with running(asked) as env:
             report.done()
             yield env
 

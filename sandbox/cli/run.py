@@ -108,7 +108,7 @@ def run(
         sandbox_asked = sandbox_of(
             {**asked, "workspace": None if local else workspace}, local=local, kept=kept, report=report
         )
-        with opened(sandbox_asked, timeout) as sandbox:
+        with running(sandbox_asked, timeout) as sandbox:
             report.done()
             if local and workspace is not None:  # LocalEnvironment would work in the folder itself
                 sandbox.upload(_folder(workspace), ".").unwrap()
@@ -165,7 +165,7 @@ def _json_of(answer: Envelope[RunResult], sandbox: SandboxedEnvironment, stays: 
 
 
 @contextmanager
-def opened(sandbox: SandboxedEnvironment, timeout: float | None = None) -> Iterator[SandboxedEnvironment]:
+def running(sandbox: SandboxedEnvironment, timeout: float | None = None) -> Iterator[SandboxedEnvironment]:
     """Start the sandbox for the block, and close it in any case. Raises SandboxError, first of all for an invalid timeout."""
     from sandbox.interrupts import terminated_like_interrupted, uninterrupted
 

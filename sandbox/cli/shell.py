@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from .errors import bad_input
-from .run import USER_HELP, opened, status_of
+from .run import USER_HELP, running, status_of
 from .sandbox_options import OF_KEPT, Kept, sandbox_of, variable_of, with_sandbox_options
 from .status_line import progress
 
@@ -59,7 +59,7 @@ def shell(
     variables = dict(variable_of(text) for text in asked.pop("env"))
     with progress() as report:
         made = sandbox_of(asked, kept=Kept(inside=sandbox, take_over=take_over), report=report)
-        with opened(made) as environment:
+        with running(made) as environment:
             report.done()
             last = attach_terminal(environment, ["sh", "-c", _SHELL], variables, user)
     raise typer.Exit(status_of(last.exit_code, last.signal))

@@ -18,7 +18,7 @@ from sandbox.limits import Limits
 from sandbox.messages.faults import fault_error
 from sandbox.messages.waiting import WaitingFor, state_of
 from sandbox.text.command_output import decode_part, join_segments
-from sandbox.text.excerpt import SHOWN_CHARS, both_ends, joined, size_in_bytes
+from sandbox.text.excerpt import SHOWN_CHARS, both_ends, join_parts, size_in_bytes
 from sandbox.text.masking import Mask
 from sandbox.text.plain_text import plain
 from sandbox.text.wording import count_of, value_text
@@ -167,7 +167,7 @@ class RunResult(Result):
         if self.spill_path:
             part = "The first part" if self.spill_truncated else "All"
             where = f"{part} of the output is in {self.spill_path}: read or search that file."
-        return joined(head, f"[... {missing:,} bytes are left out here. {where} ...]", tail)
+        return join_parts(head, f"[... {missing:,} bytes are left out here. {where} ...]", tail)
 
 
 @operation("run", RunResult, changes_files=True, starts_process=True, positional=("command",), method_notes=_RUN_NOTES)
@@ -387,7 +387,7 @@ class LogsResult(Excerpt):
         head, tail = both_ends(self.content, self.content, chars)
         start, end = self.offset + size_in_bytes(head), self.next_offset - size_in_bytes(tail)
         mark = f"[... bytes {start}-{end} are left out here: see them with offset={start} ...]"
-        return joined(plain(head), mark, plain(tail).rstrip("\n"))
+        return join_parts(plain(head), mark, plain(tail).rstrip("\n"))
 
 
 @operation("logs", LogsResult, repeatable=True, waits=True)

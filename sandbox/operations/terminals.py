@@ -115,7 +115,7 @@ class Send(Request):
             keys = host.screens.application_keys(self.id, ask)
             prepared = replace(prepared, args={**prepared.args, "application_keys": keys})
         fields, blob = host.ask(self.operation, prepared)
-        return host.screens.added(fields, ask), blob
+        return host.screens.add_screen(fields, ask), blob
 
     def result_fields(self, fields: dict[str, Any], blob: bytes, reply: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         """See the base class."""

@@ -10,12 +10,12 @@ from sandbox.envelope import now as timestamp
 from sandbox.guest.protocol.records import FILE, FOLDER, LINK, SPECIAL, UNREAD
 from sandbox.operations import CheckpointResult
 
-from .table import Entry, Key, Table, display_path, packed
+from .table import Entry, Key, Table, display_path, pack
 
 # A file whose time is this close to the scan may have been written again within the same tick of the kernel's clock, which is
 # 10 ms at most.
 RACY_NS = 20_000_000
-EMPTY = Table(packed(()), 0, True)
+EMPTY = Table(pack(()), 0, True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from sandbox.text.wording import size
 
 from .checkpoint import Checkpoint, summary
 from .store import Store, content_reader, parts_of
-from .table import Entry, Key, Table, check_entries, packed
+from .table import Entry, Key, Table, check_entries, pack
 
 NAMES = {WORKSPACE: "workspace", HOME: "home"}
 ABOUT = "gamebox.json"
@@ -153,7 +153,7 @@ def load(file: BinaryIO, path: str, ident: str, store: Store) -> Checkpoint:
         check_entries(list(entries.values()))
         sessions = check_sessions(about["sessions"])
         # No file of the sandbox can be known to be the same: no change time equals this one.
-        table = Table(packed(entries.values()), 0, False)
+        table = Table(pack(entries.values()), 0, False)
     except UNSOUND as error:
         store.drop(digests.values())
         raise _unusable(path, f"it is damaged or contradicts itself ({type(error).__name__})") from error

@@ -190,7 +190,7 @@ class FileState:
 
     def missing_notice(self, history: History, made: Checkpoint) -> tuple[Notice, ...]:
         """Return the notice of what a checkpoint could not keep, if there is anything."""
-        return self._not_kept(history.missing(made), made.result.skipped) if made.result.skipped else ()
+        return self._not_kept(history.count_missing(made), made.result.skipped) if made.result.skipped else ()
 
     def root_notice(self) -> tuple[Notice, ...]:
         """Return the notice that more can be written than is kept, if it can."""
@@ -227,7 +227,7 @@ class FileState:
 
         def work(history: History) -> Success[op.SavedCheckpointResult]:
             check_host_path(to)
-            size = save(history.found(id), history.store, to, history.limit)
+            size = save(history.get(id), history.store, to, history.limit)
             return Success(op.SavedCheckpointResult(id=id, path=os.fspath(to), size_bytes=size))
 
         return self.with_history(work)
@@ -250,9 +250,9 @@ class FileState:
         check_types("rollback", id=(id, str))
 
         def work(history: History) -> Success[op.RollbackResult]:
-            checkpoint = history.found(id)
+            checkpoint = history.get(id)
             scan, killed = self._wait_until_idle(history, kill)
-            result = self.restored(history, checkpoint, scan, killed)
+            result = self.restore(history, checkpoint, scan, killed)
             blind = unreadable_paths(checkpoint.table.entries().values())
             notices = self._not_kept(len(blind), blind[:NAMED]) if blind else ()
             return Success(result.model_copy(update={"unread": tuple(blind[:NAMED])}), notices=notices)
@@ -286,14 +286,14 @@ class FileState:
             raise fault_error(ErrorCode.commands_running, fields, "rollback")
         return scan, killed
 
-    def restored(
+    def restore(
         self, history: History, checkpoint: Checkpoint, scan: Scan, killed: tuple[str, ...] = ()
     ) -> op.RollbackResult:
         """Go back to ``checkpoint``. Raises SandboxError, with ``restore_incomplete`` if a path still differs."""
         began = time.monotonic()
-        steps = history.planned(checkpoint, scan)
+        steps = history.plan_restore(checkpoint, scan)
         sent = history.restore(checkpoint, steps)
-        wrong = [display_path(e) for e in (*history.verified(checkpoint), *steps.impossible)]
+        wrong = [display_path(e) for e in (*history.verify(checkpoint), *steps.impossible)]
         result = op.RollbackResult(
             id=checkpoint.result.id,
             restored=len(steps.put) + len(steps.same) + len(steps.make),
@@ -319,7 +319,7 @@ def _table(history: History, since: str | None) -> Table:
     if since in history.marks:
         return history.marks[since]
     if since not in (None, "start"):
-        return history.found(since, or_mark=True).table
+        return history.get(since, or_mark=True).table
     if history.start is None:
         raise OperationError(
             ErrorCode.checkpoint_not_found,

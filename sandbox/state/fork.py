@@ -59,7 +59,7 @@ def fork(
             checkpoint, scan, torn = history.checkpoint(None)
             notices += source.torn_notice(torn, scan.running) + source.missing_notice(history, checkpoint)
         else:
-            checkpoint = history.found(ident)
+            checkpoint = history.get(ident)
         store = history.store.share()
         store.keep(checkpoint.digests.values())
         if ident is None:
@@ -93,6 +93,6 @@ def start_as_copy(made: Forkable, store: Store, checkpoint: Checkpoint) -> float
     history = made.state.history
     with history.lock:
         history.adopt(store, checkpoint)
-        made.state.restored(history, checkpoint, history.scan((WORKSPACE, HOME)))
+        made.state.restore(history, checkpoint, history.scan((WORKSPACE, HOME)))
         history.start = history.scan().table
     return round(time.monotonic() - began, 3)

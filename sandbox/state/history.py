@@ -19,7 +19,7 @@ from .guest_files import GuestFiles, Scan
 from .initial_workspace import InitialWorkspace
 from .plan import Plan, empty_content, plan
 from .store import Store
-from .table import Entry, Key, Table, is_below, packed
+from .table import Entry, Key, Table, is_below, pack
 
 RESTORE_SECONDS = 600.0
 MOST_ID_CHARS = 64
@@ -87,7 +87,7 @@ class History(GuestFiles):
         ident = self.new_id(name)
         scan = self.scan((WORKSPACE, HOME), sessions=True)
         entries = dict(scan.entries)
-        digests = self.store.claimed(self._digests_from_before(entries))
+        digests = self.store.claim(self._digests_from_before(entries))
         reused = len(digests)
         try:
             contents, others = self._read(entries, digests)
@@ -100,7 +100,7 @@ class History(GuestFiles):
                 self.store.keep((contents.digests[first],))
                 contents.digests[key] = contents.digests[first]
         digests |= contents.digests
-        table = Table(packed(entries.values()), scan.table.clock, scan.table.quiet)
+        table = Table(pack(entries.values()), scan.table.clock, scan.table.quiet)
         costs = {
             "seconds": round(time.monotonic() - began, 3),
             "added_bytes": contents.added_bytes,
@@ -112,7 +112,7 @@ class History(GuestFiles):
         self._known = (table, digests)
         return checkpoint, scan, contents.torn
 
-    def missing(self, checkpoint: Checkpoint) -> int:
+    def count_missing(self, checkpoint: Checkpoint) -> int:
         """Return how many entries could not be kept."""
         entries = checkpoint.table.entries().values()
         return sum(lacks(entry, checkpoint.digests) for entry in entries)
@@ -149,13 +149,13 @@ class History(GuestFiles):
 
     def delete(self, ident: str) -> int:
         """Forget a checkpoint. Returns the bytes that only it needed. Raises OperationError ``checkpoint_not_found``."""
-        checkpoint = self.found(ident)
+        checkpoint = self.get(ident)
         before = self.store_bytes
         del self.checkpoints[ident]
         self.store.drop(checkpoint.digests.values())
         return before - self.store_bytes
 
-    def found(self, ident: str, *, or_mark: bool = False) -> Checkpoint:
+    def get(self, ident: str, *, or_mark: bool = False) -> Checkpoint:
         """Return a checkpoint. Raises OperationError ``checkpoint_not_found``; ``or_mark`` mentions marks in it, too."""
         checkpoint = self.checkpoints.get(ident)
         if checkpoint is None:
@@ -167,7 +167,7 @@ class History(GuestFiles):
             raise OperationError(ErrorCode.checkpoint_not_found, message, hint)
         return checkpoint
 
-    def planned(self, checkpoint: Checkpoint, now: Scan) -> Plan:
+    def plan_restore(self, checkpoint: Checkpoint, now: Scan) -> Plan:
         """Return the steps from the present files to ``checkpoint``."""
         digests = checkpoint.digests
         sure = self._digests_from_before(now.entries)
@@ -197,7 +197,7 @@ class History(GuestFiles):
     def _content(self, checkpoint: Checkpoint, entry: Entry) -> Iterator[bytes]:
         return self.store.pieces(checkpoint.digests[entry.key]) if entry.size else empty_content()
 
-    def verified(self, checkpoint: Checkpoint) -> list[Entry]:
+    def verify(self, checkpoint: Checkpoint) -> list[Entry]:
         """Return what differs from ``checkpoint``. The other files need not be read for the next one, and count as unchanged."""
         scan = self.scan((WORKSPACE, HOME))
         then, entries = checkpoint.table.entries(), scan.entries

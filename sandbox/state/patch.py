@@ -80,7 +80,7 @@ def _base(history: History, since: str | None) -> tuple[dict[Key, Entry], _Base]
             f"The mark {since!r} has no contents to make a patch from.",
             "Give the id of a checkpoint, or none for the start.",
         )
-    checkpoint = history.found(str(since))
+    checkpoint = history.get(str(since))
     return checkpoint.table.entries(), _Base(history, checkpoint)
 
 

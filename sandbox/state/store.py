@@ -52,7 +52,7 @@ class Store:
         self.limit = limit
         self._lock = threading.RLock()
         self._places: dict[bytes, _Place] = {}
-        self._file = unnamed()
+        self._file = open_unnamed()
         self._end = self._used = self._arriving = 0
         self._users = 1
 
@@ -118,7 +118,7 @@ class Store:
             start = at = self._end
             try:
                 for piece in writing.pieces():
-                    put(self._file, piece, at)
+                    write_at(self._file, piece, at)
                     at += len(piece)
             except BaseException:
                 self._cut(start)
@@ -138,7 +138,7 @@ class Store:
             for digest in digests:
                 self._places[digest].users += 1
 
-    def claimed(self, digests: Mapping[Key, bytes]) -> dict[Key, bytes]:
+    def claim(self, digests: Mapping[Key, bytes]) -> dict[Key, bytes]:
         """Return those that are in the store, with the caller as a user of each."""
         with self._lock:
             there = {key: digest for key, digest in digests.items() if digest in self._places}
@@ -178,7 +178,7 @@ class Store:
             if place.offset != end:
                 for at in range(0, place.length, CHUNK):
                     data = os.pread(self._file.fileno(), min(CHUNK, place.length - at), place.offset + at)
-                    put(self._file, data, end + at)
+                    write_at(self._file, data, end + at)
                 place.offset = end
             end += place.length
         self._cut(end)
@@ -195,7 +195,7 @@ class Store:
 
     def read(self, digest: bytes, most: int) -> bytes | int:
         """Return the bytes of a file, holes filled with zeros, or only its size if that is more than ``most``."""
-        return plain(self.pieces(digest), most)
+        return read_content(self.pieces(digest), most)
 
 
 class Writing:
@@ -216,8 +216,8 @@ class Writing:
         self._held += data
         if len(self._held) > HELD_BYTES:
             if self._file is None:
-                self._file = unnamed()
-            put(self._file, self._held, self.length - len(self._held))
+                self._file = open_unnamed()
+            write_at(self._file, self._held, self.length - len(self._held))
             self._held.clear()
 
     def pieces(self) -> Iterator[bytes]:
@@ -239,7 +239,7 @@ class Writing:
             self._file.close()
 
 
-def unnamed() -> IO[bytes]:
+def open_unnamed() -> IO[bytes]:
     """Open an unnamed, unbuffered file of the host. Raises SandboxError ``host_disk_full``."""
     try:
         return tempfile.TemporaryFile(prefix="gamebox-state-", buffering=0)
@@ -247,7 +247,7 @@ def unnamed() -> IO[bytes]:
         raise _no_room(error) from error
 
 
-def put(file: IO[bytes], data: bytes | bytearray, at: int) -> None:
+def write_at(file: IO[bytes], data: bytes | bytearray, at: int) -> None:
     """Write all of ``data`` at the offset ``at``. Raises SandboxError ``host_disk_full``."""
     try:
         with memoryview(data) as view:
@@ -267,7 +267,7 @@ def _no_room(error: OSError) -> SandboxError:
     )
 
 
-def plain(pieces: Iterable[bytes], most: int) -> bytes | int:
+def read_content(pieces: Iterable[bytes], most: int) -> bytes | int:
     """Return the bytes of a file in a content, holes filled with zeros, or only its size if that is more than ``most``."""
     data = bytearray()
     reader = content_reader(iter(pieces))

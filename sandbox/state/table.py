@@ -61,7 +61,7 @@ class Table:
 
     def entries(self) -> dict[Key, Entry]:
         """Return the entries by root and path, a folder before what is in it."""
-        return {entry.key: entry for entry in parsed(zlib.decompress(self.packed))}
+        return {entry.key: entry for entry in parse(zlib.decompress(self.packed))}
 
 
 def table_of(data: bytes, clock: int, quiet: bool, roots: Iterable[int] = ()) -> tuple[Table, dict[Key, Entry]]:
@@ -69,7 +69,7 @@ def table_of(data: bytes, clock: int, quiet: bool, roots: Iterable[int] = ()) ->
 
     Raises SandboxUnavailableError for a table that no honest guest sends, such as one without an entry for each of ``roots``.
     """
-    entries = list(parsed(data))
+    entries = list(parse(data))
     check_entries(entries)
     by_key = {entry.key: entry for entry in entries}
     if not all((root, b"") in by_key for root in roots):
@@ -77,14 +77,14 @@ def table_of(data: bytes, clock: int, quiet: bool, roots: Iterable[int] = ()) ->
     return Table(zlib.compress(data, 1), clock, quiet), by_key
 
 
-def packed(entries: Iterable[Entry]) -> bytes:
+def pack(entries: Iterable[Entry]) -> bytes:
     """Return the entries compressed for a table."""
     return zlib.compress(
         b"".join(ENTRY.pack(*e[:11], len(e.path), len(e.target)) + e.path + e.target for e in entries), 1
     )
 
 
-def parsed(data: bytes) -> Iterator[Entry]:
+def parse(data: bytes) -> Iterator[Entry]:
     """Yield the entries in ``data``. Raises SandboxUnavailableError if it is truncated."""
     at, size, end = 0, ENTRY.size, len(data)
     while at < end:

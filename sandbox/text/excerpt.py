@@ -38,10 +38,10 @@ def without_middle(text: str, chars: int, mark: str = "[... {count} characters a
     if len(text) <= chars:
         return text
     head, tail = both_ends(text, text, chars)
-    return joined(head, mark.format(count=f"{len(text) - len(head) - len(tail):,}"), tail)
+    return join_parts(head, mark.format(count=f"{len(text) - len(head) - len(tail):,}"), tail)
 
 
-def joined(head: str, mark: str, tail: str) -> str:
+def join_parts(head: str, mark: str, tail: str) -> str:
     """Join the parts, each on lines of its own."""
     return "\n".join(part.strip("\n") for part in (head, mark, tail) if part.strip("\n"))
 

@@ -26,7 +26,7 @@ def code_point(char: str) -> str:
     return f"U+{ord(char):04X}"
 
 
-def made_visible(text: str, form: str = "<{}>") -> str:
+def escape_invisible(text: str, form: str = "<{}>") -> str:
     """Return ``text`` for a person, with each invisible character replaced by its code point in ``form``."""
     return _ANY.sub(lambda match: form.format(code_point(match[0])), text)
 
@@ -36,7 +36,7 @@ def visible(text: str, *, one_line: bool = False) -> str:
 
     Nothing is left out. Tabs and line feeds stay, unless ``one_line`` is set, as for names and paths.
     """
-    return made_visible((_CONTROLS if one_line else _STEERING).sub(_escaped, text))
+    return escape_invisible((_CONTROLS if one_line else _STEERING).sub(_escaped, text))
 
 
 def visible_output(text: str) -> str:

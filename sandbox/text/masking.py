@@ -168,7 +168,7 @@ class Mask:
                 return STAR * (len(form) - at) + data[len(form) - at :]
         return data
 
-    def begun(self, data: bytes) -> int:
+    def count_held_back(self, data: bytes) -> int:
         """Return how many of the last bytes of ``data`` may be the beginning of a secret."""
         longest = 0
         for form in self._replacements:
@@ -195,7 +195,7 @@ class MaskedStream:
     def feed(self, data: bytes) -> bytes:
         """Return what is certain of the bytes held back and ``data``, masked."""
         masked = self._mask.whole(self._held + data)
-        end = len(masked) - self._mask.begun(masked)
+        end = len(masked) - self._mask.count_held_back(masked)
         self._held = masked[end:]
         return masked[:end]
 

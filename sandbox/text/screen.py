@@ -151,7 +151,7 @@ class Screens:
         drawing = self._drawings.get(ident)
         return drawing is not None and _CURSOR_KEYS in drawing.screen.mode
 
-    def added(self, fields: dict[str, Any], ask: Ask) -> dict[str, Any]:
+    def add_screen(self, fields: dict[str, Any], ask: Ask) -> dict[str, Any]:
         """Return the reply to ``send``, with the screen if the command has a terminal."""
         known = fields.get("result")
         if not isinstance(known, Mapping) or not known.get("terminal"):

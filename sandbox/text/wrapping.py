@@ -8,7 +8,7 @@ from collections.abc import Iterator
 TAB = "    "
 
 
-def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> str:
+def wrap(text: str, width: int, first: str = "", rest: str | None = None) -> str:
     """Return ``text`` in lines of at most ``width`` columns, with ``first`` before the first line and ``rest`` before the others.
 
     ``rest`` is blanks as wide as ``first`` unless given. Line feeds in the text stay; nothing is left out.

@@ -20,7 +20,7 @@ from sandbox.guest.protocol.faults import Fault
 from sandbox.guest.protocol.records import FOLDER, HOME, WANTED, WORKSPACE
 from sandbox.guest.protocol.wire import Kind
 from sandbox.state.history import History
-from sandbox.state.table import Entry, packed
+from sandbox.state.table import Entry, pack
 from sandbox.testing import GuestRequest, ScriptedGuest
 from tests.unit.talking import fails, talk
 
@@ -133,7 +133,7 @@ def test_a_scan_without_the_folders_asked_for_is_no_answer(roots: list[int]) -> 
 
     def ask(operation: str, args: Any, *, timeout_seconds: float, sink: Any) -> tuple[dict[str, Any], bytes]:
         if entries:
-            sink(packed(entries))
+            sink(pack(entries))
         return {"result": {"clock_ns": 1, "running": [], "unread": [], "sessions": {}}}, b""
 
     with pytest.raises(SandboxUnavailableError):

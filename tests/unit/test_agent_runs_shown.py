@@ -18,7 +18,7 @@ from agent.show import main_argument
 from agent.store import EventLog
 from agent.tools import standard_registry
 from sandbox.operations import RunResult
-from sandbox.text.wrapping import columns, wrapped
+from sandbox.text.wrapping import columns, wrap
 
 WIDE = "漢字" * 60
 USAGE = {"calls": 1, "input_tokens": 120, "output_tokens": 33, "cost_usd": 0.0123}
@@ -153,7 +153,7 @@ def test_a_part_that_cannot_be_read_does_not_hide_the_rest(log: Path, capsys: py
 
 @given(st.text(), st.integers(12, 100), st.text("ab ", max_size=4), st.text("ab ", max_size=6))
 def test_wrapping_leaves_nothing_out_and_keeps_to_the_width(text: str, width: int, first: str, rest: str) -> None:
-    lines = wrapped(text, width, first, rest).split("\n")
+    lines = wrap(text, width, first, rest).split("\n")
     most = max(width, max(columns(first), columns(rest)) + 10)
     assert all(columns(line) <= most for line in lines)
     kept = "".join(line[len(first if number == 0 else rest) :] for number, line in enumerate(lines))

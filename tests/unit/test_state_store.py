@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from sandbox.errors import SandboxError, SandboxUnavailableError
 from sandbox.guest.protocol.records import CHANGED, ENTRY, FETCHED, FILE, FOLDER, GONE, GOT, LINK, PART, UNREAD
 from sandbox.state.contents import Contents
-from sandbox.state.store import Store, plain
-from sandbox.state.table import Entry, Key, differences, is_below, packed, table_of
+from sandbox.state.store import Store, read_content
+from sandbox.state.table import Entry, Key, differences, is_below, pack, table_of
 
 MIB = 1 << 20
 
@@ -59,7 +59,7 @@ def test_holes_are_zeros_and_large_files_only_a_size() -> None:
     assert added < 100
     assert store.read(digest, 200_000) == bytes(100_000) + b"end"
     assert store.read(digest, 1000) == 100_003
-    assert plain([content(b"")], 10) == b""
+    assert read_content([content(b"")], 10) == b""
     store.release()
 
 
@@ -118,7 +118,7 @@ def test_whoever_sends_slowly_holds_up_nobody() -> None:
             with pytest.raises(SandboxError) as failure:  # what is on its way counts
                 thread.submit(other.add, [content(b"x" * 5000)]).result(timeout=10)
         assert failure.value.code == "store_full"
-        assert plain([b"".join(store.pieces(stalled.finish()[0]))], 9000) == b"s" * 5000
+        assert read_content([b"".join(store.pieces(stalled.finish()[0]))], 9000) == b"s" * 5000
     used = store.used_bytes
     with store.writing() as given_up:
         given_up.write(b"g" * (10_000 - used))
@@ -135,7 +135,7 @@ def test_two_that_send_the_same_keep_it_once() -> None:
             one.write(data[at : at + 100_000])
             two.write(data[at : at + 100_000])
         assert (one.finish()[1], two.finish()[1]) == (len(data), 0)
-    (digest,) = store.claimed({(0, b"f"): hashlib.sha256(data).digest()}).values()
+    (digest,) = store.claim({(0, b"f"): hashlib.sha256(data).digest()}).values()
     assert b"".join(store.pieces(digest)) == data
     store.release()
 
@@ -236,7 +236,7 @@ def test_a_table_is_what_was_streamed() -> None:
     table, told = table_of(streamed(*entries), 9, False)
     assert list(told.values()) == entries
     assert list(table.entries().values()) == entries
-    assert packed(entries) == table.packed
+    assert pack(entries) == table.packed
 
 
 def known(*entries: Entry) -> dict[Key, Entry]:
