@@ -137,7 +137,7 @@ class FileOperations:
         for name, each in self._tree.below(absolute) if is_folder else [("", node)]:
             if isinstance(each, File) and ".git" not in name.split("/") and (not is_folder or searched.allows(name)):
                 searched.search_file(io.BytesIO(each.data), b"./" + os.fsencode(name))
-        found = search.Found(_ROOTS, path, is_folder, args["max_matches"], args["context_lines"])
+        found = search.MatchParser(_ROOTS, path, is_folder, args["max_matches"], args["context_lines"])
         return {**found.read("\n".join(lines).encode()), "engine": "builtin"}, b""
 
     def make_dir(self, args: dict[str, Any]) -> Answer:

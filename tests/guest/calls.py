@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sandbox.guest.loop.context import Finished, Place
+from sandbox.guest.loop.context import HelperResult, Place
 from sandbox.guest.protocol.faults import Fault
 
 LIMITS = {"read_bytes": 256 << 10, "write_bytes": 8 << 20, "transfer_bytes": 1 << 30, "network": "none"}
@@ -69,7 +69,7 @@ class RealCall:
         cwd_fd: int | None = None,
         stdin: bytes | int = b"",
         env: dict[str, str] | None = None,
-    ) -> Finished:
+    ) -> HelperResult:
         source: dict[str, Any] = {"stdin": stdin} if isinstance(stdin, int) else {"input": stdin}
         cwd = None if cwd_fd is None else f"/proc/self/fd/{cwd_fd}"
         passed = () if cwd_fd is None else (cwd_fd,)
@@ -92,4 +92,4 @@ class RealCall:
         except subprocess.TimeoutExpired as error:
             timed_out, code, out, err = True, -9, error.stdout or b"", error.stderr or b""
         cut = len(out) > max_output_bytes
-        return Finished(code if code >= 0 else None, out[:max_output_bytes], err[:max_output_bytes], cut, timed_out)
+        return HelperResult(code if code >= 0 else None, out[:max_output_bytes], err[:max_output_bytes], cut, timed_out)

@@ -6,7 +6,7 @@ import os
 import re
 from functools import partial
 
-from ..loop.context import Finished, Place
+from ..loop.context import HelperResult, Place
 from ..loop.reactor import Reactor
 from ..protocol.faults import Fault
 from ..state.changes import Tracker
@@ -285,7 +285,7 @@ class Processes:
         cwd_fd: int | None,
         seconds: float,
         size: int,
-        done: Callable[[Finished | Fault], None],
+        done: Callable[[HelperResult | Fault], None],
     ) -> Callable[[], None]:
         """Run a program for another operation, with at most ``size`` bytes of output. It is not listed and leaves nothing.
 
@@ -324,7 +324,7 @@ def _find_nothing(_: Command, report: Callable[[dict[str, Any] | None], None]) -
     report(None)
 
 
-def _finished(command: Command) -> Finished:
+def _finished(command: Command) -> HelperResult:
     segments, blob = command.output.segments()
     out, err, at, cut = bytearray(), bytearray(), 0, False
     for stream, length, tail in segments:
@@ -335,4 +335,4 @@ def _finished(command: Command) -> Finished:
         at += length
     exit_code, _ = parse_status(command.exit_status)
     timed_out = command.stop_reason == "timeout"
-    return Finished(None if timed_out else exit_code, bytes(out), bytes(err), command.output.truncated, timed_out)
+    return HelperResult(None if timed_out else exit_code, bytes(out), bytes(err), command.output.truncated, timed_out)

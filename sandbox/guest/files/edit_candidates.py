@@ -13,7 +13,7 @@ from collections import Counter
 from difflib import SequenceMatcher
 from itertools import pairwise
 
-from .edits import candidate
+from .edits import make_candidate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def find_candidates(data: bytes, wanted: bytes) -> list[dict[str, Any]]:
             break
     similar = [item for item in found if item[0] >= LEAST_SIMILARITY]
     best = sorted(similar, key=lambda item: (-item[0], item[1]))[:MOST_CANDIDATES]
-    return [candidate(data, starts[n], _end(starts, n + len(lines), len(data)), score) for score, n in best]
+    return [make_candidate(data, starts[n], _end(starts, n + len(lines), len(data)), score) for score, n in best]
 
 
 def white_space_difference(wanted: bytes, candidates: list[dict[str, Any]]) -> dict[str, Any]:

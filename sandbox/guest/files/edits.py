@@ -84,8 +84,8 @@ def _with_endings(data: bytes, start: int, end: int, new: bytes) -> bytes:
 
 def _counterparts(old: list[bytes], new: list[bytes]) -> list[int]:
     """Return, for each new line, the index of the old line that it equals, replaces, or follows."""
-    first = _common(old, new)
-    last = min(_common(old[::-1], new[::-1]), min(len(old), len(new)) - first)
+    first = _common_prefix(old, new)
+    last = min(_common_prefix(old[::-1], new[::-1]), min(len(old), len(new)) - first)
     old_end, new_end = len(old) - last, len(new) - last
     found = list(range(first))
     blocks = [("replace", first, old_end, first, new_end)]
@@ -97,7 +97,7 @@ def _counterparts(old: list[bytes], new: list[bytes]) -> list[int]:
     return found + list(range(old_end, len(old)))
 
 
-def _common(one: list[bytes], other: list[bytes]) -> int:
+def _common_prefix(one: list[bytes], other: list[bytes]) -> int:
     """Return how many lines at the beginning are the same."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
@@ -110,7 +110,7 @@ def _ending_near(data: bytes, start: int, end: int) -> bytes:
     return b"\r\n" if at > 0 and data[at - 1 : at] == b"\r" else b"\n"
 
 
-def candidate(data: bytes, start: int, end: int, similarity: float = 1.0) -> dict[str, Any]:
+def make_candidate(data: bytes, start: int, end: int, similarity: float = 1.0) -> dict[str, Any]:
     """Return a place as a result has it: the whole lines that it touches, truncated to SHOWN_BYTES."""
     first = data.count(b"\n", 0, start) + 1
     begin = data.rfind(b"\n", 0, start) + 1
@@ -127,7 +127,7 @@ def candidate(data: bytes, start: int, end: int, similarity: float = 1.0) -> dic
 
 def describe(data: bytes, places: list[Place]) -> list[dict[str, Any]]:
     """Return the first places as candidates."""
-    return [candidate(data, start, end) for start, end in places[:SHOWN_PLACES]]
+    return [make_candidate(data, start, end) for start, end in places[:SHOWN_PLACES]]
 
 
 def diff(name: str, data: bytes, replaced: list[Replaced]) -> str:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from ..loop.context import Call, Finished
+from ..loop.context import Call, HelperResult
 from ..protocol.faults import Fault
 from .roots import Roots, readable_roots_of
 
@@ -37,7 +37,7 @@ def search(call: Call) -> dict[str, Any]:
     roots = readable_roots_of(call.place)
     fd, is_folder = _open(roots, path)
     deadline = time.monotonic() + SECONDS  # for all searches: the host waits only a little longer
-    found = Found(roots, path, is_folder, args.get("max_matches", 100), args.get("context_lines", 0))
+    found = MatchParser(roots, path, is_folder, args.get("max_matches", 100), args.get("context_lines", 0))
     more: dict[str, Any] = {}
     try:
         engine = "ripgrep"
@@ -98,7 +98,7 @@ def _open(roots: Roots, path: str) -> tuple[int, bool]:
 
 def _run(
     call: Call, argv: list[str], fd: int, is_folder: bool, seconds: float | None = None, size: int = OUTPUT_BYTES
-) -> Finished:
+) -> HelperResult:
     # A folder becomes the working folder and a file the standard input, so that neither is looked up by name again.
     # PYTHONSAFEPATH: nothing in that folder is imported.
     env = {**call.place.environ, "PYTHONSAFEPATH": "1"}
@@ -208,7 +208,7 @@ def _builtin_argv(call: Call, args: dict[str, Any], is_folder: bool) -> list[str
     return [*call.place.interpreter, "-m", f"{__package__}.search_builtin", json.dumps(request)]
 
 
-def _raise_for(done: Finished, result: dict[str, Any], args: dict[str, Any]) -> None:
+def _raise_for(done: HelperResult, result: dict[str, Any], args: dict[str, Any]) -> None:
     """Raise the Fault for a failed search. Exit codes: 0 found, 1 not found, 2 an error, which may concern one file only."""
     if done.exit_code in (0, 1) or done.truncated or result["matches"]:
         return
@@ -227,7 +227,7 @@ def _raise_for(done: Finished, result: dict[str, Any], args: dict[str, Any]) -> 
     )
 
 
-class Found:
+class MatchParser:
     """Parses the lines of ``rg --json``, or of the program that imitates it; the sandbox may have forged them."""
 
     def __init__(self, roots: Roots, path: str, is_folder: bool, most: int, context: int) -> None:

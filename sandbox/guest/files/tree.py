@@ -285,7 +285,7 @@ def _delete(folder: int, name: bytes, count: _Count) -> None:
     try:
         while levels:
             fd, above, own = levels[-1]
-            child = _empty(fd, levels[0][0], len(levels) >= HELD_LEVELS, count)
+            child = _delete_files(fd, levels[0][0], len(levels) >= HELD_LEVELS, count)
             if child is not None:
                 levels.append((os.open(child, DIRECTORY, dir_fd=fd), fd, child))
                 continue
@@ -297,7 +297,7 @@ def _delete(folder: int, name: bytes, count: _Count) -> None:
             os.close(level[0])
 
 
-def _empty(fd: int, top: int, too_deep: bool, count: _Count) -> bytes | None:
+def _delete_files(fd: int, top: int, too_deep: bool, count: _Count) -> bytes | None:
     """Delete the files of a folder. Returns the name of a folder in it that must be deleted first, or None if it is empty.
 
     Folders that are too deep to hold all folders above them open are moved to the top of the tree and deleted later.

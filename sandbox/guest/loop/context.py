@@ -64,7 +64,7 @@ class Place:
         self.read_roots = read_roots
 
 
-class Finished:
+class HelperResult:
     """How a helper process ended; ``exit_code`` is None if a signal or the timeout ended it."""
 
     __slots__ = ("exit_code", "stderr", "stdout", "timed_out", "truncated")
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
             cwd_fd: int | None = None,
             stdin: bytes | int = b"",
             env: dict[str, str] | None = None,
-        ) -> Finished:
+        ) -> HelperResult:
             """Run a program as the sandbox's user and return its output; everything that it started is killed at the end.
 
             ``stdin`` is bytes or a descriptor to read from. Raises Fault ``program_not_found`` and the like.

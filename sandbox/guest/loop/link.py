@@ -64,9 +64,9 @@ class Link:
 
     def message(self, kind: int, key: int, fields: dict[str, Any], blob: bytes = b"") -> None:
         """Send a message; returns at once."""
-        self.packed(kind, key, wire.pack_message(fields, blob))
+        self.send_packed(kind, key, wire.pack_message(fields, blob))
 
-    def packed(self, kind: int, key: int, data: bytes) -> None:
+    def send_packed(self, kind: int, key: int, data: bytes) -> None:
         """Send an encoded message; returns at once."""
         channel = key & 0xFFFFFFFF
         self._add(key, ((k, channel, p) for k, p in wire.split_message(kind, data)))

@@ -79,7 +79,7 @@ class Reactor:
         self._handed.append(call)
         os.eventfd_write(self._wake, 1)
 
-    def shift(self, seconds: float) -> None:
+    def postpone_timers(self, seconds: float) -> None:
         """Put off every timer by ``seconds`` for which the sandbox was paused."""
         for timer in self._timers:
             timer.due += seconds

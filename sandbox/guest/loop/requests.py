@@ -157,7 +157,7 @@ class Requests:
     def resumed(self, args: dict[str, Any]) -> dict[str, Any]:
         """Put off every timer by the seconds that the sandbox was paused: that time does not count for commands."""
         seconds = float(args["seconds"])
-        self._reactor.shift(seconds)
+        self._reactor.postpone_timers(seconds)
         return {"seconds": seconds}
 
     def _is_first(self, key: int, fields: dict[str, Any], blob: bytes) -> bool:
@@ -175,7 +175,7 @@ class Requests:
             return False
         if isinstance(known, tuple):
             self._processes.pending_notices.remove(known[0].get("result"))
-            self._link.packed(Kind.REPLY, key, self._answers.pack(key, *known)[2])
+            self._link.send_packed(Kind.REPLY, key, self._answers.pack(key, *known)[2])
         elif not known:
             self._wait_for_first(book.first_of(ident), key, fields["operation"])
         return known is True
@@ -226,7 +226,7 @@ class Requests:
         others = [*self._remembered.store(key, fields, blob), *self._unacknowledged.store(key, fields, blob)]
         for each in (key, *others):
             self._cancels.pop(each, None)
-            self._link.packed(Kind.REPLY, each, data if each == key else self._answers.pack(each, fields, blob)[2])
+            self._link.send_packed(Kind.REPLY, each, data if each == key else self._answers.pack(each, fields, blob)[2])
 
     def _start_worker(self, key: int, row: Operation, args: dict[str, Any]) -> None:
         call = WorkerCall(self._place, args, key, self._link, self._reactor, self._processes)

@@ -9,7 +9,7 @@ from collections import deque
 from ..commands.processes import Processes
 from ..protocol import wire
 from ..protocol.faults import Fault
-from .context import Finished, Place
+from .context import HelperResult, Place
 from .link import Link
 from .reactor import Reactor
 
@@ -79,12 +79,12 @@ class WorkerCall:
         cwd_fd: int | None = None,
         stdin: bytes | int = b"",
         env: dict[str, str] | None = None,
-    ) -> Finished:
+    ) -> HelperResult:
         """See ``context.Call``."""
         done = threading.Event()
-        outcome: list[Finished | Fault] = []
+        outcome: list[HelperResult | Fault] = []
 
-        def report(finished: Finished | Fault) -> None:
+        def report(finished: HelperResult | Fault) -> None:
             outcome.append(finished)
             done.set()
 

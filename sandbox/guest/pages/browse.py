@@ -7,7 +7,7 @@ import time
 from urllib.parse import urlsplit
 
 from ..commands.command import name_with_text
-from ..loop.context import Finished, StateCall
+from ..loop.context import HelperResult, StateCall
 from ..protocol.constants import REFUSED, UNREACHED
 from ..protocol.faults import Fault
 from .loopback import is_loopback
@@ -59,7 +59,7 @@ def browse(call: StateCall) -> dict[str, Any]:
         raise _invalid_answer(done, str(error)) from None
 
 
-def _parse_answer(done: Finished) -> dict[str, Any]:
+def _parse_answer(done: HelperResult) -> dict[str, Any]:
     try:
         answer = json.loads(done.stdout)
     except (ValueError, RecursionError):
@@ -69,7 +69,7 @@ def _parse_answer(done: Finished) -> dict[str, Any]:
     return answer
 
 
-def _invalid_answer(done: Finished, problem: str) -> Fault:
+def _invalid_answer(done: HelperResult, problem: str) -> Fault:
     log = done.stderr.decode("utf-8", "replace").strip()[-500:]
     return Fault(
         "io_error",

@@ -131,13 +131,13 @@ class Decoder:
             asked = self.taker if kind == Kind.DATA and length and len(self._buffer) == HEADER.size else None
             if asked is not None and (take := asked(channel)) is not None:
                 self._take, self._left = take, length
-                self._done()
+                self._end_frame()
                 continue
             view = self._collect(view, HEADER.size + length)
             if len(self._buffer) < HEADER.size + length:
                 return
             payload = bytes(memoryview(self._buffer)[HEADER.size :])
-            self._done()
+            self._end_frame()
             yield kind, channel, payload
 
     def _collect(self, view: memoryview, size: int) -> memoryview:
@@ -146,7 +146,7 @@ class Decoder:
         self._buffer += view[:missing]
         return view[missing:]
 
-    def _done(self) -> None:
+    def _end_frame(self) -> None:
         self._buffer.clear()
         self._sequence = (self._sequence + 1) & 0xFFFFFFFF
 

@@ -30,7 +30,7 @@ def fetch(call: StateCall) -> dict[str, Any]:
     try:
         for number, (root, path) in enumerate(_requested_paths(call)):
             try:
-                folder, name = folders.holding(root, path)
+                folder, name = folders.open_parent(root, path)
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | SAFE, dir_fd=folder)
             except OSError:  # gone, exchanged, or not ours to read
                 sender.send(FETCHED.pack(number, GONE, 0, 0, 0, 0, 0))
@@ -153,7 +153,7 @@ class Folders:
             self._tops[root] = os.open(root_path(self._call, root), DIRECTORY)
         return self._tops[root]
 
-    def holding(self, root: int, path: bytes) -> tuple[int, bytes]:
+    def open_parent(self, root: int, path: bytes) -> tuple[int, bytes]:
         """Return the folder that contains ``path``, open until the next call, and the name in it.
 
         Raises OSError, and Fault ``path_invalid``.

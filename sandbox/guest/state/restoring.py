@@ -203,18 +203,18 @@ class _Restoring:
 
     def _change_in_folder(self, step: Step, change: Callable[[int, bytes], None]) -> None:
         """Change a name in its folder. The folder is made writable if it must be; a later step sets its mode."""
-        folder, name = self._folders.holding(step.root, step.path)
+        folder, name = self._folders.open_parent(step.root, step.path)
         try:
             change(folder, name)
         except PermissionError:
             self._make_writable(step.root, os.path.dirname(step.path))
-            folder, name = self._folders.holding(step.root, step.path)
+            folder, name = self._folders.open_parent(step.root, step.path)
             change(folder, name)
 
     def _make_writable(self, root: int, path: bytes) -> None:
         if path:
             self._folders.forget()
-            folder, name = self._folders.holding(root, path)
+            folder, name = self._folders.open_parent(root, path)
             fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             self._folders.forget()
         else:
@@ -233,7 +233,7 @@ class _Restoring:
             except FileNotFoundError:
                 pass
             except PermissionError:
-                open_up(folder, name)
+                grant_access(folder, name)
                 remove_tree(folder, name)
 
         self._change_in_folder(step, change)
@@ -252,7 +252,7 @@ class _Restoring:
 
     def _link(self, step: Step) -> None:
         """Make another name of a file; ``target`` is its first one, below the same root."""
-        source_folder, source = self._folders.holding(step.root, step.target)
+        source_folder, source = self._folders.open_parent(step.root, step.target)
         held = os.dup(source_folder)
         temporary = b".gamebox-" + os.urandom(8).hex().encode()
 
@@ -270,7 +270,7 @@ class _Restoring:
         if not step.path:
             self._set_attributes(self._folders.top(step.root), step)
             return
-        folder, name = self._folders.holding(step.root, step.path)
+        folder, name = self._folders.open_parent(step.root, step.path)
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, dir_fd=folder)
         try:
@@ -300,10 +300,10 @@ def change_mode(fd: int, mode: int) -> None:
     os.chmod(b"/proc/self/fd/%d" % fd, mode)
 
 
-def open_up(folder: int, name: bytes) -> None:
+def grant_access(folder: int, name: bytes) -> None:
     """Give the owner all rights on a folder and on all folders below it, at any depth. Raises OSError."""
     try:
-        here = _open_with_rights(folder, name)
+        here = _open_granting_access(folder, name)
     except NotADirectoryError:
         return
     above: list[tuple[int, int, list[bytes]]] = []  # one descriptor is held, not one for each level
@@ -311,7 +311,7 @@ def open_up(folder: int, name: bytes) -> None:
         left = _folders_in(here)
         while left or above:
             if left:
-                inner = _open_with_rights(here, left.pop())
+                inner = _open_granting_access(here, left.pop())
                 status = os.fstat(here)
                 above.append((status.st_dev, status.st_ino, left))
                 os.close(here)
@@ -328,7 +328,7 @@ def open_up(folder: int, name: bytes) -> None:
         os.close(here)
 
 
-def _open_with_rights(folder: int, name: bytes) -> int:
+def _open_granting_access(folder: int, name: bytes) -> int:
     fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         change_mode(fd, 0o700)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sandbox.guest.files.search import search
-from sandbox.guest.loop.context import Finished, Place
+from sandbox.guest.loop.context import HelperResult, Place
 from sandbox.guest.protocol.faults import Fault
 from sandbox.operations import SearchResult
 from tests.guest.calls import RealCall, place_at
@@ -53,7 +53,7 @@ def workspace(place: Place) -> Path:
 class HidingCall(RealCall):
     """Look for programs in the sandbox's own PATH, as the guest does."""
 
-    def run_helper(self, argv: list[str], **options: Any) -> Finished:
+    def run_helper(self, argv: list[str], **options: Any) -> HelperResult:
         if "/" not in argv[0] and shutil.which(argv[0], path=self.place.environ["PATH"]) is None:
             raise Fault("program_not_found", program=argv[0])
         return super().run_helper(
@@ -178,8 +178,8 @@ def test_a_catastrophic_pattern_ends(place: Place, workspace: Path, monkeypatch:
 )
 def test_forged_output_adds_no_match(place: Place, workspace: Path, output: bytes) -> None:
     class Forged(RealCall):
-        def run_helper(self, argv: list[str], **options: Any) -> Finished:
-            return Finished(0, output, b"", False, False)
+        def run_helper(self, argv: list[str], **options: Any) -> HelperResult:
+            return HelperResult(0, output, b"", False, False)
 
     assert search(Forged(place, {"pattern": "x"}))["matches"] == []
 

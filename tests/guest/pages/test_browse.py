@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest.loop.context import Finished
+from sandbox.guest.loop.context import HelperResult
 from sandbox.guest.pages.browse import browse
 from sandbox.guest.pages.page_text import extract
 from sandbox.guest.protocol.faults import Fault
@@ -232,8 +232,8 @@ def test_user_names_are_not_sent_and_proxies_not_asked_for_the_sandbox_itself(tm
 )
 def test_forged_answers_are_refused(tmp_path: Path, output: bytes) -> None:
     class Forged(RealCall):
-        def run_helper(self, argv: list[str], **options: Any) -> Finished:
-            return Finished(0, output, b"", False, False)
+        def run_helper(self, argv: list[str], **options: Any) -> HelperResult:
+            return HelperResult(0, output, b"", False, False)
 
     with pytest.raises(Fault) as caught:
         browse(Forged(place_at(tmp_path), {"url": "http://127.0.0.1/"}))

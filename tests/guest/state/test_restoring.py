@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from sandbox.guest.files.tree import remove_tree
-from sandbox.guest.state.restoring import open_up
+from sandbox.guest.state.restoring import grant_access
 from tests.leaks import descriptors, left_open
 
 DEPTH = 1500  # more than the interpreter recurses, and than there may be descriptors
@@ -26,8 +26,8 @@ def test_closed_folders_are_opened_up_however_deep_they_are(tmp_path: Path) -> N
     os.fchmod(here, 0)
     os.close(here)
     before = descriptors()
-    open_up(top, b"a")
-    open_up(top, b"b")
+    grant_access(top, b"a")
+    grant_access(top, b"b")
     assert left_open(before) == []
     assert (tmp_path / "a/a/b").stat().st_mode & 0o777 == 0o700
     assert remove_tree(top, b"a") == 2 * DEPTH - 1
