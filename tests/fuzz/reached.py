@@ -15,15 +15,15 @@ import coverage
 ROOT = Path(__file__).parents[2]
 PARSERS = {
     "host": (
-        "sandbox/pipe/transport.py", "sandbox/pipe/exchange.py", "sandbox/pipe/pending.py", "sandbox/pipe/reattaching.py",
+        "sandbox/pipe/transport.py", "sandbox/pipe/pending_request.py", "sandbox/pipe/reattaching.py",
         "sandbox/environment/pausing.py",
         "sandbox/pipe/replies.py", "sandbox/guest/protocol/wire.py",
     ),
     "guest": tuple(
         f"sandbox/guest/{name}.py"
         for name in (
-            "protocol/wire", "protocol/reattach", "loop/link", "loop/dispatch", "loop/arguments", "loop/answer_sizes",
-            "loop/host_lease", "commands/streams",
+            "protocol/wire", "protocol/reattach", "loop/link", "loop/dispatch", "loop/arguments", "loop/operations",
+            "loop/answer_sizes", "loop/host_lease", "commands/streams",
         )
     ),
 }  # fmt: skip

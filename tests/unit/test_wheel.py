@@ -22,10 +22,11 @@ pytestmark = pytest.mark.timeout(300)
 
 # What a type checker must know without being helped; it fails where a type is Any or unknown.
 USER_CODE = """
+from enum import StrEnum
 from typing import assert_type
 
 from agent import AgentRun
-from sandbox import AsyncEnvironment, DockerEnvironment, ErrorCode, Limits
+from sandbox import AsyncEnvironment, DockerEnvironment, Limits
 from sandbox.operations import ChangesResult, EditResult, LogsResult, ProcessesResult, SearchResult
 
 with DockerEnvironment(limits=Limits(memory_bytes=1 << 30)) as env:
@@ -33,7 +34,7 @@ with DockerEnvironment(limits=Limits(memory_bytes=1 << 30)) as env:
     if answer:
         assert_type(answer.result.exit_code, int | None)
     else:
-        assert_type(answer.code, ErrorCode)
+        assert_type(answer.code, StrEnum)
     assert_type(env.read("a.txt").unwrap().content, str)
     assert_type(env.search("x", glob="*.py").unwrap(), SearchResult)
     env.run("ls", timout_seconds=5)  # type: ignore[call-arg]
