@@ -16,7 +16,7 @@ from sandbox.cli.status_line import progress, terminal
 from sandbox.environment.base import Environment
 from sandbox.environment.call_errors import answered
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.interrupts import terminated_like_interrupted, uninterrupted
+from sandbox.interrupts import ignore_interrupts, interrupt_on_termination
 from sandbox.network.connections import Connection
 from sandbox.pipe.watching import onlooker
 from sandbox.text.invisible import visible
@@ -133,7 +133,7 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
 
     Raises SandboxError for what is wrong before the run begins (no repository, no engine, no image).
     """
-    with terminated_like_interrupted(), scratch_folder() as scratch:
+    with interrupt_on_termination(), scratch_folder() as scratch:
         snapshot = taken(job, scratch, scratch / "before", screen)
         environment = job.open_environment(snapshot.copy)
         try:
@@ -146,7 +146,7 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
             else:
                 outcome = brought_back(job, run, environment, snapshot, scratch / "after")
         finally:
-            with uninterrupted():
+            with ignore_interrupts():
                 environment.close()
         return replace(outcome, connections=environment.connections)  # those too that its end has cut
 

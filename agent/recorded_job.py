@@ -13,7 +13,7 @@ from agent.repo.snapshot import Snapshot, states_under
 from sandbox.cli.status_line import progress
 from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.interrupts import terminated_like_interrupted, uninterrupted
+from sandbox.interrupts import ignore_interrupts, interrupt_on_termination
 
 from . import events as ev
 from . import lineage
@@ -44,7 +44,7 @@ def carry_out_recorded(options: AgentOptions, log: EventLog, screen: Screen) -> 
 
     Raises SandboxError as that, and for a log that cannot be used.
     """
-    with terminated_like_interrupted(), scratch_folder() as scratch, log.begin() as writer:
+    with interrupt_on_termination(), scratch_folder() as scratch, log.begin() as writer:
         job = options.job(None if options.local else sandbox_name(writer.run))
         began = ev.RunBegan(task=job.task, agent=job.spec.name, options=options.to_data())
         writer.append(began)
@@ -65,7 +65,7 @@ def resume_recorded(
 
     Raises SandboxError: ``run_in_use``, ``run_not_resumable``, and as ``carry_out_recorded``.
     """
-    with terminated_like_interrupted(), scratch_folder() as scratch, log.begin(run) as writer:
+    with interrupt_on_termination(), scratch_folder() as scratch, log.begin(run) as writer:
         known = record_of(log, run)
         check_resumable(known, options.budget())
         replies = _replies(log, known, options.found()[0])
@@ -107,7 +107,7 @@ def _in_sandbox(
         keeps = keeps and (run.waits or not ended or outcome.diff is None)
         outcome = replace(outcome, recorded=writer.run, kept=keeps, unrecorded=not ended)
     finally:
-        with uninterrupted():
+        with ignore_interrupts():
             if keeps:
                 environment.close()
             else:

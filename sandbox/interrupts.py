@@ -15,7 +15,7 @@ _Handler = Callable[[int, FrameType | None], Any]
 
 
 @contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
+def interrupt_on_termination() -> Iterator[None]:
     """Have SIGTERM and SIGHUP raise KeyboardInterrupt in the block, so that its clean-up runs.
 
     An ignored signal stays ignored (as with nohup). Does nothing outside the main thread, the only one that may set handlers.
@@ -29,7 +29,7 @@ def terminated_like_interrupted() -> Iterator[None]:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def ignore_interrupts() -> Iterator[None]:
     """Ignore Ctrl-C, SIGTERM and SIGHUP during the block."""
     with _handled(dict.fromkeys((signal.SIGINT, *_ENDS), signal.SIG_IGN)):
         yield
@@ -52,7 +52,7 @@ def _handled(handlers: dict[signal.Signals, signal._HANDLER]) -> Iterator[None]:
 
 
 @contextmanager
-def unswallowed() -> Iterator[None]:
+def reraise_interrupts() -> Iterator[None]:
     """Raise KeyboardInterrupt at the end of the block if Ctrl-C, SIGTERM or SIGHUP raised it within.
 
     A library that is called in the block may have swallowed it, or turned it into another exception. Does nothing outside the main
@@ -60,7 +60,7 @@ def unswallowed() -> Iterator[None]:
     """
     struck = False
 
-    def noting(handler: _Handler) -> _Handler:
+    def recording(handler: _Handler) -> _Handler:
         def handle(number: int, frame: FrameType | None) -> None:
             nonlocal struck
             try:
@@ -73,7 +73,7 @@ def unswallowed() -> Iterator[None]:
 
     found = {number: signal.getsignal(number) for number in (signal.SIGINT, *_ENDS)}
     try:
-        with _handled({number: noting(handler) for number, handler in found.items() if callable(handler)}):
+        with _handled({number: recording(handler) for number, handler in found.items() if callable(handler)}):
             yield
     except Exception as error:
         if struck:
@@ -91,7 +91,7 @@ class Shield:
     """Postpone signals until the end of a ``with`` block, so that none of them can raise in the middle of it.
 
     Their handlers are called when the block ends, and may raise there. ``struck`` says that a signal is waiting: a block that
-    waits for something should then call ``let_in`` soon. Costs nothing outside the main thread, where handlers are never called.
+    waits for something should then call ``deliver`` soon. Costs nothing outside the main thread, where handlers are never called.
     """
 
     __slots__ = ("_handlers", "_recorded", "struck")
@@ -124,7 +124,7 @@ class Shield:
         handlers, self._handlers = self._handlers, {}
         self._handle(handlers, error)
 
-    def let_in(self) -> None:
+    def deliver(self) -> None:
         """Call the handlers of the waiting signals now; what they raise is raised. If none raises, the block goes on.
 
         Signals that come meanwhile wait, so that the block's way out is not interrupted either.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.interrupts import terminated_like_interrupted, uninterrupted
+from sandbox.interrupts import ignore_interrupts, interrupt_on_termination
 
 from .earlier import earlier_results
 from .results import Result, State, TaskFolder
@@ -57,7 +57,7 @@ def run_batch(batch: Batch, tell: Callable[[Result, bool], None]) -> tuple[list[
         results[result.id] = result
         tell(result, False)
 
-    with _alone(batch.out), terminated_like_interrupted():
+    with _alone(batch.out), interrupt_on_termination():
         identities = {task.id: batch.parts.identities.get(task.id, {}) for task in batch.tasks}
         found = earlier_results(batch.out, batch.tasks, identities, redo_changed=batch.redo_changed)
         for task in batch.tasks:
@@ -82,7 +82,7 @@ def _work(batch: Batch, waiting: list[BatchTask], done: Callable[[Result], None]
                 done(_settled(worker))
             time.sleep(0.05)
     except KeyboardInterrupt:
-        with uninterrupted():
+        with ignore_interrupts():
             _end(active)
         return False
     return True

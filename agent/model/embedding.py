@@ -8,7 +8,7 @@ from typing import Any
 from agent.budget import Usage, charge
 from agent.errors import AgentErrorCode
 from sandbox.errors import ErrorCode
-from sandbox.interrupts import unswallowed
+from sandbox.interrupts import reraise_interrupts
 
 from .brain import ModelError
 from .faults import translated
@@ -31,7 +31,7 @@ class LiteLLMEmbedder:
         self.timeout_seconds = timeout_seconds
         self.options = options
 
-    @unswallowed()
+    @reraise_interrupts()
     def __call__(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector for each text, in their order."""
         refuse_if_forbidden(self.model)

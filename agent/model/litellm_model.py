@@ -18,7 +18,7 @@ from agent.budget import Usage, charge, current_meter
 from agent.errors import AgentErrorCode
 from agent.prompt import Prompt
 from sandbox.errors import ErrorCode
-from sandbox.interrupts import unswallowed
+from sandbox.interrupts import reraise_interrupts
 
 from .brain import ModelError
 from .faults import is_transient, translated, wait_seconds
@@ -129,7 +129,7 @@ class LiteLLMModel:
                 raise
             raise known from error
 
-    @unswallowed()
+    @reraise_interrupts()
     def _attempt(self, request: Mapping[str, Any]) -> Response:
         litellm = load()
         try:

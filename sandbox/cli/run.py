@@ -167,7 +167,7 @@ def _json_of(answer: Envelope[RunResult], sandbox: SandboxedEnvironment, stays: 
 @contextmanager
 def running(sandbox: SandboxedEnvironment, timeout: float | None = None) -> Iterator[SandboxedEnvironment]:
     """Start the sandbox for the block, and close it in any case. Raises SandboxError, first of all for an invalid timeout."""
-    from sandbox.interrupts import terminated_like_interrupted, uninterrupted
+    from sandbox.interrupts import ignore_interrupts, interrupt_on_termination
 
     most = sandbox.limits.max_timeout_seconds
     if timeout is not None and not 0 < timeout <= most:  # refuses nan, too
@@ -175,11 +175,11 @@ def running(sandbox: SandboxedEnvironment, timeout: float | None = None) -> Iter
             f"--timeout {timeout:g} is not between 0 and {most:g}.",
             "Give the number of seconds that the command may take.",
         )
-    with terminated_like_interrupted():
+    with interrupt_on_termination():
         try:
             yield sandbox.start()
         finally:
-            with uninterrupted():
+            with ignore_interrupts():
                 sandbox.close()
 
 

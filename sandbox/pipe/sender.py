@@ -81,7 +81,7 @@ class FrameSender:
             if left <= 0:
                 return False
             if shield.struck:
-                shield.let_in()
+                shield.deliver()
             self._sink.has_room(min(left, TURN_SECONDS))
 
     def reroute(self, change: Callable[[], object]) -> bool:

@@ -113,14 +113,14 @@ class NoBackend:
     attached = False
 
     def open(self, request: StartRequest) -> GuestStream:
-        """Is never called."""
+        """Raise NotImplementedError: there is no guest to reach."""
         raise NotImplementedError
 
     def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
-        """Nothing is enforced."""
+        """Do nothing: nothing is enforced."""
 
     def close(self, *, detach: bool) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
     def outlives_close(self) -> bool:
         """See ``Backend``."""

@@ -26,7 +26,7 @@ from sandbox.docker.engine.events import EngineEvents
 from sandbox.errors import SandboxError, SandboxUnavailableError
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.wire import Kind
-from sandbox.interrupts import Shield, terminated_like_interrupted, unswallowed
+from sandbox.interrupts import Shield, interrupt_on_termination, reraise_interrupts
 from sandbox.local import ProcessStream
 from sandbox.network.forward import Forward
 from sandbox.network.streams import Streams
@@ -208,7 +208,7 @@ def test_a_handler_that_another_handler_installs_while_signals_are_let_in_stays(
         for _ in range(2):
             signal.raise_signal(signal.SIGINT)
             assert shield.struck
-            shield.let_in()
+            shield.deliver()
     assert heard == ["first", "second"]
     assert signal.getsignal(signal.SIGINT) is second
 
@@ -619,7 +619,7 @@ def test_ux6_what_a_library_swallows_is_raised_at_the_end(number: signal.Signals
         if made_of_it is not None:
             raise made_of_it
 
-    with pytest.raises(KeyboardInterrupt) as caught, terminated_like_interrupted(), unswallowed():
+    with pytest.raises(KeyboardInterrupt) as caught, interrupt_on_termination(), reraise_interrupts():
         library()
     assert done == ["swallowed"] * 2
     assert caught.value.__cause__ is made_of_it
@@ -627,14 +627,14 @@ def test_ux6_what_a_library_swallows_is_raised_at_the_end(number: signal.Signals
 
 
 def test_ux6_without_a_signal_nothing_changes() -> None:
-    with unswallowed():
+    with reraise_interrupts():
         pass
-    with pytest.raises(OSError, match="own"), unswallowed():
+    with pytest.raises(OSError, match="own"), reraise_interrupts():
         raise OSError("own")
     ended: list[bool] = []
 
     def elsewhere() -> None:
-        with unswallowed():
+        with reraise_interrupts():
             ended.append(True)
 
     thread = threading.Thread(target=elsewhere)
