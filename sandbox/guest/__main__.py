@@ -88,7 +88,7 @@ def _serve(
     from .loop.workers import Workers
     from .network.egress import Egress
     from .watch.lifetime import Lifetime
-    from .watch.limits import enforced_limits
+    from .watch.limits import read_enforced_limits
 
     disk = hello.get("disk") or {}
     link = Link(reactor, out_fd, decoder.nonce or b"")
@@ -106,7 +106,7 @@ def _serve(
         reactor, wire.INPUT_FD, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]), shortcut
     )
     _reap_orphans(reactor)
-    facts = enforced_limits([os.fsencode(folder) for folder in disk.get("bounded", ())])
+    facts = read_enforced_limits([os.fsencode(folder) for folder in disk.get("bounded", ())])
     link.message(wire.Kind.HELLO, 0, {**greeting(), **facts, **({} if shortcut is None else shortcut.offer())})
     for kind, channel, payload in rest:
         server.frame(kind, channel, payload)

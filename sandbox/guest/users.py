@@ -34,7 +34,7 @@ class User:
         self.groups = groups
 
 
-def find(text: str) -> User | None:
+def find_user(text: str) -> User | None:
     """Return a user by name or number, or None if there is no such user.
 
     Root and any number exist even if /etc/passwd does not list them; such a number's group has the same number, its home is ``/``.
@@ -54,7 +54,7 @@ def find(text: str) -> User | None:
     return found
 
 
-def environment(environ: dict[str, str], user: User) -> dict[str, str]:
+def build_environment(environ: dict[str, str], user: User) -> dict[str, str]:
     """Return the variables for a command of ``user``: those of the sandbox, but none that lead to another user's programs.
 
     Folders of PATH in which anyone but root and ``user`` could put a program are left out.
@@ -82,7 +82,7 @@ def _is_closed(folder: str, uid: int) -> bool:
         path = os.path.dirname(path)
 
 
-def name_of(uid: int) -> str | None:
+def find_name(uid: int) -> str | None:
     """Return the name of a user's number in /etc/passwd, or None."""
     return next((row.name for row in map(_parse_user, _rows(PASSWD)) if row is not None and row.uid == uid), None)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.commands.output import STDERR, STDOUT, Output
-from sandbox.guest.interaction.logs import start_offset
+from sandbox.guest.interaction.logs import find_start_offset
 from sandbox.guest.interaction.wait_for import KINDS, LAST_BYTES
 from sandbox.guest.protocol.faults import Fault
 
@@ -190,7 +190,7 @@ class Commands:
         """Return the result of ``logs``."""
         command = self._find(args["id"])
         size = min(args["max_bytes"], self._limits["read_bytes"])
-        start = min(start_offset(command.output, args, self._limits["read_bytes"]), len(command.all))
+        start = min(find_start_offset(command.output, args, self._limits["read_bytes"]), len(command.all))
         if args["follow"] and command.running and start == len(command.all):
             raise _unable("cannot wait for more output of a command that runs")
         data = command.all[start : start + size]
@@ -238,7 +238,7 @@ class Commands:
     def _seen(self, args: dict[str, Any], command: _Command | None) -> dict[str, Any] | None:
         if args["log"] is not None and command is not None:
             pattern = re.compile(re.escape(args["log"]) if args["literal"] else args["log"])
-            at = min(start_offset(command.output, args, self._limits["read_bytes"]), len(command.all))
+            at = min(find_start_offset(command.output, args, self._limits["read_bytes"]), len(command.all))
             for line in command.all[at:].splitlines(keepends=True):
                 text = line.decode("utf-8", "replace").rstrip("\r\n")
                 if found := pattern.search(text):

@@ -122,7 +122,7 @@ V2 = {"memory.max": "536870912", "memory.swap.max": "0", "pids.max": "64", "cpu.
 def test_cgroups_of_both_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
     cgroup(tmp_path, files)
     monkeypatch.setattr(limits, "_CGROUP", str(tmp_path))
-    found = limits.enforced_limits([])
+    found = limits.read_enforced_limits([])
     assert {name: found[name] for name in ("memory_bytes", "swap_bytes", "pids", "cpus")} == {
         "memory_bytes": 512 * MIB, "swap_bytes": 0, "pids": 64, "cpus": 1.5,
     }  # fmt: skip
@@ -138,15 +138,15 @@ UNSET_V2 = {"memory.max": "max", "memory.swap.max": "max", "pids.max": "max", "c
 
 def test_what_is_not_set_is_not_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_CGROUP", str(tmp_path))
-    assert not {"memory_bytes", "pids", "cpus"} & set(limits.enforced_limits([]))
+    assert not {"memory_bytes", "pids", "cpus"} & set(limits.read_enforced_limits([]))
     cgroup(tmp_path, UNSET_V1)
-    found = limits.enforced_limits([])
+    found = limits.read_enforced_limits([])
     assert not {"pids", "cpus"} & set(found)
     assert found["swap_bytes"] == 512 * MIB
     for name in UNSET_V1:
         (tmp_path / name).unlink()
     cgroup(tmp_path, UNSET_V2)
-    assert not {"memory_bytes", "pids", "cpus"} & set(limits.enforced_limits([]))
+    assert not {"memory_bytes", "pids", "cpus"} & set(limits.read_enforced_limits([]))
 
 
 NO_PACKAGES = {"notices": [{"code": "not_possible", "kind": "packages", "program": "apt-get", "installers": "forged"}]}

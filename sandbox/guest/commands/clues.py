@@ -10,8 +10,8 @@ import re
 
 from ..files.roots import roots_of
 from ..protocol.faults import Fault
-from ..watch.procfs import descendants
-from ..watch.sockets import ports_of, tcp_listeners
+from ..watch.procfs import find_descendants
+from ..watch.sockets import find_ports, list_tcp_listeners
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,14 +124,14 @@ def _first_prompt(script: bytes) -> str | None:
 def _port_in_use(processes: Processes, command: Command, tail: bytes) -> dict[str, Any] | None:
     if not _IN_USE.search(tail):
         return None
-    listening = {port for _, _, port in tcp_listeners()}
+    listening = {port for _, _, port in list_tcp_listeners()}
     text = tail + b" " + str(command.details.get("text", "")).encode("utf-8", "replace")
     named = {int(number) for number in _NUMBER.findall(text)} & listening
     held: dict[int, Command] = {}
     with processes.spawner.acting_as_user:
         for other in tuple(processes.commands.values()):
             if other is not command and not other.tree_empty and other.runner is not None:
-                for port in ports_of(descendants(other.runner.pid)[:MOST_PROCESSES]):
+                for port in find_ports(find_descendants(other.runner.pid)[:MOST_PROCESSES]):
                     held.setdefault(port, other)
     ports = sorted(named or held)[:MOST_PORTS]
     if not ports:

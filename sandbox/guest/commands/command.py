@@ -16,11 +16,11 @@ import time
 
 from ..loop.reactor import Reactor, Timer
 from ..protocol.faults import Fault, fault_of
-from ..watch.procfs import tree_seconds
+from ..watch.procfs import sum_tree_seconds
 from . import zygote
 from .output import STDERR, STDOUT, Output
 from .sessions import STATE_LIMIT
-from .spawner import Runner, Spawner, memory_file
+from .spawner import Runner, Spawner, open_memory_file
 from .streams import OutputStream
 from .terminal import Input, open_pipe, open_terminal
 
@@ -74,13 +74,13 @@ class ResourceUse:
             if len(self.killed) < MOST_KILLED:
                 self.killed.append((pid, name.rstrip(b"\0").decode("utf-8", "replace"), kib * 1024))
         else:
-            seconds, kib = zygote.resources(packet)
+            seconds, kib = zygote.parse_resources(packet)
             self.cpu_seconds = max(seconds, self.cpu_seconds or 0.0)
             self.max_rss_bytes = max(kib * 1024, self.max_rss_bytes or 0)
 
     def add_living(self, runner: Runner) -> float:
         """Add the processor time of the tree as it is now. Returns the sum in seconds."""
-        self.cpu_seconds = max(self.cpu_seconds or 0.0, tree_seconds(runner.pid, runner.past_seconds))
+        self.cpu_seconds = max(self.cpu_seconds or 0.0, sum_tree_seconds(runner.pid, runner.past_seconds))
         return self.cpu_seconds
 
 
@@ -371,7 +371,7 @@ def describe_end(command: Command) -> dict[str, Any]:
     }
 
 
-def name_with_text(command: Command) -> str:
+def describe_command(command: Command) -> str:
     """Return the id of a command with the beginning of its text, like "c3 (make test)"."""
     text = str(command.details.get("text", ""))
     beginning = text if len(text) <= NAMED_CHARS else text[:NAMED_CHARS] + "..."
@@ -416,7 +416,7 @@ def _open_input(data: bytes) -> int:
         os.write(write, data)
         os.close(write)
         return read
-    return memory_file(data)
+    return open_memory_file(data)
 
 
 def _widen(fd: int) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from ..loop.reactor import Reactor
-from ..watch.procfs import descendants, parents
+from ..watch.procfs import find_descendants, read_parents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def kill_below(root: int, seconds: float = KILL_SECONDS, excluded: Collection[in
     killed: set[int] = set()
     quiet_scans = 0
     while True:
-        alive = descendants(root, excluded)
+        alive = find_descendants(root, excluded)
         for pid in alive:  # the leader first: a shell must not live to comment on the death of its children
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -99,7 +99,7 @@ def wait_until_gone(
     deadline = time.monotonic() + seconds
     quiet_scans = 0
     while True:
-        alive = set(descendants(root, excluded))
+        alive = set(find_descendants(root, excluded))
         if not alive <= set(killed):
             return None
         quiet_scans = 0 if alive else quiet_scans + 1
@@ -111,7 +111,7 @@ def wait_until_gone(
 def signal_tree(root: int, name: str) -> int:
     """Send the signal ``name`` to every process below ``root``. Returns how many processes got it."""
     reached = 0
-    for pid in descendants(root):
+    for pid in find_descendants(root):
         try:
             os.kill(pid, signal.Signals[name])
             reached += 1
@@ -128,6 +128,6 @@ def _kill_everything() -> set[int]:
         except ProcessLookupError:
             return set()
         time.sleep(0.002)
-        alive = set(parents()) - {os.getpid()}
+        alive = set(read_parents()) - {os.getpid()}
         if not alive or time.monotonic() > deadline:
             return alive

@@ -45,7 +45,7 @@ class Counters:
         self.forks_refused = cgroup.forks_refused()
 
 
-def memory_hits(
+def find_memory_hits(
     processes: Processes, command: Command, before: Counters
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return fields of the result, and notices, if processes were killed for memory while ``command`` ran.
@@ -83,7 +83,7 @@ def _victim(processes: Processes, command: Command, certain: bool) -> dict[str, 
     return describe_victim(None, "", resources.max_rss_bytes) if certain and resources.max_rss_bytes else None
 
 
-def other_hits(processes: Processes, command: Command, before: Counters) -> list[dict[str, Any]]:
+def find_other_hits(processes: Processes, command: Command, before: Counters) -> list[dict[str, Any]]:
     """Return notices about the limits of processes, of file size and of open files, and about a missing network."""
     limits = processes.place.limits
     notices: list[dict[str, Any]] = []

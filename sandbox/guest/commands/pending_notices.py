@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from .command import Command, describe_end, name_with_text
+from .command import Command, describe_command, describe_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class PendingNotices:
         Nothing is reported if it was killed on request: the caller knows.
         """
         if command.stop_reason != "killed":
-            fields = {**describe_end(command), "name": name_with_text(command), "left": left}
+            fields = {**describe_end(command), "name": describe_command(command), "left": left}
             self.add({"code": "command_ended", **fields})
 
     def restore(self, reply: dict[str, Any]) -> None:

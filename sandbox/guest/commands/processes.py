@@ -13,9 +13,9 @@ from ..state.changes import Tracker
 from ..watch import cgroup
 from ..watch.headroom import Headroom
 from ..watch.memory_watch import MemoryWatch
-from ..watch.procfs import descendants, read_stat, tracer_of
+from ..watch.procfs import find_descendants, read_stat, read_tracer
 from . import sessions
-from .command import Command, name_with_text, parse_status
+from .command import Command, describe_command, parse_status
 from .killer import Killer, kill_below, signal_tree
 from .output import SETTLED_BYTES, Output
 from .pending_notices import PendingNotices
@@ -56,7 +56,7 @@ class Processes:
         self.place = place
         self._killer = Killer(reactor, self._prepare_kill_of_everything, spawner.resume)
         self.isolated = os.getpid() == 1
-        self.cgroup = cgroup.own_cgroup()
+        self.cgroup = cgroup.open_own_cgroup()
         self.headroom = Headroom(place, self.cgroup, self.isolated)
         self.memory_watch = MemoryWatch(reactor, self.cgroup, place.limits["memory_bytes"], self._any_alive)
         # No more processors than this can work at the same time.
@@ -95,7 +95,7 @@ class Processes:
         """Return the command with that id. Raises Fault ``unknown_command``."""
         command = self.commands.get(ident)
         if command is None:
-            live = [name_with_text(c) for c in self.commands.values() if not c.tree_empty]
+            live = [describe_command(c) for c in self.commands.values() if not c.tree_empty]
             owner = self._owner_of(int(ident)) if re.fullmatch("[0-9]{1,9}", ident) else None
             known = list(self.commands)[-MOST_NAMED:]
             raise Fault("unknown_command", id=ident, known=known, live=live[-MOST_NAMED:], owner=owner)
@@ -110,7 +110,7 @@ class Processes:
     def _owner_of(self, pid: int) -> str | None:
         """Return the id of the command to which a process belongs."""
         for command in self.commands.values():
-            if command.runner is not None and not command.tree_empty and pid in descendants(command.runner.pid):
+            if command.runner is not None and not command.tree_empty and pid in find_descendants(command.runner.pid):
                 return command.id
         return None
 
@@ -118,7 +118,7 @@ class Processes:
         """Return how many processes an ended command left running."""
         if command.tree_empty or command.runner is None or command.running:
             return 0
-        return len(descendants(command.runner.pid))
+        return len(find_descendants(command.runner.pid))
 
     def is_alone(self) -> bool:
         """Return whether at most one command has processes."""
@@ -187,12 +187,12 @@ class Processes:
 
     def _survivor(self, command: Command) -> dict[str, Any]:
         """Return what keeps a killed process of a command from ending: its state, or the process that traces it."""
-        pid = next(iter(descendants(command.runner.pid) if command.runner is not None else ()), None)
+        pid = next(iter(find_descendants(command.runner.pid) if command.runner is not None else ()), None)
         stat = None if pid is None else read_stat(pid)
         if pid is None or stat is None:  # it has ended after all
             return {}
         found: dict[str, Any] = {"pid": pid, "program": stat.name, "state": stat.state}
-        tracer = tracer_of(pid)
+        tracer = read_tracer(pid)
         return {**found, "tracer": tracer, "tracer_id": self._owner_of(tracer)} if tracer else found
 
     def stop(self, command: Command, reason: str, report: Callable[[int], None]) -> None:
@@ -203,7 +203,9 @@ class Processes:
         if command.runner is None:  # no process could be created for it
             command.withdraw()
             if self.spawner.starved and reason != "cancelled":
-                live = [name_with_text(c) for c in self.commands.values() if c.runner is not None and not c.tree_empty]
+                live = [
+                    describe_command(c) for c in self.commands.values() if c.runner is not None and not c.tree_empty
+                ]
                 command.fault = Fault("too_many_processes", limit=self.place.limits["pids"], live=live[-MOST_NAMED:])
             command.tree_empty = True
             command.end()

@@ -9,7 +9,7 @@ from functools import partial
 from ..loop.reactor import Timer
 from ..protocol.faults import Fault, internal_fault
 from . import limit_hits, sessions
-from .command import Command, name_with_text
+from .command import Command, describe_command
 from .cpu_limit import CpuLimit
 from .processes import MOST_NAMED, Processes
 from .sessions import Session
@@ -38,7 +38,7 @@ def run(processes: Processes, args: dict[str, Any], reply: Reply, event: Callabl
     """
     name = args.get("session")
     table = processes.sessions
-    user = table.user(args.get("user"))
+    user = table.find_user(args.get("user"))
     if args.get("needs_session") and not table.has(name, user):
         raise Fault("session_not_found", session=str(name))
     session = table.get(name, user) if name is not None else table.make(user)
@@ -59,7 +59,7 @@ def _check_count(processes: Processes, in_background: bool) -> None:
     if in_background:
         most = processes.place.limits["background_commands"]
         if len(running) >= most:
-            raise Fault("too_many_commands", limit=most, live=[name_with_text(c) for c in running[-MOST_NAMED:]])
+            raise Fault("too_many_commands", limit=most, live=[describe_command(c) for c in running[-MOST_NAMED:]])
     else:
         most = processes.place.limits["concurrent_actions"]
         if len(running) >= most:
@@ -176,8 +176,8 @@ class RunRequest:
             shell = self._processes.shell
             if shell is None:
                 raise Fault("shell_not_found")
-            carried = sessions.carried_arguments(session.functions, session.variables, env)
-            argv, state_fd = sessions.shell_argv(shell[0], shell[1], args["command"], carried), shell[1]
+            carried = sessions.build_carried_arguments(session.functions, session.variables, env)
+            argv, state_fd = sessions.build_shell_argv(shell[0], shell[1], args["command"], carried), shell[1]
         if any("\0" in text for text in (*argv, cwd, *env, *env.values())):
             raise Fault("invalid_arguments", problem="a NUL character in the command, its folder or its environment")
         return {
@@ -308,7 +308,7 @@ class RunRequest:
         left = 0 if command.stopping else processes.left_below(command)
         if left:
             command.cpu_used()
-        memory_fields, memory_notices = limit_hits.memory_hits(processes, command, self._counters_before)
+        memory_fields, memory_notices = limit_hits.find_memory_hits(processes, command, self._counters_before)
         result = {
             **_result_so_far(command),
             "exit_code": exit_code,
@@ -328,7 +328,7 @@ class RunRequest:
             notices.append(changed)
         if command.collateral:
             notices.append({"code": "others_killed", "ids": list(command.collateral)})
-        notices += limit_hits.other_hits(processes, command, self._counters_before)
+        notices += limit_hits.find_other_hits(processes, command, self._counters_before)
         notices += self._clues(command)
         out_of_processes = any(notice["code"] == "too_many_processes" for notice in notices)
         return result, notices + processes.headroom.notices(command.stop_reason == "disk", out_of_processes)

@@ -109,12 +109,12 @@ class SessionTable:
         self._place = place
         self._isolated = isolated
 
-    def user(self, text: str | None) -> User | None:
+    def find_user(self, text: str | None) -> User | None:
         """Return the user with that name or number; None for the sandbox's own user. Raises Fault."""
         place = self._place
         if text is None or text in (place.user, str(place.uid)):
             return None
-        found = users.find(text) if self._isolated else None
+        found = users.find_user(text) if self._isolated else None
         if found is not None and found.uid == place.uid:
             return None
         if not place.any_user:
@@ -127,7 +127,7 @@ class SessionTable:
         """Return a new session without a name."""
         environ = dict(self._place.environ)
         if user is not None:
-            environ = users.environment(environ, user)
+            environ = users.build_environment(environ, user)
         return Session(os.fsdecode(self._place.workspace), environ, user)
 
     def has(self, name: str | None, user: User | None) -> bool:
@@ -148,14 +148,14 @@ class SessionTable:
 
     def open_session(self, args: dict[str, Any]) -> dict[str, Any]:
         """Make a session. Raises Fault if it exists already."""
-        name, user = args["session"], self.user(args.get("user"))
+        name, user = args["session"], self.find_user(args.get("user"))
         if self.has(name, user):
             raise Fault("session_exists", session=name)
         return {"session": name, "cwd": self.get(name, user).cwd}
 
     def list_sessions(self, args: dict[str, Any]) -> dict[str, Any]:
         """List the sessions of one user."""
-        user = self.user(args.get("user"))
+        user = self.find_user(args.get("user"))
         if user is None:
             found = list(self.own.items())
         else:
@@ -164,7 +164,7 @@ class SessionTable:
 
     def end_session(self, args: dict[str, Any]) -> dict[str, Any]:
         """Forget a session. What runs or waits in it goes on, with a state of its own."""
-        user = self.user(args.get("user"))
+        user = self.find_user(args.get("user"))
         name = args["session"]
         ended = self.own.pop(name, None) if user is None else self._others.pop((name, user.uid), None)
         return {"session": name, "existed": ended is not None}
@@ -195,8 +195,8 @@ def find_shell() -> tuple[str, int] | None:
     return None
 
 
-def shell_argv(shell: str, fd: int, command: str, carried: tuple[str, ...] | list[str] = ()) -> list[str]:
-    """Return the argv that runs ``command`` and writes the state to ``fd``. ``carried`` comes from ``carried_arguments``."""
+def build_shell_argv(shell: str, fd: int, command: str, carried: tuple[str, ...] | list[str] = ()) -> list[str]:
+    """Return the argv that runs ``command`` and writes the state to ``fd``. ``carried`` comes from ``build_carried_arguments``."""
     name = os.path.basename(shell)
     bash = name == "bash"
     text = _PRELUDE.replace("FD", str(fd)).replace("BUILTIN", "builtin " if bash else "")
@@ -205,7 +205,7 @@ def shell_argv(shell: str, fd: int, command: str, carried: tuple[str, ...] | lis
     return [shell, "-c", text, name, command, *(carried if bash else ())]
 
 
-def carried_arguments(functions: str, variables: dict[str, str], without: Collection[str]) -> list[str]:
+def build_carried_arguments(functions: str, variables: dict[str, str], without: Collection[str]) -> list[str]:
     """Return the arguments that give a shell these functions and variables, except variables named in ``without``."""
     assignments = [f"{name}={shlex.quote(value)}\n" for name, value in variables.items() if name not in without]
     text = "".join([functions, *assignments])

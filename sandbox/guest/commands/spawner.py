@@ -86,7 +86,7 @@ class Spawner:
         """
         packet = json.dumps(spec).encode()
         if len(packet) > zygote.SPEC_IN_PACKET:
-            descriptors = [*descriptors, memory_file(packet)]
+            descriptors = [*descriptors, open_memory_file(packet)]
             packet = zygote.SPEC_IN_FILE
 
         def hand_over(runner: Runner) -> None:
@@ -260,7 +260,7 @@ class Spawner:
             ):
                 self.on_lost()
         elif runner.done:
-            runner.past_seconds += zygote.resources(packet)[0]
+            runner.past_seconds += zygote.parse_resources(packet)[0]
             self._recycle(runner)
 
     def _ready(self, runner: Runner, leader: int) -> None:
@@ -329,7 +329,7 @@ class Spawner:
             pass
 
 
-def memory_file(data: bytes) -> int:
+def open_memory_file(data: bytes) -> int:
     """Return a descriptor of a file in memory that contains ``data``, positioned at its start."""
     memory = os.memfd_create("data", os.MFD_CLOEXEC)
     view = memoryview(data)

@@ -174,7 +174,7 @@ def set_window_size(fd: int, rows: int, cols: int) -> None:
     fcntl.ioctl(fd, termios.TIOCSWINSZ, _WINDOW.pack(rows, cols, 0, 0))
 
 
-def window_size(fd: int) -> tuple[int, int]:
+def read_window_size(fd: int) -> tuple[int, int]:
     """Return the rows and columns of a terminal. Raises OSError."""
     rows, cols, _, _ = _WINDOW.unpack(fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(_WINDOW.size)))
     return rows, cols
@@ -226,8 +226,8 @@ def _key(name: str, application: bool = False) -> str:
     return KEYS[name].replace("[", "O") if application and name in _CURSOR else KEYS[name]
 
 
-def on_terminal(call: Callable[[int], object], source: Input | None, ident: str) -> None:
-    """Call ``call`` with a command's terminal. Raises Fault ``not_a_terminal`` if it has none."""
+def require_terminal(source: Input | None, ident: str) -> int:
+    """Return the descriptor of a command's terminal. Raises Fault ``not_a_terminal`` if it has none."""
     if source is None or source.terminal is None:
         raise Fault("not_a_terminal", id=ident)
-    call(source.terminal)
+    return source.terminal

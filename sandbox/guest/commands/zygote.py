@@ -63,7 +63,7 @@ NICENESS = 19
 _RESET: tuple[int, ...] = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP)
 
 
-def resources(packet: bytes) -> tuple[float, int]:
+def parse_resources(packet: bytes) -> tuple[float, int]:
     """Return the processor seconds and the largest resident size in KiB in a packet of the kinds X and Z."""
     seconds, kib = EMPTY.unpack(packet)[1:] if packet[:1] == b"Z" else STATUS.unpack(packet)[3:]
     return seconds, kib

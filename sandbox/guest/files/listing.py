@@ -8,7 +8,7 @@ import time
 
 from ..loop.context import Call
 from ..protocol.faults import Fault
-from ..users import name_of
+from ..users import find_name
 from .roots import Roots, printable, readable_roots_of
 from .tree_walk import DIRECTORY, Item, walk
 
@@ -107,7 +107,7 @@ def status_of(call: Call) -> dict[str, Any]:
         "mode": stat.S_IMODE(status.st_mode),
         "uid": status.st_uid,
         "gid": status.st_gid,
-        "owner": name_of(status.st_uid),
+        "owner": find_name(status.st_uid),
         "mtime_seconds": status.st_mtime,
         "link_target": None if target is None else printable(target),
     }

@@ -59,7 +59,7 @@ class Logs:
         Returns a function that cancels the request, or None if it is answered already.
         """
         command = self._processes.find(args["id"])
-        args = {**args, "offset": start_offset(command.output, args, self._processes.place.limits["read_bytes"])}
+        args = {**args, "offset": find_start_offset(command.output, args, self._processes.place.limits["read_bytes"])}
 
         def available() -> bool:
             return command.output.total > args["offset"] or not command.running
@@ -85,7 +85,7 @@ class Logs:
             self._find_wait(command, lambda wait: reply({"result": {**fields, "waiting_for": wait}}, data))
 
 
-def start_offset(output: Output, args: dict[str, Any], most: int) -> int:
+def find_start_offset(output: Output, args: dict[str, Any], most: int) -> int:
     """Return the offset to read from: ``offset``, which counts from the end if it is negative, or the last ``tail_lines`` lines.
 
     The lines are cut to what fits into one answer (``max_bytes``, at most ``most``). An offset counted from the end is moved on to

@@ -35,7 +35,7 @@ def first_match(pattern: re.Pattern[str], text: str) -> dict[str, object]:
     return {"index": None}
 
 
-def answer_to(pattern: str, text: str) -> dict[str, object]:
+def answer_question(pattern: str, text: str) -> dict[str, object]:
     """Return the answer to one question. ``re`` caches the patterns that it compiled last."""
     try:
         return first_match(re.compile(pattern), text)
@@ -49,7 +49,7 @@ def main() -> None:
     source = sys.stdin.buffer
     while (pattern := _read_part(source)) is not None and (text := _read_part(source)) is not None:
         signal.alarm(MOST_SECONDS)
-        answer = answer_to(pattern, text)
+        answer = answer_question(pattern, text)
         signal.alarm(0)
         _write(answer)
 

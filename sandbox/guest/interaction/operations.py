@@ -8,7 +8,7 @@ from functools import partial
 
 from ..commands.command import Command, describe_end
 from ..commands.processes import Processes
-from ..commands.terminal import encode_input, hides_input, on_terminal, set_window_size, window_size
+from ..commands.terminal import encode_input, hides_input, read_window_size, require_terminal, set_window_size
 from ..loop.reactor import Reactor
 from ..loop.workers import Workers
 from ..protocol.faults import Fault
@@ -50,10 +50,9 @@ class Interaction:
 
     def find_wait(self, command: Command, report: Callable[[Wait], None]) -> None:
         """Call ``report`` with what ``command`` waits for, or with None if it has ended or no worker was free in time."""
-        from ..watch.waiting import waiting_for  # first needed long after the start
+        from ..watch.waiting import explain_wait  # first needed long after the start
 
-
-        self._examine(command, waiting_for, lambda wait: report(_with_echo(wait, command)))
+        self._examine(command, explain_wait, lambda wait: report(_with_echo(wait, command)))
 
     def find_stall(self, command: Command, report: Callable[[Wait], None]) -> None:
         """Call ``report`` with what keeps ``command`` from ending, see ``explain_stall``; None as in ``find_wait``."""
@@ -115,7 +114,7 @@ class Interaction:
         """Set the size of a terminal. Raises Fault."""
         command = self._find_running(args["id"])
         self._processes.check_user(command, args.get("user"))
-        on_terminal(lambda fd: set_window_size(fd, args["rows"], args["cols"]), command.input, command.id)
+        set_window_size(require_terminal(command.input, command.id), args["rows"], args["cols"])
         command.window_size = (args["rows"], args["cols"])
         reply({"result": {"id": command.id, "rows": args["rows"], "cols": args["cols"]}}, b"")
 
@@ -125,7 +124,7 @@ class Interaction:
         if command.window_size is None:
             raise Fault("not_a_terminal", id=command.id)
         if command.input is not None and command.input.terminal is not None:
-            command.window_size = window_size(command.input.terminal)  # the command may have changed it
+            command.window_size = read_window_size(command.input.terminal)  # the command may have changed it
         fields, data = self._processes.logs(args)
         rows, cols = command.window_size
         answer = {"rows": rows, "cols": cols, **fields}

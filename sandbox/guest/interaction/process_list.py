@@ -13,7 +13,7 @@ from functools import partial
 
 from ..protocol.faults import Fault
 from ..watch import procfs, sockets
-from ..watch.waiting import waiting_for
+from ..watch.waiting import explain_wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ class ProcessList:
     def _sample(self, facts: list[dict[str, Any]], trees: list[Tree | None]) -> dict[str, Any]:
         at, before = self._before
         if any(trees) and not LEAST_SAMPLE_SECONDS <= time.monotonic() - at <= LONGEST_SAMPLE_SECONDS:
-            at, before = time.monotonic(), procfs.all_stats()
+            at, before = time.monotonic(), procfs.read_all_stats()
             time.sleep(LEAST_SAMPLE_SECONDS)
-        now, table = (time.monotonic(), procfs.all_stats()) if any(trees) else (at, {})
+        now, table = (time.monotonic(), procfs.read_all_stats()) if any(trees) else (at, {})
         self._before = (now, table) if table else self._before
         trees_read = _Trees(table, before, max(now - at, 0.001))
         for fact, tree in zip(facts, trees, strict=True):
@@ -114,20 +114,20 @@ class _Trees:
 
     def __init__(self, table: dict[int, Stat], before: dict[int, Stat], seconds: float) -> None:
         self._table, self._before, self._seconds = table, before, seconds
-        self._children = procfs.children_of(table)
+        self._children = procfs.group_by_parent(table)
         self._left = MOST_PROCESSES
-        self._listeners = sockets.listeners() if table else {}
+        self._listeners = sockets.list_listeners() if table else {}
 
     def add(self, fact: dict[str, Any], tree: Tree, most: int) -> None:
         """Add to ``fact`` the processes below a command's runner, and what it waits for."""
         root, stdin = tree
-        below = procfs.below(root, self._children)
+        below = procfs.list_below(root, self._children)
         listed = below[: min(most, self._left)]
         self._left -= len(listed)
         fact["process_count"] = len(below)
-        fact["processes"] = [self._process(pid, root) for pid in procfs.depth_first(root, listed, self._children)]
+        fact["processes"] = [self._process(pid, root) for pid in procfs.sort_depth_first(root, listed, self._children)]
         if fact["running"]:
-            fact["waiting_for"] = waiting_for(root, stdin, self._children)
+            fact["waiting_for"] = explain_wait(root, stdin, self._children)
 
     def _process(self, pid: int, root: int) -> dict[str, Any]:
         stat = self._table[pid]
@@ -139,7 +139,7 @@ class _Trees:
             "parent": 0 if stat.parent == root else stat.parent,
             "name": stat.name,
             "state": stat.state,
-            "command": command_line(pid),
+            "command": read_command_line(pid),
             "cpu_seconds": round(stat.ticks / procfs.HERTZ, 2),
             "cpu_percent": round(100 * max(ticks, 0) / procfs.HERTZ / self._seconds, 1),
             "memory_bytes": stat.memory,
@@ -151,12 +151,12 @@ class _Trees:
     def _listens(self, pid: int) -> list[dict[str, Any]]:
         if not self._listeners:
             return []
-        inodes = procfs.socket_inodes(pid, MOST_DESCRIPTORS)
+        inodes = procfs.read_socket_inodes(pid, MOST_DESCRIPTORS)
         found = {self._listeners[inode] for inode in inodes if inode in self._listeners}
         return [{"protocol": p, "address": a[:400], "port": n} for p, a, n in sorted(found)[:MOST_PORTS]]
 
 
-def command_line(pid: int) -> str:
+def read_command_line(pid: int) -> str:
     """Return the command line of a process, cut to COMMAND_CHARS. The shell around a command is shortened to "bash -c 'make'"."""
     data = procfs.read_file(f"/proc/{pid}/cmdline")
     if match := _SHELL_PRELUDE.match(data):

@@ -16,8 +16,8 @@ from ..loop.context import Place
 from ..loop.reactor import Reactor
 from ..loop.workers import Workers
 from ..protocol.faults import Fault
-from ..watch.sockets import open_at
-from .logs import PendingRequest, start_offset
+from ..watch.sockets import find_open_address
+from .logs import PendingRequest, find_start_offset
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class Polling:
 
 
 def _probe_port(port: int, host: str | None) -> dict[str, Any] | None:
-    address = open_at(port, host)
+    address = find_open_address(port, host)
     return None if address is None else {"address": address}
 
 
@@ -287,7 +287,7 @@ class LineWait:
         self._wait = wait
         self._text: str | None = args["log"] if args["literal"] or _PLAIN.fullmatch(args["log"]) else None
         self._needle = None if self._text is None else self._text.encode("utf-8", "replace")
-        self._offset = start_offset(command.output, args, READ_BYTES)
+        self._offset = find_start_offset(command.output, args, READ_BYTES)
         self._partial_line = b""
         self._matching = self._closed = False
         self._matched_until = -1  # where the output ended when a line without an end was matched

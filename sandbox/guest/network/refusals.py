@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 
-from ..watch.procfs import parents, socket_inodes
+from ..watch.procfs import read_parents, read_socket_inodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Refusals:
         commands = [c for c in self._processes.commands.values() if not c.tree_empty and c.runner is not None]
         if owner is None:
             return [(command, len(commands) == 1) for command in commands]
-        table, above = parents(), set()
+        table, above = read_parents(), set()
         while owner and owner not in above:
             above.add(owner)
             owner = table.get(owner, 0)
@@ -108,7 +108,7 @@ def _owner(ends: Ends) -> int | None:
     if inode is None:
         return None
     pids = [name for name in os.listdir("/proc") if name.isdigit()]
-    return next((int(pid) for pid in pids if inode in socket_inodes(pid, MOST_DESCRIPTORS)), None)
+    return next((int(pid) for pid in pids if inode in read_socket_inodes(pid, MOST_DESCRIPTORS)), None)
 
 
 def inode_of(near: tuple[str, int], far: tuple[str, int]) -> str | None:

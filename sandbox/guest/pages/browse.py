@@ -6,7 +6,7 @@ import json
 import time
 from urllib.parse import urlsplit
 
-from ..commands.command import name_with_text
+from ..commands.command import describe_command
 from ..loop.context import HelperResult, StateCall
 from ..protocol.constants import REFUSED, UNREACHED
 from ..protocol.faults import Fault
@@ -104,7 +104,7 @@ def _running_commands(call: StateCall) -> list[str]:
 
     def look() -> None:
         live = [c for c in call.processes.commands.values() if not c.tree_empty and c.in_background]
-        found.extend(name_with_text(c) for c in live[-3:])
+        found.extend(describe_command(c) for c in live[-3:])
 
     call.hand_over(look)
     return found

@@ -90,7 +90,7 @@ class Cgroup:
             return b""
 
 
-def own_cgroup() -> Cgroup:
+def open_own_cgroup() -> Cgroup:
     """Return the sandbox's cgroup. A guest that is not PID 1 has none of its own: then every counter is missing."""
     return Cgroup(ROOT if os.getpid() == 1 else "/nonexistent")
 

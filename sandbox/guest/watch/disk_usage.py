@@ -24,7 +24,7 @@ NICE = 10
 BLOCK = 512
 
 
-def sizes_on_disk(folders: Sequence[bytes]) -> list[int]:
+def measure_sizes(folders: Sequence[bytes]) -> list[int]:
     """Return the bytes that the files below each of ``folders`` take on disk. A file with several names counts once."""
     found = [_status(folder) for folder in folders]
     tops = {(status.st_dev, status.st_ino) for status in found if status is not None}
@@ -87,7 +87,7 @@ def main() -> None:
     os.nice(NICE)
     while True:
         before = time.monotonic()
-        sizes = sizes_on_disk(folders)
+        sizes = measure_sizes(folders)
         took = time.monotonic() - before
         try:
             listener.send(b" ".join(b"%d" % size for size in sizes))

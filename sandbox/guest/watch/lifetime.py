@@ -13,7 +13,7 @@ import time
 from ..loop.operations import operation_named
 from ..loop.reactor import Reactor
 from ..protocol.constants import IDLE, LIFETIME_OVER
-from .procfs import tree_seconds
+from .procfs import sum_tree_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Lifetime:
         if self._idle is None:
             return False
         ended = [c for c in self._commands.values() if not c.running and not c.tree_empty]
-        used = sum(tree_seconds(c.runner.pid) for c in ended if c.runner is not None)
+        used = sum(sum_tree_seconds(c.runner.pid) for c in ended if c.runner is not None)
         before, self._left_behind_seconds = self._left_behind_seconds, used
         return used - before > BUSY_SHARE * seconds
 

@@ -18,7 +18,7 @@ _QUOTA, _PERIOD, _CPU_MAX = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us", "cp
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
-def enforced_limits(places: list[bytes]) -> dict[str, Any]:
+def read_enforced_limits(places: list[bytes]) -> dict[str, Any]:
     """Return the limits that the kernel enforces; one that is not set, or cannot be read, is left out.
 
     The sizes of the file systems of the folders ``places`` are included. Bytes are ints, cpus a float.

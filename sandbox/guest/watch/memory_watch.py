@@ -11,7 +11,7 @@ import time
 
 from ..loop.reactor import Reactor, Timer
 from .cgroup import Cgroup
-from .procfs import Stat, all_stats, read_stat
+from .procfs import Stat, read_all_stats, read_stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class MemoryWatch:
         fills = used - self._used_before > self._limit * FAST
         self._used_before = used
         if used > self._limit * FULL_ENOUGH:
-            self._largest = largest_processes()
+            self._largest = find_largest_processes()
         cost = (time.monotonic() - began) / (SHARE_WHILE_IT_FILLS if fills else SHARE)
         pause = max(self._pause(used), min(cost, LONGEST_PAUSE))
         self._timer = self._reactor.after(pause, self._look)
@@ -95,9 +95,9 @@ class MemoryWatch:
         return min(max(LEAST_SECONDS, (self._limit - used) / FILLS_PER_SECOND), MOST_SECONDS)
 
 
-def largest_processes() -> list[Sighting]:
+def find_largest_processes() -> list[Sighting]:
     """Return the processes with the most resident memory, the largest first, without the guest itself."""
-    table = all_stats()
+    table = read_all_stats()
     order = sorted(table, key=lambda pid: table[pid].memory, reverse=True)
     return [Sighting(pid, table[pid], tuple(_ancestors(pid, table))) for pid in order[:MOST_SEEN] if pid != os.getpid()]
 

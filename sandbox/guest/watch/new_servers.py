@@ -10,7 +10,7 @@ import time
 
 from ..kernel import ActingOnFiles
 from . import sockets
-from .procfs import descendants, socket_inodes
+from .procfs import find_descendants, read_socket_inodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ class NewServers:
             self._next_look = time.monotonic() + used / LOOK_SHARE if used > FREE_SECONDS else 0.0
 
     def _look(self, commands: Iterable[Command]) -> list[dict[str, Any]]:
-        listening = [each for each in sockets.tcp_listeners() if _is_local(each[1])]
+        listening = [each for each in sockets.list_tcp_listeners() if _is_local(each[1])]
         now = {inode: port for inode, _, port in listening}
         over_ipv4 = {port for _, host, port in listening if host != "::1"}
         fresh, self._known_inodes = now.keys() - self._known_inodes, set(now)
         self._reported_ports &= set(now.values())
         fresh = {inode for inode in fresh if now[inode] not in self._reported_ports}
         if fresh:
-            fresh -= socket_inodes("self", MOST_DESCRIPTORS)  # the guest's proxy is not a command's server
+            fresh -= read_socket_inodes("self", MOST_DESCRIPTORS)  # the guest's proxy is not a command's server
         if not fresh:
             return []
         owners = self._owners(fresh, commands)
@@ -86,10 +86,10 @@ class NewServers:
         for command in commands:
             if command.runner is None:
                 continue
-            pids = descendants(command.runner.pid)[:left]
+            pids = find_descendants(command.runner.pid)[:left]
             left -= len(pids)
             with self._acting_as_user:
-                held = {inode for pid in pids for inode in socket_inodes(pid, MOST_DESCRIPTORS)}
+                held = {inode for pid in pids for inode in read_socket_inodes(pid, MOST_DESCRIPTORS)}
             found.update(dict.fromkeys(inodes & held, command))
         return found
 

@@ -68,7 +68,7 @@ def read_stat(pid: int | str, task: int | str | None = None) -> Stat | None:
         return None
 
 
-def all_stats() -> dict[int, Stat]:
+def read_all_stats() -> dict[int, Stat]:
     """Return the stat of every process, by pid."""
     found = {}
     for name in os.listdir("/proc"):
@@ -91,7 +91,7 @@ def read_file(path: str, size: int = 65536) -> bytes:
         os.close(fd)
 
 
-def tracer_of(pid: int) -> int:
+def read_tracer(pid: int) -> int:
     """Return the pid of the debugger that traces a process; 0 without one."""
     for line in read_file(f"/proc/{pid}/status").splitlines():
         key, _, value = line.partition(b":")
@@ -100,7 +100,7 @@ def tracer_of(pid: int) -> int:
     return 0
 
 
-def socket_inodes(pid: int | str, most_descriptors: int) -> set[str]:
+def read_socket_inodes(pid: int | str, most_descriptors: int) -> set[str]:
     """Return the inodes of the sockets among the first ``most_descriptors`` open descriptors of a process.
 
     The set is empty if the process is gone, or if the calling thread must not look at it.
@@ -120,9 +120,11 @@ def socket_inodes(pid: int | str, most_descriptors: int) -> set[str]:
     return found
 
 
-def parents() -> dict[int, int]:
+def read_parents() -> dict[int, int]:
     """Return the parent of every live process, by pid. A zombie with living threads counts as alive."""
-    return {pid: stat.parent for pid, stat in all_stats().items() if stat.letter not in "ZX" or _has_living_thread(pid)}
+    return {
+        pid: stat.parent for pid, stat in read_all_stats().items() if stat.letter not in "ZX" or _has_living_thread(pid)
+    }
 
 
 def _has_living_thread(pid: int) -> bool:
@@ -134,7 +136,7 @@ def _has_living_thread(pid: int) -> bool:
     return any(stat is not None and stat.letter not in "ZX" for stat in stats)
 
 
-def children_of(table: Mapping[int, Stat]) -> dict[int, list[int]]:
+def group_by_parent(table: Mapping[int, Stat]) -> dict[int, list[int]]:
     """Return the children of each process in ``table``, by the pid of the parent."""
     children: dict[int, list[int]] = {}
     for pid, stat in table.items():
@@ -142,7 +144,7 @@ def children_of(table: Mapping[int, Stat]) -> dict[int, list[int]]:
     return children
 
 
-def below(root: int, children: Mapping[int, Sequence[int]]) -> list[int]:
+def list_below(root: int, children: Mapping[int, Sequence[int]]) -> list[int]:
     """Return every process below ``root``, without ``root`` itself, level by level."""
     found = list(children.get(root, ()))
     seen = {root, *found}
@@ -153,7 +155,7 @@ def below(root: int, children: Mapping[int, Sequence[int]]) -> list[int]:
     return found
 
 
-def depth_first(root: int, pids: Sequence[int], children: Mapping[int, Sequence[int]]) -> list[int]:
+def sort_depth_first(root: int, pids: Sequence[int], children: Mapping[int, Sequence[int]]) -> list[int]:
     """Return those of ``pids`` that are below ``root`` in the order of a drawn tree: each followed by what is below it."""
     wanted, order = set(pids), []
     stack = [pid for pid in reversed(children.get(root, ())) if pid in wanted]
@@ -165,25 +167,25 @@ def depth_first(root: int, pids: Sequence[int], children: Mapping[int, Sequence[
     return order
 
 
-def descendants(root: int, excluded: Collection[int] = ()) -> list[int]:
+def find_descendants(root: int, excluded: Collection[int] = ()) -> list[int]:
     """Return every live process below ``root``, parents before their children.
 
     ``root`` itself is left out, and so are the ``excluded`` processes with all below them.
     """
     children: dict[int, list[int]] = {}
-    for pid, parent in parents().items():
+    for pid, parent in read_parents().items():
         if pid not in excluded:
             children.setdefault(parent, []).append(pid)
-    return below(root, children)
+    return list_below(root, children)
 
 
-def tree_seconds(root: int, before: float = 0.0) -> float:
+def sum_tree_seconds(root: int, before: float = 0.0) -> float:
     """Return the user and system time in seconds of all processes below ``root``, alive, dead or reaped.
 
     ``before`` is what ``root`` had reaped before; it is subtracted.
     """
     root_stat = read_stat(root)  # first: a child that is reaped meanwhile is then missed, and not counted twice
-    table = all_stats()
-    ticks = sum(table[pid].ticks + table[pid].reaped_ticks for pid in below(root, children_of(table)))
+    table = read_all_stats()
+    ticks = sum(table[pid].ticks + table[pid].reaped_ticks for pid in list_below(root, group_by_parent(table)))
     reaped = 0.0 if root_stat is None else root_stat.reaped_ticks / HERTZ
     return max(0.0, reaped - before) + ticks / HERTZ

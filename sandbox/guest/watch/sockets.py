@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 
-from .procfs import socket_inodes
+from .procfs import read_socket_inodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,15 +32,15 @@ _HEADER = struct.Struct("=IHHII")
 _INODE_AT, _MESSAGE_BYTES = 68, 72
 
 
-def tcp_listeners() -> list[tuple[str, str, int]]:
+def list_tcp_listeners() -> list[tuple[str, str, int]]:
     """Return (inode, host, port) of each listening TCP socket in this network."""
     try:
-        return listeners_by_netlink()
+        return list_listeners_by_netlink()
     except OSError:  # not every kernel has sock_diag
-        return [(inode, host, port) for inode, (kind, host, port) in listeners().items() if kind == "tcp"]
+        return [(inode, host, port) for inode, (kind, host, port) in list_listeners().items() if kind == "tcp"]
 
 
-def listeners() -> dict[str, tuple[str, str, int]]:
+def list_listeners() -> dict[str, tuple[str, str, int]]:
     """Return every socket that can be reached in this network, from /proc/net: inode → (protocol, host or path, port).
 
     The protocol is "tcp", "udp" or "unix"; the port of a unix socket is 0.
@@ -50,7 +50,7 @@ def listeners() -> dict[str, tuple[str, str, int]]:
         for line in _lines(f"/proc/net/{table}"):
             words = line.split()
             if len(words) > 9 and words[3] == (LISTEN if table.startswith("tcp") else UNCONNECTED):
-                host, _, port = address(words[1]).rpartition(":")
+                host, _, port = format_address(words[1]).rpartition(":")
                 if port.isdigit():
                     found[words[9]] = (table[:3], host.strip("[]"), int(port))
     for line in _lines("/proc/net/unix"):
@@ -60,8 +60,8 @@ def listeners() -> dict[str, tuple[str, str, int]]:
     return found
 
 
-def listeners_by_netlink() -> list[tuple[str, str, int]]:
-    """Ask the kernel for what ``tcp_listeners`` returns. Raises OSError if it does not answer."""
+def list_listeners_by_netlink() -> list[tuple[str, str, int]]:
+    """Ask the kernel for what ``list_tcp_listeners`` returns. Raises OSError if it does not answer."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(NETLINK_SECONDS)
         return [*_listeners_of_family(kernel, socket.AF_INET), *_listeners_of_family(kernel, socket.AF_INET6)]
@@ -88,21 +88,21 @@ def _listeners_of_family(kernel: socket.socket, family: int) -> list[tuple[str, 
             at += (length + 3) & ~3
 
 
-def ports_of(pids: Iterable[int]) -> list[int]:
+def find_ports(pids: Iterable[int]) -> list[int]:
     """Return the TCP ports on which these processes listen, in ascending order."""
-    listening = {inode: port for inode, _, port in tcp_listeners()}
+    listening = {inode: port for inode, _, port in list_tcp_listeners()}
     found: set[int] = set()
     for pid in pids if listening else ():
-        found.update(listening[inode] for inode in socket_inodes(pid, MOST_DESCRIPTORS) if inode in listening)
+        found.update(listening[inode] for inode in read_socket_inodes(pid, MOST_DESCRIPTORS) if inode in listening)
     return sorted(found)
 
 
-def open_at(port: int, host: str | None) -> str | None:
+def find_open_address(port: int, host: str | None) -> str | None:
     """Return the address at which TCP ``port`` can be reached as ``host``, or from inside the sandbox if that is None.
 
     Returns None if nothing listens there.
     """
-    for _, address, number in tcp_listeners():
+    for _, address, number in list_tcp_listeners():
         if number == port and _reaches(address, host):
             return address
     return None
@@ -129,8 +129,14 @@ def describe_socket(pid: int, inode: str) -> str | None:
         for line in _lines(f"/proc/{pid}/net/{table}"):
             words = line.split()
             if len(words) > 9 and words[9] == inode:
-                peer = " (listens)" if words[3] == LISTEN else f" to {address(words[2])}" if table[:3] == "tcp" else ""
-                return f"{table[:3]} {address(words[1])}{peer}"
+                peer = (
+                    " (listens)"
+                    if words[3] == LISTEN
+                    else f" to {format_address(words[2])}"
+                    if table[:3] == "tcp"
+                    else ""
+                )
+                return f"{table[:3]} {format_address(words[1])}{peer}"
     for line in _lines(f"/proc/{pid}/net/unix"):
         words = line.split(None, 7)
         if len(words) > 6 and words[6] == inode:
@@ -138,7 +144,7 @@ def describe_socket(pid: int, inode: str) -> str | None:
     return None
 
 
-def address(text: str) -> str:
+def format_address(text: str) -> str:
     """Return "host:port" for an address as the kernel writes it: 32-bit words in host order (little endian), port in hex."""
     try:
         host, port = text.split(":")

@@ -13,7 +13,7 @@ import time
 
 from ..kernel import MACHINE
 from . import sockets
-from .procfs import all_stats, below, children_of, read_file, read_stat
+from .procfs import group_by_parent, list_below, read_all_stats, read_file, read_stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,20 +81,22 @@ _CHANNELS = {
 }
 
 
-def waiting_for(root: int, stdin: str | None, children: Mapping[int, list[int]] | None = None) -> dict[str, Any] | None:
+def explain_wait(
+    root: int, stdin: str | None, children: Mapping[int, list[int]] | None = None
+) -> dict[str, Any] | None:
     """Return what the command below the process ``root`` waits for: {"kind", "pid", "program", "detail"}; None if it is gone.
 
     ``stdin`` is the name of the command's input as links in /proc spell it. A process that waits for its children is explained by
     them. ``children`` are those of every process, if the caller has read them already.
     """
-    children = children_of(all_stats()) if children is None else children
+    children = group_by_parent(read_all_stats()) if children is None else children
     found: list[tuple[int, int, dict[str, Any]]] = []
     level, seen = children.get(root, []), 0
     for depth in range(MOST_PROCESSES):
         next_level: list[int] = []
         for pid in level[: MOST_PROCESSES - seen]:
             seen += 1
-            wait = explain(pid, stdin)
+            wait = explain_process(pid, stdin)
             if wait is not None:
                 found.append((RANK.index(wait["kind"]), -depth, wait))
             if wait is None or wait["kind"] in ("child", "other"):
@@ -106,13 +108,13 @@ def waiting_for(root: int, stdin: str | None, children: Mapping[int, list[int]] 
 def explain_stall(root: int, stdin: str | None) -> dict[str, Any]:
     """Explain what keeps the command below ``root`` from ending, just before it is killed for its time.
 
-    Returns {"wait", "ports", "reads_end"}: what ``waiting_for`` returns, the TCP ports it serves, and whether it reads over and
+    Returns {"wait", "ports", "reads_end"}: what ``explain_wait`` returns, the TCP ports it serves, and whether it reads over and
     over from an input that has ended.
     """
-    children = children_of(all_stats())
-    pids = below(root, children)[:MOST_PROCESSES]
-    wait = waiting_for(root, stdin, children)
-    ports = sockets.ports_of(pids)[:MOST_PORTS]
+    children = group_by_parent(read_all_stats())
+    pids = list_below(root, children)[:MOST_PROCESSES]
+    wait = explain_wait(root, stdin, children)
+    ports = sockets.find_ports(pids)[:MOST_PORTS]
     if ports and (client := _wait_of_client(pids, stdin)) is not None:
         wait, ports = client, []
     found: dict[str, Any] = {"wait": wait, "ports": ports, "reads_end": False}
@@ -124,8 +126,8 @@ def explain_stall(root: int, stdin: str | None) -> dict[str, Any]:
 def _wait_of_client(pids: list[int], stdin: str | None) -> dict[str, Any] | None:
     """Return what a process waits for that waits on a socket and serves none: the command is a server and another program."""
     for pid in pids:
-        wait = explain(pid, stdin)
-        if wait is not None and wait["kind"] == "socket" and not sockets.ports_of([pid]):
+        wait = explain_process(pid, stdin)
+        if wait is not None and wait["kind"] == "socket" and not sockets.find_ports([pid]):
             return wait
     return None
 
@@ -152,7 +154,7 @@ def _read_counters(pid: int) -> tuple[int, int]:
         return 0, 0
 
 
-def explain(pid: int, stdin: str | None) -> dict[str, Any] | None:
+def explain_process(pid: int, stdin: str | None) -> dict[str, Any] | None:
     """Return what one process waits for, by the thread that explains most; None if the process is gone."""
     program = _text(f"/proc/{pid}/comm").strip()
     waits = []

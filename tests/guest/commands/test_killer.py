@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.guest.commands.killer import kill_below, wait_until_gone
-from sandbox.guest.watch.procfs import descendants, parents
+from sandbox.guest.watch.procfs import find_descendants, read_parents
 
 ROOT = str(Path(__file__).parents[3])
 # A stand-in for a runner: sub-reaper of what it starts, reaps, says when its command has begun.
@@ -71,7 +71,7 @@ def started() -> Iterator[Callable[[str], int]]:
 
     yield start
     for runner in runners:
-        for pid in descendants(runner.pid):
+        for pid in find_descendants(runner.pid):
             os.kill(pid, signal.SIGKILL)
         runner.kill()
         runner.wait()
@@ -82,30 +82,30 @@ def started() -> Iterator[Callable[[str], int]]:
 @pytest.mark.parametrize("tree", TREES)
 def test_nothing_survives(started: Callable[[str], int], tree: str) -> None:
     root = started(TREES[tree])
-    before = descendants(root)
+    before = find_descendants(root)
     assert before
     killed, survivors = kill_below(root, seconds=5)
     assert survivors == set()
     assert killed
     time.sleep(0.05)
-    assert descendants(root) == []
-    assert all(pid not in parents() for pid in before)
+    assert find_descendants(root) == []
+    assert all(pid not in read_parents() for pid in before)
 
 
 def test_the_root_and_its_siblings_live_on(started: Callable[[str], int]) -> None:
     root, other = started(TREES["plain"]), started(TREES["children"])
-    theirs = set(descendants(other))
+    theirs = set(find_descendants(other))
     killed, _ = kill_below(root, seconds=5)
     assert not killed & (theirs | {root, other, os.getpid()})
-    assert theirs <= set(descendants(other))
-    assert root in parents()
+    assert theirs <= set(find_descendants(other))
+    assert root in read_parents()
 
 
 def test_parents_come_before_their_children(started: Callable[[str], int]) -> None:
     root = started("os.fork() or os.fork() or os.fork(); ready(); time.sleep(600)")
     time.sleep(0.1)
-    order = descendants(root)
-    table = parents()
+    order = find_descendants(root)
+    table = read_parents()
     assert len(order) >= 3
     assert all(table[pid] == root or order.index(table[pid]) < order.index(pid) for pid in order)
 
@@ -114,7 +114,7 @@ def test_it_gives_up_in_time_and_says_who_is_left(
     started: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = started(TREES["plain"])
-    before = set(descendants(root))
+    before = set(find_descendants(root))
     monkeypatch.setattr(os, "kill", lambda pid, number: None)  # as where the kill is not allowed
     began = time.monotonic()
     _, survivors = kill_below(root, seconds=0.1)
@@ -125,7 +125,7 @@ def test_it_gives_up_in_time_and_says_who_is_left(
 
 def test_who_is_slow_to_die_is_waited_for(started: Callable[[str], int]) -> None:
     root = started(TREES["plain"])
-    before = set(descendants(root))
+    before = set(find_descendants(root))
     for pid in before:
         threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
     assert wait_until_gone(root, before, 10) == set()
@@ -133,7 +133,7 @@ def test_who_is_slow_to_die_is_waited_for(started: Callable[[str], int]) -> None
 
 def test_who_does_not_die_is_named_in_time(started: Callable[[str], int]) -> None:
     root = started(TREES["plain"])
-    before = set(descendants(root))
+    before = set(find_descendants(root))
     began = time.monotonic()
     assert wait_until_gone(root, before, 0.2) == before
     assert 0.2 <= time.monotonic() - began < 2

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from sandbox.guest.commands import sessions
 from sandbox.guest.commands.sessions import (
     Session,
-    carried_arguments,
+    build_carried_arguments,
+    build_shell_argv,
     parse_exports,
     parse_functions,
     parse_state,
-    shell_argv,
     update_session,
 )
 
@@ -42,7 +42,7 @@ def state_after(
     """Exit status and what the shell left, run as the guest runs it."""
     fd = os.memfd_create("state")
     target = 9
-    argv = shell_argv(shell, target, command, tuple(carried))
+    argv = build_shell_argv(shell, target, command, tuple(carried))
     if shell.endswith("busybox"):
         argv = [shell, "sh", *argv[1:]]
 
@@ -169,7 +169,7 @@ def carried_by(command: str, env: dict[str, str] | None = None, carried: Sequenc
     _, left = state_after("/bin/bash", command, env or {}, "/", carried)
     state = parse_state(left)
     assert state is not None
-    return carried_arguments(state[2], state[3], ())
+    return build_carried_arguments(state[2], state[3], ())
 
 
 def printed(command: str, carried: Sequence[str], **env: str) -> str:
@@ -218,7 +218,7 @@ def test_any_plain_value_carries_over(value: str) -> None:
 
 
 def test_the_environment_of_one_run_goes_before_a_plain_variable() -> None:
-    assert carried_arguments("", {"A": "1", "B": "2"}, {"A": "3"}) == ["B=2\n"]
+    assert build_carried_arguments("", {"A": "1", "B": "2"}, {"A": "3"}) == ["B=2\n"]
 
 
 @pytest.mark.parametrize("shell", [s for s in SHELLS if not s.endswith("bash")])
@@ -236,7 +236,9 @@ def test_an_activated_environment_carries_over_and_can_be_left(tmp_path: Path) -
     active = parse_state(left)
     assert active is not None
     assert active[1]["PATH"] == f"{tmp_path}/v/bin:{path}"
-    _, left = state_after("/bin/bash", "deactivate", active[1], "/", carried_arguments(active[2], active[3], active[1]))
+    _, left = state_after(
+        "/bin/bash", "deactivate", active[1], "/", build_carried_arguments(active[2], active[3], active[1])
+    )
     after = parse_state(left)
     assert after is not None
     assert after[1]["PATH"] == path

@@ -14,7 +14,7 @@ import pytest
 from sandbox import CancelToken, LocalEnvironment
 from sandbox.errors import ErrorCode
 from sandbox.guest.commands.spawner import MOST_SPARES
-from sandbox.guest.watch.procfs import descendants, parents
+from sandbox.guest.watch.procfs import find_descendants, read_parents
 
 
 def test_many_commands_that_end_at_once_leave_no_crowd_of_spares() -> None:
@@ -28,9 +28,9 @@ def test_many_commands_that_end_at_once_leave_no_crowd_of_spares() -> None:
         assert env.backend.process is not None
         deadline = time.monotonic() + 120
         most = 1 + 2 * (MOST_SPARES + 1)  # the zygote; a runner and its leader each
-        while len(descendants(env.backend.process.pid)) > most and time.monotonic() < deadline:
+        while len(find_descendants(env.backend.process.pid)) > most and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert len(descendants(env.backend.process.pid)) <= most
+        assert len(find_descendants(env.backend.process.pid)) <= most
         assert env.run("echo alive").unwrap().output == "alive\n"
 
 
@@ -39,7 +39,7 @@ def test_a_command_that_was_not_started_in_time_is_no_sign_of_too_many_processes
     with LocalEnvironment() as env:
         assert env.backend.process is not None
         guest = env.backend.process.pid
-        zygote = next(pid for pid, parent in parents().items() if parent == guest)
+        zygote = next(pid for pid, parent in read_parents().items() if parent == guest)
         os.kill(zygote, signal.SIGSTOP)
         try:
             for _ in range(MOST_SPARES + 1):
@@ -63,10 +63,10 @@ def test_a_command_that_was_not_started_in_time_is_no_sign_of_too_many_processes
 def taken(env: LocalEnvironment) -> Iterator[None]:
     """All processes that wait for a command are killed, and nobody has noticed yet: until the end of the block."""
     assert env.backend.process is not None
-    zygote = next(pid for pid, parent in parents().items() if parent == env.backend.process.pid)
+    zygote = next(pid for pid, parent in read_parents().items() if parent == env.backend.process.pid)
     time.sleep(0.3)  # for the last spare to be there
-    runners = [pid for pid, parent in parents().items() if parent == zygote]
-    leaders = [pid for pid, parent in parents().items() if parent in runners]
+    runners = [pid for pid, parent in read_parents().items() if parent == zygote]
+    leaders = [pid for pid, parent in read_parents().items() if parent in runners]
     assert leaders
     for pid in (zygote, *runners):
         os.kill(pid, signal.SIGSTOP)

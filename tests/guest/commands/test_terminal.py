@@ -98,7 +98,7 @@ def test_a_pipe_nobody_reads() -> None:
 def test_a_terminal_belongs_to_its_size_and_echoes() -> None:
     source, master, ends = terminal.open_terminal(Reactor(), 7, 33)
     assert source.terminal is not None
-    assert terminal.window_size(ends[0]) == (7, 33)
+    assert terminal.read_window_size(ends[0]) == (7, 33)
     terminal.set_window_size(source.terminal, 8, 44)
     assert os.get_terminal_size(ends[1]) == (44, 8)
     assert not terminal.hides_input(source.terminal)
@@ -109,7 +109,7 @@ def test_a_terminal_belongs_to_its_size_and_echoes() -> None:
     assert os.ttyname(ends[2]) == source.name
     source.release()
     with pytest.raises(Fault) as caught:
-        terminal.on_terminal(terminal.window_size, source, "c1")
+        terminal.require_terminal(source, "c1")
     assert caught.value.code == "not_a_terminal"
     for fd in (master, *ends):
         os.close(fd)
@@ -150,9 +150,9 @@ def test_what_a_process_waits_for(code: str, kind: str, detail: str) -> None:
         seen: list[object] = []
 
         def is_it() -> bool:
-            found = waiting.explain(process.pid, name)
+            found = waiting.explain_process(process.pid, name)
             if found is not None and found["kind"] == "child":
-                found = waiting.waiting_for(process.pid, name)
+                found = waiting.explain_wait(process.pid, name)
             seen[:] = [found]
             return found is not None and found["kind"] == kind and detail in found["detail"]
 
@@ -166,9 +166,9 @@ def test_what_a_process_waits_for(code: str, kind: str, detail: str) -> None:
 
 def test_a_process_that_is_gone() -> None:
     process = subprocess.Popen(["true"])
-    until(lambda: waiting.explain(process.pid, None) is None)  # a zombie explains nothing
+    until(lambda: waiting.explain_process(process.pid, None) is None)  # a zombie explains nothing
     process.wait()
-    assert waiting.waiting_for(process.pid, None) is None
+    assert waiting.explain_wait(process.pid, None) is None
 
 
 def test_names_of_sockets() -> None:
@@ -193,7 +193,7 @@ def test_names_of_sockets() -> None:
     ],
 )
 def test_addresses(text: str, address: str) -> None:
-    assert sockets.address(text) == address
+    assert sockets.format_address(text) == address
 
 
 @pytest.mark.parametrize("kind", ["terminal", "pipe"])

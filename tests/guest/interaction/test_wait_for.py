@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.guest.commands.output import STDOUT, Output
-from sandbox.guest.interaction.logs import start_offset
+from sandbox.guest.interaction.logs import find_start_offset
 from sandbox.guest.interaction.matcher_program import GROUP_CHARS, LENGTH, first_match
 from sandbox.guest.interaction.wait_for import WHOLE_BYTES, FileProbe
 from sandbox.guest.protocol.faults import Fault
@@ -130,12 +130,12 @@ def output(tmp_path: Path, data: bytes, keep: int = 1 << 16) -> Output:
     ],
 )
 def test_where_to_begin(tmp_path: Path, data: bytes, args: dict[str, int], expected: int) -> None:
-    assert start_offset(output(tmp_path, data), {"max_bytes": 100, **args}, 1 << 16) == expected
+    assert find_start_offset(output(tmp_path, data), {"max_bytes": 100, **args}, 1 << 16) == expected
 
 
 def test_the_last_lines_of_what_was_spilled(tmp_path: Path) -> None:
     data = b"".join(b"%d\n" % n for n in range(20_000))
     made = output(tmp_path, data, keep=1000)
     args = {"offset": 0, "tail_lines": 3, "max_bytes": 65536}
-    assert data[start_offset(made, args, 1 << 16) :] == b"19997\n19998\n19999\n"
-    assert start_offset(made, {**args, "tail_lines": 100_000}, 50) == len(data) - 50
+    assert data[find_start_offset(made, args, 1 << 16) :] == b"19997\n19998\n19999\n"
+    assert find_start_offset(made, {**args, "tail_lines": 100_000}, 50) == len(data) - 50

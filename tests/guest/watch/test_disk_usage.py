@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 from sandbox.guest.commands.killer import kill_below
-from sandbox.guest.watch.disk_usage import sizes_on_disk
-from sandbox.guest.watch.procfs import descendants
+from sandbox.guest.watch.disk_usage import measure_sizes
+from sandbox.guest.watch.procfs import find_descendants
 
 
 def measured(*folders: Path) -> int:
-    return sum(sizes_on_disk([os.fsencode(folder) for folder in folders]))
+    return sum(measure_sizes([os.fsencode(folder) for folder in folders]))
 
 
 def test_blocks_count_and_not_sizes(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_folder_below_another_counts_once_and_for_itself(tmp_path: Path) -> No
     (tmp_path / "sub" / "deep").mkdir(parents=True)
     (tmp_path / "sub" / "deep" / "one").write_bytes(b"x" * 1_000_000)
     (tmp_path / "two").write_bytes(b"x" * 2_000_000)
-    outer, inner = sizes_on_disk([os.fsencode(tmp_path), os.fsencode(tmp_path / "sub")])
+    outer, inner = measure_sizes([os.fsencode(tmp_path), os.fsencode(tmp_path / "sub")])
     assert 1_000_000 <= inner < 1_100_000
     assert 2_000_000 <= outer < 2_100_000
 
@@ -53,10 +53,10 @@ def test_what_is_kept_lives_on_with_all_below_it() -> None:
         subprocess.Popen([sys.executable, "-c", program]) as kept,
         subprocess.Popen([sys.executable, "-c", program]) as victim,
     ):
-        while not (descendants(kept.pid) and descendants(victim.pid)):
+        while not (find_descendants(kept.pid) and find_descendants(victim.pid)):
             pass
-        below = descendants(kept.pid)
-        found = descendants(os.getpid(), {kept.pid})
+        below = find_descendants(kept.pid)
+        found = find_descendants(os.getpid(), {kept.pid})
         assert victim.pid in found
         assert not {kept.pid, *below} & set(found)
         for process in (kept, victim):

@@ -18,7 +18,7 @@ from sandbox.guest.watch import memory_watch
 from sandbox.guest.watch.cgroup import Cgroup
 from sandbox.guest.watch.headroom import Headroom
 from sandbox.guest.watch.memory_watch import MemoryWatch
-from sandbox.guest.watch.procfs import tree_seconds
+from sandbox.guest.watch.procfs import sum_tree_seconds
 
 MIB = 1 << 20
 LIMIT = 1024 * MIB
@@ -139,10 +139,10 @@ def parent() -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_tree_is_what_lives_and_what_was_waited_for(parent: subprocess.Popen[str]) -> None:
-    of_children = tree_seconds(parent.pid)
+    of_children = sum_tree_seconds(parent.pid)
     assert 0.38 <= of_children < 2.0  # the waited-for one by its parent's account, the zombie by its own
-    assert 0.18 <= tree_seconds(parent.pid, before=0.2) <= of_children - 0.1
-    assert tree_seconds(os.getpid()) >= of_children + 0.18  # and the parent itself
+    assert 0.18 <= sum_tree_seconds(parent.pid, before=0.2) <= of_children - 0.1
+    assert sum_tree_seconds(os.getpid()) >= of_children + 0.18  # and the parent itself
 
 
 HOG = "import sys\nx = b'x' * (200 << 20)\nprint('full', flush=True)\nsys.stdin.read()"

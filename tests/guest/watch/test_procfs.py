@@ -11,7 +11,7 @@ import time
 import pytest
 
 from sandbox.guest.commands import sessions
-from sandbox.guest.interaction.process_list import command_line
+from sandbox.guest.interaction.process_list import read_command_line
 from sandbox.guest.watch import procfs
 
 LINE = b"42 (%s) %s 7 42 42 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 3 0 123456 10000000 256 18446744073709551615 1 1 0"
@@ -39,43 +39,43 @@ def test_states() -> None:
 
 def test_trees_and_circles() -> None:
     children = {1: [2, 3], 2: [4], 4: [5, 2], 3: [6]}
-    assert procfs.below(1, children) == [2, 3, 4, 6, 5]
-    assert procfs.below(9, children) == []
-    assert procfs.depth_first(1, [2, 3, 4, 5, 6], children) == [2, 4, 5, 3, 6]
-    assert procfs.depth_first(1, [3, 2], children) == [2, 3]
+    assert procfs.list_below(1, children) == [2, 3, 4, 6, 5]
+    assert procfs.list_below(9, children) == []
+    assert procfs.sort_depth_first(1, [2, 3, 4, 5, 6], children) == [2, 4, 5, 3, 6]
+    assert procfs.sort_depth_first(1, [3, 2], children) == [2, 3]
     deep = {n: [n + 1] for n in range(1, 5000)}
-    assert len(procfs.depth_first(1, procfs.below(1, deep), deep)) == 4999
+    assert len(procfs.sort_depth_first(1, procfs.list_below(1, deep), deep)) == 4999
 
 
 def test_a_real_process() -> None:
     child = subprocess.Popen([sys.executable, "-c", "while True: pass", "an argument"])
     try:
-        before = procfs.all_stats()[child.pid]
+        before = procfs.read_all_stats()[child.pid]
         time.sleep(0.3)
-        after = procfs.all_stats()[child.pid]
+        after = procfs.read_all_stats()[child.pid]
         assert after.parent == os.getpid()
         assert after.started == before.started
         assert after.ticks > before.ticks
         assert 0 <= after.age < 60
-        assert command_line(child.pid).endswith("while True: pass an argument")
+        assert read_command_line(child.pid).endswith("while True: pass an argument")
         child.send_signal(signal.SIGSTOP)
         os.waitpid(child.pid, os.WUNTRACED)
-        assert procfs.all_stats()[child.pid].state == "stopped"
+        assert procfs.read_all_stats()[child.pid].state == "stopped"
     finally:
         child.kill()
         child.wait()
-    assert command_line(child.pid) == ""
+    assert read_command_line(child.pid) == ""
 
 
 @pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])
 def test_the_shell_around_a_command_is_left_out(shell: str) -> None:
     command = "exec 0<&-; sleep 600; echo 'exit $__gamebox_status'"
-    argv = sessions.shell_argv(shell, 9, command, ["f() { :; }"])
+    argv = sessions.build_shell_argv(shell, 9, command, ["f() { :; }"])
     child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
-        while child.poll() is None and not command_line(child.pid):  # it is just being made
+        while child.poll() is None and not read_command_line(child.pid):  # it is just being made
             time.sleep(0.001)
-        assert command_line(child.pid) == f"{os.path.basename(shell)} -c {command}"
+        assert read_command_line(child.pid) == f"{os.path.basename(shell)} -c {command}"
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()

@@ -21,7 +21,7 @@ def test_listeners_by_their_inode() -> None:
         unix.bind("\0gamebox test of listeners")
         unix.listen()
         bound.bind(("127.0.0.1", 0))
-        found = sockets.listeners()
+        found = sockets.list_listeners()
 
         def entry(sock: socket.socket) -> tuple[str, str, int] | None:
             return found.get(str(os.fstat(sock.fileno()).st_ino))
@@ -31,19 +31,19 @@ def test_listeners_by_their_inode() -> None:
         assert entry(unix) == ("unix", "@gamebox test of listeners", 0)
         assert entry(bound) is None
         with socket.create_connection(tcp.getsockname()) as connected:
-            assert str(os.fstat(connected.fileno()).st_ino) not in sockets.listeners()
+            assert str(os.fstat(connected.fileno()).st_ino) not in sockets.list_listeners()
 
 
 def test_a_port_is_open_from_the_first_moment_to_the_last() -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
-        assert sockets.open_at(port, None) is None
+        assert sockets.find_open_address(port, None) is None
         server.listen()
-        assert sockets.open_at(port, None) == "127.0.0.1"
-        assert sockets.open_at(port, "127.0.0.1") == "127.0.0.1"
-        assert sockets.open_at(port, "127.0.0.2") is None
-    assert sockets.open_at(port, None) is None
+        assert sockets.find_open_address(port, None) == "127.0.0.1"
+        assert sockets.find_open_address(port, "127.0.0.1") == "127.0.0.1"
+        assert sockets.find_open_address(port, "127.0.0.2") is None
+    assert sockets.find_open_address(port, None) is None
 
 
 TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -65,9 +65,15 @@ def test_only_listeners_that_can_be_reached_from_here_count(monkeypatch: pytest.
     lines = TABLE.splitlines()[1:]
     monkeypatch.setattr(sockets, "NETLINK_SOCK_DIAG", 31)  # no such protocol: the tables are read
     monkeypatch.setattr(sockets, "_lines", lambda path: lines if path == "/proc/net/tcp" else [])
-    assert [port for port in range(8000, 8010) if sockets.open_at(port, None)] == [8000, 8001, 8004, 8005, 8006]
-    assert [port for port in range(8000, 8010) if sockets.open_at(port, "172.17.0.2")] == [8000, 8003, 8004]
-    assert [port for port in range(8000, 8010) if sockets.open_at(port, "2001:db8::1")] == [8000, 8004, 8007]
+    assert [port for port in range(8000, 8010) if sockets.find_open_address(port, None)] == [
+        8000,
+        8001,
+        8004,
+        8005,
+        8006,
+    ]
+    assert [port for port in range(8000, 8010) if sockets.find_open_address(port, "172.17.0.2")] == [8000, 8003, 8004]
+    assert [port for port in range(8000, 8010) if sockets.find_open_address(port, "2001:db8::1")] == [8000, 8004, 8007]
 
 
 def test_both_ways_to_ask_tell_the_same() -> None:
@@ -75,22 +81,25 @@ def test_both_ways_to_ask_tell_the_same() -> None:
         socket.create_server(("127.0.0.1", 0)) as four,
         socket.create_server(("::1", 0), family=socket.AF_INET6) as six,
     ):
-        told = {(host, port) for _, host, port in sockets.listeners_by_netlink()}
-        table = {inode: (host, port) for inode, (kind, host, port) in sockets.listeners().items() if kind == "tcp"}
+        told = {(host, port) for _, host, port in sockets.list_listeners_by_netlink()}
+        table = {inode: (host, port) for inode, (kind, host, port) in sockets.list_listeners().items() if kind == "tcp"}
         for server in (four, six):
             assert table[str(os.fstat(server.fileno()).st_ino)] == server.getsockname()[:2]
-            assert (str(os.fstat(server.fileno()).st_ino), *server.getsockname()[:2]) in sockets.listeners_by_netlink()
+            assert (
+                str(os.fstat(server.fileno()).st_ino),
+                *server.getsockname()[:2],
+            ) in sockets.list_listeners_by_netlink()
             assert server.getsockname()[:2] in told
         with socket.create_connection(four.getsockname()) as connected:
             assert str(os.fstat(connected.fileno()).st_ino) not in {
-                inode for inode, _, _ in sockets.listeners_by_netlink()
+                inode for inode, _, _ in sockets.list_listeners_by_netlink()
             }
 
 
 def test_many_listeners_are_told_whole() -> None:
     many = [socket.create_server(("127.0.0.1", 0)) for _ in range(600)]
     try:
-        inodes = {inode for inode, _, _ in sockets.listeners_by_netlink()}
+        inodes = {inode for inode, _, _ in sockets.list_listeners_by_netlink()}
         assert {str(os.fstat(one.fileno()).st_ino) for one in many} <= inodes
     finally:
         for one in many:
@@ -100,6 +109,6 @@ def test_many_listeners_are_told_whole() -> None:
 def test_where_the_kernel_does_not_tell_the_tables_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "NETLINK_SOCK_DIAG", 31)  # no such protocol
     with pytest.raises(OSError, match="rotocol"):
-        sockets.listeners_by_netlink()
+        sockets.list_listeners_by_netlink()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert (str(os.fstat(server.fileno()).st_ino), *server.getsockname()) in sockets.tcp_listeners()
+        assert (str(os.fstat(server.fileno()).st_ino), *server.getsockname()) in sockets.list_tcp_listeners()
