@@ -9,7 +9,7 @@ from itertools import chain
 from ..commands.processes import Processes
 from ..commands.run import run
 from ..commands.streams import InputStream, OutputStream
-from ..interaction.operations import Interaction
+from ..interaction.conversation import Interaction
 from ..protocol import wire
 from ..protocol.faults import Fault, fault_of, internal_fault, json_data
 from ..protocol.wire import Kind

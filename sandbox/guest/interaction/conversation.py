@@ -1,4 +1,4 @@
-"""Operations on running commands: show what they printed and wait for, and type into them. Lives in the reactor's thread."""
+"""Talk with a running command: type into it, and show what it printed and waits for. Lives in the reactor's thread."""
 
 from __future__ import annotations
 
