@@ -245,7 +245,7 @@ class DockerEnvironment(SandboxedEnvironment):
         if self.spec.workspace is not None:
             folder = Path(self.spec.workspace)
             # Patches need the files as they were copied in.
-            self.history.base = base = InitialWorkspace(self.limits.checkpoint_bytes if self.track_changes else 0)
+            self.state.history.base = base = InitialWorkspace(self.limits.checkpoint_bytes if self.track_changes else 0)
             copied = self._upload(folder, WORKSPACE, passing=base.copy_passing)
             if not copied.ok and copied.code is ErrorCode.no_space:
                 raise fitting.workspace_too_large(

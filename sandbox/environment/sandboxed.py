@@ -105,9 +105,8 @@ class SandboxedEnvironment(Environment):
         self._services = services or SandboxServices()
         for name, value in self._services.secrets():
             self.hidden.hide(name, value)
-        self.history = History(lambda *args, **call: self._live().request(*args, **call), self.limits.checkpoint_bytes)
         self.state = FileState(
-            self.history,
+            History(lambda *args, **call: self._live().request(*args, **call), self.limits.checkpoint_bytes),
             self.hidden,
             self._live,
             lambda ident: self.kill(ident),
@@ -210,7 +209,7 @@ class SandboxedEnvironment(Environment):
         with contextlib.ExitStack() as ending:  # each of them whatever becomes of the others; the last comes first
             ending.callback(self._services.close)
             ending.callback(self.backend.close, detach=self._detaches)
-            ending.callback(self.history.close)
+            ending.callback(self.state.history.close)
             ending.callback(self._network.end)
             if transport is not None:
                 if self._detaches:

@@ -155,8 +155,8 @@ def _follow(env: Any, id: str) -> Any:  # noqa: A002
 
 def _state(env: Any) -> None:
     """Forget what is known of the files: the guest is asked for all of them, as in the record."""
-    env.history.close()
-    env.history = env.state.history = History(env.history.ask, env.history.limit, start=EMPTY)
+    env.state.history.close()
+    env.state.history = History(env.state.history.ask, env.state.history.limit, start=EMPTY)
 
 
 def _changes(env: Any) -> Any:

@@ -144,7 +144,7 @@ def test_a_scan_without_the_folders_asked_for_is_no_answer(roots: list[int]) -> 
 def test_a_list_of_files_that_is_none_is_refused_by_the_guest(asked: bytes) -> None:
     """It was a mistake of the guest's own, with a traceback in its log."""
     with LocalEnvironment() as env, pytest.raises(OperationError) as caught:
-        env.history._ask_checked("fetch", {}, 10.0, body=(asked,), sink=lambda data: None)
+        env.state.history._ask_checked("fetch", {}, 10.0, body=(asked,), sink=lambda data: None)
     assert caught.value.code is ErrorCode.invalid_arguments
 
 

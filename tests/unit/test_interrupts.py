@@ -248,7 +248,7 @@ def test_after_ctrl_c_in_close_another_close_ends_the_connections(monkeypatch: p
     assert thread is not None
     with monkeypatch.context() as patched:
         patched.setattr(streams, "close", struck)
-        patched.setattr(type(env.history), "close", lambda _: closed.append("history"))
+        patched.setattr(type(env.state.history), "close", lambda _: closed.append("history"))
         with pytest.raises(KeyboardInterrupt):
             env.close()
     env.close()

@@ -85,11 +85,11 @@ def test_a_store_that_fails_keeps_no_checkpoint(env: LocalEnvironment, monkeypat
 
 def test_names_that_escape_in_a_restore_are_refused(env: LocalEnvironment) -> None:
     done(env.checkpoint("a"))
-    entry = next(iter(env.history.checkpoints["a"].table.entries().values()))
+    entry = next(iter(env.state.history.checkpoints["a"].table.entries().values()))
     for path in (b"../out", b"/etc/x", b"a/../../b", b"."):
         steps = Plan(make=[entry._replace(path=path)])
         with pytest.raises(OperationError) as failure:
-            env.history.restore(env.history.checkpoints["a"], steps)
+            env.state.history.restore(env.state.history.checkpoints["a"], steps)
         assert failure.value.code == "path_invalid"
     assert os.listdir(Path(env.workspace).parent) == ["w"]
 
@@ -109,7 +109,7 @@ def test_after_the_end_nothing_is_kept(tmp_path: Path) -> None:
     done(env.checkpoint("a"))
     env.close()
     closed(lambda: env.rollback("a"))
-    assert env.history.checkpoints == {}
+    assert env.state.history.checkpoints == {}
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(env: LocalEnvironment, tmp_path: Path) -> None:
@@ -147,14 +147,14 @@ def test_a_guest_that_lies_is_cut_off(lie: dict[str, object]) -> None:
     with pytest.raises(SandboxUnavailableError):
         history.scan()
     env = FakeEnvironment()
-    env.history.ask = history.ask
+    env.state.history.ask = history.ask
     if lie.get("created") != []:
         assert env.changes().to_dict()["code"] == "sandbox_unavailable"
 
 
 def test_texts_of_a_guest_become_valid() -> None:
     env = FakeEnvironment()
-    env.history.ask = lambda *_, **__: (
+    env.state.history.ask = lambda *_, **__: (
         {"result": {"id": "\ud800", "created": ["\udcff" * 9000], "modified": [], "deleted": []}},
         b"",
     )
@@ -213,7 +213,7 @@ def test_states_that_are_none_do_not_end_the_guest(env: LocalEnvironment) -> Non
     broken: list[Any] = [{"a": {}}, {"default": {**GOOD, "functions": 7}}, 5]
     for sessions in broken:
         with pytest.raises(OperationError) as failure:
-            env.history._ask_checked("restore", {"path": ".", "sizes": [0, 0], "sessions": sessions}, 20, body=())
+            env.state.history._ask_checked("restore", {"path": ".", "sizes": [0, 0], "sessions": sessions}, 20, body=())
         assert failure.value.code == "invalid_arguments"
     assert done(env.run("echo alive", session="default")).output == "alive\n"
 
@@ -250,7 +250,7 @@ def test_other_calls_go_on_while_sandboxes_are_forked(env: LocalEnvironment) -> 
 
     Path(env.workspace, "file").write_text("forked")
     with ThreadPoolExecutor(1) as pool:
-        forked = pool.submit(fork, env.state, Twin, env.history, 1, None)
+        forked = pool.submit(fork, env.state, Twin, env.state.history, 1, None)
         assert started.wait(10)
         assert done(env.changes()).created == 1
         assert done(env.checkpoint("meanwhile")).files == 1
