@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker import environment
+from sandbox.docker import backend
 from sandbox.docker.engine import client as engines
 from sandbox.docker.engine.client import connect
 from sandbox.errors import ErrorCode, SandboxError
@@ -177,7 +177,7 @@ def test_an_engine_that_falls_silent_in_the_middle_of_a_start(
     """The request arrived, and is carried out: what it made is found by its name and removed."""
     with DockerEnvironment(IMAGE, limits=SMALL):
         pass  # what is made once for an engine is there now
-    monkeypatch.setattr(environment, "connect", lambda seconds=2: connect(min(2, seconds)))
+    monkeypatch.setattr(backend, "connect", lambda seconds=2: connect(min(2, seconds)))
     proxy.inject(Faults(stalled=True), kind)
     before = time.monotonic()
     with pytest.raises(SandboxError) as caught:

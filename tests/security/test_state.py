@@ -47,8 +47,8 @@ def test_a_folder_exchanged_for_a_link_meanwhile_leads_nowhere(own: DockerEnviro
     store = []
     for number in range(15):
         assert own.checkpoint(f"n{number}").ok
-        checkpoint = own.history.checkpoints[f"n{number}"]
-        store += [own.history.store.read(digest, 100) for digest in checkpoint.digests.values()]
+        checkpoint = own.state.history.checkpoints[f"n{number}"]
+        store += [own.state.history.store.read(digest, 100) for digest in checkpoint.digests.values()]
     assert b"real\n" in store
     assert b"other\n" not in store
     own.kill(ran.id).unwrap()
@@ -78,7 +78,7 @@ def test_what_was_mapped_while_it_was_kept_is_read_again(own: DockerEnvironment)
     own.run("touch go; sleep .2").unwrap()
     own.kill(ran.id).unwrap()
     own.checkpoint("second").unwrap()
-    history = own.history
+    history = own.state.history
     kept = [history.store.read(history.checkpoints[name].digests[(0, b"m")], 8192) for name in ("first", "second")]
     assert [k[:1] if isinstance(k, bytes) else k for k in kept] == [b"b", b"c"]
 
