@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from typing import Self, Unpack
 
 from sandbox import operations as op
 from sandbox.envelope import Envelope
 
+from .generated_coroutines import AsyncRunOptions, GeneratedCoroutines
 from .sessions import ended, is_among
-
-if TYPE_CHECKING:
-    from sandbox.aio import AsyncEnvironment
 
 
 class AsyncSession:
     """A ``Session`` for asyncio: ``async with env.session("build") as session``."""
 
-    def __init__(self, environment: AsyncEnvironment, name: str, user: str | int | None = None) -> None:
+    def __init__(self, environment: GeneratedCoroutines, name: str, user: str | int | None = None) -> None:
         self.name = name
         self.user = user
         self._environment = environment
@@ -28,10 +27,12 @@ class AsyncSession:
         """See ``Session.open``."""
         return await self._environment.open_session(self.name, user=self.user)
 
-    async def run(self, command: str | None = None, **options: Any) -> Envelope[op.RunResult]:
+    async def run(
+        self, command: str | Sequence[str] | None = None, **options: Unpack[AsyncRunOptions]
+    ) -> Envelope[op.RunResult]:
         """See ``Session.run``."""
-        own = {"session": self.name, "user": self.user, "needs_session": True}
-        return await self._environment.run(command, **{**options, **own})
+        options.update({"session": self.name, "user": self.user, "needs_session": True})
+        return await self._environment.run(command, **options)
 
     async def exists(self) -> bool:
         """See ``Session.exists``."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from typing import Self, Unpack
 
 from sandbox import operations as op
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode
 from sandbox.messages.faults import word_fault
 
-if TYPE_CHECKING:
-    from .methods import OperationMethods
+from .generated_methods import GeneratedMethods, RunOptions
 
 
 class Session:
@@ -19,7 +19,7 @@ class Session:
     With ``user`` it belongs to that user, see ``OperationMethods.run``.
     """
 
-    def __init__(self, environment: OperationMethods, name: str, user: str | int | None = None) -> None:
+    def __init__(self, environment: GeneratedMethods, name: str, user: str | int | None = None) -> None:
         self.name = name
         self.user = user
         self._environment = environment
@@ -31,10 +31,10 @@ class Session:
         """Make the session; failure ``session_exists`` if there is one of that name."""
         return self._environment.open_session(self.name, user=self.user)
 
-    def run(self, command: str | None = None, **options: Any) -> Envelope[op.RunResult]:
+    def run(self, command: str | Sequence[str] | None = None, **options: Unpack[RunOptions]) -> Envelope[op.RunResult]:
         """See ``OperationMethods.run``; failure ``session_not_found`` if the session is not open."""
-        own = {"session": self.name, "user": self.user, "needs_session": True}
-        return self._environment.run(command, **{**options, **own})
+        options.update({"session": self.name, "user": self.user, "needs_session": True})
+        return self._environment.run(command, **options)
 
     def exists(self) -> bool:
         """Return whether the session is open. Raises SandboxError if the sandbox cannot say."""

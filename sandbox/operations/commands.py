@@ -425,9 +425,7 @@ class Logs(Request):
         return _encoding_notices(result)
 
 
-SignalName = Literal[
-    "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT", "SIGWINCH"
-]  # fmt: skip
+SignalName = Literal["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT", "SIGWINCH"]
 
 
 class KillResult(Result):
