@@ -49,10 +49,26 @@ def verdict(machine: str, arch: int, number: int, argument: int = 0) -> int:
 
 
 BLOCKED_X86 = {
-    "io_uring_setup": 425, "io_uring_enter": 426, "add_key": 248, "keyctl": 250, "userfaultfd": 323, "perf_event_open": 298,
-    "bpf": 321, "unshare": 272, "setns": 308, "mount": 165, "umount2": 166, "pivot_root": 155, "kexec_load": 246,
-    "init_module": 175, "finit_module": 313, "open_tree": 428, "mount_setattr": 442, "modify_ldt": 154, "vmsplice": 278,
-}  # fmt: skip
+    "io_uring_setup": 425,
+    "io_uring_enter": 426,
+    "add_key": 248,
+    "keyctl": 250,
+    "userfaultfd": 323,
+    "perf_event_open": 298,
+    "bpf": 321,
+    "unshare": 272,
+    "setns": 308,
+    "mount": 165,
+    "umount2": 166,
+    "pivot_root": 155,
+    "kexec_load": 246,
+    "init_module": 175,
+    "finit_module": 313,
+    "open_tree": 428,
+    "mount_setattr": 442,
+    "modify_ldt": 154,
+    "vmsplice": 278,
+}
 
 
 @pytest.mark.parametrize("name", BLOCKED_X86)

@@ -51,7 +51,7 @@ TREES = {
         "    'subprocess.Popen([sys.executable, \"-c\", sys.argv[1], sys.argv[1]], start_new_session=True)'\n"
         "subprocess.Popen([sys.executable, '-S', '-c', code, code]); ready(); time.sleep(600)"
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -62,8 +62,11 @@ def started() -> Iterator[Callable[[str], int]]:
     def start(code: str) -> int:
         runner = subprocess.Popen(
             [sys.executable, "-c", RUNNER, READY + code],
-            cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         runners.append(runner)
         assert runner.stdout is not None
         assert runner.stdout.read(1) == b"+"

@@ -129,9 +129,6 @@ def test_a_spill_file_is_never_opened_over_another(tmp_path: Path) -> None:
     assert not (tmp_path / "victim").exists()
 
 
-# --- the host's side -------------------------------------------------------------------------------------------------------
-
-
 @given(
     texts=st.lists(st.tuples(st.sampled_from([1, 2]), st.text(max_size=12)), max_size=10),
     cuts=st.lists(st.integers(1, 6), min_size=1, max_size=5),
@@ -190,10 +187,14 @@ def test_any_bytes_can_be_shown(data: bytes, keep: int) -> None:
 @pytest.mark.parametrize(
     ("part", "starts", "ends", "wrong"),
     [
-        (b"\xa4a", False, True, False), (b"\xa4a", True, True, True), (b"a\xc3", True, False, False),
-        (b"a\xc3", True, True, True), (b"\xa4\xff\xc3", False, False, True), ("ä".encode(), False, False, False),
+        (b"\xa4a", False, True, False),
+        (b"\xa4a", True, True, True),
+        (b"a\xc3", True, False, False),
+        (b"a\xc3", True, True, True),
+        (b"\xa4\xff\xc3", False, False, True),
+        ("ä".encode(), False, False, False),
     ],
-)  # fmt: skip
+)
 def test_a_torn_border_is_no_encoding_error(part: bytes, starts: bool, ends: bool, wrong: bool) -> None:
     assert decode_part(part, starts=starts, ends=ends) == (part.decode("utf-8", "replace"), wrong)
 
@@ -207,10 +208,25 @@ def test_the_mark_says_where_the_rest_is() -> None:
 @pytest.mark.parametrize(
     "segments",
     [
-        None, 5, "ab", [1], [[1, 4]], [[1, 5, 0]], [[1, 3, 0]], [[3, 4, 0]], [[1, 4, 2]], [[1, -4, 0]], [[1, 0, 0], [1, 4, 0]],
-        [["1", 4, 0]], [[True, 4, 0]], [[1, 4.0, 0]], [[1, 4, 0, 0]], [[1, 2**70, 0]], {"a": 1},
+        None,
+        5,
+        "ab",
+        [1],
+        [[1, 4]],
+        [[1, 5, 0]],
+        [[1, 3, 0]],
+        [[3, 4, 0]],
+        [[1, 4, 2]],
+        [[1, -4, 0]],
+        [[1, 0, 0], [1, 4, 0]],
+        [["1", 4, 0]],
+        [[True, 4, 0]],
+        [[1, 4.0, 0]],
+        [[1, 4, 0, 0]],
+        [[1, 2**70, 0]],
+        {"a": 1},
     ],
-)  # fmt: skip
+)
 def test_segments_that_do_not_add_up_are_refused(segments: object) -> None:
     with pytest.raises(SandboxUnavailableError, match="does not add up") as caught:
         join_segments(segments, b"abcd", 4, False, None)

@@ -28,11 +28,28 @@ SHELLS = [path for name in ("bash", "dash", "busybox") if (path := shutil.which(
 _values = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
 _awkward = st.lists(
     st.sampled_from(
-        ["'", '"', "\\", "$", "`", "\n", "\r", "\t", "\x01", "\x7f", "!", "export A=", "declare -x B=", "é", "\udcff", " ",
-         "$'"]
+        [
+            "'",
+            '"',
+            "\\",
+            "$",
+            "`",
+            "\n",
+            "\r",
+            "\t",
+            "\x01",
+            "\x7f",
+            "!",
+            "export A=",
+            "declare -x B=",
+            "é",
+            "\udcff",
+            " ",
+            "$'",
+        ]
     ),
     max_size=8,
-).map("".join)  # fmt: skip
+).map("".join)
 _names = st.from_regex(r"\AG_[A-Za-z0-9_]{0,8}\Z")
 
 
@@ -50,9 +67,15 @@ def state_after(
         os.dup2(fd, target, inheritable=True)
 
     done = subprocess.run(
-        argv, env={"PATH": os.environ["PATH"], **env}, cwd=cwd, preexec_fn=connect, close_fds=False, capture_output=True,
-        check=False, timeout=20,
-    )  # fmt: skip
+        argv,
+        env={"PATH": os.environ["PATH"], **env},
+        cwd=cwd,
+        preexec_fn=connect,
+        close_fds=False,
+        capture_output=True,
+        check=False,
+        timeout=20,
+    )
     try:
         return done.returncode, os.pread(fd, 1 << 20, 0)
     finally:
@@ -159,9 +182,6 @@ def test_a_shell_is_found() -> None:
     found = sessions.find_shell()
     assert found is not None
     assert os.access(found[0], os.X_OK)
-
-
-# --- functions and variables that are not exported: bash only ---------------------------------------------------------
 
 
 def carried_by(command: str, env: dict[str, str] | None = None, carried: Sequence[str] = ()) -> list[str]:

@@ -115,9 +115,6 @@ def test_a_terminal_belongs_to_its_size_and_echoes() -> None:
         os.close(fd)
 
 
-# --- what a process waits for ----------------------------------------------------------------------------------------------
-
-
 def until(check: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not check():
@@ -138,10 +135,13 @@ def until(check: Callable[[], bool]) -> None:
         ("import sys; sys.stdin.read()", "stdin", "standard input"),
         ("while True: pass", "cpu", "computing"),
         ("import subprocess; subprocess.run(['sleep', '300'])", "sleep", "timer"),
-        ("import fcntl, os, tempfile as t; f = t.TemporaryFile(); fcntl.lockf(f, 2); os.fork() and os.wait(); fcntl.lockf(f, 2)",
-         "lock", "fcntl"),
+        (
+            "import fcntl, os, tempfile as t; f = t.TemporaryFile(); fcntl.lockf(f, 2); os.fork() and os.wait(); fcntl.lockf(f, 2)",
+            "lock",
+            "fcntl",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_process_waits_for(code: str, kind: str, detail: str) -> None:
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, start_new_session=True)
     try:

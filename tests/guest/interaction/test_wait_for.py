@@ -18,8 +18,6 @@ from sandbox.guest.interaction.wait_for import WHOLE_BYTES, FileProbe
 from sandbox.guest.protocol.faults import Fault
 from tests.guest.calls import MODULES, place_at
 
-# --- files ---------------------------------------------------------------------------------------------------------------
-
 
 def test_a_file_of_any_kind(tmp_path: Path) -> None:
     place = place_at(tmp_path)
@@ -78,9 +76,6 @@ def test_a_file_that_is_exchanged_is_looked_at_anew(tmp_path: Path, size: int) -
     assert probe.look() is not None
 
 
-# --- lines -----------------------------------------------------------------------------------------------------------------
-
-
 def test_the_first_line_that_matches() -> None:
     assert first_match(re.compile("b(.)(x)?"), "a\nb1\nb2") == {"index": 1, "groups": ["1", None]}
     assert first_match(re.compile("^$"), "a\n") == {"index": 1, "groups": []}
@@ -103,9 +98,6 @@ def test_the_program_answers_question_by_question() -> None:
     assert "unterminated" in str(said[3]["error"])
     assert said[4]["error"]
     assert said[5:] == [{"index": 0, "groups": ["b"]}]
-
-
-# --- the end of an output --------------------------------------------------------------------------------------------------
 
 
 def output(tmp_path: Path, data: bytes, keep: int = 1 << 16) -> Output:

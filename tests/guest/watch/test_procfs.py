@@ -21,8 +21,13 @@ LINE = b"42 (%s) %s 7 42 42 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 3 0 123456 10
 def test_a_line_whatever_the_name(name: bytes) -> None:
     stat = procfs.Stat(LINE % (name, b"S"))
     assert (stat.name, stat.state, stat.parent, stat.ticks, stat.threads, stat.started) == (
-        name.decode("utf-8", "replace"), "sleeping", 7, 300, 3, 123456,
-    )  # fmt: skip
+        name.decode("utf-8", "replace"),
+        "sleeping",
+        7,
+        300,
+        3,
+        123456,
+    )
     assert stat.memory == 256 * os.sysconf("SC_PAGE_SIZE")
 
 
