@@ -64,7 +64,7 @@ def is_writable(text: str) -> bool:
 
 
 def check_variables(call: str, env: Mapping[str, str]) -> None:
-    """Raise TypeError for what is no text, SandboxError ``invalid_configuration`` for what cannot be a variable."""
+    """Raise TypeError for anything but text, SandboxError ``invalid_configuration`` for what cannot be a variable."""
     for name, value in env.items():
         check_types(call, env=(name, str))
         check_types(call, **{f"env[{value_text(name)}]": (value, str)})

@@ -91,17 +91,17 @@ class AskIds:
         # Of a cut that hit no request: the next reply has the notice.
         self.cut_seconds = 0.0
 
-    def next(self) -> dict[str, Any]:
+    def next_fields(self) -> dict[str, Any]:
         """Return the fields that the next request carries."""
-        return {"ask_id": secrets.token_hex(12), "acknowledged": self.acknowledged()}
+        return {"ask_id": secrets.token_hex(12), "acknowledged": self.take_acknowledged()}
 
-    def acknowledged(self) -> list[str]:
-        """Return the ids of the answers that have arrived and were not acknowledged yet."""
+    def take_acknowledged(self) -> list[str]:
+        """Take the ids of the answers that have arrived and were not acknowledged yet."""
         with self._lock:
             acknowledged, self._answered = self._answered[-MOST_ACKNOWLEDGED:], []
         return acknowledged
 
-    def answered(
+    def accept_reply(
         self, ask_id: str | None, reply: tuple[dict[str, Any], bytes], cut_seconds: float, streams: bool
     ) -> tuple[dict[str, Any], bytes]:
         """Return a reply that has arrived, with the notice of a cut if there was one.

@@ -132,7 +132,7 @@ class Transport:
         """End the pipe; requests under way fail with reason ``closed``. ``detach`` tells a kept sandbox that its host leaves."""
         self._closing = True
         if detach:
-            self.try_send(Kind.DETACH, 0, wire.pack_message({"acknowledged": self._ask_ids.acknowledged()}))
+            self.try_send(Kind.DETACH, 0, wire.pack_message({"acknowledged": self._ask_ids.take_acknowledged()}))
         self._stream.close()
         if self._reader.is_alive() and threading.current_thread() is not self._reader:
             self._reader.join(timeout=5)
@@ -177,7 +177,7 @@ class Transport:
         fields: dict[str, Any] = {"operation": operation, "args": args, "stdin_blob": blob_is_stdin, "stream": streams}
         fields.update(feeds=feed is not None, request_id=request_id, max_reply_bytes=max_reply_bytes)
         if self._keep is not None:
-            fields.update(self._ask_ids.next())
+            fields.update(self._ask_ids.next_fields())
         feeder = Feeder(self.flow, pending, feed)
         try:
             self._cancel_given_up()
@@ -197,7 +197,7 @@ class Transport:
             raise
         finally:
             self._pending.pop(channel, None)
-        return self._ask_ids.answered(fields.get("ask_id"), reply, pending.cut_seconds, pending.streams)
+        return self._ask_ids.accept_reply(fields.get("ask_id"), reply, pending.cut_seconds, pending.streams)
 
     @property
     def connected(self) -> bool:
