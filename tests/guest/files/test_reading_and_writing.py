@@ -46,9 +46,14 @@ def test_read_whole(place: Place, workspace: Path) -> None:
     result, content = reading(place, "f")
     assert content == b"one\r\ntwo\nthree"
     assert result == {
-        "path": "f", "size_bytes": 14, "start_line": 1, "end_line": 3, "total_lines": 3, "truncated": False,
+        "path": "f",
+        "size_bytes": 14,
+        "start_line": 1,
+        "end_line": 3,
+        "total_lines": 3,
+        "truncated": False,
         "encoding_errors": False,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

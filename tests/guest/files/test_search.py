@@ -185,7 +185,9 @@ def test_forged_output_adds_no_match(place: Place, workspace: Path, output: byte
 
 
 @pytest.mark.parametrize("length", [50_000, 5_000_000, 9_600_000])
-def test_a_match_far_into_a_long_line_is_returned_with_its_surroundings(place: Place, workspace: Path, length: int) -> None:
+def test_a_match_far_into_a_long_line_is_returned_with_its_surroundings(
+    place: Place, workspace: Path, length: int
+) -> None:
     """A9: the first 1,000 characters were returned without the match, and a remainder was announced that did not exist."""
     (workspace / "min.js").write_text("é" * (length // 2) + "x" * 400 + "needle" + "y" * (length // 2) + "\n")
     result = found(place, "needle")
@@ -209,7 +211,11 @@ def test_a_search_without_matches_names_skipped_files_that_have_one(place: Place
     (workspace / "db").write_bytes(b"\x004711\n")
     result = found(place, "4711")
     assert result["matches"] == []
-    assert (result["ignored"], result["binary"], result["left_out_files"]) == (["data/orders.csv", "shop.log"], ["db"], 3)
+    assert (result["ignored"], result["binary"], result["left_out_files"]) == (
+        ["data/orders.csv", "shop.log"],
+        ["db"],
+        3,
+    )
     text = SearchResult.model_validate(result).to_text()
     assert "data/orders.csv, shop.log" in text
     assert "Search one with path='data/orders.csv'" in text

@@ -109,8 +109,16 @@ def test_a_tree_there_and_back(place: Place, workspace: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(stream), encoding="utf-8", errors="surrogateescape") as tar:
         members = {m.name: m for m in tar}
         assert set(members) == {
-            "bin", "bin/run", "bin/second", "b\udcff", "empty", "link", long, f"{long}/{long}", f"{long}/{long}/ü",
-        }  # fmt: skip
+            "bin",
+            "bin/run",
+            "bin/second",
+            "b\udcff",
+            "empty",
+            "link",
+            long,
+            f"{long}/{long}",
+            f"{long}/{long}/ü",
+        }
         assert (members["link"].type, members["link"].linkname) == (tarfile.SYMTYPE, "/etc/passwd")
         extracted = tar.extractfile(f"{long}/{long}/ü")
         assert extracted is not None

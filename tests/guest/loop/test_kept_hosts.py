@@ -200,7 +200,11 @@ def test_streamed_input_that_is_cut_is_not_taken_as_complete(board: Switchboard)
 
     with pytest.raises(SandboxError) as caught:
         host.run("echo $$ > pid; wc -c > counted; echo whole >> ran", feed=source())
-    assert (caught.value.code, caught.value.effects, caught.value.retryable) == ("transfer_incomplete", "unknown", False)
+    assert (caught.value.code, caught.value.effects, caught.value.retryable) == (
+        "transfer_incomplete",
+        "unknown",
+        False,
+    )
     assert read <= 64 * 65536
     gone = "for i in $(seq 100); do kill -0 $(cat pid) 2>/dev/null || break; sleep 0.05; done; echo $i"
     assert int(host.run(gone)[1]) < 100, "the command still runs"

@@ -17,9 +17,17 @@ from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.records import END, STEP
 
 WAIT: dict[str, Any] = {
-    "id": None, "port": None, "host": None, "log": None, "literal": False, "file": None, "contains": None, "exit": False,
-    "timeout_seconds": 1.0, "offset": 0,
-}  # fmt: skip
+    "id": None,
+    "port": None,
+    "host": None,
+    "log": None,
+    "literal": False,
+    "file": None,
+    "contains": None,
+    "exit": False,
+    "timeout_seconds": 1.0,
+    "offset": 0,
+}
 SIZES: dict[str, Any] = {"path": ".", "sizes": [0, 0]}
 NONSENSE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("wait_for", {}),

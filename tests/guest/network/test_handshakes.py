@@ -41,8 +41,11 @@ def test_a_request_is_forwarded_in_the_form_that_servers_accept() -> None:
     assert (request.host, request.port, request.tunnel) == ("Example.com", 8080, False)
     head, _, body = request.first.partition(b"\r\n\r\n")
     assert head.split(b"\r\n") == [
-        b"POST /a/b?c=d HTTP/1.1", b"Host: Example.com:8080", b"Connection: close", b"Content-Length: 3",
-    ]  # fmt: skip
+        b"POST /a/b?c=d HTTP/1.1",
+        b"Host: Example.com:8080",
+        b"Connection: close",
+        b"Content-Length: 3",
+    ]
     assert body == b"abc"
 
 
@@ -71,15 +74,26 @@ def test_an_incomplete_head_is_waited_for(size: int) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET /local HTTP/1.1", b"GET https://h/ HTTP/1.1", b"GET ftp://h/ HTTP/1.1", b"CONNECT h HTTP/1.1",
+        b"GET /local HTTP/1.1",
+        b"GET https://h/ HTTP/1.1",
+        b"GET ftp://h/ HTTP/1.1",
+        b"CONNECT h HTTP/1.1",
         b"CONNECT h:0 HTTP/1.1",
-        b"CONNECT h:99999 HTTP/1.1", b"CONNECT :443 HTTP/1.1", b"CONNECT h:443x HTTP/1.1", b"GET http:// HTTP/1.1",
+        b"CONNECT h:99999 HTTP/1.1",
+        b"CONNECT :443 HTTP/1.1",
+        b"CONNECT h:443x HTTP/1.1",
+        b"GET http:// HTTP/1.1",
         b"GET  HTTP/1.1",
-        b"GET http://h/ HTTP/2", b"\x16\x03\x01 x y", b"GET http://h/ HTTP/1.1\r\nA\0: b", b"GET http://h/ HTTP/1.1\r\nA: b\nX: y",
-        b"GET http://h/ HTTP/1.1\r\n folded: x", b"GET http://h/ HTTP/1.1\r\nbad header: x", b"GET http://h/ HTTP/1.1\r\n: x",
+        b"GET http://h/ HTTP/2",
+        b"\x16\x03\x01 x y",
+        b"GET http://h/ HTTP/1.1\r\nA\0: b",
+        b"GET http://h/ HTTP/1.1\r\nA: b\nX: y",
+        b"GET http://h/ HTTP/1.1\r\n folded: x",
+        b"GET http://h/ HTTP/1.1\r\nbad header: x",
+        b"GET http://h/ HTTP/1.1\r\n: x",
         b"G\rT http://h/ HTTP/1.1",
     ],
-)  # fmt: skip
+)
 def test_an_invalid_request_is_answered_with_an_explanation(head: bytes) -> None:
     with pytest.raises(HandshakeError) as caught:
         parse_http_request(head + b"\r\n\r\n")
@@ -125,10 +139,14 @@ def test_an_incomplete_socks_request(cut: int) -> None:
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (b"\x05\x02\0\x01\x0a\x01\x02\x03\0\x50", 7), (b"\x05\x03\0\x01\x0a\x01\x02\x03\0\x50", 7), (b"\x05\x01\0\x02\0\0\0", 8),
-        (b"\x05\x01\0\x03\0\0\x50", 1), (b"\x05\x01\0\x01\x0a\x01\x02\x03\0\0", 1), (b"\x04\x01\0\x50\x01", 8),
+        (b"\x05\x02\0\x01\x0a\x01\x02\x03\0\x50", 7),
+        (b"\x05\x03\0\x01\x0a\x01\x02\x03\0\x50", 7),
+        (b"\x05\x01\0\x02\0\0\0", 8),
+        (b"\x05\x01\0\x03\0\0\x50", 1),
+        (b"\x05\x01\0\x01\x0a\x01\x02\x03\0\0", 1),
+        (b"\x04\x01\0\x50\x01", 8),
     ],
-)  # fmt: skip
+)
 def test_socks_requests_that_are_not_for_a_connection(data: bytes, code: int) -> None:
     with pytest.raises(HandshakeError) as caught:
         parse_socks_request(data)

@@ -252,9 +252,11 @@ def test_the_kind_of_a_refusal_goes_with_it() -> None:
                 sock.sendall(f"CONNECT {host}:443 HTTP/1.1\r\n\r\n".encode())
                 everything(sock)
         assert [(one["host"], one["kind"], one["about"]) for one in pair.refusals] == [
-            ("evil.test", "no_rule", ""), ("10.0.0.5", "closed_address", "10.0.0.5"), ("b.test", "closed_by", "b.test:443"),
+            ("evil.test", "no_rule", ""),
+            ("10.0.0.5", "closed_address", "10.0.0.5"),
+            ("b.test", "closed_by", "b.test:443"),
             ("db", "service_port", "5432"),
-        ]  # fmt: skip
+        ]
         pair.egress.allowance = Allowance(Limits(network_bytes=1))
         pair.egress.allowance.sent(1)
         with pair.connect() as sock:
@@ -345,7 +347,11 @@ class Source(socketserver.BaseRequestHandler):
 def test_no_byte_beyond_the_limit_is_passed_on_and_each_connection_counts_one_piece_beyond_it_at_most() -> None:
     """The figures of docs/reference/network.md: what passes, and by how much the count may exceed the limit."""
     most, connections = 3_000_000, 8
-    with Server(("127.0.0.1", 0), Source) as server, ends(Network.allow("127.0.0.1:*")) as pair, contextlib.ExitStack() as stack:
+    with (
+        Server(("127.0.0.1", 0), Source) as server,
+        ends(Network.allow("127.0.0.1:*")) as pair,
+        contextlib.ExitStack() as stack,
+    ):
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         pair.egress.allowance = allowance = Allowance(Limits(network_bytes=most))
         got = [0] * connections
@@ -529,7 +535,9 @@ def test_a_connection_that_comes_while_all_is_closed_is_cut(echo: int, whole: bo
 
         streams.in_loop(hold)
         assert held.wait(10)
-        socks = [stack.enter_context(socket.create_connection((forward.host, forward.port), timeout=10)) for _ in range(3)]
+        socks = [
+            stack.enter_context(socket.create_connection((forward.host, forward.port), timeout=10)) for _ in range(3)
+        ]
         closing = threading.Thread(target=streams.close if whole else forward.close)
         closing.start()
         while not forward.closed:

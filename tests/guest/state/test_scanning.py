@@ -16,9 +16,7 @@ from sandbox.state.table import Entry
 from tests.guest.calls import RealCall, place_at
 
 
-def test_a_hole_made_while_a_file_is_read_counts_as_a_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hole_made_while_a_file_is_read_counts_as_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = place_at(tmp_path)
     (tmp_path / "workspace/f").write_bytes(b"x" * 10_000)
     seek = os.lseek
