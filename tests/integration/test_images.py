@@ -13,7 +13,7 @@ import docker
 import pytest
 
 from sandbox import DockerEnvironment
-from sandbox.docker import environment
+from sandbox.docker import backend
 from sandbox.docker.engine.client import describe, is_local
 from sandbox.docker.images import recipes
 from sandbox.docker.images.images import ensure_image
@@ -169,7 +169,7 @@ def test_a_start_finds_an_image_that_was_built_anew_meanwhile(
     """D24: the id that was looked up is gone at the create, and the hint was to pull it."""
     answers = ["sha256:" + "0" * 64]
     monkeypatch.setattr(
-        environment, "ensure_image", lambda *args, **options: answers.pop() if answers else ensure_image(*args, **options)
+        backend, "ensure_image", lambda *args, **options: answers.pop() if answers else ensure_image(*args, **options)
     )
     with DockerEnvironment() as env:
         assert env.run("echo works").unwrap().output == "works\n"
