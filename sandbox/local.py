@@ -148,23 +148,37 @@ class LocalBackend:
         home, spill, tmp = (os.path.join(base, name) for name in ("home", "spill", "tmp"))
         package_root = str(Path(__file__).resolve().parent.parent)
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sandbox.guest"],  # -P: a folder "sandbox" where the user is must not be run instead
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "sandbox.guest",
+            ],  # -P: a folder "sandbox" where the user is must not be run instead
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             env={"PYTHONPATH": package_root, "PATH": os.environ.get("PATH", os.defpath)},
             start_new_session=True,
             bufsize=0,
-        )  # fmt: skip
+        )
         self.stream = ProcessStream(self.process)
         place = {
-            "workspace": workspace, "home": home, "spill": spill, "roots": [workspace, home, spill, tmp],
-            "uid": os.getuid(), "gid": os.getgid(),
+            "workspace": workspace,
+            "home": home,
+            "spill": spill,
+            "roots": [workspace, home, spill, tmp],
+            "uid": os.getuid(),
+            "gid": os.getgid(),
             "interpreter": ["/usr/bin/env", f"PYTHONPATH={package_root}", sys.executable, "-P"],
             "environ": {
-                "PATH": os.environ.get("PATH", os.defpath), "HOME": home, "TMPDIR": tmp, "LANG": "C.UTF-8", "TERM": "dumb",
+                "PATH": os.environ.get("PATH", os.defpath),
+                "HOME": home,
+                "TMPDIR": tmp,
+                "LANG": "C.UTF-8",
+                "TERM": "dumb",
                 "PYTHONDONTWRITEBYTECODE": "1",  # see docker/container.py
                 **self._env,
             },
-        }  # fmt: skip
+        }
         return GuestStream(self.stream, place, {"isolated": False})
 
     def check(self, facts: Mapping[str, Any], transport: Transport) -> None:

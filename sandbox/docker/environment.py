@@ -89,11 +89,19 @@ class DockerEnvironment(SandboxedEnvironment):
         pull: bool = False,
     ) -> None:
         check_types(
-            "DockerEnvironment", image=(image, str), workspace=(workspace, HOST_PATH | None), limits=(limits, Limits | None),
-            env=(env, Mapping | None), ca_bundle=(ca_bundle, HOST_PATH | None), profile=(profile, str | Profile),
-            runtime=(runtime, str | None), keep_seconds=(keep_seconds, int | float), name=(name, str | None),
-            services=(services, Sequence | Mapping | None), cache=(cache, PackageCache | None),
-        )  # fmt: skip
+            "DockerEnvironment",
+            image=(image, str),
+            workspace=(workspace, HOST_PATH | None),
+            limits=(limits, Limits | None),
+            env=(env, Mapping | None),
+            ca_bundle=(ca_bundle, HOST_PATH | None),
+            profile=(profile, str | Profile),
+            runtime=(runtime, str | None),
+            keep_seconds=(keep_seconds, int | float),
+            name=(name, str | None),
+            services=(services, Sequence | Mapping | None),
+            cache=(cache, PackageCache | None),
+        )
         check_callable("DockerEnvironment", "approver", approver)
         check_callable("DockerEnvironment", "report", report)
         chosen = find_profile(profile)
@@ -108,13 +116,28 @@ class DockerEnvironment(SandboxedEnvironment):
         check_inputs(image, folder, bundle, variables)
         of_host, beside = split_services(services)
         roots = checked_folders(read_roots)
-        self.spec, self._parts = write_down({
-            "image": image, "workspace": workspace, "limits": limits or Limits(), "network": policy, "env": variables,
-            "ca_bundle": ca_bundle, "approver": approver, "report": report, "profile": profile, "runtime": runtime,
-            "track_changes": track_changes, "keep": keep, "keep_seconds": keep_seconds, "name": name,
-            "services": {**{service.name: service for service in of_host}, **beside}, "cache": cache, "read_roots": roots,
-            "pull": pull,
-        })  # fmt: skip
+        self.spec, self._parts = write_down(
+            {
+                "image": image,
+                "workspace": workspace,
+                "limits": limits or Limits(),
+                "network": policy,
+                "env": variables,
+                "ca_bundle": ca_bundle,
+                "approver": approver,
+                "report": report,
+                "profile": profile,
+                "runtime": runtime,
+                "track_changes": track_changes,
+                "keep": keep,
+                "keep_seconds": keep_seconds,
+                "name": name,
+                "services": {**{service.name: service for service in of_host}, **beside},
+                "cache": cache,
+                "read_roots": roots,
+                "pull": pull,
+            }
+        )
         self.image, self.profile = image, chosen
         fitted = chosen.with_least_limits(limits or Limits())
         self.backend: DockerBackend = DockerBackend(self.spec, chosen, fitted, variables, reporter)

@@ -186,9 +186,15 @@ class SandboxSpec:
         missing = [name for name in ("ca_bundle", "cache") if getattr(self, name) is not None]
         bridge = self.network.mode == "bridge"
         return replace(
-            self, pull=False, workspace=None, network=Network.bridge() if bridge else Network.none(), ca_bundle=None, services=(),
-            cache=None, beside=tuple(missing),
-        )  # fmt: skip
+            self,
+            pull=False,
+            workspace=None,
+            network=Network.bridge() if bridge else Network.none(),
+            ca_bundle=None,
+            services=(),
+            cache=None,
+            beside=tuple(missing),
+        )
 
 
 # What ``DockerEnvironment`` takes and a spec does not have: callables.

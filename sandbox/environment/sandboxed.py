@@ -52,10 +52,20 @@ T = TypeVar("T")
 # Notices that wait for the next answer; a guest sends fewer.
 MOST_OWED = 20
 # What is told once, whatever the request was that it came with: it is not for the caller of that request alone.
-ONCE = frozenset({
-    "command_ended", "server_listening", "cpu_limit", "lifetime_ending", "idle_ending", "service_ended", "reconnected",
-    "memory_nearly_full", "disk_nearly_full", "processes_nearly_full",
-})  # fmt: skip
+ONCE = frozenset(
+    {
+        "command_ended",
+        "server_listening",
+        "cpu_limit",
+        "lifetime_ending",
+        "idle_ending",
+        "service_ended",
+        "reconnected",
+        "memory_nearly_full",
+        "disk_nearly_full",
+        "processes_nearly_full",
+    }
+)
 # The notices of the requests that the function of a tool makes.
 _heard: ContextVar[list[Notice] | None] = ContextVar("heard", default=None)
 # A prompt is not kept waiting for what is left of the sandbox.
@@ -451,14 +461,19 @@ class SandboxedEnvironment(Environment):
         return self._upload(data_or_path, path, mode)
 
     def _upload(
-        self, data_or_path: bytes | str | os.PathLike[str], path: str, mode: int | None = None,
+        self,
+        data_or_path: bytes | str | os.PathLike[str],
+        path: str,
+        mode: int | None = None,
         passing: Callable[[Iterable[bytes]], Iterable[bytes]] = iter,
-    ) -> Envelope[op.UploadResult]:  # fmt: skip
+    ) -> Envelope[op.UploadResult]:
         def work(started: float) -> Envelope[op.UploadResult]:
             kind, own_mode, pieces = outgoing(data_or_path, self.limits.transfer_bytes)
             body = passing(pieces)
             request = op.Upload(path=path, kind=kind, mode=own_mode if mode is None else mode)
-            fields, blob = self._live().request("upload", request.model_dump(), timeout_seconds=SILENCE_SECONDS, body=body)
+            fields, blob = self._live().request(
+                "upload", request.model_dump(), timeout_seconds=SILENCE_SECONDS, body=body
+            )
             return self._envelope(request, fields, blob, started)
 
         return self.hidden.envelope(self._guarded(op.Upload, work))

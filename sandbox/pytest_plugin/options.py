@@ -30,15 +30,41 @@ NAMES = (*(f.name for f in fields(SandboxSpec) if f.metadata.get("pytest")), "lo
 NETWORKS = {"none": Network.none, "open": Network.open, "bridge": Network.bridge}
 # Limits that the guest and the host keep, so LocalEnvironment does too; and those of the container. Every limit is in one of them.
 LOCAL_LIMITS = frozenset(
-    {"spill_bytes", "read_bytes", "write_bytes", "transfer_bytes", "checkpoint_bytes", "timeout_seconds", "max_timeout_seconds",
-     "keep_output_bytes", "cpu_seconds_per_command", "background_commands", "sessions", "concurrent_actions",
-     "lifetime_seconds", "idle_seconds", "lease_seconds"}
-)  # fmt: skip
+    {
+        "spill_bytes",
+        "read_bytes",
+        "write_bytes",
+        "transfer_bytes",
+        "checkpoint_bytes",
+        "timeout_seconds",
+        "max_timeout_seconds",
+        "keep_output_bytes",
+        "cpu_seconds_per_command",
+        "background_commands",
+        "sessions",
+        "concurrent_actions",
+        "lifetime_seconds",
+        "idle_seconds",
+        "lease_seconds",
+    }
+)
 CONTAINER_LIMITS = frozenset(
-    {"memory_bytes", "cpus", "pids", "disk_bytes", "disk", "tmp_bytes", "shm_bytes", "open_files", "file_bytes",
-     "network_bytes", "network_connections", "network_questions",
-     "network_silent_seconds"}
-)  # fmt: skip
+    {
+        "memory_bytes",
+        "cpus",
+        "pids",
+        "disk_bytes",
+        "disk",
+        "tmp_bytes",
+        "shm_bytes",
+        "open_files",
+        "file_bytes",
+        "network_bytes",
+        "network_connections",
+        "network_questions",
+        "network_silent_seconds",
+    }
+)
 
 
 # What LocalEnvironment has not.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from sandbox import DockerEnvironment, ErrorCode, Limits, SandboxError
+from sandbox import DockerEnvironment, ErrorCode, Limits, PackageCache, SandboxError, Service
 from sandbox.docker.container.create import OWNER_LABEL
 from sandbox.docker.container.disk import Disk
 from sandbox.docker.engine.client import connect
@@ -78,3 +80,28 @@ def test_an_image_does_not_make_a_sandbox_kept(labelled_image: tuple[str, str]) 
         labels = connect().api.inspect_container(env.container_id)["Config"]["Labels"]
         assert (labels[NAME_LABEL], labels[OWNER_LABEL]) == ("", "")
     env.remove()
+
+
+def test_a_container_shows_no_secret_to_who_inspects_it(tmp_path: Path) -> None:
+    """Everybody who may use the engine can read labels and the rest of a container's description."""
+    secret = secrets.token_hex(16)
+    cache = PackageCache(tmp_path, pypi=f"https://me:{secret}@packages.example.com/simple/", npm="")
+    env = DockerEnvironment(
+        limits=SMALL,
+        env={"PASSWORD": secret},
+        services=[Service("llm", "https://api.example.com", headers={"X-Api-Key": secret})],
+        cache=cache,
+        keep=True,
+        keep_seconds=60.0,
+    )
+    env.secret("TOKEN", secret)
+    try:
+        with env:
+            assert env.run("echo $PASSWORD").unwrap().output == "***TOKEN***\n"
+            shown = json.dumps(connect().api.inspect_container(env.container_id))
+            kept_spec = kept.find(connect(), env.container_id).spec
+        assert secret not in shown
+        assert (kept_spec.env, kept_spec.beside) == (("PASSWORD",), ("cache",))
+        assert secret not in kept_spec.to_json()
+    finally:
+        env.remove()

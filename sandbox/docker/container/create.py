@@ -206,11 +206,18 @@ def place_of(
         direct = no_proxy_value(names, before)
         environ.update(no_proxy=direct, NO_PROXY=direct)
     return {
-        "workspace": WORKSPACE, "home": profile.home, "spill": SPILL,
-        "roots": list(profile.file_roots or (WORKSPACE, profile.home, TMP, VAR_TMP, SPILL)), "uid": profile.uid,
-        "gid": profile.uid if profile.gid is None else profile.gid, "user": profile.user, "any_user": profile.any_user,
-        "interpreter": list(runtime.argv), "environ": environ, "ca_bundle": bundle_path(profile) if bundle else CA_BUNDLE,
-    }  # fmt: skip
+        "workspace": WORKSPACE,
+        "home": profile.home,
+        "spill": SPILL,
+        "roots": list(profile.file_roots or (WORKSPACE, profile.home, TMP, VAR_TMP, SPILL)),
+        "uid": profile.uid,
+        "gid": profile.uid if profile.gid is None else profile.gid,
+        "user": profile.user,
+        "any_user": profile.any_user,
+        "interpreter": list(runtime.argv),
+        "environ": environ,
+        "ca_bundle": bundle_path(profile) if bundle else CA_BUNDLE,
+    }
 
 
 def _environ(profile: Profile, image_env: list[str]) -> dict[str, str]:

@@ -136,7 +136,17 @@ def _listed(found: dict[str, Any], ident: str) -> Listed:
         pid = marks.pid(found)
         state = "orphaned" if is_dead(marks.text(found, OWNER_LABEL)) else "owned"
     return Listed(
-        id=found["Id"], ident=ident, name=marks.name(found), image=marks.text(found, IMAGE_LABEL) or found["Image"], kept=kept,
-        status=found["State"], state=state, owner_pid=pid, owner_host=host, since=since, deadline_left_seconds=left,
-        age_seconds=time.time() - made, here=here,
-    )  # fmt: skip
+        id=found["Id"],
+        ident=ident,
+        name=marks.name(found),
+        image=marks.text(found, IMAGE_LABEL) or found["Image"],
+        kept=kept,
+        status=found["State"],
+        state=state,
+        owner_pid=pid,
+        owner_host=host,
+        since=since,
+        deadline_left_seconds=left,
+        age_seconds=time.time() - made,
+        here=here,
+    )

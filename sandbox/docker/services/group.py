@@ -32,8 +32,11 @@ class Beside:
     """
 
     def __init__(
-        self, services: Mapping[str, SideService | RunningService], report: Callable[[str], None], hidden: Secrets | None = None
-    ) -> None:  # fmt: skip
+        self,
+        services: Mapping[str, SideService | RunningService],
+        report: Callable[[str], None],
+        hidden: Secrets | None = None,
+    ) -> None:
         given: Mapping[str, object] = services
         for name, one in given.items():
             if not isinstance(one, SideService | RunningService):

@@ -122,9 +122,12 @@ class RunningService:
 
 
 def started(
-    name: str, service: SideService, report: Callable[[str], None], made: Callable[[DockerEnvironment], None],
+    name: str,
+    service: SideService,
+    report: Callable[[str], None],
+    made: Callable[[DockerEnvironment], None],
     turns: AbstractContextManager[Any],
-) -> RunningService:  # fmt: skip
+) -> RunningService:
     """Start a service and wait until it is ready; ``made`` gets its sandbox when that is started, and may refuse it by raising.
 
     The sandbox is made within ``turns``: an engine gets no faster by more at once.
