@@ -128,7 +128,7 @@ class LocalBackend:
 
     @property
     def workspace(self) -> str | None:
-        """The path of the workspace; None before the start, and after the end."""
+        """The path of the workspace; None before the start and after the end."""
         return None if self.temporary is None else self.folder or os.path.join(self.temporary, "workspace")
 
     def open(self, request: StartRequest) -> GuestStream:

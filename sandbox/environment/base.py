@@ -53,7 +53,7 @@ Approver = Callable[[str, Mapping[str, Any]], bool]
 
 @runtime_checkable
 class ActionLike(Protocol):
-    """What an environment needs of an action; ``operation`` and ``metadata`` may be missing."""
+    """An action as an environment uses it; ``operation`` and ``metadata`` may be missing."""
 
     name: str
 
@@ -106,12 +106,12 @@ class Environment(OperationMethods, StateMethods):
         return masked
 
     def _owed_notices(self) -> tuple[Notice, ...]:
-        """The notices that no answer has carried yet, each once."""
+        """Return the notices that no answer has carried yet, each once."""
         return ()
 
     @cached_property
     def hidden(self) -> Secrets:
-        """What ``secret`` was given: it is masked in every answer."""
+        """The secrets, which are masked in every answer."""
         return Secrets()
 
     def secret(self, name: str, value: str, *, always: bool = True) -> None:
@@ -124,7 +124,7 @@ class Environment(OperationMethods, StateMethods):
         raise _unsupported("secret")
 
     def _approved(self, name: str, args: Mapping[str, Any]) -> bool:
-        """What the approver says; one that fails has not approved."""
+        """Return whether the approver approves; one that raises does not."""
         try:
             return self.approver is not None and bool(self.approver(name, args))
         except Exception:
@@ -182,7 +182,7 @@ class Environment(OperationMethods, StateMethods):
         return envelope
 
     def format_result(self, result: Any) -> dict[str, Any]:
-        """The success envelope around the value that a tool's function returned. May be overridden to add metadata."""
+        """Return the success envelope around the value that a tool's function returned. Override it to add metadata."""
         return Success(jsonable(result)).to_dict()
 
     def execute(self, operation: str, args: Mapping[str, Any], *, watch: Watch | None = None) -> Envelope[Any]:
@@ -239,17 +239,22 @@ class Environment(OperationMethods, StateMethods):
         return Failure.of(_unsupported("upload"))
 
     def download(
-        self, path: str, to: str | os.PathLike[str] | None = None, *, without: Sequence[str] = (), overwrite: bool = False
+        self,
+        path: str,
+        to: str | os.PathLike[str] | None = None,
+        *,
+        without: Sequence[str] = (),
+        overwrite: bool = False,
     ) -> Envelope[op.DownloadResult]:
         return Failure.of(_unsupported("download"))
 
     def service_logs(self, name: str, **options: Any) -> Envelope[op.LogsResult]:
-        """What the side service ``name`` has printed; options as in ``logs``."""
+        """Return the output of the side service ``name``; options as in ``logs``."""
         return Failure.of(_unsupported("service_logs"))
 
     @property
     def connections(self) -> tuple[Connection, ...]:
-        """The last connections that its programs made or tried, as far as there is anything that sees them."""
+        """The last connections that programs made or tried, if the environment sees them."""
         return ()
 
     def describe(self) -> dict[str, str]:
@@ -264,11 +269,11 @@ class Environment(OperationMethods, StateMethods):
         """Release what the environment holds; may be called more than once."""
 
     def remove(self) -> None:
-        """End what ``close`` may leave running, which is only a kept sandbox; else the same."""
+        """End the sandbox, also a kept one, which ``close`` leaves running."""
         self.close()
 
     def pause(self) -> None:
-        """Stop everything in the sandbox until ``resume``. Raises SandboxError where there is none that could be stopped."""
+        """Stop everything in the sandbox until ``resume``. Raises SandboxError if there is no sandbox that can be stopped."""
         raise _unsupported("pause")
 
     def resume(self) -> None:
@@ -279,7 +284,7 @@ class Environment(OperationMethods, StateMethods):
         return f"<{' '.join((type(self).__name__, *self._summary()))}>"
 
     def _summary(self) -> tuple[str, ...]:
-        """What a short text about this environment names: which one it is, and how it is."""
+        """Return what ``repr`` shows: which environment it is, and its state."""
         return ()
 
     if not TYPE_CHECKING:  # a type checker is to find this itself
@@ -301,7 +306,7 @@ class Environment(OperationMethods, StateMethods):
 
 
 def _host_only(kind: type[Request], args: Mapping[str, Any]) -> str | None:
-    """The first host-only argument that is given and is not what it would be anyway."""
+    """Return the first host-only argument whose value is not its default."""
     given = sorted(kind.host_only() & set(args))
     return next((name for name in given if args[name] is not kind.model_fields[name].default), None)
 
@@ -312,7 +317,7 @@ def _text_of(value: object) -> str:
 
 
 def invalid_arguments(kind: type[Request], error: ValidationError, masked: Callable[[str], str]) -> Failure[Any]:
-    """The failure that names each wrong argument with its value, and carries the schema. What is cut is ``masked`` before."""
+    """Return the failure that names each wrong argument and its value, and the schema. Texts are ``masked`` before they are cut."""
     schema = schema_of(kind)
     return Failure[Any](
         ErrorCode.invalid_arguments,
@@ -353,14 +358,17 @@ def _unsupported(operation: str) -> SandboxError:
     return SandboxError(
         ErrorCode.operation_not_supported,
         f"There is no sandbox to carry out {operation!r} in.",
-        Hint("No tool for files, commands or pages works here: finish, and say that there is no sandbox.", host=f"Use {where}.")
+        Hint(
+            "No tool for files, commands or pages works here: finish, and say that there is no sandbox.",
+            host=f"Use {where}.",
+        )
         if operation in OPERATIONS and operation not in ("upload", "download")
         else f"Use {where}.",
     )
 
 
 def _bounded(operation: str, args: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with ``timeout_s`` of the metadata as an upper bound of the command's own timeout."""
+    """Return the arguments with the command's timeout limited to ``timeout_s`` of the metadata."""
     bound = metadata.get("timeout_s")
     bounded = dict(args)
     if bound is not None and "timeout_seconds" in OPERATIONS[operation].model_fields:

@@ -61,7 +61,7 @@ def call_with_deadline(
 def failure_of_exception(
     name: str, error: Exception, duration_ms: float, idempotent: bool, masked: Callable[[str], str] = str
 ) -> Failure[Any]:
-    """The failure for what a tool's function raised. What is cut is ``masked`` before."""
+    """Return the failure for an exception of a tool's function. Texts are ``masked`` before they are cut."""
     if isinstance(error, SandboxError):
         return Failure.of(error, duration_ms=duration_ms)
     if isinstance(error, HostCallTimeoutError):
@@ -84,10 +84,8 @@ def failure_of_exception(
     )
 
 
-def failure_of_stopped(
-    name: str, cancelled: Mapping[str, Any], seconds: float, idempotent: bool
-) -> Failure[Any]:
-    """The failure for an operation of a sandbox that was stopped after ``seconds``, which it answered as ``cancelled``."""
+def failure_of_stopped(name: str, cancelled: Mapping[str, Any], seconds: float, idempotent: bool) -> Failure[Any]:
+    """Return the failure for an operation that was stopped after ``seconds`` and answered as ``cancelled``."""
     return Failure[Any](
         ErrorCode.timeout,
         f"{name} took more than {seconds:g} seconds and was stopped.",
@@ -100,7 +98,7 @@ def failure_of_stopped(
 
 
 def failure_of_unstopped(name: str, seconds: float, idempotent: bool) -> Failure[Any]:
-    """The failure for an operation of a sandbox that neither answered within ``seconds`` nor could be stopped."""
+    """Return the failure for an operation that neither answered within ``seconds`` nor could be stopped."""
     return Failure[Any](
         ErrorCode.timeout,
         f"{name} did not answer within {seconds:g} seconds, and did not stop when it was asked to.",

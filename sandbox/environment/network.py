@@ -47,7 +47,7 @@ class SandboxNetwork:
 
     @property
     def policy(self) -> Network:
-        """The policy of now."""
+        """The present policy."""
         egress = self.egress
         return self._policy if egress is None or self._policy.mode == "bridge" else egress.network
 

@@ -366,7 +366,6 @@ class SandboxedEnvironment(Environment):
         """Return the forwarded ports that are open."""
         return self._network.forwards()
 
-    # --- operations ------------------------------------------------------------------
     def perform(self, request: op.Request, watch: Watch | None = None) -> Envelope[Any]:
         """See ``Environment.perform``."""
         check_request(request, watch)
@@ -425,7 +424,7 @@ class SandboxedEnvironment(Environment):
         return notices_of(notices, self._known_of_packages() if notices else {})
 
     def _known_of_packages(self) -> dict[str, Any]:
-        """What notices say of packages: who can install some ("" for nobody that this host knows of), and if / is read-only."""
+        """Return what notices say of packages: the package managers that can install some ("" for none), and if / is read-only."""
         installers = self._services.installers()
         if installers is None:
             installers = " or ".join(PACKAGE_MANAGERS) if self.network.mode in ("open", "bridge") else ""
@@ -451,7 +450,6 @@ class SandboxedEnvironment(Environment):
                 found.append(self._owed.popleft())
         return tuple(found)
 
-    # --- transfer ------------------------------------------------------------------
     def upload(
         self, data_or_path: bytes | str | os.PathLike[str], path: str, *, mode: int | None = None
     ) -> Envelope[op.UploadResult]:
@@ -598,7 +596,7 @@ class SandboxedEnvironment(Environment):
         )
 
     def _left(self) -> dict[str, str]:
-        """The section on what is left now; {} before the start, and where there is no answer."""
+        """Return the section on remaining resources; {} before the start, and if there is no answer."""
         if self._transport is None or forks.forked_since(self._pid):
             return {}
         if self._pause.on:  # it could not answer, and the prompt would wait for it

@@ -71,7 +71,7 @@ class Secrets:
         other.hide_forms(forms)
 
     def variables(self, asked: Iterable[str] | None) -> dict[str, str]:
-        """What a command gets that asks for ``asked``. Raises SandboxError ``invalid_arguments`` for what is no secret."""
+        """Return the variables of a command with ``secrets=asked``. Raises SandboxError ``invalid_arguments`` for unknown names."""
         with self._lock:
             found = {name: value for name, (value, always) in self._given.items() if always}
             for name in asked or ():
@@ -86,7 +86,7 @@ class Secrets:
             return found
 
     def describe(self) -> dict[str, str]:
-        """The section for the prompt; {} where commands have none without asking for it."""
+        """Return the section for the prompt; {} if no secret is a variable of every command."""
         with self._lock:
             names = [name for name, (_, always) in self._given.items() if always]
         if not names:
@@ -94,17 +94,20 @@ class Secrets:
         shown = f"their values are shown as ***{names[0]}*** and the like"
         return {"secrets": f"Commands have the secret variables {', '.join(names)}; {shown}."}
 
-    # --- masking ------------------------------------------------------------------
     def envelope(self, envelope: Envelope[T]) -> Envelope[T]:
-        """The same with every secret masked, but for the bytes of downloads and patches."""
+        """Return the envelope with every secret masked, except in the bytes of downloads and patches."""
         if not self:
             return envelope
-        notices = tuple(Notice(n.code, self.mask.text(n.message), changed(n.hint, self.mask.text)) for n in envelope.notices)
+        notices = tuple(
+            Notice(n.code, self.mask.text(n.message), changed(n.hint, self.mask.text)) for n in envelope.notices
+        )
         result: Any = self._result(envelope.result)
         if isinstance(envelope, Success):
             return replace(envelope, result=result, notices=notices)
         text = self.mask.text
-        return replace(envelope, result=result, notices=notices, error=text(envelope.error), hint=changed(envelope.hint, text))
+        return replace(
+            envelope, result=result, notices=notices, error=text(envelope.error), hint=changed(envelope.hint, text)
+        )
 
     def data(self, value: Any) -> Any:
         """JSON-ready data with every text in it masked."""
@@ -130,9 +133,13 @@ class Secrets:
 
 def _check(name: Any, value: Any) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise configuration_error(f"{str(name)[:80]!r} is no name for a variable.", "Use letters, digits and underscores.")
+        raise configuration_error(
+            f"{str(name)[:80]!r} is no name for a variable.", "Use letters, digits and underscores."
+        )
     if not isinstance(value, str) or "\0" in value:
-        raise configuration_error(f"The value of {name} is no text that a variable can hold.", "Give a str without NUL.")
+        raise configuration_error(
+            f"The value of {name} is no text that a variable can hold.", "Give a str without NUL."
+        )
     if len(value.strip()) < LEAST_CHARS:
         raise configuration_error(
             f"The value of {name} has fewer than {LEAST_CHARS} characters: masking it would garble other texts.",

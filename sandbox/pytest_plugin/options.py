@@ -1,4 +1,4 @@
-"""What a test's sandbox is made of: options of the marker, the command line, ``sandbox_options`` and the ini file, put together."""
+"""Merge the options of a test's sandbox: those of the marker, the command line, ``sandbox_options`` and the ini file."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ FAULTS = (OptionsError, SandboxError)
 
 
 def of_marks(marks: Iterable[pytest.Mark]) -> dict[str, Any]:
-    """The checked options of a test's markers, the closest first. Raises OptionsError."""
+    """Return the checked options of a test's markers; the closest marker wins. Raises OptionsError."""
     found: dict[str, Any] = {}
     for mark in marks:
         if mark.args:
@@ -94,7 +94,7 @@ def of_marks(marks: Iterable[pytest.Mark]) -> dict[str, Any]:
 
 
 def checked(options: Any, where: str) -> dict[str, Any]:
-    """The options with values of the right types; None stands for "not given here". Raises OptionsError."""
+    """Return the options with values of the right types; None means that an option is not set here. Raises OptionsError."""
     if not isinstance(options, Mapping):
         raise OptionsError(f"{where} must be a dict, not {options!r}.")
     for name in options:
@@ -177,7 +177,7 @@ def _service(name: str, value: Any) -> SideService | Service:
 
 
 def beside(given: Any, config: pytest.Config) -> Beside:
-    """The shared services, not started. Raises OptionsError, SandboxError."""
+    """Return the shared services, not started. Raises OptionsError, SandboxError."""
     from sandbox.docker.services.group import Beside
 
     services = checked({"services": given}, "sandbox_shared_services")["services"]
@@ -187,14 +187,14 @@ def beside(given: Any, config: pytest.Config) -> Beside:
 
 
 def with_services(options: dict[str, Any], shared: Mapping[str, RunningService]) -> dict[str, Any]:
-    """The options of a sandbox that also has the shared services; where it has one of that name itself, that is meant."""
+    """Return the options of a sandbox with the shared services added; its own service of the same name wins."""
     if not shared or options.get("local"):
         return options
     return {**options, "services": {**shared, **options.get("services", {})}}
 
 
 def of_command_line(config: pytest.Config) -> dict[str, Any]:
-    """The checked options of the command line. Raises OptionsError."""
+    """Return the checked options of the command line. Raises OptionsError."""
     given = {name: config.getoption(f"sandbox_{name}") for name in ("image", "network", "profile", "cache")}
     if config.getoption("sandbox_local"):
         if clash := next((name for name, value in given.items() if value is not None), None):
@@ -204,7 +204,7 @@ def of_command_line(config: pytest.Config) -> dict[str, Any]:
 
 
 def of_ini(config: pytest.Config) -> dict[str, Any]:
-    """The checked options of the ini file. Raises OptionsError."""
+    """Return the checked options of the ini file. Raises OptionsError."""
     given = {
         name: config.getini(f"sandbox_{name}") or None for name in ("image", "network", "profile", "cache", "local")
     }
@@ -212,7 +212,7 @@ def of_ini(config: pytest.Config) -> dict[str, Any]:
 
 
 def put_together(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, those of the first layer before those of the second, and so on.
+    """Merge layers of options; an option of an earlier layer wins.
 
     Who asks for a LocalEnvironment gets one: what a later layer says that only containers have is a default and left out.
     """
@@ -224,7 +224,7 @@ def put_together(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reason_to_skip(marked: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
-    """Why a test cannot be run without a container though that is asked for; None where it can."""
+    """Return why a test that needs a container cannot run without one; None if it can run."""
     if not options.get("local") or marked.get("local"):
         return None
     only = "local=False" if marked.get("local") is False else _only_of_containers(marked)
@@ -232,7 +232,7 @@ def reason_to_skip(marked: Mapping[str, Any], options: Mapping[str, Any]) -> str
 
 
 def _only_of_containers(options: Mapping[str, Any]) -> str | None:
-    """The first option that LocalEnvironment could not keep."""
+    """Return the first option that a LocalEnvironment cannot have."""
     for name in ("image", "profile", "runtime", "ca_bundle", "cache"):
         if name in options:
             return f"{name}={str(options[name])!r}"
@@ -248,12 +248,12 @@ def _only_of_containers(options: Mapping[str, Any]) -> str | None:
 
 
 def anchored(options: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """The options with a relative ``workspace`` and ``ca_bundle`` taken from ``base``."""
+    """Return the options with relative paths of ``workspace`` and ``ca_bundle`` resolved from ``base``."""
     return {**options, **{name: base / options[name] for name in ("workspace", "ca_bundle") if name in options}}
 
 
 def made(options: Mapping[str, Any], copies: pytest.TempPathFactory) -> RecordedDocker | RecordedLocal:
-    """The environment of these options, not started. Raises SandboxError.
+    """Return an environment with these options, not started. Raises SandboxError.
 
     A LocalEnvironment works on a copy of the workspace: like a container, it never changes the folder itself.
     """

@@ -1,4 +1,4 @@
-"""What a DockerEnvironment is asked for, checked before anything is made. All raise SandboxError."""
+"""Check the arguments of a DockerEnvironment before anything is made. All functions raise SandboxError."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from sandbox.text.wording import value_text
 
 
 def check_inputs(image: str, workspace: Path | None, bundle: Path | None, env: Mapping[str, str]) -> None:
-    """Raises ``invalid_configuration`` or ``workspace_invalid`` with the offending value."""
+    """Raise ``invalid_configuration`` or ``workspace_invalid`` with the offending value."""
     if not image.strip() or "\0" in image or not is_writable(image):
         raise SandboxError(
-            ErrorCode.invalid_configuration, f"{value_text(image)} is not the name of an image.", "Name one, as in gamebox/base."
+            ErrorCode.invalid_configuration,
+            f"{value_text(image)} is not the name of an image.",
+            "Name one, as in gamebox/base.",
         )
     if workspace is not None and not path_is(workspace, Path.is_dir):
         what = "is a file, not a folder" if path_is(workspace, Path.exists) else "does not exist"
@@ -36,7 +38,7 @@ def check_inputs(image: str, workspace: Path | None, bundle: Path | None, env: M
 
 
 def check_runtime(client: docker.DockerClient, name: str) -> None:
-    """Raises ``invalid_configuration`` where the engine has no such OCI runtime."""
+    """Raise ``invalid_configuration`` if the engine does not have this OCI runtime."""
     with translated():
         known = sorted(client.info().get("Runtimes") or {})
     if name not in known:

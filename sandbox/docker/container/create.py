@@ -34,7 +34,7 @@ _DEAF = {"LD_PRELOAD": "", "LD_LIBRARY_PATH": "", "LD_AUDIT": "", "GLIBC_TUNABLE
 
 @dataclass(frozen=True)
 class Shape:
-    """What a sandbox is made like; ``oci_runtime`` is the engine's name for what runs the container, None its default.
+    """What a container is created with. ``oci_runtime`` is the engine's name of an OCI runtime, None for its default.
 
     ``kept`` says that it outlives its orchestrator; ``labels`` are further ones. ``auto_remove`` says whether the engine is to
     remove it when it ends. ``names`` stand in its /etc/hosts.
@@ -158,7 +158,7 @@ OWNER_LABEL = "dev.gamebox.owner"
 
 
 def owner(pid: int) -> str:
-    """A process of this boot, told apart from any other that had or will have its number; "" where there is none.
+    """Identify a process of this boot, also among others with its number before and after; "" if there is none.
 
     Its namespace of process ids, its id there, and when it started (in clock ticks since the boot; see proc(5)).
     """
@@ -170,9 +170,9 @@ def owner(pid: int) -> str:
 
 
 def labels(name: str, kept: bool = False) -> dict[str, str]:
-    """Whose sandbox it is: enough to tell an orphan from one in use; a kept one does not end with who made it.
+    """Return the labels that name the owner, so that orphans can be told from sandboxes in use. A kept one outlives its maker.
 
-    What does not apply is empty and not left out: the image's own label of that name would count.
+    A label that does not apply is empty, not missing: else the image's own label of that name would count.
     """
     return {
         SANDBOX_LABEL: name,
@@ -195,7 +195,7 @@ def place_of(
     bundle: bool,
     names: tuple[Name, ...] = (),
 ) -> dict[str, Any]:
-    """The sandbox as the guest is told of it (see ``guest.context.Place``)."""
+    """Return the description of the sandbox for the guest (see ``guest.context.Place``)."""
     environ = _environ(profile, image_env)
     environ.update(proxy_variables(network))
     if bundle:
@@ -221,7 +221,7 @@ def place_of(
 
 
 def _environ(profile: Profile, image_env: list[str]) -> dict[str, str]:
-    """The variables of the image, and what every command has."""
+    """Return the variables of the image and those of every command."""
     environ = dict(line.split("=", 1) for line in image_env if "=" in line)
     environ.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     environ.update(

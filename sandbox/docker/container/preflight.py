@@ -1,4 +1,4 @@
-"""What is asked against what there is: the workspace against its place, the memory limit against the engine's memory."""
+"""Compare what is asked with what the engine has: the workspace with its disk, the memory limit with the host's memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_workspace(folder: Path, room_bytes: int) -> None:
 
 
 def workspace_too_large(folder: Path, room_bytes: int, needed: int | None = None) -> SandboxError:
-    """The error for a workspace that does not fit; ``needed`` are the bytes it takes, where they are known."""
+    """Return the error for a workspace that does not fit; ``needed`` is its size in bytes, if known."""
     takes = "does" if needed is None else f"takes {size(needed)} and does"
     return SandboxError(
         ErrorCode.no_space,

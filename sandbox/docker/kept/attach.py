@@ -108,12 +108,12 @@ class EngineKeep:
 
 
 def for_guest(kept: Kept) -> dict[str, Any]:
-    """What the guest of a kept sandbox is told at first."""
+    """Return the fields of the greeting that only a kept sandbox gets."""
     return {"token": kept.token.hex(), "seconds": kept.spec.keep_seconds, "where": owners.where().hex()}
 
 
 def attach_stream(client: docker.DockerClient, container_id: str) -> AttachStream:
-    """The pipe of a container. Raises SandboxError."""
+    """Open the stream to a container. Raises SandboxError."""
     with translated():
         attached: Any = client.api.attach_socket(
             container_id, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
@@ -122,7 +122,7 @@ def attach_stream(client: docker.DockerClient, container_id: str) -> AttachStrea
 
 
 def through_the_door(client: docker.DockerClient, container_id: str) -> AttachStream:
-    """A pipe to the guest by a relay that the engine starts in the container (see ``guest/loop``). Raises SandboxError."""
+    """Open a stream to the guest by a relay that the engine starts in the container (see ``guest/loop``). Raises SandboxError."""
     with translated():
         entrypoint = client.api.inspect_container(container_id)["Config"]["Entrypoint"]
         argv = [*entrypoint[:-1], f"{entrypoint[-1]}.relay"]
@@ -131,7 +131,7 @@ def through_the_door(client: docker.DockerClient, container_id: str) -> AttachSt
 
 
 def reach(client: docker.DockerClient, container_id: str, token: bytes, call: Call) -> tuple[AttachStream, bytes]:
-    """A stream on which the guest has answered the call, and what came behind it. Raises SandboxError, OSError.
+    """Return a stream on which the guest has answered the call, and the bytes behind its answer. Raises SandboxError, OSError.
 
     By its standard input where that answers, else through the door. To take over it is the door at once: where the last owner is
     stopped, and does not read, the engine would hold up what the sandbox says for all that are attached.
@@ -199,7 +199,7 @@ def claimed_again(ident: str) -> owners.Ownership:
 
 
 def unknown_to_forks(kept: Kept) -> SandboxError:
-    """Why a sandbox that was attached to cannot be forked."""
+    """Return the error of forking an attached sandbox whose options are not all known."""
     return SandboxError(
         ErrorCode.operation_not_supported,
         f"The sandbox was made with {' and '.join(kept.missing)}, which only its maker knows: forks would be without.",
@@ -208,7 +208,7 @@ def unknown_to_forks(kept: Kept) -> SandboxError:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether trying again can help: the engine is on its way back, or the stream was cut once more."""
+    """Return whether trying again can help: the engine comes back, or the stream was cut once more."""
     if isinstance(error, SandboxUnavailableError):
         return False
     return isinstance(error, SandboxError | OSError)

@@ -1,4 +1,4 @@
-"""The sandboxes on an engine, whoever made them: for ``gamebox ls`` and ``gamebox rm``."""
+"""List the sandboxes on an engine, of all users and hosts, for ``gamebox ls`` and ``gamebox rm``."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Listed:
 
     @property
     def others(self) -> str:
-        """Whose it is, where that is elsewhere."""
+        """The owner of a sandbox that is elsewhere, in words."""
         return "another user of this host" if self.here else self.owner_host or "another host"
 
 
 def sandboxes(client: docker.DockerClient, *, every: bool = False) -> list[Listed]:
-    """Those that run or are paused, the newest first; with ``every`` also those that do not. Raises SandboxError.
+    """Return the sandboxes that run or are paused, newest first; with ``every`` all of them. Raises SandboxError.
 
-    What only carries our labels, and is not called as they say, is none of ours.
+    A container that carries our labels, but whose name is not the one they give, is left out.
     """
     with translated():
         found = client.api.containers(all=every, filters={"label": SANDBOX_LABEL})
@@ -78,7 +78,7 @@ def sandboxes(client: docker.DockerClient, *, every: bool = False) -> list[Liste
 
 
 def chosen(listed: Iterable[Listed], containers: Iterable[str]) -> list[Listed]:
-    """The sandboxes of these ids, beginnings of ids, or names. Raises SandboxError: sandbox_not_found, invalid_configuration."""
+    """Return the sandboxes with these ids, id prefixes or names. Raises SandboxError: sandbox_not_found, invalid_configuration."""
     known = list(listed)
     picked = []
     for wanted in containers:

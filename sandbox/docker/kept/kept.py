@@ -82,12 +82,12 @@ class Kept:
 
 
 def new_token() -> bytes:
-    """A token for a new sandbox."""
+    """Return a token for a new sandbox."""
     return secrets.token_bytes(TOKEN_BYTES)
 
 
 def is_removed_by(client: docker.DockerClient) -> bool:
-    """Whether the engine is to remove a kept sandbox when it ends. Raises SandboxError.
+    """Return whether the engine removes a kept sandbox when it ends. Raises SandboxError.
 
     Engines before 25 that leave containers running over their own restart (live-restore) end those that they are to remove: so
     there the remains of one that has ended wait for the next orchestrator (see ``orphans``).
@@ -142,7 +142,7 @@ def _check_name_is_free(client: docker.DockerClient, name: str, ident: str) -> N
 
 
 def find(client: docker.DockerClient, id_or_name: str) -> Kept:
-    """The kept sandbox of that name, id or beginning of an id.
+    """Find the kept sandbox with that name, id or prefix of an id.
 
     Raises SandboxError: sandbox_not_found, invalid_configuration where several are meant or one is of another version.
     """
@@ -161,7 +161,7 @@ def find(client: docker.DockerClient, id_or_name: str) -> Kept:
 
 
 def matches(listed: dict[str, Any], id_or_name: str) -> bool:
-    """Whether a container of the engine's list is meant, and is a sandbox."""
+    """Return whether a container of the engine's list is a sandbox with that id, prefix of an id, or name."""
     ident = marks.ident(listed)
     if ident is None:
         return False
@@ -171,7 +171,7 @@ def matches(listed: dict[str, Any], id_or_name: str) -> bool:
 
 
 def kept_of(listed: dict[str, Any]) -> Kept:
-    """A container of the engine's list as a kept sandbox. Raises SandboxError ``invalid_configuration``."""
+    """Read a kept sandbox from the labels of a container. Raises SandboxError ``invalid_configuration``."""
     ident, fields = marks.ident(listed), marks.keep(listed)
     try:
         if ident is None or fields is None:
@@ -206,7 +206,7 @@ def kept_of(listed: dict[str, Any]) -> Kept:
 
 
 def _spec_of_0_1(fields: dict[str, Any]) -> SandboxSpec:
-    """The spec in the labels of version 0.1, which had a field for each option."""
+    """Read the spec from the labels of version 0.1, which had one field for each option."""
     known = {f.name for f in dataclasses.fields(Limits)}
     return SandboxSpec(
         image=str(fields["image"]),
@@ -220,7 +220,7 @@ def _spec_of_0_1(fields: dict[str, Any]) -> SandboxSpec:
 
 
 def network_of(found: Kept, asked: Network | None) -> Network:
-    """The policy of who attaches. Raises SandboxError ``invalid_configuration`` where the sandbox's interfaces are others."""
+    """Return the policy for an attached sandbox. Raises SandboxError ``invalid_configuration`` if its interfaces do not fit."""
     if asked is None:
         return found.spec.network
     if "bridge" in (asked.mode, found.spec.network.mode) and asked.mode != found.spec.network.mode:

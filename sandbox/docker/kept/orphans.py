@@ -1,4 +1,4 @@
-"""What orchestrators left behind on an engine and nothing else ends.
+"""Remove sandboxes that orchestrators left behind on an engine and that do not end by themselves.
 
 The engine removes a sandbox by itself once it has run and ended, and it ends with its pipe, or with its lease; a kept one ends
 after its keep_seconds. Left are those that were created and never started (their orchestrator died between the two calls, some
@@ -78,7 +78,7 @@ def sweep(client: docker.DockerClient) -> None:
 def _apart(
     client: docker.DockerClient, found: dict[str, Any], act: Callable[[docker.DockerClient, dict[str, Any]], None]
 ) -> None:
-    """One that cannot be dealt with does not keep the others, nor the start of a sandbox."""
+    """Call ``act`` on one container; an error is logged and stops neither the others nor the start of a sandbox."""
     if marks.ident(found) is None:
         log.info("passing over %s: its labels are not those of a sandbox", found["Id"][:12])
         return
@@ -96,7 +96,7 @@ def _remove(client: docker.DockerClient, found: dict[str, Any]) -> None:
 
 
 def _tidy(client: docker.DockerClient, found: dict[str, Any]) -> None:
-    """A kept one that does not run."""
+    """Remove a kept sandbox that never ran, or wake one that was left paused."""
     seconds = marks.keep_seconds(found)
     if seconds is None:
         return
@@ -110,7 +110,7 @@ def _tidy(client: docker.DockerClient, found: dict[str, Any]) -> None:
 
 
 def is_dead(owned_by: str) -> bool:
-    """Whether the process of an OWNER_LABEL ended for sure; where that cannot be told from here, it counts as alive."""
+    """Return whether the process of an OWNER_LABEL has ended; False if that cannot be seen from here."""
     here = owner(os.getpid()).partition("/")[0]
     where, _, rest = owned_by.partition("/")
     pid = marks.number(rest.partition("/")[0])

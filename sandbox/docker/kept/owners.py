@@ -86,7 +86,7 @@ def claim(ident: str) -> Ownership | None:
 
 
 def owner_of(ident: str) -> Owner | None:
-    """What the sandbox's file says of its owner; None where no process of this host and user has ever owned it."""
+    """Return the owner in the sandbox's file; None if no process of this host and user ever owned it."""
     try:
         descriptor = os.open(_path(ident), os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -129,7 +129,7 @@ def ownerless_seconds(ident: str) -> float | None:
 
 
 def forget(ident: str) -> None:
-    """The sandbox is gone: so is its file, unless somebody holds it."""
+    """Delete the file of a sandbox that is gone, unless a process holds it."""
     owned = claim(ident) if _path(ident).exists() else None
     if owned is not None:
         owned.release(gone=True)

@@ -63,12 +63,11 @@ class Beside:
 
     @property
     def running(self) -> Mapping[str, RunningService]:
-        """Those that are ready."""
+        """The services that are ready, by name."""
         return dict(self._running)
 
-    # --- life ------------------------------------------------------------------
     def begin(self) -> None:
-        """Start them, each in a thread; answers at once."""
+        """Start them, each in a thread; returns at once."""
         if not self._asked or self._starts or self._closed:
             return
         pool = ThreadPoolExecutor(len(self._asked), thread_name_prefix="gamebox-beside")
@@ -78,7 +77,7 @@ class Beside:
         pool.shutdown(wait=False)
 
     def finish(self) -> None:
-        """Wait until all are ready. Raises SandboxError of the first that is not; ``close`` then."""
+        """Wait until all are ready. Raises the SandboxError of the first that fails; call ``close`` then."""
         wait(self._starts.values(), return_when=FIRST_EXCEPTION)
         for start in self._starts.values():
             if start.done():
@@ -86,7 +85,7 @@ class Beside:
         self._running.update({name: start.result() for name, start in self._starts.items()})
 
     def close(self) -> None:
-        """End all that were started here; may be called more than once."""
+        """End all services that were started here. May be called more than once."""
         with self._lock:
             self._closed = True
             made, self._made = self._made, []
@@ -123,9 +122,8 @@ class Beside:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # --- the sandbox that they stand beside ------------------------------------------------------------------
     def connectors(self) -> dict[tuple[str, int], Connector]:
-        """How each name and port is reached."""
+        """Return how each name and port is reached."""
         return {(name.name, port): self._way(name.name, port) for name in self.names for port in name.ports}
 
     def _way(self, name: str, port: int) -> Connector:
@@ -143,7 +141,7 @@ class Beside:
         return dial
 
     def notices(self) -> tuple[Notice, ...]:
-        """What has not been told yet."""
+        """Return the ends that no answer has reported yet."""
         found = []
         for name, service in list(self._running.items()):
             ended = service.ended
@@ -158,6 +156,6 @@ class Beside:
         return tuple(found)
 
     def describe(self) -> str:
-        """One sentence for the model; "" where there is none."""
+        """Return one sentence for the model; "" if there are no services."""
         listed = [f"{name.name} (port {', '.join(map(str, name.ports))})" for name in self.names]
         return f" Beside this sandbox run, reached by name: {'; '.join(listed)}." if listed else ""

@@ -64,18 +64,18 @@ class RunningService:
 
     @property
     def ended(self) -> tuple[str, str] | None:
-        """How it ended, in words, and its last lines; None while it runs.
+        """The way it ended, in words, and its last lines; None while it runs.
 
-        One that puts itself into the background is not watched.
+        A server that moves itself into the background is not watched.
         """
         return self._ended
 
     def logs(self, **options: Any) -> Envelope[LogsResult]:
-        """What it has printed; options as in ``OperationMethods.logs``."""
+        """Return its output; options as in ``OperationMethods.logs``."""
         return self.environment.logs(self.command_id, **options)
 
     def follow(self, *, offset: int = 0) -> Following:
-        """Its output as it comes; see ``OperationMethods.follow``."""
+        """Return its output as it comes; see ``OperationMethods.follow``."""
         return self.environment.follow(self.command_id, offset=offset)
 
     def wait_until_ready(self) -> None:
@@ -155,7 +155,7 @@ def started(
 
 
 def _begun(environment: DockerEnvironment, service: SideService, start: ImageStart) -> str:
-    """The id of its command, which runs."""
+    """Start the command of the service; return its id."""
     command: dict[str, Any] = {"argv": start.argv}
     if isinstance(service.command, str):
         command = {"command": service.command}
