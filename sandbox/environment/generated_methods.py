@@ -377,7 +377,7 @@ class GeneratedMethods(ABC):
         - id: Id of the command.
         - offset: Byte of the output to start at: next_offset of the last call; from the end if negative.
         - max_bytes: How many bytes at most.
-        - tail_lines: Show the last so many lines; without offset.
+        - tail_lines: Show only this many lines from the end; not with offset.
         - follow: Wait until there is output past offset, or the command ends.
         - wait_seconds: How long follow waits at most.
         - cancel: Ends it from another thread; the answer is the failure ``cancelled``.
@@ -421,7 +421,7 @@ class GeneratedMethods(ABC):
         *,
         user: str | int | None = None,
     ) -> Envelope[op.OpenSessionResult]:
-        """Make a session of run; one of that name must not be there yet.
+        """Make a session of run; it fails if there is one of that name.
 
         A session that exists already is the failure ``session_exists``.
 
@@ -453,7 +453,8 @@ class GeneratedMethods(ABC):
         *,
         user: str | int | None = None,
     ) -> Envelope[op.EndSessionResult]:
-        """Forget a session of run: its folder, variables and functions. There may be only so many; commands in it go on.
+        """Forget a session of run: its folder, variables and functions. The number of sessions is limited; commands in it go
+        on.
 
         With ``user``, it is the session of that name that this user has.
 
@@ -542,23 +543,23 @@ class GeneratedMethods(ABC):
         timeout_seconds: float = 30,
         cancel: CancelToken | None = None,
     ) -> Envelope[op.WaitForResult]:
-        """Wait until something is so, and answer as soon as it is: give exactly one of port, log, file, exit.
+        """Wait until a condition holds, and answer as soon as it does: give exactly one of port, log, file, exit.
 
         port: a server listens on that TCP port of the sandbox. log: a line of the output of the command id matches, in what
         it has printed already or prints later. file: it exists (with contains: and that text is in it). exit: the command
-        id has ended. With the id of the command that is to do it, the wait ends at once when that command ends first. When
+        id has ended. With the id of the command that should do it, the wait ends at once if that command ends first. When
         timeout_seconds are over, the failure not_ready shows the last output.
 
         The failures ``not_ready`` and ``command_ended`` have the last output in their result.
 
-        - id: Id of the command that is to do it; needed with log and exit.
-        - port: TCP port that is to be open.
-        - host: With port: address it is to be open at, if not this machine's own.
-        - log: Regular expression (Python's) that a line of output is to match.
+        - id: Id of the command that should do it; needed with log and exit.
+        - port: TCP port that should be open.
+        - host: With port: address that it should be open at, if not this machine's own.
+        - log: Regular expression (Python's) that a line of output should match.
         - literal: With log: look for it as plain text.
         - offset: With log: byte of the output to start at; from the end if negative.
-        - file: Path of a file that is to exist.
-        - contains: With file: text that is to be in the file.
+        - file: Path of a file that should exist.
+        - contains: With file: text that should be in the file.
         - exit: Wait for the end of the command.
         - timeout_seconds: How long to wait at most.
         - cancel: Ends it from another thread; the answer is the failure ``cancelled``.
@@ -585,7 +586,7 @@ class GeneratedMethods(ABC):
         """Show the commands of the sandbox and the processes of each as a tree: what runs, what was left behind, what it uses.
 
         Each process with its CPU time and load, memory, and the ports it listens on; then what the sandbox as a whole uses.
-        Commands that have ended and left nothing are named shortly.
+        Commands that have ended and left nothing are listed in short.
 
         - id: Show this command alone.
         """

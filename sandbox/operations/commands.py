@@ -402,7 +402,7 @@ class Logs(Request):
         0, description="Byte of the output to start at: next_offset of the last call; from the end if negative."
     )
     max_bytes: int = Field(65536, ge=1, description="How many bytes at most.")
-    tail_lines: int | None = Field(None, ge=1, le=100_000, description="Show the last so many lines; without offset.")
+    tail_lines: int | None = Field(None, ge=1, le=100_000, description="Show only this many lines from the end; not with offset.")
     follow: bool = Field(False, description="Wait until there is output past offset, or the command ends.")
     wait_seconds: float = Field(30, ge=0, le=86400, description="How long follow waits at most.")
 
@@ -493,7 +493,7 @@ class OpenSessionResult(Result):
     method_notes="A session that exists already is the failure ``session_exists``.",
 )
 class OpenSession(Request):
-    """Make a session of run; one of that name must not be there yet."""
+    """Make a session of run; it fails if there is one of that name."""
 
     session: str = Field(min_length=1, max_length=64, description="Name of the session.")
     user: User = None
@@ -549,7 +549,7 @@ class EndSessionResult(Result):
     "end_session", EndSessionResult, method_notes="With ``user``, it is the session of that name that this user has."
 )
 class EndSession(Request):
-    """Forget a session of run: its folder, variables and functions. There may be only so many; commands in it go on."""
+    """Forget a session of run: its folder, variables and functions. The number of sessions is limited; commands in it go on."""
 
     session: str = Field(min_length=1, max_length=64, description="Name of the session.")
     user: User = None

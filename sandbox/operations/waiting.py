@@ -66,33 +66,33 @@ class WaitForResult(Excerpt):
     method_notes="The failures ``not_ready`` and ``command_ended`` have the last output in their result.",
 )
 class WaitFor(Request):
-    """Wait until something is so, and answer as soon as it is: give exactly one of port, log, file, exit.
+    """Wait until a condition holds, and answer as soon as it does: give exactly one of port, log, file, exit.
 
     port: a server listens on that TCP port of the sandbox. log: a line of the output of the command id matches, in what it has
     printed already or prints later. file: it exists (with contains: and that text is in it). exit: the command id has ended.
-    With the id of the command that is to do it, the wait ends at once when that command ends first. When timeout_seconds are
+    With the id of the command that should do it, the wait ends at once if that command ends first. When timeout_seconds are
     over, the failure not_ready shows the last output.
     """
 
-    id: Id | None = Field(None, description="Id of the command that is to do it; needed with log and exit.")
-    port: int | None = Field(None, ge=1, le=65535, description="TCP port that is to be open.")
+    id: Id | None = Field(None, description="Id of the command that should do it; needed with log and exit.")
+    port: int | None = Field(None, ge=1, le=65535, description="TCP port that should be open.")
     host: str | None = Field(
         None,
         min_length=1,
         max_length=64,
-        description="With port: address it is to be open at, if not this machine's own.",
+        description="With port: address that it should be open at, if not this machine's own.",
     )
     log: str | None = Field(
         None,
         min_length=1,
         max_length=1000,
-        description="Regular expression (Python's) that a line of output is to match.",
+        description="Regular expression (Python's) that a line of output should match.",
     )
     literal: bool = Field(False, description="With log: look for it as plain text.")
     offset: int = Field(0, description="With log: byte of the output to start at; from the end if negative.")
-    file: str | None = Field(None, min_length=1, max_length=4096, description="Path of a file that is to exist.")
+    file: str | None = Field(None, min_length=1, max_length=4096, description="Path of a file that should exist.")
     contains: str | None = Field(
-        None, min_length=1, max_length=4096, description="With file: text that is to be in the file."
+        None, min_length=1, max_length=4096, description="With file: text that should be in the file."
     )
     exit: bool = Field(False, description="Wait for the end of the command.")
     timeout_seconds: float = Field(30, gt=0, le=86400, description="How long to wait at most.")
@@ -267,7 +267,7 @@ class Processes(Request):
     """Show the commands of the sandbox and the processes of each as a tree: what runs, what was left behind, what it uses.
 
     Each process with its CPU time and load, memory, and the ports it listens on; then what the sandbox as a whole uses. Commands
-    that have ended and left nothing are named shortly.
+    that have ended and left nothing are listed in short.
     """
 
     id: Id | None = Field(None, description="Show this command alone.")
