@@ -64,7 +64,9 @@ class ActionLike(Protocol):
 class Environment(OperationMethods, StateMethods):
     """Carries out actions. ``execute_action`` never raises for what a tool does.
 
-    ``approver`` is asked before an action whose metadata says ``requires_approval``; without one such actions are refused.
+    ``approver`` is asked before an action whose metadata says ``requires_approval``; without one such actions are refused. A
+    subclass that implements ``perform`` has every operation: ``SandboxedEnvironment`` over a Backend, a client of a remote service
+    by sending the request.
     """
 
     def __init__(self, approver: Approver | None = None) -> None:
