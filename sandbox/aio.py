@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar, Unpac
 from sandbox.environment.async_sessions import AsyncSession
 from sandbox.environment.base import ActionLike, Environment
 from sandbox.environment.generated_coroutines import AsyncRunOptions, GeneratedCoroutines
-from sandbox.environment.methods import checked
+from sandbox.environment.methods import raise_if_failed
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.network.connections import Connection
 from sandbox.network.forward import Forward
@@ -185,7 +185,7 @@ class AsyncEnvironment(GeneratedCoroutines):
     ) -> op.RunResult:
         """See ``OperationMethods.sh``."""
         result = (await self.run(command, **options)).unwrap()
-        return checked(command, result) if check else result
+        return raise_if_failed(command, result) if check else result
 
     async def service_logs(self, name: str, **options: Any) -> Envelope[op.LogsResult]:
         """See ``Environment.service_logs``."""

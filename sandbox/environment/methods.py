@@ -25,7 +25,7 @@ from .call_errors import check_call, check_cancel, raise_if_closed
 from .generated_methods import GeneratedMethods, RunOptions
 from .sessions import Session
 
-__all__ = ["OperationMethods", "RunOptions", "checked"]
+__all__ = ["OperationMethods", "RunOptions", "raise_if_failed"]
 
 
 class OperationMethods(GeneratedMethods):
@@ -96,11 +96,11 @@ class OperationMethods(GeneratedMethods):
     def sh(self, command: str | Sequence[str], *, check: bool = False, **options: Unpack[RunOptions]) -> op.RunResult:
         """Run a command as ``run`` does, and return its result without an envelope: ``env.sh("make").stdout``.
 
-        Raises SandboxError where the command could not be run or did not end in time; with ``check`` CommandError, a
-        ``subprocess.CalledProcessError``, if it ended with another exit code than 0 or by a signal.
+        Raises SandboxError if the command could not be run or did not end in time. With ``check`` it raises CommandError, a
+        ``subprocess.CalledProcessError``, if the command ended with an exit code other than 0 or by a signal.
         """
         result = self.run(command, **options).unwrap()
-        return checked(command, result) if check else result
+        return raise_if_failed(command, result) if check else result
 
     def stream(self, command: str | None = None, **options: Unpack[RunOptions]) -> CommandOutput:
         """Run a command and iterate over its output as it comes: ``for chunk in env.stream("make"):``; options as for ``run``.
@@ -110,10 +110,10 @@ class OperationMethods(GeneratedMethods):
         return CommandOutput(self.run, command, dict(options))
 
     def follow(self, id: str, *, offset: int = 0, cancel: CancelToken | None = None) -> Following:  # noqa: A002
-        """The output of a command from ``offset`` on, as it comes, until it has ended: iterate over OutputChunks.
+        """Iterate over the output of a command from ``offset`` on, as it comes, until the command has ended.
 
-        Any number of callers may follow the same command. Iterating raises SandboxError for what ``logs`` would answer as a
-        failure. ``ended`` of what this answers is the last state of the command.
+        It yields OutputChunks; ``ended`` of the iterator is the last state of the command. Any number of callers may follow the
+        same command. Iterating raises SandboxError for what ``logs`` would answer as a failure.
         """
         return Following(self.logs, id, offset, cancel)
 
@@ -138,8 +138,8 @@ class OperationMethods(GeneratedMethods):
         return Session(self, name, user)
 
 
-def checked(command: str | Sequence[str], result: op.RunResult) -> op.RunResult:
-    """``result``. Raises CommandError if the command ended with another exit code than 0, or by a signal."""
+def raise_if_failed(command: str | Sequence[str], result: op.RunResult) -> op.RunResult:
+    """Return ``result``, or raise CommandError if the command ended with an exit code other than 0 or by a signal."""
     if result.signal is None and result.exit_code in (0, None):
         return result
     from .command_error import CommandError  # imports subprocess
