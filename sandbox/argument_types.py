@@ -51,7 +51,7 @@ def check_callable(call: str, name: str, value: object) -> None:
 
 
 def path_is(path: str | os.PathLike[str], look: Callable[[Path], bool]) -> bool:
-    """Whether ``look`` says so of ``path``; False also if the system refuses it as too long."""
+    """Return ``look(path)``; False also if the system refuses the path as too long."""
     try:
         return look(Path(path))
     except (OSError, ValueError):
@@ -59,7 +59,7 @@ def path_is(path: str | os.PathLike[str], look: Callable[[Path], bool]) -> bool:
 
 
 def is_writable(text: str) -> bool:
-    """Whether it can be written as UTF-8: half of a pair of surrogates cannot."""
+    """Return whether the text can be written as UTF-8, which half of a pair of surrogates cannot."""
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 

@@ -37,7 +37,7 @@ class GuestStream:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What people and models are told. ``network`` and ``limits`` replace what policy and limits say; ``disk`` is one sentence."""
+    """What people and models read about a sandbox. ``network`` and ``limits`` replace the words of policy and limits."""
 
     sandbox: str
     summary: tuple[str, ...] = ()
@@ -84,4 +84,4 @@ class Backend(Protocol):
         """Undo ``freeze``."""
 
     def describe(self) -> Description:
-        """Return what people and models are told about the sandbox, as it is now."""
+        """Return what people and models read about the sandbox, as it is now."""

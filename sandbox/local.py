@@ -296,7 +296,7 @@ class LocalEnvironment(SandboxedEnvironment):
         if workspace is not None and not path_is(workspace, Path.is_dir):
             raise SandboxError(
                 ErrorCode.workspace_invalid,
-                f"The workspace {value_text(os.fspath(workspace), 300)} is no folder.",
+                f"The workspace {value_text(os.fspath(workspace), 300)} is not a folder.",
                 "Give a folder that exists.",
             )
         folder = None if workspace is None else os.path.realpath(workspace)

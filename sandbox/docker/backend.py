@@ -197,7 +197,7 @@ class DockerBackend:
         )
 
     def _reached_again(self, stream: AttachStream) -> None:
-        """The pipe is another one. Callers may still be sending on the last one, but no more on the one before it."""
+        """Use a new stream. Callers may still be sending on the previous one, but not on the one before that, which is released."""
         for old in self._cut_streams:
             old.release()
         self._cut_streams = [] if self.stream is None else [self.stream]

@@ -54,7 +54,7 @@ class DockerEnvironment(SandboxedEnvironment):
     ``image`` must be on the engine: ``gamebox/*`` images are built when they are missing, others pulled with ``pull``.
     ``workspace`` is a folder of the host that is copied in at the start; nothing is copied back by itself. ``env`` are
     variables for every command; ``ca_bundle`` a file of certificates (PEM) that commands are to trust beside those of this
-    host. ``report`` gets a line for each slow step of the set-up. ``track_changes`` tells after each command which files
+    host. ``report`` gets a line for each slow step of the set-up. ``track_changes`` reports after each command which files
     changed, and keeps what ``changes`` and ``export_patch`` compare with. ``profile`` is default, root-on-request, root or
     conformance (docs/reference/isolation.md); ``runtime`` names one of the engine's OCI runtimes, as in "runsc". ``services`` run
     beside it, each in a sandbox of its own, and are reached from it by their names (see ``SideService``); a RunningService of
@@ -171,12 +171,12 @@ class DockerEnvironment(SandboxedEnvironment):
         approver: Approver | None = None,
         report: Callable[[str], None] | None = None,
     ) -> Self:
-        """A kept sandbox that another orchestrator left, or an earlier one of this process: started, with all that is in it.
+        """Attach to a kept sandbox that another process, or this one, left running, and return it started.
 
-        One orchestrator owns it at a time: where another one does, this is refused unless ``take_over``. A paused sandbox is
-        resumed. ``network`` is the policy from now on, none where it is left out: rules are their owner's and do not stay with the
-        sandbox, nor do its ``cache`` and ``services`` of the host, whose names are those it was made with. Raises SandboxError:
-        sandbox_not_found, sandbox_owned, sandbox_unavailable, and as the engine does.
+        One orchestrator owns a sandbox at a time: if another one does, this is refused unless ``take_over``. A paused sandbox is
+        resumed. ``network`` is the policy from now on, ``Network.none()`` by default: rules belong to their owner and do not stay
+        with the sandbox. Neither do ``cache`` and ``services`` of the host; the sandbox knows only the names it was made with.
+        Raises SandboxError: sandbox_not_found, sandbox_owned, sandbox_unavailable, and as the engine does.
         """
         _check_attached(services)
         client = connect()
@@ -213,7 +213,7 @@ class DockerEnvironment(SandboxedEnvironment):
         return found
 
     def list_root_changes(self) -> tuple[RootChange, ...]:
-        """Return what differs from the image, the places for files left out; nothing if the root file system is read-only.
+        """Return what differs from the image outside the places for files; () if the root file system is read-only.
 
         Raises SandboxError as the engine does.
         """
@@ -221,7 +221,7 @@ class DockerEnvironment(SandboxedEnvironment):
 
     @property
     def services(self) -> Mapping[str, RunningService]:
-        """The side services that are ready, by their names; all of them once the sandbox is started."""
+        """The side services that are ready, by name; all of them once the sandbox is started."""
         return self._services.side
 
     def service_logs(self, name: str, **options: Any) -> Envelope[op.LogsResult]:

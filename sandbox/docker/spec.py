@@ -55,7 +55,7 @@ class Flag:
 def _asked(
     *flags: Flag, default: Any = dataclasses.MISSING, factory: Any = dataclasses.MISSING, pytest: bool = True
 ) -> Any:
-    """A field with its flags. ``pytest`` says that the pytest plugin takes it."""
+    """Return a field with its flags. ``pytest`` says that the pytest plugin takes it."""
     return field(default=default, default_factory=factory, metadata={"flags": flags, "pytest": pytest})
 
 
@@ -197,7 +197,7 @@ class SandboxSpec:
         )
 
 
-# What ``DockerEnvironment`` takes and a spec does not have: callables.
+# Arguments of ``DockerEnvironment`` that are not in a spec: callables.
 CALLABLES = ("approver", "report")
 
 
@@ -226,9 +226,9 @@ class HostParts:
 
 
 def write_down(arguments: Mapping[str, Any]) -> tuple[SandboxSpec, HostParts]:
-    """Split checked arguments of a sandbox into what may be written down and the rest. Values are those of ``DockerEnvironment``.
+    """Split checked arguments of ``DockerEnvironment`` into what may be written down and the rest.
 
-    ``services`` are a mapping.
+    ``services`` is a mapping.
     """
     beside: list[str] = []
     whole: dict[str, Any] = {}
@@ -312,7 +312,7 @@ def _plain(value: Any) -> Any:
 
 
 def _changed(value: Any, default: Any) -> dict[str, Any]:
-    """The fields of a dataclass that differ from those of ``default``."""
+    """Return the fields of a dataclass that differ from those of ``default``."""
     pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
     return {name: _plain(each) for name, each in pairs if each != getattr(default, name, None)}
 

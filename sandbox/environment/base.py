@@ -83,7 +83,7 @@ class Environment(OperationMethods, StateMethods):
         started = time.monotonic()
         if not isinstance(getattr(action, "name", None), str):
             return Failure[Any](
-                ErrorCode.unknown_tool, f"{action!r:.200} is no action.", "Give an action with a name and execute."
+                ErrorCode.unknown_tool, f"{action!r:.200} is not an action.", "Give an action with a name and execute."
             ).to_dict()
         metadata: Mapping[str, Any] = getattr(action, "metadata", None) or {}
         if args is None:
@@ -192,7 +192,7 @@ class Environment(OperationMethods, StateMethods):
 
         The arguments may be those of a model: host-only ones such as ``user`` are the failure ``invalid_arguments``. Programs give
         these to the methods (``run(user=...)``), or as ``HostArguments``.
-        ``watch`` is told the output of a command as it comes, and can stop it.
+        ``watch`` gets the output of a command as it comes, and can stop it.
         """
         return self.hidden.envelope(self._executed(operation, args, watch))
 
@@ -298,7 +298,7 @@ class Environment(OperationMethods, StateMethods):
             )
 
         async def __aexit__(self, *exc: object) -> None:
-            """Only there so that ``__aenter__`` is called."""
+            """Do nothing. It exists because ``async with`` looks for it before it calls ``__aenter__``."""
 
     def __enter__(self) -> Self:
         return self.start()

@@ -128,7 +128,7 @@ def _is_of_wrong_type(problem: Any) -> bool:
 
 
 def _worded(call: str, wrong: list[Any]) -> str:
-    """The sentence on the first argument that is wrong; each type that a value may have is a problem of its own."""
+    """Return the sentence on the first wrong argument. Pydantic reports each type that a value may have as a problem of its own."""
     place = wrong[0]["loc"]
     same = [problem for problem in wrong if problem["loc"][0] == place[0]]
     wanted = dict.fromkeys(problem["msg"].removeprefix("Input should be ").partition(",")[0] for problem in same)

@@ -124,7 +124,7 @@ def checked_result(
         # An empty registry of schemas: a $ref is never fetched from the network.
         problem = next(Draft202012Validator(schema, registry=Registry()).iter_errors(envelope.get("result")), None)
     except (SchemaError, Unresolvable) as error:
-        why = f"{name} has a return_schema that is no JSON schema: {error}"[:500]
+        why = f"{name} has a return_schema that is not a JSON schema: {error}"[:500]
     except (ArithmeticError, ValueError, RecursionError) as error:
         why = f"{name} answered with what cannot be checked ({type(error).__name__}: {masked(str(error))})"[:500]
     else:

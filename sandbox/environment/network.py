@@ -36,7 +36,7 @@ class SandboxNetwork:
         # Called for each connection as it ends or is refused, in a thread of the network's own; it must not block.
         self.on_connection: Callable[[Connection], None] | None = None
         self._policy = check_network(policy)
-        # Held by whoever reads the policy to write another one, so that no change is lost: the egress has the same lock.
+        # Held while a policy is read and replaced, so that no change is lost; the egress has the same lock.
         self._changing = threading.RLock()
         self._allowance = Allowance(limits)
         self.log = ConnectionLog(self._connected, masked)
@@ -161,7 +161,7 @@ def check_network(network: Network) -> Network:
     if not isinstance(network, Network):
         raise SandboxError(
             ErrorCode.invalid_configuration,
-            f"{network!r:.100} is no network.",
+            f"{network!r:.100} is not a Network.",
             'Give Network.none(), Network.open() or Network.allow("example.com").',
         )
     return network

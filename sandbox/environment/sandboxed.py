@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Notices that wait for the next answer; a guest sends fewer.
 MOST_OWED = 20
-# What is told once, whatever the request was that it came with: it is not for the caller of that request alone.
+# Notices that come once, with the answer to any request: they are not for the caller of that request alone.
 ONCE = frozenset(
     {
         "command_ended",
@@ -314,7 +314,7 @@ class SandboxedEnvironment(Environment):
     def allow(self, *rules: str) -> Network:
         """Open what the rules name from now on; answers the policy. See ``Network.allow`` for how they are written.
 
-        Raises SandboxError: ``invalid_configuration`` for what is no rule, ``operation_not_supported`` where none holds.
+        Raises SandboxError: ``invalid_configuration`` for an invalid rule, ``operation_not_supported`` if no rule can be enforced.
         """
         return self._network.allow(*rules)
 
@@ -431,7 +431,7 @@ class SandboxedEnvironment(Environment):
         return {"installers": installers, "read_only_root": self.backend.describe().read_only_root}
 
     def _call(self, *call: Any) -> dict[str, Any] | Failure[Any]:
-        """See the base class. What the function's own requests were told is owed, unless the function passes it on."""
+        """See the base class. Notices of the function's own requests go to the next answer, unless the function passes them on."""
         heard: list[Notice] = []
         token = _heard.set(heard)
         try:
@@ -443,7 +443,7 @@ class SandboxedEnvironment(Environment):
         return answer
 
     def _owed_notices(self) -> tuple[Notice, ...]:
-        """See the base class: what came while only the prompt asked, for which there is no envelope."""
+        """See the base class. They came with requests that rendered the prompt, which have no envelope."""
         found = []
         with contextlib.suppress(IndexError):  # several threads may be answered at once
             while True:
@@ -636,7 +636,7 @@ def _cpu_words(limits: Limits) -> str:
 
 
 def end_words(limits: Limits) -> str:
-    """When a sandbox with these limits ends by itself, as a sentence after another; "" for never."""
+    """Return a sentence, with a space before it, that says when a sandbox with these limits ends by itself; "" if it never does."""
     ends = []
     if limits.lifetime_seconds is not None:
         ends.append(f"{duration(limits.lifetime_seconds)} after its start")

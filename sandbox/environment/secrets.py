@@ -18,7 +18,7 @@ T = TypeVar("T")
 # What the kernel takes of one variable, its name included.
 MOST_BYTES = 128 * 1024 - 2
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# A guest cuts no text that it tells shorter than that, so only a longer one may end within a secret.
+# A guest truncates no text to fewer characters, so only a text of at least this length may end within a secret.
 SHORTEST_CUT = 40
 
 
@@ -27,7 +27,7 @@ class Secrets:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._given: dict[str, tuple[str, bool]] = {}
+        self._values: dict[str, tuple[str, bool]] = {}
         self._forms: dict[bytes, bytes | None] = {}
         self._followers: list[Secrets] = []
         self.mask = Mask({})
@@ -40,7 +40,7 @@ class Secrets:
         check_types("secret", name=(name, str), value=(value, str))
         _check(name, value)
         with self._lock:
-            self._given[name] = (value, always)
+            self._values[name] = (value, always)
         self.hide(name, value)
 
     def hide(self, name: str, value: str) -> None:
@@ -48,7 +48,7 @@ class Secrets:
         self.hide_forms(dict.fromkeys(forms_of(value), f"***{name}***".encode()))
 
     def followed_by(self, other: Secrets) -> None:
-        """Have ``other`` mask what is masked here, now and later; its commands are given none of it."""
+        """Have ``other`` mask what is masked here, now and later; its commands get none of these secrets."""
         with self._lock:
             self._followers.append(other)
             forms = dict(self._forms)
@@ -66,29 +66,29 @@ class Secrets:
     def copy_to(self, other: Secrets) -> None:
         """Have ``other`` give and mask the same."""
         with self._lock, other._lock:
-            other._given.update(self._given)
+            other._values.update(self._values)
             forms = dict(self._forms)
         other.hide_forms(forms)
 
     def variables(self, asked: Iterable[str] | None) -> dict[str, str]:
         """Return the variables of a command with ``secrets=asked``. Raises SandboxError ``invalid_arguments`` for unknown names."""
         with self._lock:
-            found = {name: value for name, (value, always) in self._given.items() if always}
+            found = {name: value for name, (value, always) in self._values.items() if always}
             for name in asked or ():
-                if name not in self._given:
-                    known = ", ".join(self._given) or "none"
+                if name not in self._values:
+                    known = ", ".join(self._values) or "none"
                     raise SandboxError(
                         ErrorCode.invalid_arguments,
                         f"There is no secret {name[:200]!r}.",
                         f"There are: {known}. Give another one with env.secret(name, value).",
                     )
-                found[name] = self._given[name][0]
+                found[name] = self._values[name][0]
             return found
 
     def describe(self) -> dict[str, str]:
         """Return the section for the prompt; {} if no secret is a variable of every command."""
         with self._lock:
-            names = [name for name, (_, always) in self._given.items() if always]
+            names = [name for name, (_, always) in self._values.items() if always]
         if not names:
             return {}
         shown = f"their values are shown as ***{names[0]}*** and the like"
@@ -110,18 +110,18 @@ class Secrets:
         )
 
     def data(self, value: Any) -> Any:
-        """JSON-ready data with every text in it masked."""
+        """Return JSON-ready data with every text in it masked."""
         if not self:
             return value
         return self._value(value, self.mask.text)
 
     def fields(self, value: Any) -> Any:
-        """What a guest told, with every text in it masked: before it is worded, for no mask finds a part of a secret in words that
-        were cut. What the guest itself may have cut is masked at its borders as well.
+        """Return the fields of a guest's reply with every text in them masked. Call it before a message quotes and truncates them,
+        because no mask finds part of a secret. Texts that the guest may have truncated are masked at their ends as well.
         """
-        return self._value(value, self._told) if self else value
+        return self._value(value, self._mask_guest_text) if self else value
 
-    def _told(self, text: str) -> str:
+    def _mask_guest_text(self, text: str) -> str:
         return self.mask.part(text) if len(text) >= SHORTEST_CUT else self.mask.text(text)
 
     def _result(self, result: Any) -> Any:
@@ -134,11 +134,11 @@ class Secrets:
 def _check(name: Any, value: Any) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise configuration_error(
-            f"{str(name)[:80]!r} is no name for a variable.", "Use letters, digits and underscores."
+            f"{str(name)[:80]!r} is not a valid name for a variable.", "Use letters, digits and underscores."
         )
     if not isinstance(value, str) or "\0" in value:
         raise configuration_error(
-            f"The value of {name} is no text that a variable can hold.", "Give a str without NUL."
+            f"The value of {name} is not a text that a variable can hold.", "Give a str without NUL."
         )
     if len(value.strip()) < LEAST_CHARS:
         raise configuration_error(

@@ -134,7 +134,7 @@ def _what_helps(f: Fields, host: str, port: Any) -> str:
 
 
 def _only_user(how: str, what: Phrase) -> Hint:
-    """Return advice that only a person can follow; a model, which cannot ask anybody during a run, is told to go on without."""
+    """Return advice that only a person can follow; a model, which cannot ask anybody during a run, is advised to go on without."""
     cli, host = (how.format(what=words) for words in (what.cli, what.host))
     more = "trying again without that does not help."
     return Hint(WITHOUT, f"To allow it, {cli}; {more}", f"To allow it, {host}; {more}")

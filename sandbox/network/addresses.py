@@ -51,7 +51,7 @@ def _aton(text: str) -> ipaddress.IPv4Address | None:
         return None
     try:
         return ipaddress.IPv4Address(socket.inet_aton(text))
-    except OSError:  # the number is too large; it is no name either, and the resolver will say so
+    except OSError:  # the number is too large; it is not a name either, and the resolver will say so
         return None
 
 

@@ -112,7 +112,7 @@ class ConnectionFile:
             self._fd: int | None = os.open(self.path, flags, 0o600)
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):
                 os.close(self._fd)
-                raise OSError(0, "it is no regular file")
+                raise OSError(0, "it is not a regular file")
         except OSError as error:
             raise configuration_error(
                 f"Connections cannot be written to {self.path!r}: {error.strerror or error}.",

@@ -49,7 +49,7 @@ class Network:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
             raise SandboxError(
                 ErrorCode.invalid_configuration,
-                f"ask_seconds={seconds!r:.80} is no time to wait for an answer.",
+                f"ask_seconds={seconds!r:.80} is not a time to wait for an answer.",
                 "Give a positive number of seconds, as in 300.0.",
             )
 
@@ -186,7 +186,9 @@ def judge_host(network: Network, host: str, port: int) -> Verdict:
         return judge_address(network, None, address, port)
     name = ascii_name(host)
     if name is None:
-        return Verdict(False, why="that is no name of a host, and no address that a rule could open", kind="no_host")
+        return Verdict(
+            False, why="that is neither the name of a host nor an address that a rule could open", kind="no_host"
+        )
     if (denied := _find_denial(network, name, None, port)) is not None:
         return denied
     if network.mode in ("open", "bridge"):

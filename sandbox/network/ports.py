@@ -20,6 +20,6 @@ def check_port(call: str, name: str, value: object, least: int = 1) -> None:
     if not is_port(value, least):
         raise SandboxError(
             ErrorCode.invalid_arguments,
-            f"{name} is {value_text(value)}, which is no port.",
+            f"{name} is {value_text(value)}, which is not a port.",
             f"Give a number from {least} to {MOST}.",
         )

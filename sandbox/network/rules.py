@@ -45,7 +45,9 @@ class Rule:
         Raises SandboxError ``invalid_configuration`` that says what is wrong with the text.
         """
         if not isinstance(text, str):
-            raise _invalid_rule(text, "it is no text", 'Give each rule by itself: "example.com", "*.example.org:443".')
+            raise _invalid_rule(
+                text, "it is not a text", 'Give each rule by itself: "example.com", "*.example.org:443".'
+            )
         text = text.strip()
         host, ports = _split(text, default)
         if host == "*":
@@ -57,7 +59,7 @@ class Rule:
             return cls(text, network=network, ports=ports)
         name = ascii_name(bare)
         if name is None or "*" in bare:
-            raise _invalid_rule(text, f"{host!r} is no host name, address or network")
+            raise _invalid_rule(text, f"{host!r} is not a host name, address or network")
         return cls(text, name, below, ports=ports)
 
     def same_hosts(self, other: Rule) -> bool:
@@ -125,7 +127,7 @@ def ascii_name(host: str) -> str | None:
 
 
 def canonical_host(host: str) -> str:
-    """Return the one spelling of a host that is judged, asked about and shown. Text that is no host is put on one line."""
+    """Return the one spelling of a host that is judged, asked about and shown. Text that is not a host is put on one line."""
     address = parse_address(host)
     if address is not None:
         return str(unmap(address))
@@ -135,7 +137,7 @@ def canonical_host(host: str) -> str:
 def rule_for(host: str, port: int) -> str:
     """Return the rule that opens exactly this host and port. Raises SandboxError ``invalid_configuration`` for anything else."""
     if not is_host(host):
-        raise _invalid_rule(host, "it is no host name or address")
+        raise _invalid_rule(host, "it is not a host name or address")
     known = canonical_host(host)
     return f"{f'[{known}]' if ':' in known else known}:{port}"
 
@@ -149,9 +151,9 @@ def parse_pinned_name(name: str, address: str) -> tuple[str, Address]:
     """Parse a line of a hosts file into a name and its address. Raises SandboxError ``invalid_configuration``."""
     host, found = ascii_name(name), parse_address(address)
     if host is None or found is None:
-        what = f"{name!r} is no host name" if host is None else f"{address!r} is no address"
+        what = f"{name!r} is not a host name" if host is None else f"{address!r} is not an address"
         raise configuration_error(
-            f"{name!r}: {address!r} is no entry of a network's names: {what}.",
+            f"{name!r}: {address!r} is not an entry of a network's names: {what}.",
             'Write them as {"db.example.com": "10.1.2.3"}.',
         )
     return host, unmap(found)
@@ -172,7 +174,7 @@ def _split(text: str, default: tuple[tuple[int, int], ...]) -> tuple[str, tuple[
     low = int(found[1]) if found else 0
     high = int(found[2] or found[1]) if found else 0
     if not 0 < low <= high <= 65535:
-        raise _invalid_rule(text, f"{ports!r} is no port, range of ports or *")
+        raise _invalid_rule(text, f"{ports!r} is not a port, range of ports or *")
     return host, ((low, high),)
 
 
@@ -196,4 +198,4 @@ def _network(host: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
 
 def _invalid_rule(text: object, why: str, hint: str = "") -> SandboxError:
     hint = hint or "Write them as example.com, *.example.org:443, 10.1.2.0/24:5432 or [2001:db8::1]:8080."
-    return configuration_error(f"{text!r} is no rule of a network: {why}.", hint)
+    return configuration_error(f"{text!r} is not a rule of a network: {why}.", hint)

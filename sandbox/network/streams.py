@@ -143,7 +143,7 @@ class Streams:
 
     def _open(self, channel: int, payload: bytes) -> None:
         if channel < GUEST_CHANNELS or channel in self._accounts or len(payload) > MOST_MESSAGE_BYTES:
-            raise WireError("a connection on a channel that is no new one")
+            raise WireError("a connection on a channel that is not new")
         fields, _ = unpack_message(payload)
         host, port = fields.get("host"), fields.get("port")
         if not isinstance(host, str) or type(port) is not int or not 0 < port < 65536:

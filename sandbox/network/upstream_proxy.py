@@ -52,7 +52,7 @@ def find_proxy(name: str, port: int) -> UpstreamProxy | None:
         proxy_port = 0
     if parts.hostname is None or parts.scheme != "http" or not proxy_port:
         shown = parts.netloc.rpartition("@")[2]
-        raise ProxyError(f"the host's proxy setting {parts.scheme}://{shown} is no http:// proxy")
+        raise ProxyError(f"the host's proxy setting {parts.scheme}://{shown} is not an http:// proxy")
     return UpstreamProxy(parts.hostname, proxy_port, parts.netloc.rpartition("@")[0])
 
 

@@ -49,7 +49,7 @@ class Prepared:
     """A request as it goes to the guest: its arguments, and how ``Transport.request`` sends them and waits.
 
     The guest may be silent for ``timeout_seconds``, and its reply may have ``max_reply_bytes``. ``stdin`` goes along with the
-    request; ``source`` (a file or an iterable of bytes) is streamed to the command as it reads. ``watch`` is told the output.
+    request; ``source`` (a file or an iterable of bytes) is streamed to the command as it reads. ``watch`` gets the output.
     """
 
     args: dict[str, Any]

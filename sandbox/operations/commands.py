@@ -226,7 +226,7 @@ class Run(Change):
         if isinstance(self.stdin, str) and not _is_bytes(self.stdin):
             return "stdin is not valid Unicode"
         wrong = next((name for name in env if not name or "=" in name), None)
-        return None if wrong is None else f"{_named(wrong)} is no name for a variable"
+        return None if wrong is None else f"{_named(wrong)} is not a valid name for a variable"
 
     def prepare(self, limits: Limits) -> Prepared:
         """See the base class; limits that were not given are those of the sandbox."""
@@ -402,7 +402,9 @@ class Logs(Request):
         0, description="Byte of the output to start at: next_offset of the last call; from the end if negative."
     )
     max_bytes: int = Field(65536, ge=1, description="How many bytes at most.")
-    tail_lines: int | None = Field(None, ge=1, le=100_000, description="Show only this many lines from the end; not with offset.")
+    tail_lines: int | None = Field(
+        None, ge=1, le=100_000, description="Show only this many lines from the end; not with offset."
+    )
     follow: bool = Field(False, description="Wait until there is output past offset, or the command ends.")
     wait_seconds: float = Field(30, ge=0, le=86400, description="How long follow waits at most.")
 

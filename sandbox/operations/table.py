@@ -30,7 +30,7 @@ def operation(
     """Declare the operation ``name``, answered with ``result``, whose request is the decorated class.
 
     The facts are those of ``Request``. ``positional`` is the arguments that are required, if it is not given.
-    The guest has a table of its own, ``guest/loop/operations``; after a change run ``python -m sandbox.operations.generate``.
+    The guest has a table of its own, ``guest/loop/operations``; after a change run ``python -m sandbox.environment.generate``.
     """
 
     def declare(request: type[R]) -> type[R]:
@@ -48,7 +48,7 @@ def operation(
 
 
 def schema_of(request: type[Request]) -> dict[str, Any]:
-    """Return the JSON schema of a request's arguments, without titles: what a model is given as ``parameters``."""
+    """Return the JSON schema of a request's arguments, without titles: what a model gets as ``parameters``."""
     schema: dict[str, Any] = _without_titles(request.model_json_schema())
     schema.pop("description", None)
     # For callers in Python; a model does not lose its connection.

@@ -120,7 +120,7 @@ class Responder:
 def _not_served(what: str, base: str | None, kind: str, name: str) -> str:
     if base is None:
         return f"the package cache has no {what}: the owner of this sandbox can name one"
-    return f"{name[:200]!r} is no name of a {kind}"
+    return f"{name[:200]!r} is not the name of a {kind}"
 
 
 def _staleness(why: str) -> dict[str, str]:

@@ -26,7 +26,7 @@ def normalize(name: str) -> str | None:
 
 
 def parse_page(body: bytes, kind: str, url: str) -> Files:
-    """Return the files that a page names, as in PEP 691; ``url`` is the page's own. Raises ValueError if it is no such page."""
+    """Return the files that a page names, as in PEP 691; ``url`` is the page's own. Raises ValueError if it is not such a page."""
     if kind.partition(";")[0].strip().endswith("json"):
         document = json.loads(body)
         if not isinstance(document, dict) or not isinstance(document.get("files"), list):

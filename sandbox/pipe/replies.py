@@ -61,6 +61,6 @@ def violation(operation: str) -> SandboxUnavailableError:
     """Return the error for an answer that no guest of ours would send."""
     return SandboxUnavailableError(
         "protocol_violation",
-        f"The sandbox answered {operation} with something that is no answer.",
+        f"The sandbox answered {operation} with something that is not an answer.",
         "Start another sandbox.",
     )

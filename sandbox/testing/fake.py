@@ -141,10 +141,10 @@ class NoBackend:
         return error
 
     def freeze(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no process runs."""
 
     def thaw(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no process runs."""
 
     def describe(self) -> Description:
         """See ``Backend``."""

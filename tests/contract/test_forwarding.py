@@ -167,7 +167,7 @@ def test_what_is_no_port_is_refused(env: SandboxedEnvironment, port: int, host_p
     failure = env.forward(port, host_port)
     assert not failure.ok
     assert failure.code == "invalid_arguments"
-    assert "is no port" in failure.error
+    assert "is not a port" in failure.error
 
 
 def test_a_fake_has_no_servers(env: SandboxedEnvironment) -> None:

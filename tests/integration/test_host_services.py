@@ -198,7 +198,7 @@ def test_what_is_narrowed_is_refused_with_words_and_a_secret_is_masked_whoever_p
         .output
     )
     assert "POST is not one of the methods that are open: GET" in said
-    assert "no plain path" in said
+    assert "not a plain path" in said
     assert env.run(f"echo {KEY}; echo {KEY} | base64").unwrap().output == "***llm***\n" * 2
     assert not model.keys
     refused = (

@@ -457,7 +457,7 @@ def test_names_are_unique_and_wrong_ones_refused(kept: Callable[..., DockerEnvir
     with pytest.raises(SandboxError, match="already"):
         kept(name="twice")
     assert env.run("true").ok
-    with pytest.raises(SandboxError, match="no name"):
+    with pytest.raises(SandboxError, match="not a valid name"):
         DockerEnvironment(IMAGE, keep=True, name="a b")
     with pytest.raises(SandboxError, match="keep_seconds"):
         DockerEnvironment(IMAGE, keep=True, keep_seconds=0)

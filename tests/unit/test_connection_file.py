@@ -104,7 +104,7 @@ def test_services_of_the_command_line_have_their_secrets_from_the_environment() 
         (["a=http://x"], ["a:H=EMPTY"], "not set here"),
         (["a=http://x"], ["a:H=sk-the-secret-itself"], "is not of the form NAME:HEADER=VARIABLE"),
         (["a=http://x"], ["a:H=the_secret_itself"], "not set here"),
-        (["a=nonsense"], [], "is no upstream"),
+        (["a=nonsense"], [], "is not an upstream"),
     ):
         with pytest.raises(SandboxError) as refused:
             services_of(services, headers, environ)

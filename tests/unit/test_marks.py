@@ -97,7 +97,7 @@ def test_a_name_that_is_none_of_ours(ident: str) -> None:
         assert engine.done == []
         assert inventory.sandboxes(engine) == []  # type: ignore[arg-type]
         assert not kept.matches(container, "aaaa")
-    with pytest.raises(ValueError, match="no name"):
+    with pytest.raises(ValueError, match="not the name"):
         removal.remove(ident)
 
 

@@ -187,7 +187,7 @@ def test_an_output_without_its_middle_shows_no_part_of_a_secret_at_the_cut() -> 
     ("name", "value", "said"),
     [
         ("TOKEN", "short", "fewer than 8"), ("TOKEN", "a      b  "[:7] + "  ", "fewer than 8"), ("A-B", "long enough", "'A-B'"),
-        ("", "long enough", "no name"), ("TOKEN", "long\0enough", "NUL"), ("TOKEN", "x" * (128 << 10), "longer"),
+        ("", "long enough", "not a valid name"), ("TOKEN", "long\0enough", "NUL"), ("TOKEN", "x" * (128 << 10), "longer"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_secret_is_refused_and_not_repeated(name: str, value: str, said: str) -> None:

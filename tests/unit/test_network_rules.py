@@ -62,9 +62,9 @@ def test_an_address_with_a_zone_is_none(host: str) -> None:
     assert not verdict.allowed
     assert verdict.why.isprintable()
     for text in (host, f"[{host.strip('[]')}]:80"):
-        with pytest.raises(SandboxError, match="is no rule of a network"):
+        with pytest.raises(SandboxError, match="is not a rule of a network"):
             Rule.parse(text)
-    with pytest.raises(SandboxError, match="is no rule of a network"):
+    with pytest.raises(SandboxError, match="is not a rule of a network"):
         rule_for(host, 80)
 
 
@@ -175,10 +175,10 @@ def test_the_reason_says_what_is_near() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("https://example.com/x", "Write 'example.com' instead"), ("/etc/hosts", "a path"), ("example.com:0", "'0' is no port"),
-        ("example.com:99999", "'99999'"), ("example.com:9-8", "'9-8'"), ("*example.com", "no host name"),
+        ("https://example.com/x", "Write 'example.com' instead"), ("/etc/hosts", "a path"), ("example.com:0", "'0' is not a port"),
+        ("example.com:99999", "'99999'"), ("example.com:9-8", "'9-8'"), ("*example.com", "a host name"),
         ("10.0.0.1/8", "host bits"),
-        ("", "no host name"), ("two words", "no host name"), ("a.*.example.com", "no host name"), ("-a.example", "no host name"),
+        ("", "a host name"), ("two words", "a host name"), ("a.*.example.com", "a host name"), ("-a.example", "a host name"),
     ],
 )  # fmt: skip
 def test_a_bad_rule_is_refused_with_its_text(text: str, said: str) -> None:

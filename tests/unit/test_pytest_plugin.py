@@ -389,7 +389,7 @@ def test_services_of_the_host_and_certificates_are_taken() -> None:
     assert options.anchored(given, Path("/base")) == {"ca_bundle": Path("/base/company.pem")}
     with pytest.raises(OptionsError, match=r"contradicts ca_bundle='company.pem'"):
         of_marks([pytest.mark.sandbox(local=True, ca_bundle="company.pem").mark])
-    with pytest.raises(OptionsError, match="'5432', which is no port"):
+    with pytest.raises(OptionsError, match="'5432', which is not a port"):
         checked({"services": {"db": {"image": "x", "port": "5432"}}}, "x")
 
 

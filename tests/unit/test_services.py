@@ -178,21 +178,21 @@ def test_several_requests_on_one_connection(upstream: str) -> None:
     ("line", "said"),
     [
         (b"DELETE /v1/x", b"DELETE is not one of the methods"), (b"GET /admin", b"not one of the paths"),
-        (b"GET /v1/../admin", b"no plain path"), (b"GET /v1/%2e%2e/admin", b"no plain path"), (b"GET /v1//admin", b"no plain path"),
-        (b"GET /v1/..\\admin", b"no plain path"), (b"GET http://llm.internal/admin", b"not one of the paths"),
-        (b"GET //v1/x", b"no plain path"), (b"GET //evil.example.com/v1/x", b"no plain path"),
-        (b"GET /v1/..;/admin", b"no plain path"),
-        (b"GET /v1/..%2fadmin", b"no plain path"), (b"GET /v1/%2e%2e%2fadmin", b"no plain path"),
-        (b"GET /v1/%252e%252e/admin", b"no plain path"), (b"GET /v1/./x", b"no plain path"), (b"GET /v1/x%00y", b"no plain path"),
-        (b"GET /v1/x%0d%0aHost:%20evil", b"no plain path"), (b"GET /v1/%5c..%5cadmin", b"no plain path"),
+        (b"GET /v1/../admin", b"a plain path"), (b"GET /v1/%2e%2e/admin", b"a plain path"), (b"GET /v1//admin", b"a plain path"),
+        (b"GET /v1/..\\admin", b"a plain path"), (b"GET http://llm.internal/admin", b"not one of the paths"),
+        (b"GET //v1/x", b"a plain path"), (b"GET //evil.example.com/v1/x", b"a plain path"),
+        (b"GET /v1/..;/admin", b"a plain path"),
+        (b"GET /v1/..%2fadmin", b"a plain path"), (b"GET /v1/%2e%2e%2fadmin", b"a plain path"),
+        (b"GET /v1/%252e%252e/admin", b"a plain path"), (b"GET /v1/./x", b"a plain path"), (b"GET /v1/x%00y", b"a plain path"),
+        (b"GET /v1/x%0d%0aHost:%20evil", b"a plain path"), (b"GET /v1/%5c..%5cadmin", b"a plain path"),
         (b"GET http://evil.example.com/v1/x", b"another host"), (b"GET http://llm.internal@evil.example.com/v1/x", b"another host"),
         (b"GET http://llm.internal:8080/v1/x", b"another host"), (b"GET http://evil.example.com#llm.internal/v1", b"another host"),
-        (b"GET v1/x", b"no plain path"), (b"OPTIONS *", b"no plain path"), (b"TRACE /v1/x", b"never open"),
+        (b"GET v1/x", b"a plain path"), (b"OPTIONS *", b"a plain path"), (b"TRACE /v1/x", b"never open"),
         (b"GET /v1/%c0%ae%c0%ae/admin", b"not UTF-8"), (b"GET /v1/%e0%80%ae%e0%80%ae/admin", b"not UTF-8"),  # B04
-        (b"GET /v1/..%c0%afadmin", b"not UTF-8"), (b"GET /v1/%ff", b"not UTF-8"), (b"GET /v1/%u002e%u002e/admin", b"no plain path"),
-        (b"GET /v1/%ef%bc%8e%ef%bc%8e/admin", b"no plain path"), (b"GET /v1/%e2%80%a5/admin", b"no plain path"),
-        (b"GET /v1/x%ef%bc%8f..", b"no plain path"), (b"GET /v1/%ef%bc%852e", b"no plain path"),
-        (b"get /admin", b"not one of the paths"), (b"CONNECT evil.example.com:443", b"no plain path"),
+        (b"GET /v1/..%c0%afadmin", b"not UTF-8"), (b"GET /v1/%ff", b"not UTF-8"), (b"GET /v1/%u002e%u002e/admin", b"a plain path"),
+        (b"GET /v1/%ef%bc%8e%ef%bc%8e/admin", b"a plain path"), (b"GET /v1/%e2%80%a5/admin", b"a plain path"),
+        (b"GET /v1/x%ef%bc%8f..", b"a plain path"), (b"GET /v1/%ef%bc%852e", b"a plain path"),
+        (b"get /admin", b"not one of the paths"), (b"CONNECT evil.example.com:443", b"a plain path"),
     ],
 )  # fmt: skip
 def test_what_is_not_open_is_refused_and_never_asked(upstream: str, line: bytes, said: bytes) -> None:
@@ -250,8 +250,8 @@ def test_a_service_that_cannot_be_is_refused(name: str, address: str, headers: d
     ("methods", "paths", "said"),
     [
         ("GET", (), 'methods=("GET",)'), ((), "/v1/*", 'paths=("/v1/*",)'), ((), "*", 'paths=("/v1/*",)'), ((), b"/v1/*", "tuple"),
-        (("GET POST",), (), "no method"), (("",), (), "no method"), ((), ("v1/*",), "begins with neither"), ((), ("",), "neither"),
-        ((), (7,), "no text"), ((None,), (), "no text"), ((), None, "no tuple"),
+        (("GET POST",), (), "not a method"), (("",), (), "not a method"), ((), ("v1/*",), "begins with neither"),
+        ((), ("",), "neither"), ((), (7,), "not a text"), ((None,), (), "not a text"), ((), None, "not a tuple"),
     ],
 )  # fmt: skip
 def test_what_narrows_otherwise_than_it_reads_is_refused(methods: Any, paths: Any, said: str) -> None:
@@ -409,7 +409,7 @@ def test_what_a_service_refuses_is_in_the_log_of_connections(
     [
         ("DELETE /v1/x", "service_refused", "DELETE /v1/x", "DELETE is not one of the methods that are open: GET", "method"),
         ("GET /admin?a", "service_refused", "GET /admin?a", "/admin is not one of the paths that are open: /v1/*", "path"),
-        ("GET /v1/../x", "service_refused", "GET /v1/../x", "'/v1/../x' is no plain path", "form"),
+        ("GET /v1/../x", "service_refused", "GET /v1/../x", "'/v1/../x' is not a plain path", "form"),
         ("GET nonsense\x01", "service_refused", "a request", "it is malformed: ", "form"),
         ("GET /v1/x", "service_failed", "GET /v1/x", "ConnectError: ", "upstream"),
     ],

@@ -26,10 +26,10 @@ from sandbox.testing import FakeEnvironment
     [
         ({"port": None}, "A service has no port"),
         ({"command": ""}, "The command of a service is empty"),
-        ({"port": "5432"}, "port of a service has '5432', which is no port"),
+        ({"port": "5432"}, "port of a service has '5432', which is not a port"),
         ({"port": 0}, "port of a service has 0"),
         ({"port": True}, "port of a service has True"),
-        ({"ports": 5432}, "ports of a service is 5432, which is no list"),
+        ({"ports": 5432}, "ports of a service is 5432, which is not a list"),
         ({"ports": "5432"}, "ports of a service is '5432'"),
         ({"ports": [5432, 65536]}, "ports of a service has 65536"),
         ({"command": ()}, "The command of a service is empty"),
@@ -83,7 +83,7 @@ def test_what_are_too_many_ports(ports: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("value", ["postgres", {"image": "postgres"}, None])
 def test_what_is_no_service(value: Any) -> None:
-    with pytest.raises(SandboxError, match=r"The service 'db' is ('postgres'|dict|NoneType), which is no side service") as caught:
+    with pytest.raises(SandboxError, match=r"The service 'db' is ('postgres'|dict|NoneType), which is not") as caught:
         DockerEnvironment(services={"db": value})
     assert caught.value.code is ErrorCode.invalid_configuration
     assert "services={'db': SideService(" in caught.value.hint
@@ -94,7 +94,7 @@ def test_waiting_for_what_is_no_port_is_refused_at_once(port: Any) -> None:
     answer = FakeEnvironment().wait_for_port(port)
     assert not answer.ok
     assert answer.code is ErrorCode.invalid_arguments
-    assert answer.error == f"port is {port!r}, which is no port."
+    assert answer.error == f"port is {port!r}, which is not a port."
     assert asyncio.run(AsyncEnvironment(FakeEnvironment()).wait_for_port(port)).to_dict()["error"] == answer.error
 
 

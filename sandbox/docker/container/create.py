@@ -52,7 +52,7 @@ class Shape:
 
 
 def create(client: docker.DockerClient, image_id: str, name: str, runtime: RuntimeVolume, shape: Shape) -> str:
-    """Create the container and answer its id; the image's entry point does not run. Raises docker-py's errors.
+    """Create the container and return its id; the image's entry point does not run. Raises docker-py's errors.
 
     ``create`` and not ``run``: that would pull. Standard input is open once, so that the pipe's end is the guest's end, and
     the engine removes the container then; that of a kept sandbox stays open when a stream to it ends.
@@ -103,9 +103,9 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
 
 
 def _sysctls(shape: Shape) -> dict[str, str]:
-    """Bounds on what outlives the process that made it: it would hold the sandbox's memory for good.
+    """Return kernel settings that bound what outlives the process that made it and would hold the sandbox's memory for good.
 
-    With names, also that the guest, which has no right of root to it, may listen on their ports.
+    With ``names`` they also let the guest, which has no such right of root, listen on low ports.
     """
     limits = shape.limits
     low_ports = {"net.ipv4.ip_unprivileged_port_start": "0"} if shape.names else {}
@@ -134,7 +134,7 @@ def _added(profile: Profile, disk: Disk) -> list[str] | None:
 
 
 def places(limits: Limits) -> dict[str, int]:
-    """Sizes in bytes of the writable places beside those of the disk."""
+    """Return the sizes in bytes of the writable places beside those of the disk."""
     return {VAR_TMP: limits.var_tmp_place_bytes, SPILL: limits.spill_place_bytes, SHM: limits.shm_place_bytes}
 
 

@@ -31,7 +31,7 @@ def remove(name: str, *, container_id: str = "", may_appear: bool = False, has_v
     one of ours: it would reach the engine as part of a path.
     """
     if not is_ident(name):
-        raise ValueError(f"{name!r} is no name of a sandbox")
+        raise ValueError(f"{name!r} is not the name of a sandbox")
     created_by = time.monotonic() + (CREATE_SECONDS if may_appear else 0)
     policy = retry_engine(GONE_SECONDS, tenacity.retry_if_exception_type(_NotGoneError))
     try:

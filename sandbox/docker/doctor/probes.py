@@ -81,7 +81,9 @@ def _attribution(env: DockerEnvironment) -> Seen:
     answer = env.run(argv=_PYTHON, stdin=programs.HOG, session=None, timeout_seconds=_SECONDS)
     noticed = "out_of_memory" in {notice.code for notice in answer.notices}
     holds = noticed and answer.unwrap().oom_killed
-    how = "the command that was killed for memory is told so" if holds else "a kill for memory goes unnoticed"
+    how = (
+        "the result of the command that was killed for memory says so" if holds else "a kill for memory goes unnoticed"
+    )
     return _verdict(holds, how, "The kernel must count oom_kill in memory.oom_control or memory.events.")
 
 

@@ -40,8 +40,8 @@ PostMortem = Callable[[str, str], SandboxUnavailableError]
 
 
 class EngineKeep:
-    """Implements ``resuming.Keep``. ``dead(seconds)`` says whether the container is known to have died; ``held`` whether it is
-    paused by its owner, who is waited for.
+    """Implements ``pipe.reattaching.Keep``. ``dead(seconds)`` returns whether the container is known to have died; ``held``
+    whether its owner has paused it: then reconnecting waits until it is resumed.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class EngineKeep:
         self._changed = changed
 
     def resume(self, replaces: bytes, nonce: bytes, reason: str, detail: str) -> tuple[ByteStream, bytes]:
-        """See ``resuming.Keep``."""
+        """See ``pipe.reattaching.Keep``."""
         if self._dead(FATE_SECONDS):
             raise self._post_mortem(reason, detail)
         call = Call(nonce, replaces, owners.where(), 0)
@@ -214,11 +214,11 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(error, SandboxError | OSError)
 
 
-def _owned(kept: Kept, who: str) -> SandboxError:
+def _owned(kept: Kept, owner: str) -> SandboxError:
     known = kept.called
     return SandboxError(
         ErrorCode.sandbox_owned,
-        f"The sandbox {known} is in use by {who}.",
+        f"The sandbox {known} is in use by {owner}.",
         phrased("Wait until it is detached, or take it over: {how}.", how=attach(known, take_over=True)),
         retryable=True,
     )

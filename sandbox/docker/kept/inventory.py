@@ -99,10 +99,10 @@ def chosen(listed: Iterable[Listed], containers: Iterable[str]) -> list[Listed]:
 def remove(sandbox: Listed, *, force: bool = False) -> None:
     """End a sandbox. Raises SandboxError ``sandbox_owned`` for one in use, unless ``force``, and as the engine does."""
     if sandbox.state in ("owned", "elsewhere") and not force:
-        who = f"process {sandbox.owner_pid} on {sandbox.owner_host}" if sandbox.owner_pid else sandbox.others
+        owner = f"process {sandbox.owner_pid} on {sandbox.owner_host}" if sandbox.owner_pid else sandbox.others
         raise SandboxError(
             ErrorCode.sandbox_owned,
-            f"The sandbox {sandbox.name or sandbox.id[:12]} is in use by {who}, as far as can be seen from here.",
+            f"The sandbox {sandbox.name or sandbox.id[:12]} is in use by {owner}, as far as can be seen from here.",
             "Close it there, or end it all the same with --force.",
         )
     removal.remove(sandbox.ident, container_id=sandbox.id)

@@ -101,13 +101,13 @@ def check(seconds: float, name: str | None) -> None:
     if not 0 < seconds < float("inf"):
         raise SandboxError(
             ErrorCode.invalid_configuration,
-            f"keep_seconds={seconds!r} is no time to wait for an orchestrator.",
+            f"keep_seconds={seconds!r} is not a time to wait for an orchestrator.",
             "Give a positive number of seconds, as in 3600.0.",
         )
     if name is not None and not is_sandbox_name(name):
         raise SandboxError(
             ErrorCode.invalid_configuration,
-            f"{name[:80]!r} is no name for a sandbox.",
+            f"{name[:80]!r} is not a valid name for a sandbox.",
             f"A name consists of {RULES['sandbox']}.",
         )
 
@@ -116,9 +116,9 @@ def check(seconds: float, name: str | None) -> None:
 def naming(client: docker.DockerClient, ident: str, name: str | None) -> Iterator[None]:
     """Create the container ``ident`` with that name within: of several at once, at most one gets it.
 
-    Those of this user and host take turns. For all others there is a look before, and one after: whoever sees another then, lets
-    go, so that two at the very same moment may both be refused. Raises SandboxError ``invalid_configuration`` where a sandbox of
-    that name is on the engine.
+    Processes of this user and host take turns. To detect others, the name is looked up before and after the block: two that create
+    at the very same moment may both be refused. Raises SandboxError ``invalid_configuration`` if a sandbox of that name is on the
+    engine.
     """
     if name is None:
         yield

@@ -45,11 +45,10 @@ _swept_lock = threading.Lock()
 def sweep(client: docker.DockerClient) -> None:
     """Remove what dead orchestrators of this host left; at most once a minute for a process and engine.
 
-    Nothing else is touched: neither what is another host's, nor what is of a process that cannot be seen from here (in
-    another namespace of process ids, as in a container), nor what carries neither OWNER_LABEL nor
-    KEEP_LABEL (an empty one is none), nor what is not called as its labels say. A kept one that has
-    run is never removed: paused and without an owner for longer than its keep_seconds, it is woken, and its guest ends it
-    unless it has a host after all.
+    Does not touch the containers of other hosts, those of processes that are not visible from here (in another namespace of
+    process ids, as in a container), those with neither OWNER_LABEL nor KEEP_LABEL (an empty label counts as missing), and those
+    whose name is not the one in their labels. Never removes a kept sandbox that has run: if it was paused and without an owner for
+    longer than its keep_seconds, it is resumed, and its guest ends it unless a host attaches.
     """
     now = time.monotonic()
     with _swept_lock:

@@ -106,7 +106,7 @@ def owner_of(ident: str) -> Owner | None:
 
 
 def ownerless_seconds(ident: str) -> float | None:
-    """For how long the sandbox was seen to have no owner; None where it has one, or none of this boot is known.
+    """Return for how many seconds the sandbox has had no owner; None if it has one, or if no owner since this boot is known.
 
     An owner that died did not write down when: the first look at it does.
     """

@@ -43,7 +43,7 @@ class Beside:
                 what = f"{one!r:.80}" if isinstance(one, str) else type(one).__name__  # a dict may hold secrets
                 raise SandboxError(
                     ErrorCode.invalid_configuration,
-                    f"The service {name!r} is {what}, which is no side service.",
+                    f"The service {name!r} is {what}, which is not a side service.",
                     f"Give it as in services={{{str(name)!r}: SideService(image=..., port=5432)}}.",
                 )
         known = {

@@ -100,7 +100,9 @@ class WorkerCall:
         folder = os.dup(cwd_fd) if cwd_fd is not None else None
 
         def start() -> None:
-            self._stop_helper = self.processes.run_helper(spec, source, folder, timeout_seconds, max_output_bytes, report)
+            self._stop_helper = self.processes.run_helper(
+                spec, source, folder, timeout_seconds, max_output_bytes, report
+            )
             if self._cancelled:
                 self._stop_helper()
 

@@ -39,7 +39,8 @@ def assign_addresses(ports: Mapping[str, tuple[int, ...]], first: int = 2) -> tu
     for name, numbers in ports.items():
         if ascii_name(name) != name or name == "localhost" or name.endswith(".localhost"):
             raise configuration_error(
-                f"{name!r} is no name for a service.", "Use lower-case letters, digits and hyphens, as in 'db'."
+                f"{name!r} is not a valid name for a service.",
+                "Use lower-case letters, digits and hyphens, as in 'db'.",
             )
         if not numbers or len(numbers) > MOST_PORTS or not all(0 < number < 65536 for number in numbers):
             raise configuration_error(

@@ -66,7 +66,7 @@ class Service:
         parts = urlsplit(self.upstream)
         if ascii_name(self.name) != self.name or "." in self.name:
             raise configuration_error(
-                f"{self.name!r} is no name for a service.", "Use lower-case letters, digits and hyphens."
+                f"{self.name!r} is not a valid name for a service.", "Use lower-case letters, digits and hyphens."
             )
         if parts.username or parts.password:
             raise configuration_error("An upstream may hold no user name or password.", "Give them as a header.")
@@ -74,7 +74,7 @@ class Service:
             # A query may hold a key.
             place = f"{parts.scheme}://{parts.hostname}" if parts.hostname else "What was given"
             raise configuration_error(
-                f"{place!r}, as it was given, is no upstream.", "Give it as https://api.example.com, or with a path."
+                f"{place!r} is not an upstream as it was given.", "Give it as https://api.example.com, or with a path."
             )
         for name, value in (*self.headers.items(), *self.plain_headers.items()):
             if not _TOKEN.fullmatch(name) or not value or any(c in value for c in "\r\n\0") or not value.isascii():
@@ -83,7 +83,7 @@ class Service:
             if len(value) < LEAST_CHARS:
                 raise configuration_error(
                     f"The value of the header {name!r} has fewer than {LEAST_CHARS} characters: masking it would garble answers.",
-                    "Give what is no secret in plain_headers.",
+                    "Give values that are not secret in plain_headers.",
                 )
 
     @property
@@ -103,7 +103,7 @@ class Service:
         except UnicodeDecodeError:  # overlong forms of "." and "/" among them, which some servers read
             return Problem(f"{target!r} has escapes that are not UTF-8")
         if not target.startswith("/") or "#" in target or not _is_plain(path):
-            return Problem(f"{target!r} is no plain path")
+            return Problem(f"{target!r} is not a plain path")
         if method.upper() in ("TRACE", "CONNECT"):
             return Problem(f"{method} is never open", "method", ", ".join(self.methods))
         if self.methods and method.upper() not in {allowed.upper() for allowed in self.methods}:
@@ -136,12 +136,12 @@ def _check_restrictions(methods: object, paths: object) -> None:
     for field_name, given, example in (("methods", methods, "GET"), ("paths", paths, "/v1/*")):
         hint = f'Give a tuple: {field_name}=("{example}",).'
         if not isinstance(given, tuple | list):
-            raise configuration_error(f"{given!r:.200} is no tuple of {field_name}.", hint)
+            raise configuration_error(f"{given!r:.200} is not a tuple of {field_name}.", hint)
         for value in given:
             if not isinstance(value, str):
-                raise configuration_error(f"{value!r:.200} among the {field_name} is no text.", hint)
+                raise configuration_error(f"{value!r:.200} among the {field_name} is not a text.", hint)
             if field_name == "methods" and not _TOKEN.fullmatch(value):
-                raise configuration_error(f"{value!r:.200} is no method.", hint)
+                raise configuration_error(f"{value!r:.200} is not a method.", hint)
             if field_name == "paths" and not value.startswith(("/", "*")):
                 raise configuration_error(
                     f"The path {value!r:.200} begins with neither '/' nor '*': no request has it.", hint

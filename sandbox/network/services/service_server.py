@@ -267,10 +267,12 @@ class ServiceServer:
             upstream = httpx.URL(self.service.upstream.rstrip("/") + "/")
             url = httpx.URL(self.service.upstream.rstrip("/") + target)
         except httpx.InvalidURL as error:
-            return Problem(f"{target!r} is no plain path: {error}")
+            return Problem(f"{target!r} is not a plain path: {error}")
         sent, base = url.raw_path.decode("ascii"), upstream.raw_path.decode("ascii")
         same = sent.startswith(base) and (url.scheme, url.netloc) == (upstream.scheme, upstream.netloc)
-        return self.service.problem(method, sent[len(base) - 1 :]) if same else Problem(f"{target!r} is no plain path")
+        return (
+            self.service.problem(method, sent[len(base) - 1 :]) if same else Problem(f"{target!r} is not a plain path")
+        )
 
     def _headers(self, request: h11.Request) -> list[tuple[bytes, bytes]]:
         """Return the headers for the upstream: the sandbox's own, except those that the host sets.

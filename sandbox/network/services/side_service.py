@@ -44,7 +44,7 @@ class Ready:
                 f"timeout_seconds of Ready is {value_text(self.timeout_seconds)}.", "Give a positive number of seconds."
             )
         if self.http is not None and not self.http.startswith(("/", ":")):
-            raise configuration_error(f"{self.http!r} is no path.", "Write it as in '/health' or ':8080/health'.")
+            raise configuration_error(f"{self.http!r} is not a path.", "Write it as in '/health' or ':8080/health'.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +86,13 @@ class SideService:
         ports: object = self.ports
         if isinstance(ports, str | bytes) or not isinstance(ports, Sequence):
             raise configuration_error(
-                f"ports of a service is {ports!r:.80}, which is no list.", "Give it as in ports=[5432, 8080]."
+                f"ports of a service is {ports!r:.80}, which is not a list.", "Give it as in ports=[5432, 8080]."
             )
         given = [("port", self.port)] if self.port is not None else []
         for name, value in given + [("ports", each) for each in ports]:
             if not is_port(value):
                 raise configuration_error(
-                    f"{name} of a service has {value!r:.80}, which is no port.",
+                    f"{name} of a service has {value!r:.80}, which is not a port.",
                     "Give a number from 1 to 65535, as in port=5432.",
                 )
 
