@@ -15,7 +15,7 @@ from sandbox.envelope import Envelope, Failure
 from sandbox.environment.base import Approver
 from sandbox.environment.network import check_network
 from sandbox.environment.sandboxed import SandboxedEnvironment, checked_folders
-from sandbox.environment.services import SandboxServices
+from sandbox.environment.services import SandboxServices, SideGroup
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
@@ -42,7 +42,7 @@ from .kept.kept import Kept
 from .spec import DEFAULT_IMAGE, DEFAULT_KEEP_SECONDS, HostParts, SandboxSpec, write_down
 
 if TYPE_CHECKING:
-    from sandbox.docker.services.group import Beside
+    # A circle: a side service runs in a DockerEnvironment, and a DockerEnvironment has side services.
     from sandbox.docker.services.running import RunningService
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class DockerEnvironment(SandboxedEnvironment):
             approver=approver,
             track_changes=track_changes,
             read_roots=roots,
-            services=SandboxServices(HostServices(of_host), self._stand_beside(beside, reporter), cache),
+            services=SandboxServices(HostServices(of_host), self._make_group(beside, reporter), cache),
         )
 
     @classmethod
@@ -189,9 +189,9 @@ class DockerEnvironment(SandboxedEnvironment):
         env._services.refuse_others(found.names)
         return env.start()
 
-    def _stand_beside(
+    def _make_group(
         self, services: Mapping[str, SideService | RunningService], report: Callable[[str], None]
-    ) -> Beside | None:
+    ) -> SideGroup | None:
         if not services:
             return None
         if self.spec.keep:
@@ -200,9 +200,9 @@ class DockerEnvironment(SandboxedEnvironment):
                 f"A kept sandbox cannot have the side services {', '.join(services)}: they end with the process that made them.",
                 "Leave out keep=True, or run the servers inside the sandbox.",
             )
-        from sandbox.docker.services.group import Beside  # which makes environments itself
+        from sandbox.docker.services.group import ServiceGroup  # it imports this module
 
-        return Beside(services, report, self.hidden)
+        return ServiceGroup(services, report, self.hidden)
 
     @property
     def container_id(self) -> str:

@@ -20,7 +20,7 @@ from sandbox.network.services.side_service import SideService
 from sandbox.packages.cache import PackageCache
 
 if TYPE_CHECKING:
-    from sandbox.docker.services.group import Beside
+    from sandbox.docker.services.group import ServiceGroup
     from sandbox.docker.services.running import RunningService
 
     from .recorded import RecordedDocker, RecordedLocal
@@ -176,14 +176,14 @@ def _service(name: str, value: Any) -> SideService | Service:
     return SideService(**value)
 
 
-def beside(given: Any, config: pytest.Config) -> Beside:
+def beside(given: Any, config: pytest.Config) -> ServiceGroup:
     """Return the shared services, not started. Raises OptionsError, SandboxError."""
-    from sandbox.docker.services.group import Beside
+    from sandbox.docker.services.group import ServiceGroup
 
     services = checked({"services": given}, "sandbox_shared_services")["services"]
     if put_together(of_command_line(config), of_ini(config)).get("local"):
         pytest.skip("no container is used (--sandbox-local or sandbox_local), and side services are containers")
-    return Beside(services, logging.getLogger(__name__).info)
+    return ServiceGroup(services, logging.getLogger(__name__).info)
 
 
 def with_services(options: dict[str, Any], shared: Mapping[str, RunningService]) -> dict[str, Any]:

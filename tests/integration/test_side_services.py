@@ -19,7 +19,7 @@ import pytest
 from sandbox import AsyncEnvironment, DockerEnvironment, Limits, Network, Ready, SideService
 from sandbox.docker.engine.client import connect
 from sandbox.docker.engine.events import SANDBOX_LABEL
-from sandbox.docker.services.group import Beside
+from sandbox.docker.services.group import ServiceGroup
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.ready import NotReadyError
 
@@ -268,7 +268,7 @@ def test_they_end_with_an_orchestrator_that_is_killed() -> None:
 
 
 def test_a_service_is_shared_and_ends_with_its_own(docker_env: Make) -> None:
-    with Beside({"db": service("db", 5432)}, print) as group:
+    with ServiceGroup({"db": service("db", 5432)}, print) as group:
         first = docker_env(limits=SMALL, services=group.running)
         second = docker_env(limits=SMALL, services={"data": group.running["db"]})
         assert first.run(ask("db", 5432, "one")).unwrap().output == "db heard one\n"

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandbox.docker.engine.shared import Shared
 from sandbox.errors import ErrorCode, SandboxError
 
 # From linux/loop.h.
@@ -27,7 +28,8 @@ _AUTOCLEAR = 4
 # struct loop_config: fd, block_size, struct loop_info64 (232 bytes, lo_flags at 52), 64 bytes reserved.
 _CONFIG = struct.Struct("=II52xI176x64x")
 CONTROL = "/dev/loop-control"
-_formatting = threading.Lock()  # many sandboxes that start at once format once
+# One lock for each (size, uid): of many sandboxes that start at once one formats, and the others take what it wrote.
+_formatting: Shared[tuple[int, int], threading.Lock] = Shared()
 _ATTEMPTS = 32
 # No journal, for it outlives no crash; no room to grow, for it is never resized. Its tables lie together, because the host frees
 # each piece of a deleted file by itself (measured: 32 ms for 16 pieces, 4 ms for 4).
@@ -71,7 +73,7 @@ def make(size_bytes: int, folder: Path, uid: int) -> LoopDevice:
         file = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(file, size_bytes)
-            with _formatting:
+            with _formatting.obtain((size_bytes, uid), threading.Lock):
                 contents = _format(size_bytes, uid)
             for offset, content in contents:
                 os.pwrite(file, content, offset)

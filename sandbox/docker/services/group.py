@@ -1,4 +1,4 @@
-"""All that stands beside one sandbox: its side services, started together with it, reached by their names, ended with it."""
+"""The side services of one sandbox: started together with it, reached by name, ended with it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sandbox.network.services.side_service import SideService
 
 from .running import RunningService, started
 
-# Sandboxes that are made or ended at once: an engine gets no faster by more.
+# Sandboxes that are made or removed at once: an engine gets no faster with more.
 TOGETHER = 4
 
 
-class Beside:
-    """Side services by their names; a RunningService is one of another's, which is only reached. A context manager.
+class ServiceGroup:
+    """Side services by name; a context manager. A RunningService among them belongs to another group, and is only reached.
 
-    Raises SandboxError ``invalid_configuration``. ``names`` are what the sandbox that they stand beside is told; what is ``hidden``
-    of it is masked in what they print.
+    ``names`` go into the /etc/hosts of the sandbox that uses them; its secrets, ``hidden``, are masked in what the services print.
+    Raises SandboxError ``invalid_configuration``.
     """
 
     def __init__(
@@ -37,29 +37,31 @@ class Beside:
         report: Callable[[str], None],
         hidden: Secrets | None = None,
     ) -> None:
-        given: Mapping[str, object] = services
-        for name, one in given.items():
-            if not isinstance(one, SideService | RunningService):
-                what = f"{one!r:.80}" if isinstance(one, str) else type(one).__name__  # a dict may hold secrets
+        unchecked: Mapping[str, object] = services
+        for name, service in unchecked.items():
+            if not isinstance(service, SideService | RunningService):
+                what = (
+                    f"{service!r:.80}" if isinstance(service, str) else type(service).__name__
+                )  # a dict may hold secrets
                 raise SandboxError(
                     ErrorCode.invalid_configuration,
                     f"The service {name!r} is {what}, which is not a side service.",
                     f"Give it as in services={{{str(name)!r}: SideService(image=..., port=5432)}}.",
                 )
-        known = {
-            name: one.service.all_ports if isinstance(one, RunningService) else one.all_ports
-            for name, one in services.items()
+        ports = {
+            name: each.service.all_ports if isinstance(each, RunningService) else each.all_ports
+            for name, each in services.items()
         }
-        self.names: tuple[Name, ...] = assign_addresses(known)
-        self._asked = {name: one for name, one in services.items() if isinstance(one, SideService)}
+        self.names: tuple[Name, ...] = assign_addresses(ports)
+        self._to_start = {name: each for name, each in services.items() if isinstance(each, SideService)}
         self._report = report
         self._hidden = Secrets() if hidden is None else hidden
-        self._running = {name: one for name, one in services.items() if isinstance(one, RunningService)}
+        self._running = {name: each for name, each in services.items() if isinstance(each, RunningService)}
         self._lock = threading.Lock()
         self._made: list[DockerEnvironment] = []
         self._starts: dict[str, Future[RunningService]] = {}
         self._closed = False
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     @property
     def running(self) -> Mapping[str, RunningService]:
@@ -67,12 +69,12 @@ class Beside:
         return dict(self._running)
 
     def begin(self) -> None:
-        """Start them, each in a thread; returns at once."""
-        if not self._asked or self._starts or self._closed:
+        """Start the services, each in a thread; return at once."""
+        if not self._to_start or self._starts or self._closed:
             return
-        pool = ThreadPoolExecutor(len(self._asked), thread_name_prefix="gamebox-beside")
+        pool = ThreadPoolExecutor(len(self._to_start), thread_name_prefix="gamebox-beside")
         turns = threading.BoundedSemaphore(TOGETHER)
-        for name, service in self._asked.items():
+        for name, service in self._to_start.items():
             self._starts[name] = pool.submit(started, name, service, self._report, self._take, turns)
         pool.shutdown(wait=False)
 
@@ -141,16 +143,16 @@ class Beside:
         return dial
 
     def notices(self) -> tuple[Notice, ...]:
-        """Return the ends that no answer has reported yet."""
+        """Return a notice for each service that has ended since the last call."""
         found = []
         for name, service in list(self._running.items()):
             ended = service.ended
             if ended is None:
                 continue
             with self._lock:
-                if name in self._told:
+                if name in self._reported:
                     continue
-                self._told.add(name)
+                self._reported.add(name)
             how, lines = map(self._hidden.mask.part, ended)  # before they are cut
             found.append(host_notice("service_ended", {"name": name, "how": how, "lines": lines}))
         return tuple(found)

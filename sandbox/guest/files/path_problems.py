@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .roots import Roots
+    from .roots import Roots  # which loads this module only after an error
 
 STEPS = 100  # links and `..` that are followed
 NAMES = 5000  # names of one folder that are compared
