@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.network.rules import ALL_PORTS, WEB_PORTS, Rule, parse_pinned_name
+from sandbox.text.wording import value_text
 
 if TYPE_CHECKING:
     from sandbox.network.services.service import Service
@@ -157,6 +159,16 @@ class SandboxSpec:
     )
     beside: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Raise SandboxError ``invalid_configuration`` for a secret, without its value."""
+        if secret := _secret_in(self.services, self.cache):
+            raise _invalid(
+                f"A spec of a sandbox cannot hold {secret}: it may be written down.", f"Give {secret} beside the spec."
+            )
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())  # the mappings of services have none
+
     def to_data(self) -> dict[str, Any]:
         """Return what differs from the defaults as JSON-ready data, for ``from_data``."""
         default = SandboxSpec()
@@ -168,10 +180,16 @@ class SandboxSpec:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> SandboxSpec:
-        """Read what ``to_data`` wrote; anybody may have written it. Raises SandboxError ``invalid_configuration``."""
+        """Read what ``to_data`` wrote; anybody may have written it. Raises SandboxError ``invalid_configuration``.
+
+        The message has no value that might be a secret at the wrong place.
+        """
+        given: object = data
+        if not isinstance(given, Mapping):
+            raise _invalid(f"The options of a sandbox are an object, not {_kind(given)}.", "Give what to_data returns.")
         known = {f.name for f in fields(cls)}
-        if unknown := sorted(set(data) - known):
-            raise _invalid(f"A sandbox has no option {unknown[0]!r:.100}.", f"Use {', '.join(sorted(known))}.")
+        if unknown := sorted(set(data) - known, key=str):
+            raise _invalid(f"A sandbox has no option {value_text(unknown[0])}.", f"Use {', '.join(sorted(known))}.")
         return cls(**{name: _read(name, value) for name, value in data.items()})
 
     def to_json(self) -> str:
@@ -263,7 +281,8 @@ def _profile(value: Any) -> tuple[Any, list[str]]:
 
 
 def _network(value: Network) -> tuple[Any, list[str]]:
-    return (value, []) if value.ask is None else (replace(value, ask=None), ["network.ask"])
+    written = replace(value, ask=None, ask_seconds=Network.none().ask_seconds)  # the time is that of ``ask``
+    return written, [] if value.ask is None else ["network.ask"]
 
 
 def _services(value: Mapping[str, Any]) -> tuple[Any, list[str]]:
@@ -286,13 +305,27 @@ def _services(value: Mapping[str, Any]) -> tuple[Any, list[str]]:
 
 
 def _cache(value: PackageCache) -> tuple[Any, list[str]]:
-    secret = [name for name in ("pypi", "npm") if "@" in (getattr(value, name) or "")]
+    secret = _secret_urls(value)
     cleared: dict[str, Any] = dict.fromkeys(secret)
     places: dict[str, Any] = {
         "directory": str(value.directory),
         "ca_bundle": None if value.ca_bundle is None else str(value.ca_bundle),
     }
     return replace(value, **places, **cleared), [f"cache.{name}" for name in secret]
+
+
+def _secret_urls(cache: PackageCache) -> list[str]:
+    return [name for name in ("pypi", "npm") if "@" in (getattr(cache, name) or "")]
+
+
+def _secret_in(services: tuple[tuple[str, Any], ...], cache: PackageCache | None) -> str | None:
+    """Return the name of the first secret, None if there is none."""
+    for name, service in services:
+        for part in ("headers", "env"):
+            if getattr(service, part, None):
+                return f"services.{name}.{part}"
+    urls = [] if cache is None else _secret_urls(cache)
+    return f"cache.{urls[0]}" if urls else None
 
 
 _STRIP: dict[str, Callable[[Any], tuple[Any, list[str]]]] = {
@@ -308,6 +341,8 @@ _STRIP: dict[str, Callable[[Any], tuple[Any, list[str]]]] = {
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # 60 and 60.0 are equal, and so are specs with them
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -326,7 +361,7 @@ def _network_data(network: Network) -> dict[str, Any]:
     if network.names:
         data["names"] = {name: str(address) for name, address in network.names}
     if network.ask_seconds != Network.none().ask_seconds:
-        data["ask_seconds"] = network.ask_seconds
+        data["ask_seconds"] = _plain(network.ask_seconds)
     return data
 
 
@@ -366,20 +401,41 @@ def _read(name: str, value: Any) -> Any:
         if not (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))) and not (
             optional and value is None
         ):
-            raise TypeError(f"it is {value!r:.80}")
+            raise TypeError(f"it must be {kind.__name__}, not {_kind(value)}")
         return value
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise _invalid(f"The option {name} of a sandbox cannot be read: {error}.", f"Give another {name}.") from error
 
 
+def _kind(value: object) -> str:
+    """Return the type of a value that is not shown: it may be a secret."""
+    return "null" if value is None else type(value).__name__
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"it must be a list, not {_kind(value)}")
+    return value
+
+
 def _texts(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise TypeError(f"it is {value!r:.80}")
+    for each in _list(value):
+        if not isinstance(each, str):
+            raise TypeError(f"it must be a list of texts, and one is {_kind(each)}")
     return tuple(value)
+
+
+def _check_keys(value: Any, known: tuple[str, ...], what: str) -> None:
+    """Refuse a key that would be ignored, such as a denial with a wrong name."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{what} must be an object, not {_kind(value)}")
+    if unknown := [key for key in value if key not in known]:
+        raise ValueError(f"{what} has no {unknown[0]!r:.80}")
 
 
 def _read_rule(written: Any, default: tuple[tuple[int, int], ...] = WEB_PORTS) -> Rule:
     if isinstance(written, Mapping):
+        _check_keys(written, ("rule", "private"), "a rule")
         rule = replace(Rule.parse(written["rule"], default), private=written.get("private") is True)
         if rule.private and not rule.name and rule.network is None:
             raise ValueError(f"the rule {rule.text!r:.80} names every host, private ones among them")
@@ -388,13 +444,17 @@ def _read_rule(written: Any, default: tuple[tuple[int, int], ...] = WEB_PORTS) -
 
 
 def _read_network(value: Any) -> Network:
-    if value["mode"] not in ("none", "allow", "open", "bridge"):
-        raise ValueError(f"its mode is {value['mode']!r:.80}")
+    _check_keys(value, ("mode", "rules", "denied", "names", "ask_seconds"), "it")
+    mode = value["mode"]
+    if mode not in ("none", "allow", "open", "bridge"):
+        raise ValueError(f"its mode is {mode!r:.80}")
+    if (mode in ("none", "bridge") and value.get("rules")) or (mode == "bridge" and value.get("denied")):
+        raise ValueError(f"no rule holds with mode {mode!r}")
     plain: dict[str, Any] = {"ask_seconds": value["ask_seconds"]} if "ask_seconds" in value else {}
     return Network(
-        value["mode"],
-        tuple(map(_read_rule, value.get("rules", ()))),
-        tuple(_read_rule(text, ALL_PORTS) for text in value.get("denied", ())),
+        mode,
+        tuple(map(_read_rule, _list(value.get("rules", [])))),
+        tuple(_read_rule(text, ALL_PORTS) for text in _list(value.get("denied", []))),
         names=tuple(parse_pinned_name(name, address) for name, address in value.get("names", {}).items()),
         **plain,
     )
@@ -405,17 +465,23 @@ def _read_services(value: Any) -> tuple[tuple[str, Any], ...]:
     from sandbox.network.services.side_service import Ready, SideService
 
     found: list[tuple[str, Any]] = []
-    for written in value:
+    for written in _list(value):
         given = dict(written)
         kind, name = given.pop("kind"), given.pop("name")
+        if not isinstance(name, str) or name in dict(found):
+            raise ValueError("a service has no name of its own")
         if kind == "Service":
-            tuples: dict[str, Any] = {key: tuple(given.pop(key)) for key in ("methods", "paths") if key in given}
+            tuples: dict[str, Any] = {key: _texts(given.pop(key)) for key in ("methods", "paths") if key in given}
             found.append((name, Service(name, **tuples, **given)))
         elif kind == "SideService":
             read: dict[str, Any] = {
                 key: make(**given.pop(key)) for key, make in (("limits", Limits), ("ready", Ready)) if key in given
             }
-            read |= {key: tuple(given.pop(key)) for key in ("ports", "command") if isinstance(given.get(key), list)}
+            read |= {
+                key: make(given.pop(key))
+                for key, make in (("ports", tuple), ("command", _texts))
+                if isinstance(given.get(key), list)
+            }
             found.append((name, SideService(**read, **given)))
         else:
             raise ValueError(f"a service is of the kind {kind!r:.80}")
@@ -427,13 +493,18 @@ def _read_cache(value: Any) -> PackageCache | None:
 
     if value is None:
         return None
-    options: dict[str, Any] = {name: tuple(each) if name == "private_hosts" else each for name, each in value.items()}
+    options: dict[str, Any] = {name: _texts(each) if name == "private_hosts" else each for name, each in value.items()}
+    for name in ("directory", "pypi", "npm", "ca_bundle"):
+        if not isinstance(options.get(name, ""), str):
+            raise TypeError(f"its {name} must be str, not {_kind(options[name])}")
     return PackageCache(**options)
 
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"it is {value!r:.80}")
+        raise TypeError(f"it must be a number, not {_kind(value)}")
+    if not math.isfinite(value):
+        raise ValueError(f"it is {value}, which JSON does not have")
     return value
 
 

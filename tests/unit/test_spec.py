@@ -101,6 +101,12 @@ def test_every_option_of_the_constructor_is_one_of_the_spec() -> None:
         {"network": {"mode": "allow", "rules": [{"rule": "*", "private": True}]}}, {"env": "PATH"}, {"services": [{"name": "x"}]},
         {"services": [{"kind": "Service", "name": "X", "upstream": "https://example.com"}]}, {"cache": {"x": 1}},
         {"keep_seconds": True}, {"services": [{"kind": "x", "name": "y"}]}, {"network": {"mode": ["allow"]}},
+        {"keep_seconds": float("nan")}, {"keep_seconds": float("inf")}, {"keep_seconds": 10**400}, {None: 1, "x": 2},
+        [["image", "x"]], 5, None, {"network": {"mode": "open", "deny": ["example.com"]}},
+        {"network": {"mode": "bridge", "denied": ["example.com"]}},
+        {"network": {"mode": "none", "rules": ["example.com"]}}, {"network": {"mode": "allow", "rules": "ab"}},
+        {"services": [{"kind": "SideService", "name": ["db"], "image": "x", "port": 5}]}, {"cache": {"directory": ["x"]}},
+        {"services": [{"kind": "SideService", "name": "db", "image": "x", "port": 5}] * 2}, {"cache": {"directory": 5}},
     ],
 )  # fmt: skip
 def test_data_that_is_no_spec_is_refused_in_words(data: dict[str, Any]) -> None:
@@ -108,6 +114,53 @@ def test_data_that_is_no_spec_is_refused_in_words(data: dict[str, Any]) -> None:
         SandboxSpec.from_data(data)
     assert caught.value.code in (ErrorCode.invalid_configuration, ErrorCode.invalid_limits)
     assert caught.value.hint
+
+
+MISPLACED = {"X-Api-Key": SECRET}
+CREDENTIALS = f"https://me:{SECRET}@packages.example.com/"
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(SandboxSpec)])
+def test_no_message_on_data_has_a_value_that_may_be_a_secret(name: str) -> None:
+    """A client that gives ``env`` with its values, say, finds them in no log of the server."""
+    for value in (MISPLACED, [MISPLACED], [[CREDENTIALS]]):
+        with pytest.raises(SandboxError) as caught:
+            SandboxSpec.from_data({name: value})
+        assert SECRET not in f"{caught.value!r} {caught.value}"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"services": [{"kind": "Service", "name": "llm", "upstream": "https://api.example.com", "headers": MISPLACED}]},
+        {"services": [{"kind": "SideService", "name": "db", "image": "x", "port": 5, "env": MISPLACED}]},
+        {"cache": {"directory": "/x", "pypi": CREDENTIALS}},
+    ],
+)
+def test_data_cannot_put_a_secret_into_a_spec(data: dict[str, Any]) -> None:
+    with pytest.raises(SandboxError, match=r"cannot hold (services|cache)\.") as caught:
+        SandboxSpec.from_data(data)
+    assert caught.value.code is ErrorCode.invalid_configuration
+    assert SECRET not in f"{caught.value!r} {caught.value}"
+
+
+def test_equal_specs_have_the_same_text_and_hash(tmp_path: Path) -> None:
+    asking = Network.allow("example.com", ask=lambda *_: None, ask_seconds=5)
+    one, other = (
+        DockerEnvironment(keep_seconds=seconds, limits=Limits(cpus=cpus), network=network).spec
+        for seconds, cpus, network in ((60, 1, asking), (60.0, 1.0, Network.allow("example.com", ask=lambda *_: None)))
+    )
+    assert one == other
+    assert one.to_json() == other.to_json()
+    assert hash(one) == hash(other)
+    spec = environment(tmp_path).spec
+    assert len({spec, SandboxSpec.from_data(json.loads(spec.to_json()))}) == 1
+
+
+def test_a_time_to_wait_for_an_orchestrator_is_one_that_a_clock_can_count() -> None:
+    with pytest.raises(SandboxError, match="keep_seconds=a number of 1329 bits is not a time") as caught:
+        DockerEnvironment(keep=True, keep_seconds=10**400)
+    assert caught.value.code is ErrorCode.invalid_configuration
 
 
 def test_a_label_chooses_no_folder_file_or_address_of_this_host(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from sandbox.network.policy import Network
 from sandbox.network.rules import ascii_name
 from sandbox.network.services.names import MOST_NAMES
 from sandbox.readers import attach, phrased
+from sandbox.text.wording import value_text
 
 from . import labels as marks
 from .labels import KEEP_LABEL, NAME_LABEL
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 LEAST_PREFIX = 4
 # What a container is called that is, or is about to be, a sandbox that can be used. What has ended gives its name back.
 LIVING = ("created", "running", "paused", "restarting")
+# More than any clock counts.
+MOST_SECONDS = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,10 @@ def is_removed_by(client: docker.DockerClient) -> bool:
 
 def check(seconds: float, name: str | None) -> None:
     """Raises SandboxError ``invalid_configuration`` for a time or a name that cannot be."""
-    if not 0 < seconds < float("inf"):
+    if not 0 < seconds < MOST_SECONDS:
         raise SandboxError(
             ErrorCode.invalid_configuration,
-            f"keep_seconds={seconds!r} is not a time to wait for an orchestrator.",
+            f"keep_seconds={value_text(seconds)} is not a time to wait for an orchestrator.",
             "Give a positive number of seconds, as in 3600.0.",
         )
     if name is not None and not is_sandbox_name(name):
