@@ -62,7 +62,10 @@ class CacheServer:
         method, target = request.method.decode(), request.target.decode("latin-1")
         if method not in ("GET", "HEAD"):
             return error_response(405, f"the package cache answers GET and HEAD only, not {method[:40]}")
-        path = urlsplit(target).path if target.startswith("http://") else target.partition("?")[0]
+        try:
+            path = urlsplit(target).path if target.startswith("http://") else target.partition("?")[0]
+        except ValueError:  # of an address in brackets
+            return error_response(400, f"{target[:200]!r} is no URL")
         accept = ", ".join(value.decode("latin-1") for name, value in request.headers if name == b"accept")
         return await self._responder.respond(path, accept)
 

@@ -28,11 +28,19 @@ def service_server(_: Path) -> ServiceServer:
     return ServiceServer(Service("llm", "https://api.example.com", methods=("GET",), paths=("/v1/*",)))
 
 
-async def exchange(server: Server, sent: bytes) -> bytes:
-    """What a server answers until it ends the connection."""
+async def exchange(server: Server, sent: bytes, ended: list[BaseException | None] | None = None) -> bytes:
+    """What a server answers until it ends the connection; ``ended`` gets the error that it ended with."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await server.serve(reader, writer)
+        try:
+            await server.serve(reader, writer)
+        except Exception as error:
+            if ended is None:
+                raise
+            ended.append(error)
+        else:
+            if ended is not None:
+                ended.append(None)
 
     async with asyncio.timeout(10), await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
         reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
@@ -83,6 +91,27 @@ def test_what_is_no_http_is_answered_in_words(made: Callable[[Path], Server], tm
     got = asyncio.run(exchange(made(tmp_path), b"\x16\x03\x01 hello\r\n\r\n"))
     assert got.startswith(b"HTTP/1.1 400 ")
     assert b"malformed" in got
+
+
+def test_an_address_that_is_no_url_is_answered_in_words(tmp_path: Path) -> None:
+    got = asyncio.run(exchange(cache_server(tmp_path), b"GET http://[ HTTP/1.1\r\nHost: h\r\n\r\n"))
+    assert got.startswith(b"HTTP/1.1 400 'http://[' is no URL")
+
+
+@both
+def test_a_client_that_leaves_before_it_is_refused_is_no_bug(
+    made: Callable[[Path], Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sandbox could fill the log of the host with tracebacks."""
+
+    async def gone(_: asyncio.StreamWriter) -> None:
+        raise ConnectionResetError("Connection lost")
+
+    monkeypatch.setattr(asyncio.StreamWriter, "drain", gone)
+    ended: list[BaseException | None] = []
+    got = asyncio.run(exchange(made(tmp_path), b"\x16\x03\x01 hello\r\n\r\n", ended))
+    assert got.startswith(b"HTTP/1.1 400 ")
+    assert ended == [None]
 
 
 def test_a_bug_of_the_server_is_logged(caplog: pytest.LogCaptureFixture) -> None:

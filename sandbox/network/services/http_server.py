@@ -76,16 +76,17 @@ class HttpConnection:
 
         protocol = self._protocol
         try:
-            while isinstance(request := await self.next_event(), h11.Request):
-                await answer(request)
-                while protocol.our_state is h11.DONE and protocol.their_state is h11.SEND_BODY:
-                    await self.next_event()  # a body that the answer did not wait for
-                if protocol.our_state is h11.MUST_CLOSE or protocol.their_state is not h11.DONE:
-                    return
-                protocol.start_next_cycle()
-        except h11.RemoteProtocolError as error:
-            if protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                await refuse(error.error_status_hint, str(error))
+            try:
+                while isinstance(request := await self.next_event(), h11.Request):
+                    await answer(request)
+                    while protocol.our_state is h11.DONE and protocol.their_state is h11.SEND_BODY:
+                        await self.next_event()  # a body that the answer did not wait for
+                    if protocol.our_state is h11.MUST_CLOSE or protocol.their_state is not h11.DONE:
+                        return
+                    protocol.start_next_cycle()
+            except h11.RemoteProtocolError as error:
+                if protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                    await refuse(error.error_status_hint, str(error))
         except (OSError, TimeoutError, asyncio.IncompleteReadError, h11.LocalProtocolError) as error:
             log.debug("an HTTP connection of a sandbox ended: %s", error)
         finally:
