@@ -186,7 +186,7 @@ class LocalBackend:
 
     def close(self, *, detach: bool) -> None:
         """See ``Backend``."""
-        process, self.process = self.process, None
+        process = self.process  # stays there until all of this is done: a Ctrl-C may end it, and the next call goes on
         if process is not None:
             if process.stdin is not None and not process.stdin.closed:
                 process.stdin.close()
@@ -199,6 +199,7 @@ class LocalBackend:
                 self.stream.release()
             elif process.stdout is not None:
                 process.stdout.close()
+            self.process = None
         if self.temporary is not None:
             folders.remove(self.temporary)
             self.temporary = None

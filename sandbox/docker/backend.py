@@ -229,15 +229,19 @@ class DockerBackend:
         """See ``Backend``."""
         ownership, self._ownership = self._ownership, None
         stream, self.stream = self.stream, None
-        for each in (*self._cut_streams, *([] if stream is None else [stream])):
-            each.release()
-        self._cut_streams = []
-        begun = self._creating or self.container_id is not None
-        if begun and (not detach or self._is_dead(0)):
-            has_volumes = self._disk is not None and bool(self._disk.mounts)
-            remove(self.name, may_appear=self._creating, has_volumes=has_volumes)
-        if ownership is not None:
-            ownership.release(gone=not detach)
+        gone = False
+        try:
+            for each in (*self._cut_streams, *([] if stream is None else [stream])):
+                each.release()
+            self._cut_streams = []
+            begun = self._creating or self.container_id is not None
+            if begun and (not detach or self._is_dead(0)):
+                has_volumes = self._disk is not None and bool(self._disk.mounts)
+                remove(self.name, may_appear=self._creating, has_volumes=has_volumes)
+            gone = not detach
+        finally:  # after a Ctrl-C, too: a sandbox that is still there can be attached to, or removed by the next call
+            if ownership is not None:
+                ownership.release(gone=gone)
 
     # Death
 

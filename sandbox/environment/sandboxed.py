@@ -167,6 +167,7 @@ class SandboxedEnvironment(Environment):
                 raise _closed()
             self._services.finish()
         except BaseException:
+            self._detaches = self.backend.attached  # one that is to be kept is not left by a start that failed
             self.close()
             raise
 

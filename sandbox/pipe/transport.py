@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 # On a silent pipe, the host pings the guest after this share of the guest's lease.
 PING_SHARE = 0.25
+# However long that lease is: no system call waits for more than 24 days.
+MOST_PING_SECONDS = 3600.0
 MAX_REPLY_BYTES = wire.MAX_REPLY
 # The rest of an answer to a call follows its beginning within this time.
 ANSWER_SECONDS = 1.0
@@ -64,7 +66,8 @@ class Transport:
         received: bytes = b"",
     ) -> None:
         self._stream = stream
-        self._ping_seconds = PING_SHARE * (lease_seconds if keep is None else min(lease_seconds, keep.seconds))
+        heard_within = lease_seconds if keep is None else min(lease_seconds, keep.seconds)
+        self._ping_seconds = min(PING_SHARE * heard_within, MOST_PING_SECONDS)
         self._explain = explain
         self._keep = keep
         self.nonce = nonce or secrets.token_bytes(wire.NONCE_BYTES)
