@@ -65,7 +65,7 @@ class CacheServer:
         try:
             path = urlsplit(target).path if target.startswith("http://") else target.partition("?")[0]
         except ValueError:  # of an address in brackets
-            return error_response(400, f"{target[:200]!r} is no URL")
+            return error_response(400, f"{target[:200]!r} is not a URL")
         accept = ", ".join(value.decode("latin-1") for name, value in request.headers if name == b"accept")
         return await self._responder.respond(path, accept)
 

@@ -95,7 +95,7 @@ def test_what_is_no_http_is_answered_in_words(made: Callable[[Path], Server], tm
 
 def test_an_address_that_is_no_url_is_answered_in_words(tmp_path: Path) -> None:
     got = asyncio.run(exchange(cache_server(tmp_path), b"GET http://[ HTTP/1.1\r\nHost: h\r\n\r\n"))
-    assert got.startswith(b"HTTP/1.1 400 'http://[' is no URL")
+    assert got.startswith(b"HTTP/1.1 400 'http://[' is not a URL")
 
 
 @both
