@@ -18,7 +18,7 @@ from __future__ import annotations
 from enum import EnumType, StrEnum
 from typing import TYPE_CHECKING, Any
 
-from .moved import moved_error_code
+from .moved import MOVED_CODES, moved_error_code
 from .readers import hint_for
 
 
@@ -27,6 +27,13 @@ class _Codes(EnumType):
 
         def __getattr__(cls, name: str) -> StrEnum:
             return moved_error_code(name)
+
+        def __getitem__(cls, name: str) -> StrEnum:
+            return moved_error_code(name) if name in MOVED_CODES else super().__getitem__(name)
+
+        def __call__(cls, value: str, *args: Any, **options: Any) -> StrEnum:
+            moved = isinstance(value, str) and value in MOVED_CODES  # the code of an envelope, or a pickled one
+            return moved_error_code(value) if moved else super().__call__(value, *args, **options)
 
 
 class ErrorCode(StrEnum, metaclass=_Codes):

@@ -9,6 +9,7 @@ import sys
 import warnings
 from enum import StrEnum
 from types import ModuleType
+from typing import Any
 
 MOVED = {
     "sandbox.docker.side": "sandbox.docker.services.running",
@@ -52,7 +53,13 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         new = importlib.import_module(MOVED[module.__name__])
         message = f"{module.__name__} is now {new.__name__}; the old path goes with the next release."
         warnings.warn(message, DeprecationWarning, stacklevel=2)
-        module.__getattr__ = lambda name: getattr(new, name)  # type: ignore[method-assign]
+
+        def find(name: str) -> Any:
+            if name == "__path__":  # by it, a module within would be loaded once more, with classes that equal none
+                raise AttributeError(name)
+            return getattr(new, name)
+
+        module.__getattr__ = find  # type: ignore[method-assign]
 
 
 def keep_old_paths() -> None:

@@ -33,7 +33,8 @@ def fault_of(fault: Any, operation: str) -> OperationError:
     Raises SandboxUnavailableError ``protocol_violation`` for what no guest of ours would send.
     """
     try:
-        code = ErrorCode(fault["code"])
+        # ErrorCode(...) would also read a code of the agent, which no guest gives.
+        code = ErrorCode.__members__[fault["code"]]
         effects = fault["effects"]
         fields = dict(fault["fields"])
     except (TypeError, ValueError, KeyError) as problem:

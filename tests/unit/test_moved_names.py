@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
+from agent.errors import AgentErrorCode
+from sandbox.errors import ErrorCode, SandboxUnavailableError
 from sandbox.moved import MOVED
+from sandbox.pipe.replies import fault_of
 
 
 @pytest.mark.parametrize("old", sorted(MOVED))
@@ -29,3 +32,27 @@ def test_a_line_that_imports_from_an_old_path_is_named() -> None:
     with pytest.warns(DeprecationWarning, match="sandbox.environment.sandboxed") as warned:
         exec("from sandbox.guest_environment import GuestEnvironment", {})
     assert warned[0].filename == "<string>"
+
+
+def test_a_module_within_an_old_path_is_not_loaded_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its classes would not be those that the results of an environment have."""
+    monkeypatch.delitem(sys.modules, "sandbox.results", raising=False)
+    with pytest.warns(DeprecationWarning, match="sandbox.operations"), pytest.raises(ModuleNotFoundError):
+        importlib.import_module("sandbox.results.commands")
+
+
+def test_the_code_of_an_envelope_is_read_as_in_version_0_1() -> None:
+    for read in (ErrorCode, lambda name: ErrorCode[name]):
+        with pytest.warns(DeprecationWarning, match=r"ErrorCode\.read_only is now agent\.errors") as warned:
+            found: object = read("read_only")
+        assert found is AgentErrorCode.read_only
+        assert warned[0].filename == __file__
+    assert ErrorCode("timeout") is ErrorCode["timeout"] is ErrorCode.timeout
+    for name in ("no_such_code", "__class__", None, 5):
+        with pytest.raises(ValueError, match="is not a valid ErrorCode"):
+            ErrorCode(name)  # type: ignore[arg-type]
+
+
+def test_a_guest_gives_no_code_of_the_agent() -> None:
+    with pytest.raises(SandboxUnavailableError):
+        fault_of({"code": "read_only", "effects": "none", "fields": {}}, "write")
