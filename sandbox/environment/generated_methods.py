@@ -400,7 +400,7 @@ class GeneratedMethods(ABC):
         *,
         user: str | int | None = None,
     ) -> Envelope[op.KillResult]:
-        """Kill a command by its id, with everything it started; the result says that nothing of it is left.
+        """Kill a command by its id with everything it started, and verify that nothing is left.
 
         With signal, that signal is sent to all processes of the command instead, and they may go on: SIGINT is what Ctrl-C
         sends.

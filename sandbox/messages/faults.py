@@ -133,7 +133,7 @@ def _timeout(f: Fields) -> Wording:
 
 def _cpu(f: Fields) -> Wording:
     left, seconds = f.get("survivors"), f.get("seconds")
-    after = f"{left} of its processes could not be killed." if left else "Nothing of it is left running."
+    after = f"{left} of its processes could not be killed." if left else "Nothing it started is left running."
     used, limit = (f"{value:.3g}" if isinstance(value, int | float) else "all" for value in (f.get("used"), seconds))
     return Wording(
         f"The command used {used} seconds of processor time and was killed: the limit is {limit} s. {after}",
@@ -316,7 +316,7 @@ def _kill_failed(f: Fields) -> Wording:
         )
     return Wording(
         f"{message}: {one} is {one_line(str(f.get('state')))}.",
-        "It ends as soon as the kernel lets it. Go on meanwhile, and look with processes later.",
+        "It ends as soon as the kernel lets it. Carry on, and check with processes later.",
         "processes",
         True,
     )
@@ -361,9 +361,7 @@ _ONLY_LOOK = frozenset({"list", "search", "read", "logs", "processes", "usage", 
 
 def _too_large_answer(f: Fields) -> Wording:
     if "url" in f:
-        return Wording(
-            f"The answer of {f['url']!r} is too large.", "Download it with a command by run, then read the file."
-        )
+        return Wording(f"The answer of {f['url']!r} is too large.", "Download it with a command, then read the file.")
     measured = f"would be {size(f['size_bytes'])}" if "size_bytes" in f else "is too long"
     return Wording(
         f"The answer {measured}; the limit is {size(f.get('limit'))}.",

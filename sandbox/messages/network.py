@@ -76,7 +76,7 @@ def service_failed(f: Fields) -> tuple[str, str]:
     host, port, whose, times = _whose(f)
     what = _field(f, "what") or f"a connection to its port {port}"
     hint = (
-        "Ask for fewer things at once, and again when some are answered."
+        "Send fewer requests at once, and try again when some have been answered."
         if f.get("kind") == "busy"
         else "This is not a matter of permission. Try again later, or do without it and say so at the end."
     )
@@ -87,12 +87,12 @@ def _field(f: Fields, name: str) -> str:
     return one_line(str(f.get(name) or ""))[: 2 * NAME_CHARS]
 
 
-def _whose(f: Fields, by: str = "(asked for by {}, which runs by itself)") -> tuple[str, Any, str, str]:
+def _whose(f: Fields) -> tuple[str, Any, str, str]:
     """Return host, port, which command's connection it was, and how often."""
     host, port = one_line(str(f.get("host")))[:NAME_CHARS], f.get("port")
-    whose = f" {by.format(f.get('id'))}" if f.get("elsewhere") else ""
+    whose = f" (from the command {f.get('id')})" if f.get("elsewhere") else ""
     if not f.get("certain"):
-        whose = f" (asked for by {f.get('id')} or another command that runs)"
+        whose = f" (from {f.get('id')} or another running command)"
     count = f.get("count")
     times = f", {count} times" if isinstance(count, int) and count > 1 else ""
     return f"[{host}]" if ":" in host else host, port, whose, times
@@ -100,7 +100,7 @@ def _whose(f: Fields, by: str = "(asked for by {}, which runs by itself)") -> tu
 
 def refusal(f: Fields) -> tuple[str, str]:
     """Word the notice of a refused connection: (message, hint)."""
-    address, port, whose, times = _whose(f, "to {}, which runs by itself")
+    address, port, whose, times = _whose(f)
     return (
         f"A connection to {address}:{port} was refused{times}{whose}: {_field(f, 'why')}.",
         _what_helps(f, address, port),

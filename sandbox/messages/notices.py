@@ -166,7 +166,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     "still_running": waits.still_running,
     "waited_for_session": lambda f: (
         f"This command waited {duration(f.get('seconds'))} for {f.get('id') or 'another'} in the session {f.get('session')!r}.",
-        Hint("Run what need not wait in another session, or with session=null.", cli=""),
+        Hint("Run commands that need not wait in another session, or with session=null.", cli=""),
     ),
     "left_running": lambda f: (
         f"The command left {count_of(f.get('count'), 'process')} running, under the id {f.get('id')}.",
@@ -226,7 +226,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     ),
     "too_many_open_files": lambda f: (
         f"A process may have {f.get('limit')} files open here, and the command wanted more.",
-        "Close files that are done with, or work on fewer at once.",
+        "Close files that are no longer needed, or work on fewer at once.",
     ),
     "network_denied": network_words.refusal,
     "network_cut": network_words.cut,
@@ -251,7 +251,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     ),
     "reconnected": lambda f: (
         f"The connection to the sandbox was lost for {f.get('seconds')} s and is back; nothing was done twice.",
-        "Output that came meanwhile was not streamed; all of it is in the result and in logs."
+        "Output from the time between was not streamed; all of it is in the result and in logs."
         if f.get("streamed")
         else "",
     ),

@@ -112,7 +112,7 @@ def special(f: Fields) -> Wording:
     name = {"fifo": "a FIFO (named pipe)", "socket or fifo": "a socket or a FIFO (named pipe)"}.get(kind, f"a {kind}")
     return Wording(
         f"{path!r} is {name}, not a regular file.",
-        f"Only commands can use it: with run, and with a bound on the time, as in timeout 5 cat {shell_word(path)}."
+        f"Only commands can use it: use run, with a time limit, as in timeout 5 cat {shell_word(path)}."
         if kind in ("fifo", "device")
         else "Only commands can use it, with run.",
         "run",

@@ -36,7 +36,7 @@ def ended_by_itself(
             "lease_ended",
             f"The sandbox heard nothing from this process for {seconds:g} seconds, and ended by itself.",
             phrased(
-                "This process was stopped for that long, or cut off. Start another sandbox; {name} is its patience.",
+                "This process was stopped or cut off for that long. Start another sandbox, with a larger {name} if need be.",
                 name=name,
             ),
         )

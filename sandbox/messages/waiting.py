@@ -83,7 +83,7 @@ def timed_out(f: Fields) -> Wording:
     allowed = f"{seconds:g} second{'' if seconds == 1 else 's'}" if isinstance(seconds, int | float) else "its time"
     longer = f"timeout_seconds above {seconds:g}" if isinstance(seconds, int | float) else "a longer timeout_seconds"
     left = f.get("survivors")
-    after = f"{left} of its processes could not be killed." if left else "Nothing of it is left running."
+    after = f"{left} of its processes could not be killed." if left else "Nothing it started is left running."
     cause, hint = _cause(f, wait if isinstance(wait, WaitingFor) else None, ports, longer)
     if isinstance(seconds, int | float):
         asks = bool(f.get("reads_end")) or (isinstance(wait, WaitingFor) and wait.kind == "stdin")

@@ -152,7 +152,7 @@ def test_a_timeout_leaves_nothing_running(run: Run, sleep: Sleep, evader: str) -
     started = time.monotonic()
     envelope = run(EVADERS[evader].replace("SLEEP", sleep.command), timeout_seconds=0.3)
     took = time.monotonic() - started
-    refused(envelope, "timeout", "Nothing of it is left running", effects="unknown")
+    refused(envelope, "timeout", "Nothing it started is left running", effects="unknown")
     assert took < 0.3 + PROMPT
     assert sleep.count() == 0
 

@@ -46,7 +46,7 @@ def test_processor_time_is_told_and_held(env: SandboxedEnvironment) -> None:
     assert (ran.max_rss_bytes or 0) > 1 << 20
     failure = refused(
         env.run("echo begun; while :; do :; done", cpu_seconds=0.5, timeout_seconds=60),
-        "cpu_limit", "the limit is 0.5 s", "Nothing of it is left running.", "This limit cannot be raised from here",
+        "cpu_limit", "the limit is 0.5 s", "Nothing it started is left running.", "This limit cannot be raised from here",
         effects="unknown",
     )  # fmt: skip
     assert so_far(failure).output == "begun\n"

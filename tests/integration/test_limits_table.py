@@ -76,7 +76,7 @@ def test_cpu_time_of_the_whole_tree(small: DockerEnvironment, name: str) -> None
     before = small.usage().unwrap().cpu_seconds or 0.0
     result = refused(
         small.run(f"echo so far; {TREES[name]}", cpu_seconds=0.6, timeout_seconds=55),
-        ErrorCode.cpu_limit, "the limit is 0.6 s", "Nothing of it is left", "This limit cannot be raised from here",
+        ErrorCode.cpu_limit, "the limit is 0.6 s", "Nothing it started is left", "This limit cannot be raised from here",
     )  # fmt: skip
     assert result.output == "so far\n"
     assert 0.6 <= result.cpu_seconds < 1.5

@@ -181,7 +181,7 @@ def test_a_background_command_that_was_refused_is_told_with_the_next_answer(dock
     answers = [env.wait_for(id=ident, log="403", timeout_seconds=20), env.run("true"), env.run("true")]
     told = [message for answer in answers for message in refusals(answer)]
     assert told == [
-        "A connection to evil.test:443 was refused to c1, which runs by itself: this sandbox has no network."
+        "A connection to evil.test:443 was refused (from the command c1): this sandbox has no network."
     ]
 
 
@@ -196,7 +196,7 @@ def test_who_hides_its_sockets_has_every_running_command_told(docker_env: Make) 
     refused = env.run("python3 hide.py; echo done")
     assert refused.unwrap().output.split() == ["403", "done"]
     told = refusals(refused)
-    assert any("or another command that runs" in message for message in told)
+    assert any("or another running command" in message for message in told)
     assert any(waiting in message for message in told)
 
 

@@ -65,7 +65,7 @@ def test_nothing_outlives_its_deadline(env: DockerEnvironment, name: str) -> Non
 
     assert not answer.ok
     assert answer.code is ErrorCode.timeout, answer
-    assert "Nothing of it is left" in answer.error
+    assert "Nothing it started is left" in answer.error
     assert answer.result.output.startswith("said")
     assert of_commands(env, without=["sleep 4321"]) == []
     assert env.run("echo $KEPT $PWD").unwrap().output == "yes /tmp\n"

@@ -50,4 +50,4 @@ def test_a_hog_and_its_neighbour(name: str, neighbour: DockerEnvironment) -> Non
         assert eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
         assert eventually(lambda: threading.active_count() <= threads)
         if after.ok and not answer.ok and answer.code is ErrorCode.timeout:
-            assert eventually(lambda: not of_commands(env)), of_commands(env)  # nothing of it is left running
+            assert eventually(lambda: not of_commands(env)), of_commands(env)  # nothing it started is left running

@@ -270,7 +270,7 @@ def test_refusals_without_end(allowed: DockerEnvironment, site: Site) -> None:
     told = [notice.message for answer in answers for notice in answer.notices if notice.code == "network_denied"]
     assert 0 < len(told) <= 10
     # And not to the command whose answer it stands in.
-    assert all(f"to {scan}, which runs by itself" in one for one in told)
+    assert all(f"from the command {scan}" in one for one in told)
     assert fetch(allowed, site).startswith("200")
 
 
@@ -287,5 +287,5 @@ print(status("CONNECT hidden.example.com:443 HTTP/1.1\\r\\n\\r\\n")[:3])
     told = [one.message for one in answer.notices if one.code == "network_denied"]
     assert told
     assert all("hidden.example.com" in one for one in told)
-    assert all("or another command that runs" in one for one in told)
+    assert all("or another running command" in one for one in told)
     allowed.kill(innocent).unwrap()

@@ -112,7 +112,7 @@ def test_that_a_link_is_to_be_deleted_is_said_only_to_who_writes() -> None:
 def test_survivors_are_not_kept_quiet() -> None:
     wording = hints.word_fault(ErrorCode.timeout, {"seconds": 1, "survivors": 2}, "run")
     assert "2 of its processes could not be killed" in wording.message
-    assert "Nothing of it is left" not in wording.message
+    assert "Nothing it started is left" not in wording.message
 
 
 _values = st.recursive(
