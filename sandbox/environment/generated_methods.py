@@ -79,7 +79,7 @@ class GeneratedMethods(ABC):
         - start_line: First line to read, 1-based.
         - end_line: Last line to read, inclusive.
         - offset: First byte to read, instead of lines.
-        - max_bytes: How many bytes to read at most.
+        - max_bytes: Maximum number of bytes to read.
         - numbered: Put line numbers before the lines.
         """
         args = {
@@ -158,7 +158,7 @@ class GeneratedMethods(ABC):
         - path: Path, relative to the workspace or absolute.
         - depth: How many levels to list.
         - hidden: Show names that begin with a dot.
-        - max_entries: How many entries at most.
+        - max_entries: Maximum number of entries.
         """
         args = {"path": path, "depth": depth, "hidden": hidden, "max_entries": max_entries}
         return self._call_operation("list", args)
@@ -199,7 +199,7 @@ class GeneratedMethods(ABC):
         - literal: Take the pattern as plain text.
         - ignore_case: Ignore upper and lower case.
         - context_lines: Lines to show before and after each match.
-        - max_matches: How many matches at most.
+        - max_matches: Maximum number of matches.
         """
         args = {
             "pattern": pattern,
@@ -294,9 +294,9 @@ class GeneratedMethods(ABC):
         killed and the output so far is returned. Long output is cut in the middle; spill_path then names the file with the
         rest. Give either command (shell text) or argv (a program and its arguments, no shell).
 
-        For a program that asks or is driven by keys, give wait_seconds: after that long the command goes on, with what it
-        waits for in waiting_for, and send answers it; with pty=true it has a terminal, and screen shows it. timeout_seconds
-        holds all the same.
+        For a program that asks questions or reacts to keys, give wait_seconds: after that time run returns while the
+        command goes on, waiting_for says what it waits for, and send types into it. With pty=true it has a terminal, and
+        screen shows it. timeout_seconds still applies.
 
         ``command`` is shell text, or a list: a program with its arguments, run without a shell, as ``argv`` is. See
         ``RunResult`` for what is promised.
@@ -319,14 +319,14 @@ class GeneratedMethods(ABC):
         - command: Shell text.
         - argv: Program and arguments, run without a shell.
         - cwd: Folder to run in, for this run.
-        - env: Further environment variables, for this run.
+        - env: Additional environment variables for this run.
         - secrets: Names of secrets to give to this run as variables.
         - stdin: What the command reads on standard input.
         - timeout_seconds: Kill the command after this many seconds.
         - cpu_seconds: Kill the command when it and all it started have used this much processor time.
         - background: Start the command and return its id at once.
         - session: Session whose state to use; null for a clean one.
-        - keep_output_bytes: How much output to return at most.
+        - keep_output_bytes: Maximum number of bytes of output to return.
         - wait_seconds: Return after this many seconds, with the command still running.
         - pty: Give the command a terminal.
         - rows: Lines of the terminal.
@@ -370,16 +370,16 @@ class GeneratedMethods(ABC):
         wait_seconds: float = 30,
         cancel: CancelToken | None = None,
     ) -> Envelope[op.LogsResult]:
-        """Show the output of a command by its id, from a byte offset on, or its last lines; shows whether it still runs.
+        """Show the output of a command by its id, from a byte offset or its last lines, and whether it is still running.
 
-        With follow it answers as soon as there is output past offset, or the command has ended.
+        With follow, it answers as soon as there is output past offset, or the command has ended.
 
         - id: Id of the command.
         - offset: Byte of the output to start at: next_offset of the last call; from the end if negative.
-        - max_bytes: How many bytes at most.
-        - tail_lines: Show only this many lines from the end; not with offset.
+        - max_bytes: Maximum number of bytes.
+        - tail_lines: Show only this many lines from the end; cannot be combined with offset.
         - follow: Wait until there is output past offset, or the command ends.
-        - wait_seconds: How long follow waits at most.
+        - wait_seconds: Maximum number of seconds that follow waits.
         - cancel: Ends it from another thread; the answer is the failure ``cancelled``.
         """
         args = {
@@ -479,13 +479,13 @@ class GeneratedMethods(ABC):
 
         The command must have been started with wait_seconds or pty. Keys are named: enter, tab, escape, backspace, space,
         up, down, left, right, home, end, page-up, page-down, insert, delete, f1 to f12, ctrl-a to ctrl-z; ctrl-c
-        interrupts. Line ends in text count as enter. With nothing to type, it waits and shows what is new; so it does for a
-        command that has ended.
+        interrupts. Line ends in text count as enter. With nothing to type, it waits and shows new output, also of a command
+        that has ended.
 
         See ``kill`` for ``user``.
 
         - id: Id of the command.
-        - text: Text to type; end it with a line end to have it read.
+        - text: Text to type; end it with a newline so that it is read.
         - keys: Keys to press.
         - eof: End the input (Ctrl-D on a terminal).
         - wait_seconds: Answer after this many seconds; earlier if the command waits for more input.
@@ -503,7 +503,7 @@ class GeneratedMethods(ABC):
         *,
         user: str | int | None = None,
     ) -> Envelope[op.ResizeResult]:
-        """Give the terminal of a running command another size.
+        """Change the size of a running command's terminal.
 
         See ``kill`` for ``user``.
 
@@ -547,21 +547,21 @@ class GeneratedMethods(ABC):
 
         port: a server listens on that TCP port of the sandbox. log: a line of the output of the command id matches, in what
         it has printed already or prints later. file: it exists (with contains: and that text is in it). exit: the command
-        id has ended. With the id of the command that should do it, the wait ends at once if that command ends first. When
-        timeout_seconds are over, the failure not_ready shows the last output.
+        id has ended. With an id, the wait ends at once if that command ends first. After timeout_seconds, the failure
+        not_ready shows the last output.
 
         The failures ``not_ready`` and ``command_ended`` have the last output in their result.
 
-        - id: Id of the command that should do it; needed with log and exit.
-        - port: TCP port that should be open.
-        - host: With port: address that it should be open at, if not this machine's own.
-        - log: Regular expression (Python's) that a line of output should match.
+        - id: Id of the command to watch; required with log and exit.
+        - port: TCP port to wait for.
+        - host: With port: IP address at which it must be open, if not the sandbox's own.
+        - log: Regular expression (Python's) for a line of output to wait for.
         - literal: With log: look for it as plain text.
         - offset: With log: byte of the output to start at; from the end if negative.
-        - file: Path of a file that should exist.
-        - contains: With file: text that should be in the file.
+        - file: Path of a file to wait for.
+        - contains: With file: text that the file must contain.
         - exit: Wait for the end of the command.
-        - timeout_seconds: How long to wait at most.
+        - timeout_seconds: Maximum number of seconds to wait.
         - cancel: Ends it from another thread; the answer is the failure ``cancelled``.
         """
         args = {
@@ -585,10 +585,10 @@ class GeneratedMethods(ABC):
     ) -> Envelope[op.ProcessesResult]:
         """Show the commands of the sandbox and the processes of each as a tree: what runs, what was left behind, what it uses.
 
-        Each process with its CPU time and load, memory, and the ports it listens on; then what the sandbox as a whole uses.
-        Commands that have ended and left nothing are listed in short.
+        Each process is listed with its CPU time and load, memory, and the ports it listens on; then follows what the whole
+        sandbox uses. Commands that have ended and left nothing running get one line each.
 
-        - id: Show this command alone.
+        - id: Show only this command.
         """
         args = {"id": id}
         return self._call_operation("processes", args)
@@ -605,13 +605,13 @@ class GeneratedMethods(ABC):
     ) -> Envelope[op.BrowseResult]:
         """Open a web page and read it as text with its links.
 
-        Reaches the sandbox's own servers (http://127.0.0.1:PORT/) and, where the sandbox has a network, the world.
-        Redirects are followed; a page that is not text is described. Long pages are read on with offset.
+        Reaches the sandbox's own servers (http://127.0.0.1:PORT/) and, if the sandbox has a network, the internet.
+        Redirects are followed; a page that is not text is described. Read the rest of a long page with offset.
 
         - url: http:// or https:// address.
         - offset: Character of the text to start at.
-        - max_chars: How many characters of text at most.
-        - raw: The body as it is, not made readable.
+        - max_chars: Maximum number of characters of text.
+        - raw: Return the body as it is, instead of readable text.
         - timeout_seconds: Give up after this many seconds.
         """
         args = {

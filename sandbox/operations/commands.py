@@ -179,14 +179,15 @@ class Run(Change):
     and the output so far is returned. Long output is cut in the middle; spill_path then names the file with the rest. Give
     either command (shell text) or argv (a program and its arguments, no shell).
 
-    For a program that asks or is driven by keys, give wait_seconds: after that long the command goes on, with what it waits for in
-    waiting_for, and send answers it; with pty=true it has a terminal, and screen shows it. timeout_seconds holds all the same.
+    For a program that asks questions or reacts to keys, give wait_seconds: after that time run returns while the command goes
+    on, waiting_for says what it waits for, and send types into it. With pty=true it has a terminal, and screen shows it.
+    timeout_seconds still applies.
     """
 
     command: Annotated[str | None, PythonType("str | Sequence[str] | None")] = Field(None, description="Shell text.")
     argv: tuple[str, ...] | None = Field(None, min_length=1, description="Program and arguments, run without a shell.")
     cwd: str | None = Field(None, min_length=1, max_length=4096, description="Folder to run in, for this run.")
-    env: dict[str, str] | None = Field(None, description="Further environment variables, for this run.")
+    env: dict[str, str] | None = Field(None, description="Additional environment variables for this run.")
     secrets: tuple[str, ...] | None = Field(None, description="Names of secrets to give to this run as variables.")
     stdin: Annotated[str | bytes | None, PythonType("Stdin | None")] = Field(
         None, description="What the command reads on standard input."
@@ -199,7 +200,7 @@ class Run(Change):
     session: str | None = Field(
         "default", max_length=64, description="Session whose state to use; null for a clean one."
     )
-    keep_output_bytes: int | None = Field(None, ge=0, description="How much output to return at most.")
+    keep_output_bytes: int | None = Field(None, ge=0, description="Maximum number of bytes of output to return.")
     wait_seconds: float | None = Field(
         None, ge=0, le=86400, description="Return after this many seconds, with the command still running."
     )
@@ -392,21 +393,21 @@ class LogsResult(Excerpt):
 
 @operation("logs", LogsResult, repeatable=True, waits=True)
 class Logs(Request):
-    """Show the output of a command by its id, from a byte offset on, or its last lines; shows whether it still runs.
+    """Show the output of a command by its id, from a byte offset or its last lines, and whether it is still running.
 
-    With follow it answers as soon as there is output past offset, or the command has ended.
+    With follow, it answers as soon as there is output past offset, or the command has ended.
     """
 
     id: str = Field(min_length=1, max_length=64, description="Id of the command.")
     offset: int = Field(
         0, description="Byte of the output to start at: next_offset of the last call; from the end if negative."
     )
-    max_bytes: int = Field(65536, ge=1, description="How many bytes at most.")
+    max_bytes: int = Field(65536, ge=1, description="Maximum number of bytes.")
     tail_lines: int | None = Field(
-        None, ge=1, le=100_000, description="Show only this many lines from the end; not with offset."
+        None, ge=1, le=100_000, description="Show only this many lines from the end; cannot be combined with offset."
     )
     follow: bool = Field(False, description="Wait until there is output past offset, or the command ends.")
-    wait_seconds: float = Field(30, ge=0, le=86400, description="How long follow waits at most.")
+    wait_seconds: float = Field(30, ge=0, le=86400, description="Maximum number of seconds that follow waits.")
 
     def problem(self) -> str | None:
         """See the base class."""

@@ -76,7 +76,7 @@ class Read(Request):
     start_line: int | None = Field(None, ge=1, description="First line to read, 1-based.")
     end_line: int | None = Field(None, ge=1, description="Last line to read, inclusive.")
     offset: int | None = Field(None, ge=0, description="First byte to read, instead of lines.")
-    max_bytes: int | None = Field(None, ge=1, description="How many bytes to read at most.")
+    max_bytes: int | None = Field(None, ge=1, description="Maximum number of bytes to read.")
     numbered: bool = Field(False, description="Put line numbers before the lines.")
 
     def result_fields(self, fields: dict[str, Any], blob: bytes, reply: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
@@ -211,7 +211,7 @@ class List(Request):
     path: Path = "."
     depth: int = Field(1, ge=1, le=20, description="How many levels to list.")
     hidden: bool = Field(True, description="Show names that begin with a dot.")
-    max_entries: int = Field(500, ge=1, le=10000, description="How many entries at most.")
+    max_entries: int = Field(500, ge=1, le=10000, description="Maximum number of entries.")
 
 
 class StatResult(Result):
@@ -337,7 +337,7 @@ class Search(Request):
     literal: bool = Field(False, description="Take the pattern as plain text.")
     ignore_case: bool = Field(False, description="Ignore upper and lower case.")
     context_lines: int = Field(0, ge=0, le=20, description="Lines to show before and after each match.")
-    max_matches: int = Field(100, ge=1, le=5000, description="How many matches at most.")
+    max_matches: int = Field(100, ge=1, le=5000, description="Maximum number of matches.")
 
 
 def _match_text(match: Match) -> str:

@@ -60,14 +60,14 @@ class BrowseResult(Excerpt):
 class Browse(Request):
     """Open a web page and read it as text with its links.
 
-    Reaches the sandbox's own servers (http://127.0.0.1:PORT/) and, where the sandbox has a network, the world. Redirects
-    are followed; a page that is not text is described. Long pages are read on with offset.
+    Reaches the sandbox's own servers (http://127.0.0.1:PORT/) and, if the sandbox has a network, the internet. Redirects
+    are followed; a page that is not text is described. Read the rest of a long page with offset.
     """
 
     url: str = Field(min_length=1, max_length=8192, description="http:// or https:// address.")
     offset: int = Field(0, ge=0, description="Character of the text to start at.")
-    max_chars: int = Field(20000, ge=1, le=200000, description="How many characters of text at most.")
-    raw: bool = Field(False, description="The body as it is, not made readable.")
+    max_chars: int = Field(20000, ge=1, le=200000, description="Maximum number of characters of text.")
+    raw: bool = Field(False, description="Return the body as it is, instead of readable text.")
     timeout_seconds: float = Field(30, gt=0, le=600, description="Give up after this many seconds.")
 
     def silence_seconds(self) -> float:

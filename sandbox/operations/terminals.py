@@ -92,11 +92,11 @@ class Send(Request):
 
     The command must have been started with wait_seconds or pty. Keys are named: enter, tab, escape, backspace, space, up, down,
     left, right, home, end, page-up, page-down, insert, delete, f1 to f12, ctrl-a to ctrl-z; ctrl-c interrupts. Line ends in text
-    count as enter. With nothing to type, it waits and shows what is new; so it does for a command that has ended.
+    count as enter. With nothing to type, it waits and shows new output, also of a command that has ended.
     """
 
     id: Id
-    text: str = Field("", max_length=65536, description="Text to type; end it with a line end to have it read.")
+    text: str = Field("", max_length=65536, description="Text to type; end it with a newline so that it is read.")
     keys: tuple[Annotated[str, Field(max_length=40)], ...] = Field((), max_length=200, description="Keys to press.")
     eof: bool = Field(False, description="End the input (Ctrl-D on a terminal).")
     wait_seconds: float = Field(
@@ -135,7 +135,7 @@ class ResizeResult(Result):
 
 @operation("resize", ResizeResult, repeatable=True, method_notes="See ``kill`` for ``user``.")
 class Resize(Request):
-    """Give the terminal of a running command another size."""
+    """Change the size of a running command's terminal."""
 
     id: Id
     rows: int = Field(ge=1, le=100, description="Lines of the terminal.")

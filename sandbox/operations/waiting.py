@@ -70,32 +70,32 @@ class WaitFor(Request):
 
     port: a server listens on that TCP port of the sandbox. log: a line of the output of the command id matches, in what it has
     printed already or prints later. file: it exists (with contains: and that text is in it). exit: the command id has ended.
-    With the id of the command that should do it, the wait ends at once if that command ends first. When timeout_seconds are
-    over, the failure not_ready shows the last output.
+    With an id, the wait ends at once if that command ends first. After timeout_seconds, the failure not_ready shows the last
+    output.
     """
 
-    id: Id | None = Field(None, description="Id of the command that should do it; needed with log and exit.")
-    port: int | None = Field(None, ge=1, le=65535, description="TCP port that should be open.")
+    id: Id | None = Field(None, description="Id of the command to watch; required with log and exit.")
+    port: int | None = Field(None, ge=1, le=65535, description="TCP port to wait for.")
     host: str | None = Field(
         None,
         min_length=1,
         max_length=64,
-        description="With port: address that it should be open at, if not this machine's own.",
+        description="With port: IP address at which it must be open, if not the sandbox's own.",
     )
     log: str | None = Field(
         None,
         min_length=1,
         max_length=1000,
-        description="Regular expression (Python's) that a line of output should match.",
+        description="Regular expression (Python's) for a line of output to wait for.",
     )
     literal: bool = Field(False, description="With log: look for it as plain text.")
     offset: int = Field(0, description="With log: byte of the output to start at; from the end if negative.")
-    file: str | None = Field(None, min_length=1, max_length=4096, description="Path of a file that should exist.")
+    file: str | None = Field(None, min_length=1, max_length=4096, description="Path of a file to wait for.")
     contains: str | None = Field(
-        None, min_length=1, max_length=4096, description="With file: text that should be in the file."
+        None, min_length=1, max_length=4096, description="With file: text that the file must contain."
     )
     exit: bool = Field(False, description="Wait for the end of the command.")
-    timeout_seconds: float = Field(30, gt=0, le=86400, description="How long to wait at most.")
+    timeout_seconds: float = Field(30, gt=0, le=86400, description="Maximum number of seconds to wait.")
 
     def problem(self) -> str | None:
         """See the base class."""
@@ -266,11 +266,11 @@ class ProcessesResult(Excerpt):
 class Processes(Request):
     """Show the commands of the sandbox and the processes of each as a tree: what runs, what was left behind, what it uses.
 
-    Each process with its CPU time and load, memory, and the ports it listens on; then what the sandbox as a whole uses. Commands
-    that have ended and left nothing are listed in short.
+    Each process is listed with its CPU time and load, memory, and the ports it listens on; then follows what the whole sandbox
+    uses. Commands that have ended and left nothing running get one line each.
     """
 
-    id: Id | None = Field(None, description="Show this command alone.")
+    id: Id | None = Field(None, description="Show only this command.")
 
 
 def _of(used: int, limit: int | None) -> str:

@@ -56,7 +56,7 @@ def test_a_model_repairs_and_its_cost_is_told(tmp_path: Path) -> None:
     assert re.search(r"openai/gpt-4o-mini: InternalServerError; trying again in \d+ s \(attempt 2 of 6\)", done.stderr)
     assert "4 model calls (1 failed), 300 + 60 tokens, $0.0" in done.stderr
     system = server.requests[0]["messages"][0]["content"]
-    assert "Reproduce a fault before you mend it" in system
+    assert "Reproduce a bug before you fix it" in system
     assert (tmp_path / "repo/calc.py").read_text() == "def add(a, b):\n    return a + b\n"
 
 
