@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 KEPT_SHARE_OF_MEMORY = 1 / 32
 # Notices that do not apply here: all of the output was printed, byte for byte.
 _NOT_APPLICABLE = {"output_cut", "output_not_text"}
-IN_HELP = "Run in the kept sandbox with this id or name; it does not keep --network and --allow, so give them again."
+IN_HELP = "Run in the kept sandbox with this id or name; pass --network and --allow again, since it does not keep them."
 USER_HELP = "User of the image to run as, if the profile allows it: a name or a number."
 
 _PORTS = re.compile(r"(?:(\d{1,5}):)?(\d{1,5})")

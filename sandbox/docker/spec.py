@@ -65,14 +65,14 @@ _KEEP = "Leave the sandbox running, without its --network and --allow; print its
 _NETWORK = "none (the default), open (all public hosts), or bridge (no rules; UDP, too)."
 _ALLOW = "Host that the sandbox may reach, as in example.com or '*.example.org:443'; may be repeated."
 _LOG = (
-    "Append a line of JSON for each connection: host, address, port, rule, outcome and bytes each way, but no content."
+    "Append one JSON line for each connection: host, address, port, rule, outcome and bytes each way, but no content."
 )
 _CACHE = (
     "Let pip, uv and npm install without a network: the host fetches each package once and keeps it in this folder. Hosts with "
-    "private addresses that packages may come from are named in the variable GAMEBOX_PACKAGE_HOSTS."
+    "private addresses that packages may come from are listed in the variable GAMEBOX_PACKAGE_HOSTS."
 )
 _SERVICE = (
-    "Service that this host passes on to the sandbox: llm=https://api.example.com is http://llm.internal/ there; "
+    "Service that the sandbox reaches through this host: with llm=https://api.example.com, it is http://llm.internal/ inside; "
     "may be repeated."
 )
 _HEADER = (
@@ -102,7 +102,7 @@ class SandboxSpec:
     limits: Limits = _asked(
         Flag("memory", "Memory limit, as in 512m or 2g.", default=DEFAULT_MEMORY, harmless_on_host=True),
         Flag("cpus", "Maximum number of processors.", float, DEFAULT_CPUS, harmless_on_host=True),
-        Flag("disk", "Disk size of workspace and home together, as in 20g (16g)."),
+        Flag("disk", "Disk size of workspace and home together, as in 20g; 16g by default."),
         factory=Limits,
     )
     pull: bool = _asked(
@@ -116,13 +116,20 @@ class SandboxSpec:
         default=None,
     )
     env: tuple[str, ...] = _asked(
-        Flag("env", "Environment variable; may be repeated.", list, metavar="K=V", short="-e", harmless_on_host=True),
+        Flag(
+            "env",
+            "Environment variable: K=V, or K for its value here; may be repeated.",
+            list,
+            metavar="K=V",
+            short="-e",
+            harmless_on_host=True,
+        ),
         default=(),
     )
     ca_bundle: str | None = _asked(
         Flag(
             "ca-bundle",
-            "File of certificates (PEM) that commands trust beside those of this host.",
+            "File of certificates (PEM) that commands trust in addition to those of this host.",
             Path,
             metavar="FILE",
         ),
@@ -136,7 +143,7 @@ class SandboxSpec:
     track_changes: bool = _asked(default=True)  # no flag: what an agent's run is compared with needs it
     keep: bool = _asked(Flag("keep", _KEEP, bool, False), default=False, pytest=False)
     keep_seconds: float = _asked(
-        Flag("keep-seconds", "Keep the sandbox until unused for N seconds (3600).", float),
+        Flag("keep-seconds", "Keep the sandbox until it has not been used for N seconds; 3600 by default.", float),
         default=DEFAULT_KEEP_SECONDS,
         pytest=False,
     )

@@ -37,7 +37,7 @@ class BrowseResult(Excerpt):
     @model_validator(mode="after")
     def _sane(self) -> BrowseResult:
         if self.status is not None and not 100 <= self.status <= 999:
-            raise ValueError("status is no HTTP status")
+            raise ValueError("status is not an HTTP status")
         return self
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:

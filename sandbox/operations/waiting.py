@@ -110,7 +110,7 @@ class WaitFor(Request):
         if self.log is not None and ("\n" in self.log or "\0" in self.log):
             return "log is matched with single lines: it can have no line end and no NUL character"
         known = self.host in (None, "localhost") or self.address() is not None
-        return None if known else f"host {self.host!r} is no IP address"
+        return None if known else f"host {self.host!r} is not an IP address"
 
     def guest_arguments(self) -> dict[str, Any]:
         """See the base class."""

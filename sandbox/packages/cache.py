@@ -139,5 +139,5 @@ def _check(name: str, url: str) -> None:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         shown = url if "@" not in url else f"{name}=..."
         raise configuration_error(
-            f"{shown!r} is no URL of a package index.", f"Give {name}='https://index.example.com/...'."
+            f"{shown!r} is not the URL of a package index.", f"Give {name}='https://index.example.com/...'."
         )

@@ -37,7 +37,7 @@ def background(env: SandboxedEnvironment, command: str, **options: str) -> str:
         ({"file": "a", "host": "127.0.0.1"}, "host is for port"),
         ({"port": 80, "contains": "a"}, "contains is for file"),
         ({"port": 80, "literal": True}, "literal is for log"),
-        ({"port": 80, "host": "example.com"}, "'example.com' is no IP address"),
+        ({"port": 80, "host": "example.com"}, "'example.com' is not an IP address"),
         ({"id": "c1", "log": "a\nb"}, "no line end"),
         ({"port": 0}, "port"),
         ({"port": 80, "timeout_seconds": 0}, "timeout_seconds"),

@@ -266,5 +266,5 @@ def _not_found(id_or_name: str, ordinary: list[str]) -> SandboxError:
     return SandboxError(
         ErrorCode.sandbox_not_found,
         f"There is no kept sandbox {id_or_name!r} on this engine.",
-        "See gamebox ls for those there are; one that had no orchestrator for its keep_seconds, or was idle, has ended.",
+        "List the kept sandboxes with gamebox ls. One that no program used for its keep_seconds, or that was idle, has ended.",
     )
