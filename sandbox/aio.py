@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar, Unpac
 from sandbox.environment.async_sessions import AsyncSession
 from sandbox.environment.base import ActionLike, Environment
 from sandbox.environment.generated_coroutines import AsyncRunOptions, GeneratedCoroutines
+from sandbox.environment.generated_methods import LogsOptions
 from sandbox.environment.methods import raise_if_failed
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.network.connections import Connection
@@ -187,7 +188,7 @@ class AsyncEnvironment(GeneratedCoroutines):
         result = (await self.run(command, **options)).unwrap()
         return raise_if_failed(command, result) if check else result
 
-    async def service_logs(self, name: str, **options: Any) -> Envelope[op.LogsResult]:
+    async def service_logs(self, name: str, **options: Unpack[LogsOptions]) -> Envelope[op.LogsResult]:
         """See ``Environment.service_logs``."""
         return await asyncio.get_running_loop().run_in_executor(
             self._waiters, partial(self.environment.service_logs, name, **options)

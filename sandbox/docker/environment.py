@@ -7,12 +7,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_callable, check_types
 from sandbox.envelope import Envelope, Failure
 from sandbox.environment.base import Approver
+from sandbox.environment.generated_methods import LogsOptions
 from sandbox.environment.network import check_network
 from sandbox.environment.sandboxed import SandboxedEnvironment, checked_folders
 from sandbox.environment.services import SandboxServices, SideGroup
@@ -224,7 +225,7 @@ class DockerEnvironment(SandboxedEnvironment):
         """The side services that are ready, by name; all of them once the sandbox is started."""
         return self._services.side
 
-    def service_logs(self, name: str, **options: Any) -> Envelope[op.LogsResult]:
+    def service_logs(self, name: str, **options: Unpack[LogsOptions]) -> Envelope[op.LogsResult]:
         """See ``Environment.service_logs``; the failure ``invalid_arguments`` for a name that no service has."""
         service = self.services.get(name)
         if service is not None:
@@ -288,7 +289,7 @@ def _check_cache(cache: PackageCache | None, network: Network) -> None:
 
 
 def _check_attached(services: Sequence[Service] | Mapping[str, Any] | None) -> None:
-    """Raises SandboxError ``invalid_configuration`` for services that an attached sandbox cannot have."""
+    """Raise SandboxError ``invalid_configuration`` for services that an attached sandbox cannot have."""
     if beside := split_services(services)[1]:
         raise SandboxError(
             ErrorCode.invalid_configuration,
@@ -298,7 +299,7 @@ def _check_attached(services: Sequence[Service] | Mapping[str, Any] | None) -> N
 
 
 def _check_known(found: Kept, services: Sequence[Service] | None, cache: bool) -> None:
-    """Raises SandboxError ``invalid_configuration`` for what a kept sandbox cannot reach: its names are those it was made with."""
+    """Raise SandboxError ``invalid_configuration`` for what a kept sandbox cannot reach: its names are those it was made with."""
     asked = [service.host for service in split_services(services)[0]] + ([CACHE_HOST] if cache else [])
     unknown = [name for name in asked if name not in found.names]
     if unknown:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, Unpack, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -29,6 +29,7 @@ from sandbox.state.methods import StateMethods
 from sandbox.text.wording import value_text
 
 from .call_errors import check_request
+from .generated_methods import LogsOptions
 from .host_actions import (
     HostCallTimeoutError,
     call_with_deadline,
@@ -250,7 +251,7 @@ class Environment(OperationMethods, StateMethods):
     ) -> Envelope[op.DownloadResult]:
         return Failure.of(_unsupported("download"))
 
-    def service_logs(self, name: str, **options: Any) -> Envelope[op.LogsResult]:
+    def service_logs(self, name: str, **options: Unpack[LogsOptions]) -> Envelope[op.LogsResult]:
         """Return the output of the side service ``name``; options as in ``logs``."""
         return Failure.of(_unsupported("service_logs"))
 

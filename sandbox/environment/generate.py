@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -58,6 +58,12 @@ class RunOptions(TypedDict, total=False):
     """The options of ``OperationMethods.run``, for methods that hand them on."""
 
 {run_options}
+
+
+class LogsOptions(TypedDict, total=False):
+    """The options of ``OperationMethods.logs``, for methods that hand them on."""
+
+{logs_options}
 
 
 class GeneratedMethods(ABC):
@@ -133,16 +139,18 @@ class GeneratedCoroutines(ABC):
 
 def sync_source() -> str:
     """Return the file with the methods."""
-    run_options = _run_options(_parameters(OPERATIONS["run"]))
     methods = "\n\n".join(_method(name, request) for name, request in _with_methods())
-    return _SYNC.format(note=NOTE, run_options=run_options, methods=methods) + "\n"
+    return (
+        _SYNC.format(note=NOTE, run_options=_options_of("run"), logs_options=_options_of("logs"), methods=methods)
+        + "\n"
+    )
 
 
 def async_source() -> str:
     """Return the file with the coroutines."""
     methods = [_coroutine(name, request) for name, request in _with_methods()]
     methods += [_state_coroutine(name) for name in vars(StateMethods) if not name.startswith("_")]
-    run_options = _run_options(map(_in_a_loop, _parameters(OPERATIONS["run"])))
+    run_options = _options_of("run", in_a_loop=True)
     return _ASYNC.format(note=NOTE, run_options=run_options, methods="\n\n".join(methods)) + "\n"
 
 
@@ -263,10 +271,11 @@ def _in_a_loop(parameter: Parameter) -> Parameter:
     return name, kind.replace("Stdin", "AsyncStdin"), default, text
 
 
-def _run_options(parameters: Iterable[Parameter]) -> str:
-    return "\n".join(
-        f"    {name}: {kind}" for name, kind, _, _ in parameters if name not in OPERATIONS["run"].positional
-    )
+def _options_of(operation: str, *, in_a_loop: bool = False) -> str:
+    """Return the fields of a TypedDict: the arguments of the operation's method that are given by name."""
+    request = OPERATIONS[operation]
+    parameters = [_in_a_loop(each) if in_a_loop else each for each in _parameters(request)]
+    return "\n".join(f"    {name}: {kind}" for name, kind, _, _ in parameters if name not in request.positional)
 
 
 def _state_coroutine(name: str) -> str:

@@ -43,6 +43,17 @@ class RunOptions(TypedDict, total=False):
     cancel: CancelToken | None
 
 
+class LogsOptions(TypedDict, total=False):
+    """The options of ``OperationMethods.logs``, for methods that hand them on."""
+
+    offset: int
+    max_bytes: int
+    tail_lines: int | None
+    follow: bool
+    wait_seconds: float
+    cancel: CancelToken | None
+
+
 class GeneratedMethods(ABC):
     """A method for each operation; ``OperationMethods`` has the others, and says what all of them raise."""
 

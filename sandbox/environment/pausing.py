@@ -27,7 +27,7 @@ class Pause:
         return self._since is not None
 
     def check(self) -> None:
-        """Raises SandboxError ``sandbox_paused`` while it is."""
+        """Raise SandboxError ``sandbox_paused`` while the sandbox is paused."""
         if self.on:
             raise SandboxError(
                 ErrorCode.sandbox_paused, "The sandbox is paused: nothing in it runs.", "Call resume() first."

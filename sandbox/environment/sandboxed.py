@@ -614,7 +614,7 @@ class SandboxedEnvironment(Environment):
 
 
 def checked_folders(read_roots: Sequence[str]) -> tuple[str, ...]:
-    """Raises SandboxError for what is not a list of absolute paths."""
+    """Return the folders. Raises SandboxError for anything but a list of absolute paths."""
     check_types("DockerEnvironment or LocalEnvironment", read_roots=(read_roots, Sequence))
     folders: tuple[object, ...] = (read_roots,) if isinstance(read_roots, str) else tuple(read_roots)
     for folder in folders:

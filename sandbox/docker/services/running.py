@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from sandbox.docker.container.image_start import ImageStart, ImageUser, read_image_start
 from sandbox.docker.container.profiles import GUEST_CAPABILITIES, Profile
@@ -15,6 +15,7 @@ from sandbox.docker.engine.client import connect
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.docker.images.images import ensure_image
 from sandbox.envelope import Envelope
+from sandbox.environment.generated_methods import LogsOptions
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.network.services.side_service import SideService
@@ -70,7 +71,7 @@ class RunningService:
         """
         return self._ended
 
-    def logs(self, **options: Any) -> Envelope[LogsResult]:
+    def logs(self, **options: Unpack[LogsOptions]) -> Envelope[LogsResult]:
         """Return its output; options as in ``OperationMethods.logs``."""
         return self.environment.logs(self.command_id, **options)
 
