@@ -165,24 +165,19 @@ def sandbox_of(
 
     services = services_of(values["service"] or (), values["service_header"] or (), os.environ)
     log = connection_file(values["network_log"], network or "none")
-    made = DockerEnvironment(
-        image=values["image"],
-        workspace=values["workspace"],
-        limits=limits,
-        network=policy,
-        env=variables,
-        ca_bundle=values["ca_bundle"],
-        report=report,
-        profile=values["profile"],
-        runtime=values["runtime"],
-        keep=kept.keep,
-        name=kept.name,
-        keep_seconds=kept.seconds,
-        cache=cache_in(cache, network or "none"),
-        services=services,
-        read_roots=read_roots,
-        pull=values["pull"],
-    )
+    as_typed = {f.name: values[f.name] for f in fields(SandboxSpec) if f.name in FLAGS}
+    converted = {
+        "limits": limits,
+        "network": policy,
+        "env": variables,
+        "keep": kept.keep,
+        "name": kept.name,
+        "keep_seconds": kept.seconds,
+        "cache": cache_in(cache, network or "none"),
+        "services": services,
+        "read_roots": read_roots,
+    }
+    made = DockerEnvironment(**{**as_typed, **converted}, report=report)
     made.on_connection = log
     return made
 

@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 
 # What a test asks of its sandbox: every option of a sandbox that can end with the test, and whether it is one at all.
 NAMES = (*(f.name for f in fields(SandboxSpec) if f.metadata.get("pytest")), "local")
+# Types of the options whose values are taken as they are.
+_BY_ANNOTATION: dict[Any, type] = {"str": str, "str | None": str, "bool": bool}
+TYPES: dict[str, type] = {
+    **{f.name: _BY_ANNOTATION[f.type] for f in fields(SandboxSpec) if f.type in _BY_ANNOTATION},
+    "network": Network,
+    "limits": Limits,
+    "cache": PackageCache,
+    "local": bool,
+}
 NETWORKS = {"none": Network.none, "open": Network.open, "bridge": Network.bridge}
 # Limits that the guest and the host keep, so LocalEnvironment does too; and those of the container. Every limit is in one of them.
 LOCAL_LIMITS = frozenset(
@@ -128,18 +137,7 @@ def _converted(name: str, value: Any) -> Any:
         return Path(value)
     if name == "read_roots" and isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
         return tuple(value)
-    wanted: dict[str, type] = {
-        "image": str,
-        "profile": str,
-        "runtime": str,
-        "network": Network,
-        "limits": Limits,
-        "local": bool,
-        "pull": bool,
-        "track_changes": bool,
-        "cache": PackageCache,
-    }
-    if name in wanted and isinstance(value, wanted[name]) and value != "":
+    if name in TYPES and isinstance(value, TYPES[name]) and value != "":
         return value
     allowed = {
         "network": "'none', 'open', 'bridge' or a Network",
@@ -150,7 +148,7 @@ def _converted(name: str, value: Any) -> Any:
         "ca_bundle": "the path of a file of certificates",
         "cache": "the path of a folder or a PackageCache",
         "read_roots": "a list of folders in the sandbox",
-        **dict.fromkeys(("local", "pull", "track_changes"), "True or False"),
+        **{option: "True or False" for option, kind in TYPES.items() if kind is bool},
     }
     raise OptionsError(f"{name}={value!r} is not possible: give {allowed.get(name, 'its name as a text')}.")
 
