@@ -116,7 +116,7 @@ def test_what_a_dead_owner_left_is_still_swept() -> None:
     engine = Engine(listed({OWNER_LABEL: f"{NAMESPACE}/4194305/3"}))
     orphans.sweep(engine)  # type: ignore[arg-type]
     assert engine.done[0] == f"remove {'a' * 64}"
-    assert kept.kept_of(listed({marks.KEEP_LABEL: json.dumps(GOOD)})).ident == IDENT
+    assert kept.read_kept(listed({marks.KEEP_LABEL: json.dumps(GOOD)})).ident == IDENT
 
 
 def test_a_listing_has_one_printable_line_for_each() -> None:
@@ -138,7 +138,7 @@ def test_a_stream_that_ends_at_once_is_worded(error: OSError, monkeypatch: pytes
     monkeypatch.setattr(Engine, "inspect_container", lambda *_: {"State": {}}, raising=False)
     for take_over in (False, True):
         with pytest.raises(SandboxError) as told:
-            reaching.take(engine, kept.kept_of(listed({marks.KEEP_LABEL: json.dumps(GOOD)})), take_over)  # type: ignore[arg-type]
+            reaching.take(engine, kept.read_kept(listed({marks.KEEP_LABEL: json.dumps(GOOD)})), take_over)  # type: ignore[arg-type]
         assert told.value.code is ErrorCode.sandbox_unavailable
         owner = owners.owner_of(IDENT)
         assert owner is not None

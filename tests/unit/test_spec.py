@@ -172,13 +172,13 @@ def test_a_label_chooses_no_folder_file_or_address_of_this_host(tmp_path: Path) 
     }  # fmt: skip
     ident = "gamebox-0123456789abcdef"
     listed = {"Id": "a" * 64, "Names": [f"/{ident}"], "Labels": {"dev.gamebox.sandbox": ident, KEEP_LABEL: json.dumps(fields_)}}
-    found = kept.kept_of(listed).spec
+    found = kept.read_kept(listed).spec
     assert (found.workspace, found.ca_bundle, found.cache, found.services, found.pull) == (None, None, None, (), False)
     assert found.network == Network.none()
     fields_["spec"] = {"of_tomorrow": 1}
     listed["Labels"] = {"dev.gamebox.sandbox": ident, KEEP_LABEL: json.dumps(fields_)}
     with pytest.raises(SandboxError, match=r"another version of gamebox \(9\.9; "):
-        kept.kept_of(listed)
+        kept.read_kept(listed)
 
 
 def test_what_stays_with_a_kept_sandbox(tmp_path: Path) -> None:

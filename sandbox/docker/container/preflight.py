@@ -40,7 +40,7 @@ def workspace_too_large(folder: Path, room_bytes: int, needed: int | None = None
 
 
 def check_memory(client: docker.DockerClient, limits: Limits) -> None:
-    """Raises SandboxError ``invalid_limits`` for more memory than the engine's host has; the default may always be asked for.
+    """Raise SandboxError ``invalid_limits`` for more memory than the engine's host has; the default may always be asked for.
 
     The engine is asked only where this host has less than that: it is nearly always the same one.
     """

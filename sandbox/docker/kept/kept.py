@@ -100,7 +100,7 @@ def is_removed_by(client: docker.DockerClient) -> bool:
 
 
 def check(seconds: float, name: str | None) -> None:
-    """Raises SandboxError ``invalid_configuration`` for a time or a name that cannot be."""
+    """Raise SandboxError ``invalid_configuration`` for an invalid time or name."""
     if not 0 < seconds < MOST_SECONDS:
         raise SandboxError(
             ErrorCode.invalid_configuration,
@@ -160,7 +160,7 @@ def find(client: docker.DockerClient, id_or_name: str) -> Kept:
         raise SandboxError(
             ErrorCode.invalid_configuration, f"{id_or_name!r} may be any of {several}.", "Give more of the id."
         )
-    return kept_of(kept[0])
+    return read_kept(kept[0])
 
 
 def matches(listed: dict[str, Any], id_or_name: str) -> bool:
@@ -173,7 +173,7 @@ def matches(listed: dict[str, Any], id_or_name: str) -> bool:
     return len(id_or_name) >= LEAST_PREFIX and listed["Id"].startswith(id_or_name)
 
 
-def kept_of(listed: dict[str, Any]) -> Kept:
+def read_kept(listed: dict[str, Any]) -> Kept:
     """Read a kept sandbox from the labels of a container. Raises SandboxError ``invalid_configuration``."""
     ident, fields = marks.ident(listed), marks.keep(listed)
     try:

@@ -32,21 +32,21 @@ def text(listed: dict[str, Any], label: str) -> str:
 
 def ident(listed: dict[str, Any]) -> str | None:
     """Return the container name in the labels, if the container has that name and it is one of ours."""
-    said = text(listed, SANDBOX_LABEL)
-    return said if is_ident(said) and f"/{said}" in (listed.get("Names") or ()) else None
+    value = text(listed, SANDBOX_LABEL)
+    return value if is_ident(value) and f"/{value}" in (listed.get("Names") or ()) else None
 
 
 def name(listed: dict[str, Any]) -> str | None:
     """Return the name that its maker gave it."""
-    said = text(listed, NAME_LABEL)
-    return said if is_sandbox_name(said) else None
+    value = text(listed, NAME_LABEL)
+    return value if is_sandbox_name(value) else None
 
 
 def keep(listed: dict[str, Any]) -> dict[str, Any] | None:
     """Return the fields of a kept sandbox's label."""
-    said = text(listed, KEEP_LABEL)
+    value = text(listed, KEEP_LABEL)
     try:
-        fields = json.loads(said) if 0 < len(said) <= _KEEP_BYTES else None
+        fields = json.loads(value) if 0 < len(value) <= _KEEP_BYTES else None
     except (ValueError, RecursionError):
         return None
     return fields if isinstance(fields, dict) else None
