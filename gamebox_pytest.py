@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from sandbox.docker.services.running import RunningService
+    from sandbox.docker.services.running_service import RunningService
     from sandbox.environment.sandboxed import SandboxedEnvironment
     from sandbox.pytest_plugin.inspection import Snapshot
     from sandbox.pytest_plugin.recorded import Recorded

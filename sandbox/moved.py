@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 MOVED = {
-    "sandbox.docker.side": "sandbox.docker.services.running",
+    "sandbox.docker.side": "sandbox.docker.services.running_service",
     "sandbox.guest_environment": "sandbox.environment.sandboxed",
     "sandbox.results": "sandbox.operations",
 }

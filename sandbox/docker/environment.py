@@ -44,7 +44,7 @@ from .spec import DEFAULT_IMAGE, DEFAULT_KEEP_SECONDS, HostParts, SandboxSpec, w
 
 if TYPE_CHECKING:
     # A circle: a side service runs in a DockerEnvironment, and a DockerEnvironment has side services.
-    from sandbox.docker.services.running import RunningService
+    from sandbox.docker.services.running_service import RunningService
 
 log = logging.getLogger(__name__)
 

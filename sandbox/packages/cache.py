@@ -128,10 +128,13 @@ def variables(upstreams: Upstreams) -> dict[str, str]:
 
 def describe(upstreams: Upstreams) -> str:
     """Return one sentence for the model."""
-    tools = " and ".join(
-        name for name, url in (("pip and uv", upstreams.pypi), ("npm", upstreams.npm)) if url is not None
-    )
-    return f" {tools[0].upper()}{tools[1:]} install from a package cache of the host ({URL}/) by themselves, with no rule for it."
+    if upstreams.npm is None:
+        tools = "Pip and uv install"
+    elif upstreams.pypi is None:
+        tools = "Npm installs"
+    else:
+        tools = "Pip, uv and npm install"
+    return f" {tools} from a package cache of the host ({URL}/) without a rule for it."
 
 
 def _check(name: str, url: str) -> None:

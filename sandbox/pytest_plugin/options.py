@@ -21,7 +21,7 @@ from sandbox.packages.cache import PackageCache
 
 if TYPE_CHECKING:
     from sandbox.docker.services.group import ServiceGroup
-    from sandbox.docker.services.running import RunningService
+    from sandbox.docker.services.running_service import RunningService
 
     from .recorded import RecordedDocker, RecordedLocal
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from sandbox.docker.services.running import RunningService
+from sandbox.docker.services.running_service import RunningService
 from sandbox.environment.call_errors import answered
 
 from .recorded import Recorded, RecordedDocker

@@ -24,7 +24,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "sandbox.ready": (),
     "sandbox.services": (),
     "sandbox.testing": (),
-    "sandbox.docker.services.running": ("RunningService",),
+    "sandbox.docker.services.running_service": ("RunningService",),
     "sandbox.environment.sandboxed": ("SandboxedEnvironment",),
     "sandbox.readers": ("hint_for",),
     "agent": (),

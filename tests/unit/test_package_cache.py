@@ -12,6 +12,7 @@ import socket
 import threading
 import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -417,6 +418,8 @@ def test_an_ecosystem_without_an_upstream_says_so(upstream: Upstream, tmp_path: 
     assert told["PIP_INDEX_URL"] == told["UV_DEFAULT_INDEX"] == "http://packages.internal/pypi/simple/"
     assert "npm_config_registry" not in told
     assert describe(cache.upstreams()).strip().startswith("Pip and uv install from a package cache")
+    assert "Npm installs from" in describe(PackageCache(tmp_path, pypi="", npm=f"{upstream.url}/npm").upstreams())
+    assert "Pip, uv and npm install from" in describe(replace(cache, npm=f"{upstream.url}/npm").upstreams())
 
 
 def test_what_pip_says_of_its_index() -> None:

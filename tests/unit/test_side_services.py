@@ -10,7 +10,7 @@ import pytest
 from sandbox import DockerEnvironment, Network, Ready, SideService
 from sandbox.aio import AsyncEnvironment
 from sandbox.docker.container import image_start
-from sandbox.docker.services.running import service_environment
+from sandbox.docker.services.running_service import service_environment
 from sandbox.envelope import Success
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.messages.faults import word_notice

@@ -18,7 +18,7 @@ from sandbox.network.services.names import Connector, Name, assign_addresses
 from sandbox.network.services.peer_port import GONE
 from sandbox.network.services.side_service import SideService
 
-from .running import RunningService, started
+from .running_service import RunningService, started
 
 # Sandboxes that are made or removed at once: an engine gets no faster with more.
 TOGETHER = 4

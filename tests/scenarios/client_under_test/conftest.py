@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sandbox import DockerEnvironment, Ready, SideService
-from sandbox.docker.services.running import RunningService
+from sandbox.docker.services.running_service import RunningService
 
 IMAGE = os.environ["LEDGER_IMAGE"]  # with PostgreSQL, started by its CMD, and with Python and psycopg2
 
