@@ -18,7 +18,7 @@ def test_money_moves(sandbox: DockerEnvironment) -> None:
     assert sandbox.run(f"{LEDGER} show").unwrap().stdout == "ann 380\nbob 120\n"
 
 
-def test_what_is_not_covered_moves_not_at_all(sandbox: DockerEnvironment) -> None:
+def test_a_transfer_that_is_not_covered_moves_nothing(sandbox: DockerEnvironment) -> None:
     sandbox.run(f"{LEDGER} init && {LEDGER} add ann 100 && {LEDGER} add bob 0").unwrap()
     ran = sandbox.run(f"{LEDGER} move ann bob 101").unwrap()
     assert (ran.exit_code, ran.stderr) == (1, "ledger: not covered\n")
@@ -32,7 +32,7 @@ def test_many_at_once(sandbox: DockerEnvironment) -> None:
 
 
 @pytest.mark.sandbox(services={"db": SideService(image=IMAGE, port=5432)})
-def test_a_server_that_goes_away_is_told(sandbox: DockerEnvironment) -> None:
+def test_a_lost_server_is_reported(sandbox: DockerEnvironment) -> None:
     db = sandbox.services["db"]  # of this test's own
     sandbox.run(f"{LEDGER} init").unwrap()
     db.environment.kill(db.command_id).unwrap()

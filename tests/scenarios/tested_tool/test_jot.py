@@ -22,7 +22,7 @@ def test_notes_of_many_at_once_are_all_kept(sandbox: SandboxedEnvironment) -> No
     assert [note["number"] for note in kept] == [1, 2, 3, 4, 5]
 
 
-def test_a_damaged_file_is_told_and_left_alone(sandbox: SandboxedEnvironment) -> None:
+def test_a_damaged_file_is_reported_and_left_alone(sandbox: SandboxedEnvironment) -> None:
     sandbox.write("notes.jsonl", "{half a no").unwrap()
     ran = sandbox.run(f"{JOT} list").unwrap()
     assert (ran.exit_code, ran.stdout) == (1, "")
