@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from .errors import ErrorCode, OperationError, SandboxError
 
 # What a path of the host may be given as.
 HOST_PATH: Any = str | os.PathLike
+
+UNLIMITED = "unlimited"
 
 _NAMES: dict[Any, str] = {NoneType: "None", os.PathLike: "a path", int: "an int", float: "a float"}
 
@@ -28,6 +31,18 @@ def check_types(call: str, **given: tuple[object, type | UnionType]) -> None:
         if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in kinds and object not in kinds):
             names = " or ".join(_NAMES.get(kind, f"a {kind.__name__}") for kind in kinds)
             raise TypeError(f"{call}(): {name} must be {names}, not {type(value).__name__}.")
+
+
+def number_as_text(value: Any) -> Any:
+    """Return the number of a user as text, and anything else as it is."""
+    return str(value) if type(value) is int else value
+
+
+def seconds_or_unlimited(value: Any) -> Any:
+    """Return infinity for "unlimited", and refuse infinity itself, which JSON cannot write. A model's schema has neither."""
+    if value == math.inf:
+        raise ValueError('write "unlimited" for no limit')
+    return math.inf if value == UNLIMITED else value
 
 
 def check_host_path(path: str | os.PathLike[str]) -> None:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, Unpack, runtime
 from pydantic import ValidationError
 
 from sandbox import operations as op
+from sandbox.argument_types import UNLIMITED
 from sandbox.envelope import Envelope, Failure, Notice, Success, jsonable
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.messages import arguments as argument_words
 from sandbox.operations import OPERATIONS, HostArguments, Request, schema_of
-from sandbox.operations.commands import UNLIMITED
 from sandbox.pipe.watching import CancelToken, Watch
 from sandbox.readers import Hint
 from sandbox.state.methods import StateMethods

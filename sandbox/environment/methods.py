@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, BinaryIO, Unpack, cast
 
 from sandbox import operations as op
+from sandbox.argument_types import UNLIMITED
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import SandboxError
 from sandbox.network.ports import check_port
 from sandbox.operations import OPERATIONS, HostArguments
-from sandbox.operations.commands import UNLIMITED
 from sandbox.pipe.following import CommandOutput, Following
 from sandbox.pipe.stdin import is_source
 from sandbox.pipe.watching import CancelToken, OnOutput, Watch

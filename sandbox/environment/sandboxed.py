@@ -21,16 +21,16 @@ from sandbox.backend import Backend, Description, GuestStream, StartRequest
 from sandbox.envelope import Envelope, Failure, Notice, Success
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
-from sandbox.messages.faults import fault_error
+from sandbox.messages.faults import fault_error, violation
 from sandbox.network.connections import Connection
 from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
 from sandbox.network.services.peer_port import PeerPort
 from sandbox.network.streams import Streams
-from sandbox.operations.base import SILENCE_SECONDS, Prepared, Reply
+from sandbox.operations.base import SILENCE_SECONDS, Answer, Prepared, Reply
 from sandbox.pipe import descriptors
 from sandbox.pipe import forked_processes as forks
-from sandbox.pipe.replies import fault_of, notices_of, result_of, violation
+from sandbox.pipe.replies import fault_of, notices_of
 from sandbox.pipe.transport import Transport
 from sandbox.pipe.watching import Watch, with_onlooker
 from sandbox.state.file_state import FileState
@@ -372,18 +372,18 @@ class SandboxedEnvironment(Environment):
         check_request(request, watch)
         started = time.monotonic()
         prepared = self._with_variables(request, request.prepare(self.limits))
-        if (watch := _watch_of(request, watch)) is not None:
+        if (watch := _watch_of(request, prepared, watch)) is not None:
             watch = watch.masked(self.hidden.mask) if self.hidden else watch
             prepared = replace(request.reading_from(prepared, watch.stdin), watch=watch)
         try:
-            fields, blob = request.carry_out(prepared, self._host)
+            answer = request.answer(prepared, self._host)
         except SandboxUnavailableError as error:
-            if error.reason == "no_answer" and request.waits_for_command():
+            if error.reason == "no_answer" and prepared.waits_for_command:
                 raise self._unanswered(error) from error
             raise
         if watch is not None:
             watch.finish()
-        return self._envelope(request, fields, blob, started)
+        return self._envelope(request, answer, started)
 
     def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
         """Make good on a command's deadline though the guest is silent; return the error to report."""
@@ -396,30 +396,30 @@ class SandboxedEnvironment(Environment):
 
     def _with_variables(self, request: op.Request, prepared: Prepared) -> Prepared:
         """Give a command the secrets that it gets by itself or has asked for, unless it sets these variables itself."""
-        variables = self.hidden.variables(request.secret_names()) if request.starts_process else {}
+        variables = self.hidden.variables(prepared.secret_names) if request.starts_process else {}
         if not variables:
             return prepared
         return replace(prepared, args={**prepared.args, "env": {**variables, **(prepared.args.get("env") or {})}})
 
-    def _envelope(self, request: op.Request, fields: Mapping[str, Any], blob: bytes, started: float) -> Envelope[Any]:
+    def _envelope(self, request: op.Request, answer: Answer, started: float) -> Envelope[Any]:
+        fields, result, of_result = answer
         duration_ms = (time.monotonic() - started) * 1000
-        notices = (*self._owed_notices(), *self._notices_in(fields), *self._services.notices())
+        of_services = self._services.notices()
+        notices = (*self._owed_notices(), *self._notices_in(fields), *of_services)
         if (heard := _heard.get()) is not None:
             heard += [n for n in notices if n.code in ONCE]
-        if (result := result_of(request, fields, blob)) is not None:
-            result = request.completed(result, self._host)
-            notices = (*notices, *notices_of(request.own_notices(result)))
+        notices = (*notices, *notices_of(of_result))
         fault = fields.get("fault")
         if fault is None:
             if result is None:
                 raise violation(request.operation)
             return Success(result, duration_ms=duration_ms, notices=notices)
-        error = fault_of(self.hidden.fields(fault), request.operation)
+        error = fault_of(self.hidden.mask.fields(fault), request.operation)
         schema = op.schema_of(type(request)) if error.code is ErrorCode.invalid_arguments else None
         return Failure.of(error, result=result, duration_ms=duration_ms, notices=notices, schema=schema)
 
     def _notices_in(self, fields: Mapping[str, Any]) -> list[Notice]:
-        notices = self.hidden.fields(fields.get("notices"))
+        notices = self.hidden.mask.fields(fields.get("notices"))
         if self.internal_commands and isinstance(notices, list):
             notices = [n for n in notices if not (isinstance(n, dict) and n.get("id") in self.internal_commands)]
         return notices_of(notices, self._known_of_packages() if notices else {})
@@ -470,10 +470,8 @@ class SandboxedEnvironment(Environment):
             kind, own_mode, pieces = outgoing(data_or_path, self.limits.transfer_bytes)
             body = passing(pieces)
             request = op.Upload(path=path, kind=kind, mode=own_mode if mode is None else mode)
-            fields, blob = self._live().request(
-                "upload", request.model_dump(), timeout_seconds=SILENCE_SECONDS, body=body
-            )
-            return self._envelope(request, fields, blob, started)
+            reply = self._live().request("upload", request.model_dump(), timeout_seconds=SILENCE_SECONDS, body=body)
+            return self._envelope(request, request.read_reply(reply, self._host), started)
 
         return self.hidden.envelope(self._guarded(op.Upload, work))
 
@@ -491,10 +489,11 @@ class SandboxedEnvironment(Environment):
         def work(started: float) -> Envelope[op.DownloadResult]:
             request = op.Download(path=path, without=tuple(without))
             with Incoming(to, self.limits.transfer_bytes, overwrite=overwrite) as incoming:
-                fields, blob = self._live().request(
+                reply = self._live().request(
                     "download", request.model_dump(), timeout_seconds=SILENCE_SECONDS, sink=incoming.take
                 )
-                envelope: Envelope[op.DownloadResult] = self._envelope(request, fields, blob, started)
+                answer = request.read_reply(reply, self._host)
+                envelope: Envelope[op.DownloadResult] = self._envelope(request, answer, started)
                 if envelope.ok:
                     return Success(
                         incoming.finish(envelope.result), duration_ms=envelope.duration_ms, notices=envelope.notices
@@ -603,14 +602,12 @@ class SandboxedEnvironment(Environment):
         if self._pause.on:  # it could not answer, and the prompt would wait for it
             return {"left": "paused"}
         try:
-            fields, _ = self._transport.request("usage", {}, timeout_seconds=LOOK_SECONDS)
-            self._owed.extend(self._notices_in(fields))
-            result = result_of(op.Usage(), fields, b"")
+            reply = self._transport.request("usage", {}, timeout_seconds=LOOK_SECONDS)
+            self._owed.extend(self._notices_in(reply[0]))
+            result = op.Usage().read_reply(reply, self._host).result
         except SandboxError:
             return {}
-        if result is None:
-            return {}
-        return {"left": self.hidden.mask.text(op.Usage().completed(result, self._host).to_text())}
+        return {} if result is None else {"left": self.hidden.mask.text(result.to_text())}
 
 
 def checked_folders(read_roots: Sequence[str]) -> tuple[str, ...]:
@@ -646,14 +643,14 @@ def end_words(limits: Limits) -> str:
     return f" The sandbox ends by itself {' and '.join(ends)}." if ends else ""
 
 
-def _watch_of(request: op.Request, watch: Watch | None) -> Watch | None:
+def _watch_of(request: op.Request, prepared: Prepared, watch: Watch | None) -> Watch | None:
     """Return the watch, with the onlooker of a command that is waited for.
 
     Raises OperationError where there is nothing to watch, or it was cancelled before it began.
     """
     if watch is not None and watch.cancel is not None and watch.cancel.cancelled:
         raise fault_error(ErrorCode.cancelled, {}, request.operation)
-    if request.waits_for_command():
+    if prepared.waits_for_command:
         return with_onlooker(watch)
     if request.starts_process and watch is not None and watch.listens:
         problem = "on_output is for commands that are waited for; see the output of one in the background with logs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -18,8 +18,6 @@ T = TypeVar("T")
 # What the kernel takes of one variable, its name included.
 MOST_BYTES = 128 * 1024 - 2
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# A guest truncates no text to fewer characters, so only a text of at least this length may end within a secret.
-SHORTEST_CUT = 40
 
 
 class Secrets:
@@ -113,22 +111,11 @@ class Secrets:
         """Return JSON-ready data with every text in it masked."""
         if not self:
             return value
-        return self._value(value, self.mask.text)
-
-    def fields(self, value: Any) -> Any:
-        """Return the fields of a guest's reply with every text in them masked. Call it before a message quotes and truncates them,
-        because no mask finds part of a secret. Texts that the guest may have truncated are masked at their ends as well.
-        """
-        return self._value(value, self._mask_guest_text) if self else value
-
-    def _mask_guest_text(self, text: str) -> str:
-        return self.mask.part(text) if len(text) >= SHORTEST_CUT else self.mask.text(text)
+        return map_texts(value, self.mask.text, self.mask.whole)
 
     def _result(self, result: Any) -> Any:
-        return result.masked(self.mask) if isinstance(result, Result) else self._value(result, self.mask.text)
-
-    def _value(self, value: Any, mask: Callable[[str], str]) -> Any:
-        return map_texts(value, mask, self.mask.whole)
+        mask = self.mask
+        return result.masked(mask) if isinstance(result, Result) else map_texts(result, mask.text, mask.whole)
 
 
 def _check(name: Any, value: Any) -> None:

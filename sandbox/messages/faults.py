@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sandbox.envelope import Notice
-from sandbox.errors import ErrorCode, OperationError
+from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.readers import Hint
 from sandbox.text.wording import Wording, count_of, duration, one_line, size
 
@@ -39,6 +39,15 @@ def fault_error(code: ErrorCode, fields: Fields, operation: str) -> OperationErr
     """Return the error for a fault with these values."""
     wording = word_fault(code, fields, operation)
     return OperationError(code, wording.message, wording.hint, next_tool=wording.next_tool, retryable=wording.retryable)
+
+
+def violation(operation: str) -> SandboxUnavailableError:
+    """Return the error for an answer that no guest of ours would send."""
+    return SandboxUnavailableError(
+        "protocol_violation",
+        f"The sandbox answered {operation} with something that is not an answer.",
+        "Start another sandbox.",
+    )
 
 
 def word_notice(code: str, fields: Fields) -> Notice | None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from sandbox.argument_types import number_as_text
 from sandbox.envelope import Result
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.protocol.wire import MAX_REPLY
 from sandbox.limits import Limits
-from sandbox.messages.faults import fault_error
+from sandbox.messages.faults import fault_error, violation
 from sandbox.text.masking import Mask, map_texts
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ Path = Annotated[str, Field(min_length=1, max_length=4096, description="Path, re
 Id = Annotated[str, Field(min_length=1, max_length=64, description="Id of the command.")]
 User = Annotated[
     Annotated[str, Field(min_length=1, max_length=256)] | None,
-    BeforeValidator(lambda given: str(given) if type(given) is int else given),
+    BeforeValidator(number_as_text),
     PythonType("str | int | None"),
     Field(
         description="User to run as, by name or number, instead of the sandbox's own.",
@@ -50,6 +51,9 @@ class Prepared:
 
     The guest may be silent for ``timeout_seconds``, and its reply may have ``max_reply_bytes``. ``stdin`` goes along with the
     request; ``source`` (a file or an iterable of bytes) is streamed to the command as it reads. ``watch`` gets the output.
+
+    Of an operation that starts a command: ``secret_names`` are the secrets that it asks for, and ``waits_for_command`` says
+    whether the answer comes when the command has ended.
     """
 
     args: dict[str, Any]
@@ -59,6 +63,8 @@ class Prepared:
     stdin: bytes = b""
     source: Any = None
     watch: Any = None
+    secret_names: Sequence[str] | None = None
+    waits_for_command: bool = False
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments for ``Transport.request``."""
@@ -72,6 +78,17 @@ class Prepared:
         if self.watch is not None:
             options["watch"] = self.watch
         return options
+
+
+class Answer(NamedTuple):
+    """A reply of the guest, read: its fields as they came, the result in them, and the notices that follow from the result.
+
+    The result is None if there is none. The notices are not worded yet.
+    """
+
+    fields: Mapping[str, Any]
+    result: Any
+    notices: Sequence[Mapping[str, Any]]
 
 
 class Host(Protocol):
@@ -144,17 +161,24 @@ class Request(BaseModel):
         """Return how long the guest may be silent before it is taken for lost."""
         return SILENCE_SECONDS
 
-    def secret_names(self) -> Sequence[str] | None:
-        """Return the secrets that the command asks for, of an operation that starts one."""
-        return None
-
-    def waits_for_command(self) -> bool:
-        """Return whether the answer comes when the command that it starts has ended."""
-        return False
-
     def reading_from(self, prepared: Prepared, source: Any) -> Prepared:  # noqa: ARG002
         """Have the command read ``source`` if there is one. Raises OperationError if it cannot be streamed to it."""
         return prepared
+
+    def answer(self, prepared: Prepared, host: Host) -> Answer:
+        """Carry the request out and read the reply. Raises SandboxError."""
+        return self.read_reply(self.carry_out(prepared, host), host)
+
+    def read_reply(self, reply: Reply, host: Host) -> Answer:
+        """Read a reply. Raises SandboxUnavailableError ``protocol_violation`` for what no guest of ours would send."""
+        fields, blob = reply
+        if (known := fields.get("result")) is None:
+            return Answer(fields, None, ())
+        try:
+            result = self.result.model_validate(self.result_fields(dict(known), blob, fields))
+        except (TypeError, ValueError, KeyError, OverflowError) as error:  # ValidationError is a ValueError
+            raise violation(self.operation) from error
+        return Answer(fields, self.completed(result, host), ())
 
     def carry_out(self, prepared: Prepared, host: Host) -> Reply:
         """Return the reply to the request: usually the guest's. Raises SandboxError."""
@@ -170,10 +194,6 @@ class Request(BaseModel):
     def completed(self, result: Any, host: Host) -> Any:  # noqa: ARG002
         """Return the result with what only the host knows."""
         return result
-
-    def own_notices(self, result: Any) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Return the notices, not worded yet, that follow from the result itself."""
-        return []
 
 
 class HostArguments(dict[str, Any]):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from sandbox.argument_types import seconds_or_unlimited
 from sandbox.envelope import Result
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.protocol.wire import MAX_REPLY
@@ -23,10 +24,9 @@ from sandbox.text.masking import Mask
 from sandbox.text.plain_text import plain
 from sandbox.text.wording import count_of, value_text
 
-from .base import SILENCE_SECONDS, Change, Excerpt, Prepared, PythonType, Request, User
+from .base import SILENCE_SECONDS, Answer, Change, Excerpt, Host, Prepared, PythonType, Reply, Request, User
 from .table import operation
 
-UNLIMITED = "unlimited"
 # Up to this size stdin is a part of the request, which is made again after a cut of the pipe. More is streamed.
 INLINE_BYTES = 8 << 20
 
@@ -50,16 +50,9 @@ another user of the image, where the profile allows it; each user has sessions o
 """
 
 
-def _seconds(given: Any) -> Any:
-    """Take "unlimited" for infinity, and refuse infinity itself, which JSON cannot write. A model's schema has neither."""
-    if given == math.inf:
-        raise ValueError('write "unlimited" for no limit')
-    return math.inf if given == UNLIMITED else given
-
-
 TimeoutSeconds = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=True)] | None,
-    BeforeValidator(_seconds),
+    BeforeValidator(seconds_or_unlimited),
     PythonType('float | Literal["unlimited"] | None'),
 ]
 
@@ -245,6 +238,8 @@ class Run(Change):
             timeout_seconds=math.inf if silence is None else silence,
             max_reply_bytes=MAX_REPLY + keep,
             request_id=self.request_id,
+            secret_names=self.secrets,
+            waits_for_command=not self.background,
         )
         stdin = self.stdin.encode("utf-8", "surrogateescape") if isinstance(self.stdin, str) else self.stdin or b""
         return self.reading_from(prepared, stdin) if len(stdin) > INLINE_BYTES else replace(prepared, stdin=stdin)
@@ -269,14 +264,6 @@ class Run(Change):
             raise _invalid(f"cpu_seconds is {self.cpu_seconds:g}, at most {most:g}")
         return most if self.cpu_seconds is None else self.cpu_seconds
 
-    def secret_names(self) -> Sequence[str] | None:
-        """See the base class."""
-        return self.secrets
-
-    def waits_for_command(self) -> bool:
-        """See the base class."""
-        return not self.background
-
     def reading_from(self, prepared: Prepared, source: Any) -> Prepared:
         """See the base class; what the caller does not wait for could not be streamed to its end."""
         if source is None:
@@ -296,10 +283,15 @@ class Run(Change):
         total, truncated = int(fields["output_bytes"]), bool(fields["truncated"])
         return {**fields, **asdict(join_segments(reply["segments"], blob, total, truncated, where or None))}
 
-    def own_notices(self, result: Any) -> list[dict[str, Any]]:
-        """See the base class."""
-        line = _syntax_error_line(result)
-        return [*_encoding_notices(result), *([{"code": "syntax_error", "line": line}] if line else [])]
+    def read_reply(self, reply: Reply, host: Host) -> Answer:
+        """See the base class; the output may show that the shell could not parse the command."""
+        answer = _with_encoding_notice(super().read_reply(reply, host))
+        line = None if answer.result is None else _syntax_error_line(answer.result)
+        return (
+            answer
+            if line is None
+            else answer._replace(notices=(*answer.notices, {"code": "syntax_error", "line": line}))
+        )
 
 
 def _named(text: str) -> str:
@@ -324,8 +316,9 @@ def _masked_around_cut(text: str, mask: Mask) -> str:
     return "".join(piece if _CUT.fullmatch(piece) else mask.part(piece) for piece in pieces) if text else text
 
 
-def _encoding_notices(result: RunResult | LogsResult) -> list[dict[str, Any]]:
-    return [{"code": "output_not_text"}] if result.encoding_errors else []
+def _with_encoding_notice(answer: Answer) -> Answer:
+    replaced = answer.result is not None and answer.result.encoding_errors
+    return answer._replace(notices=({"code": "output_not_text"},)) if replaced else answer
 
 
 # What bash and dash print of a command's own text; the name before it is theirs.
@@ -423,9 +416,9 @@ class Logs(Request):
         content, wrong = decode_part(blob, starts=starts, ends=ends)
         return {**fields, "content": content, "encoding_errors": wrong, "content_bytes": blob}
 
-    def own_notices(self, result: Any) -> list[dict[str, Any]]:
+    def read_reply(self, reply: Reply, host: Host) -> Answer:
         """See the base class."""
-        return _encoding_notices(result)
+        return _with_encoding_notice(super().read_reply(reply, host))
 
 
 SignalName = Literal["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT", "SIGWINCH"]

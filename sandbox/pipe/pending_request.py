@@ -11,7 +11,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from sandbox.errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError
@@ -33,6 +35,7 @@ LOOK_SECONDS = 30.0
 # so the request gets more time.
 OVERSLEPT_SECONDS = 0.05
 MORE_PER_LATE_SECOND = 5
+NOTHING = nullcontext()
 
 
 class Cut(Exception):  # noqa: N818 - no error: the request is sent again
@@ -97,8 +100,8 @@ class PendingRequest:
     reply: tuple[dict[str, Any], bytes] | None = None
     error: SandboxError | None = None
     chunks: deque[bytes] = field(default_factory=deque)  # from the guest, not consumed yet
-    incoming: wire.ReceiveWindow = field(default_factory=lambda: wire.ReceiveWindow(wire.WINDOW))
-    outgoing: wire.SendWindow = field(default_factory=lambda: wire.SendWindow(wire.WINDOW))
+    incoming: wire.ReceiveWindow = field(default_factory=partial(wire.ReceiveWindow, wire.WINDOW))
+    outgoing: wire.SendWindow = field(default_factory=partial(wire.SendWindow, wire.WINDOW))
     events: set[str] = field(default_factory=set)
     late: int = 0  # bytes of output that came after the deadline
     lent: float = 0.0  # seconds that the caller spent in its own callbacks: no silence of the guest
@@ -239,6 +242,34 @@ class PendingRequest:
         """Postpone the deadline: the guest has shown that it works."""
         if self.deadline is not None:
             self.deadline = time.monotonic() + self.seconds
+
+    def perform(
+        self,
+        pipe: Pipe,
+        fields: dict[str, Any],
+        blob: bytes = b"",
+        *,
+        kind: int = Kind.REQUEST,
+        on_sent: Callable[[], None] | None = None,
+        body: Iterable[bytes] | None = None,
+        watching: AbstractContextManager[object] = NOTHING,
+        feeding: AbstractContextManager[object] = NOTHING,
+        sink: Callable[[bytes], None] | None = None,
+    ) -> tuple[dict[str, Any], bytes]:
+        """Send the request, with its body, and wait for the reply within ``watching`` and ``feeding``.
+
+        See ``Transport.request`` for the rest.
+
+        A request that a cut keeps from being sent is sent again with what follows the cut. Raises SandboxError.
+        """
+        with contextlib.suppress(Cut):
+            self.send(pipe, kind, fields, blob)
+            if on_sent is not None:
+                on_sent()
+            if body is not None:
+                self.send_body(pipe, body)
+        with watching, feeding:
+            return self.wait_for_reply(pipe, sink)
 
     def send(self, pipe: Pipe, kind: int, fields: dict[str, Any], blob: bytes = b"") -> None:
         """Send the request. Called by the caller's thread, as all that follows. Raises SandboxError, Cut."""

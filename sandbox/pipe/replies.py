@@ -1,30 +1,15 @@
-"""Read what a guest answered: its bytes are hostile until they are checked, and its codes become sentences here."""
+"""Word the fault and the notices in a reply of the guest, whose bytes are hostile until they are checked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sandbox.envelope import Notice, Result
-from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
-from sandbox.messages.faults import fault_error, word_notice
-from sandbox.operations import Request
+from sandbox.envelope import Notice
+from sandbox.errors import ErrorCode, OperationError
+from sandbox.messages.faults import fault_error, violation, word_notice
 
 MOST_NOTICES = 20
-
-
-def result_of(request: Request, reply: Mapping[str, Any], blob: bytes) -> Result | None:
-    """Return the typed result in a reply, or None if it has none.
-
-    Raises SandboxUnavailableError ``protocol_violation`` for what no guest of ours would send.
-    """
-    known = reply.get("result")
-    if known is None:
-        return None
-    try:
-        return type(request).result.model_validate(request.result_fields(dict(known), blob, reply))
-    except (TypeError, ValueError, KeyError, OverflowError) as error:  # ValidationError is a ValueError
-        raise violation(request.operation) from error
 
 
 def fault_of(fault: Any, operation: str) -> OperationError:
@@ -56,12 +41,3 @@ def notices_of(listed: Any, known: Mapping[str, Any] | None = None) -> list[Noti
             if notice is not None:
                 notices.append(notice)
     return notices[:MOST_NOTICES]
-
-
-def violation(operation: str) -> SandboxUnavailableError:
-    """Return the error for an answer that no guest of ours would send."""
-    return SandboxUnavailableError(
-        "protocol_violation",
-        f"The sandbox answered {operation} with something that is not an answer.",
-        "Start another sandbox.",
-    )

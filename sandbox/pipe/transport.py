@@ -21,7 +21,7 @@ from sandbox.guest.protocol.wire import Kind
 from sandbox.interrupts import Shield
 
 from .feeding import Feeder
-from .pending_request import GRACE_SECONDS, Cut, PendingRequest
+from .pending_request import GRACE_SECONDS, NOTHING, Cut, PendingRequest
 from .reattaching import AskIds, ByteStream, Keep
 from .sender import TURN_SECONDS, Connections, FrameSender
 from .watching import Watch
@@ -181,18 +181,21 @@ class Transport:
         fields.update(feeds=feed is not None, request_id=request_id, max_reply_bytes=max_reply_bytes)
         if self._keep is not None:
             fields.update(self._ask_ids.next_fields())
-        feeder = Feeder(self.flow, pending, feed)
+        watching = NOTHING if watch is None else watch.stopping(pending.cancel)
+        feeder = None if feed is None else Feeder(self.flow, pending, feed)
         try:
             self._cancel_given_up()
-            with contextlib.suppress(Cut):  # then it is sent again
-                pending.send(self, Kind.REQUEST, fields, blob)
-                if on_sent is not None:
-                    on_sent()
-                if body is not None:
-                    pending.send_body(self, body)
-            with watch.stopping(pending.cancel) if watch is not None else contextlib.nullcontext(), feeder:
-                reply = pending.wait_for_reply(self, sink)
-            if feeder.error is not None:
+            reply = pending.perform(
+                self,
+                fields,
+                blob,
+                on_sent=on_sent,
+                body=body,
+                watching=watching,
+                feeding=feeder or NOTHING,
+                sink=sink,
+            )
+            if feeder is not None and feeder.error is not None:
                 raise feeder.error
         except BaseException:
             self._given_up.add(channel)  # first of all: a second Ctrl-C can strike as soon as this is done

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.protocol.records import CHANGED, FETCHED, GONE, GOT, PART, WANTED
-from sandbox.pipe.replies import violation
+from sandbox.messages.faults import violation
 
 from .store import Store
 from .table import Entry, Key

@@ -18,9 +18,9 @@ from sandbox.envelope import now as timestamp
 from sandbox.errors import ErrorCode, OperationError, SandboxError
 from sandbox.guest.protocol.leftovers import LEFTOVERS
 from sandbox.guest.protocol.records import FILE, FOLDER, LINK, WORKSPACE
-from sandbox.messages.faults import fault_error, word_notice
+from sandbox.messages.faults import fault_error, violation, word_notice
 from sandbox.operations.state import Kind
-from sandbox.pipe.replies import violation
+from sandbox.text.masking import Mask
 
 from .checkpoint import EMPTY, Checkpoint
 from .checkpoint_file import load, open_file, save
@@ -43,8 +43,9 @@ class Masking(Protocol):
     def envelope(self, envelope: Envelope[T]) -> Envelope[T]:
         """Return the answer with every secret masked."""
 
-    def fields(self, value: Any) -> Any:
-        """Return fields that a guest sent with every secret masked."""
+    @property
+    def mask(self) -> Mask:
+        """The mask of all secrets known so far."""
 
 
 class FileState:
@@ -270,7 +271,7 @@ class FileState:
         return self._notices({"code": "not_kept", "count": count, "names": list(names)})
 
     def _notices(self, *noticed: Mapping[str, Any]) -> tuple[Notice, ...]:
-        masked = map(self._hidden.fields, noticed)  # before they are truncated
+        masked = map(self._hidden.mask.fields, noticed)  # before they are truncated
         return tuple(notice for fields in masked if (notice := word_notice(str(fields["code"]), fields)) is not None)
 
     def _wait_until_idle(self, history: History, kill: bool) -> tuple[Scan, tuple[str, ...]]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from sandbox.errors import ErrorCode
 from sandbox.guest.protocol.records import ENTRY, MOST_PATH_BYTES, WORKSPACE, check_sessions
-from sandbox.messages.faults import fault_error
-from sandbox.pipe.replies import fault_of, violation
+from sandbox.messages.faults import fault_error, violation
+from sandbox.pipe.replies import fault_of
 
 from .contents import Contents, pack_wanted
 from .store import Store

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from sandbox.guest.protocol.records import ENTRY, FILE, FOLDER, HOME, LINK, SPECIAL, UNREAD, WORKSPACE
-from sandbox.pipe.replies import violation
+from sandbox.messages.faults import violation
 
 Key = tuple[int, bytes]
 Kind = Literal["created", "modified", "deleted"]

@@ -23,6 +23,8 @@ LEAST_CHARS = 8
 # A part of a secret that was cut in two is masked from this many characters on.
 LEAST_PART = 4
 STAR = b"*"
+# A guest truncates no text to fewer characters, so only a text of at least this length may end within a secret.
+SHORTEST_CUT = 40
 _BASE64_LINES = (76, 64)
 
 
@@ -142,6 +144,17 @@ class Mask:
                     text = replacement + text[size:]
                     break
         return text
+
+    def fields(self, value: Any) -> Any:
+        """Return the fields of a guest's reply with every text in them masked.
+
+        Call it before a message quotes and truncates them, because no mask finds part of a secret. Texts that the guest may have
+        truncated are masked at their ends as well.
+        """
+        return map_texts(value, self._mask_guest_text, self.whole) if self._replacements else value
+
+    def _mask_guest_text(self, text: str) -> str:
+        return self.part(text) if len(text) >= SHORTEST_CUT else self.text(text)
 
     def drawn(self, text: str) -> str:
         """Mask a screen, where a secret may continue on the next line. The number of lines stays the same."""

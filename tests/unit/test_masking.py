@@ -129,13 +129,13 @@ def test_what_is_worded_is_masked_before_it_is_cut() -> None:
     hidden, value = secrets("topsecret-0123"), "topsecret-0123"
     for before in range(100, 125):
         said = {"code": "network_denied", "host": "h" * before + value, "port": 443, "why": "x" * before * 2 + value}
-        (notice,) = notices_of(hidden.fields([said]))
+        (notice,) = notices_of(hidden.mask.fields([said]))
         assert "tops" not in f"{notice.message}{notice.hint}"
 
 
 def test_what_a_guest_cut_is_masked_at_its_border() -> None:
     hidden = secrets("topsecret-0123")
-    told = hidden.fields({"names": [f"{'d' * 40}/topsecr"], "program": "tops", "count": 3})
+    told = hidden.mask.fields({"names": [f"{'d' * 40}/topsecr"], "program": "tops", "count": 3})
     assert told == {"names": [f"{'d' * 40}/***TOKEN***"], "program": "tops", "count": 3}
 
 
