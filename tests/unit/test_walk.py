@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.pages.files import ARCHITECTURE
-from tests.walk.walk import CALLS, TITLES, way_of, words
+from tests.walk.walk import CALLS, EVENTS, TITLES, TOOLS, way_of, words
 
 # Which functions are entered depends on the version of Python.
 pytestmark = pytest.mark.exhaustive
@@ -17,6 +17,10 @@ def test_the_page_shows_the_way_of_a_call(call: str) -> None:
 
 
 def test_a_walk_goes_through_host_and_guest_and_back() -> None:
-    way, busy = way_of("read")
+    way, _ = way_of("read")
     assert all(way[title] for title in TITLES if title != "Guest, the processes of the command")
-    assert len(busy) < 15
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_only_tools_and_events_enter_a_room_more_than_twice(call: str) -> None:
+    assert set(way_of(call)[1]) <= {*TOOLS, *EVENTS}

@@ -26,6 +26,14 @@ ROOT = str(Path(__file__).parents[2]) + "/"
 ROUNDS = 15
 # Rooms in the order of their first entry, each followed by the functions that were entered.
 Rooms = tuple[tuple[str, ...], ...]
+# Rooms that a call may enter more than twice, and why.
+TOOLS = {
+    "argument_types.py": "checks arguments",
+    "guest/kernel.py": "acts on files as the sandbox's user",
+    "guest/loop/link.py": "names the channels of the pipe and sends",
+    "guest/protocol/wire.py": "is the format of the pipe",
+}
+EVENTS = {"guest/commands/command.py": "is entered by each event of the command: its output, its end"}
 TITLES = (
     "Host, the caller's thread, out",
     "Guest, the event loop",
@@ -161,7 +169,8 @@ def words(name: str) -> str:
             lines += [f"{room.ljust(width)}  {', '.join(functions)}" for room, *functions in rooms]
             lines += ["```", ""]
     total = len({room for rooms in way.values() for room, *_ in rooms})
-    often = ", ".join(f"`{room}`" for room in busy)
+    reasons = {**TOOLS, **EVENTS}
+    often = "; ".join(f"`{room}`, which {reasons[room]}" if room in reasons else f"`{room}`" for room in busy)
     return "\n".join([*lines, f"{total} rooms. Entered more than twice: {often or 'none'}.", ""])
 
 

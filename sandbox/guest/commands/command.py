@@ -16,7 +16,7 @@ import time
 
 from ..loop.reactor import Reactor, Timer
 from ..protocol.faults import Fault, fault_of
-from ..watch.procfs import sum_tree_seconds
+from ..watch.procfs import find_descendants, sum_tree_seconds
 from . import zygote
 from .output import STDERR, STDOUT, Output
 from .sessions import STATE_LIMIT
@@ -124,14 +124,10 @@ class Command:
         self.details: dict[str, Any] = {}
         self._on_reaped: Callable[[], None] | None = None
         self._listeners: list[Callable[[], None]] = []
-        self._on_end: Callable[[Command], None] | None = on_end
+        self.running = True  # until the leader has ended
+        self._on_end = on_end
         self._reactor = reactor
         self._pipes: dict[int, int] = {}
-
-    @property
-    def running(self) -> bool:
-        """Whether the leader has not ended yet."""
-        return self._on_end is not None
 
     @property
     def finished(self) -> bool:
@@ -151,8 +147,9 @@ class Command:
         self.started = time.monotonic()
         opened = [fd for fd in (stdin, cwd_fd) if isinstance(fd, int)]
         try:
-            with spawner.acting_as(spec.get("user")):  # so that the command may open /dev/stderr and the like again
-                descriptors = self._open_descriptors(stdin, cwd_fd, opened)
+            self.withdraw = spawner.spawn(
+                spec, lambda: self._open_descriptors(stdin, cwd_fd, opened), self._on_packet, self._on_spawned
+            )
         except OSError as error:
             self.close()
             for fd in opened:
@@ -160,8 +157,6 @@ class Command:
             self.fault = fault_of(error, "")
             self.tree_empty = True
             self.end()
-            return
-        self.withdraw = spawner.spawn(spec, descriptors, self._on_packet, self._on_spawned)
 
     def _open_descriptors(self, stdin: bytes | int, cwd_fd: int | None, opened: list[int]) -> list[int]:
         """Return the command's descriptors; each one that is opened is also added to ``opened``. Raises OSError."""
@@ -228,6 +223,12 @@ class Command:
             return self.resources.add_living(self.runner)
         return self.resources.cpu_seconds or 0.0
 
+    def count_left_running(self) -> int:
+        """Return how many processes it left running; 0 while its leader runs."""
+        if self.tree_empty or self.runner is None or self.running:
+            return 0
+        return len(find_descendants(self.runner.pid))
+
     def when_reaped(self, then: Callable[[], None]) -> None:
         """Call ``then`` when the runner has reported how the leader ended, at the latest after REAP_SECONDS."""
         if self.exit_status is not None or not self.running:
@@ -245,7 +246,7 @@ class Command:
 
     def end(self) -> None:
         """Read what is still in the pipes and report the end. The second call does nothing."""
-        if self._on_end is None:
+        if not self.running:
             return
         self.ended = time.monotonic()
         if self.timer is not None:
@@ -258,8 +259,8 @@ class Command:
         if self.input is not None:
             self.input.release()
         self.end_stream()
-        report, self._on_end = self._on_end, None
-        report(self)
+        self.running = False
+        self._on_end(self)
         self._notify()
 
     def listen(self, call: Callable[[], None]) -> Callable[[], None]:

@@ -44,16 +44,33 @@ class Counters:
         self.memory_kills = cgroup.memory_kills()
         self.forks_refused = cgroup.forks_refused()
 
+    def find_hits(self, processes: Processes, command: Command) -> LimitHits:
+        """Find out what ``command``, which has ended, ran into."""
+        kills = processes.cgroup.memory_kills() - self.memory_kills
+        refused = processes.cgroup.forks_refused() - self.forks_refused
+        fields, notices = _memory_hits(processes, command, kills)
+        return LimitHits(fields, notices, _other_hits(processes, command, refused))
 
-def find_memory_hits(
-    processes: Processes, command: Command, before: Counters
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+
+class LimitHits:
+    """Fields of the result of a command, its notices about memory, and those about other limits."""
+
+    __slots__ = ("fields", "memory_notices", "other_notices")
+
+    def __init__(
+        self, fields: dict[str, Any], memory_notices: list[dict[str, Any]], other_notices: list[dict[str, Any]]
+    ) -> None:
+        self.fields = fields
+        self.memory_notices = memory_notices
+        self.other_notices = other_notices
+
+
+def _memory_hits(processes: Processes, command: Command, kills: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return fields of the result, and notices, if processes were killed for memory while ``command`` ran.
 
     The counter is that of the sandbox: only if the command ended by SIGKILL without being stopped is it certain that it was hit
     itself.
     """
-    kills = processes.cgroup.memory_kills() - before.memory_kills
     if kills <= 0:
         return {}, []
     exit_code, signal_name = command.outcome
@@ -83,12 +100,11 @@ def _victim(processes: Processes, command: Command, certain: bool) -> dict[str, 
     return describe_victim(None, "", resources.max_rss_bytes) if certain and resources.max_rss_bytes else None
 
 
-def find_other_hits(processes: Processes, command: Command, before: Counters) -> list[dict[str, Any]]:
+def _other_hits(processes: Processes, command: Command, refused: int) -> list[dict[str, Any]]:
     """Return notices about the limits of processes, of file size and of open files, and about a missing network."""
     limits = processes.place.limits
     notices: list[dict[str, Any]] = []
     exit_code, signal_name = command.outcome
-    refused = processes.cgroup.forks_refused() - before.forks_refused
     if refused > 0:
         fields = {"hits": refused, "limit": limits["pids"], "exit_code": exit_code}
         notices.append({"code": "too_many_processes", **fields})

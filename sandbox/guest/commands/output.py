@@ -8,6 +8,7 @@ from collections import deque
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 STDOUT, STDERR = 1, 2
 SETTLED_BYTES = 64 * 1024
@@ -65,6 +66,21 @@ class Output:
             self._tail_size += len(data)
             self._trim()
 
+    def fields(self) -> dict[str, Any]:
+        """Return what the result of the command says of its output."""
+        return {
+            "output_bytes": self.total,
+            "truncated": self.truncated,
+            "spill_path": os.fsdecode(self.path) if self.has_spill else None,
+            "spill_truncated": self.truncated and self.spill_truncated,
+        }
+
+    def finish(self) -> tuple[dict[str, Any], list[list[int]], bytes]:
+        """Return the ``fields`` and ``segments`` of a command that has ended, and free memory, see ``settle``."""
+        fields, (segments, data) = self.fields(), self.segments()
+        self.settle()
+        return fields, segments, data
+
     def segments(self) -> tuple[list[list[int]], bytes]:
         """Return what is kept: segments ``[stream, length, 0 for head or 1 for tail]``, and their bytes joined."""
         parts = [(s, d, 0) for s, d in self._head] + [(s, d, 1) for s, d in self._tail]
@@ -89,7 +105,7 @@ class Output:
         return min(start, self.total), data[start - tail_start : start - tail_start + size]
 
     def settle(self) -> None:
-        """Free memory after the command has ended and its result was sent: beyond SETTLED_BYTES only the spill file is kept."""
+        """Free memory after the command has ended and its result is known: beyond SETTLED_BYTES only the spill file is kept."""
         if self._held() <= SETTLED_BYTES:
             # Joined, because a command that writes byte by byte leaves pieces that take a hundred times its output. The stream of
             # each piece was in the result and is not needed again.

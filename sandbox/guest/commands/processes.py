@@ -84,11 +84,11 @@ class Processes:
         ident = f"c{self._count}"
         path = os.path.join(self.place.spill, ident.encode() + b".log")
         output = Output(path, keep_bytes, self.place.limits["spill_bytes"], self._make_room)
-        command = self.commands[ident] = Command(ident, output, self.reactor, on_end)
         self.memory_watch.wake()
         for old in [c for c in self.commands.values() if not c.running and c.tree_empty][:-REMEMBERED]:
             old.close()
             del self.commands[old.id]
+        command = self.commands[ident] = Command(ident, output, self.reactor, on_end)
         return command
 
     def find(self, ident: str) -> Command:
@@ -113,12 +113,6 @@ class Processes:
             if command.runner is not None and not command.tree_empty and pid in find_descendants(command.runner.pid):
                 return command.id
         return None
-
-    def left_below(self, command: Command) -> int:
-        """Return how many processes an ended command left running."""
-        if command.tree_empty or command.runner is None or command.running:
-            return 0
-        return len(find_descendants(command.runner.pid))
 
     def is_alone(self) -> bool:
         """Return whether at most one command has processes."""
@@ -149,7 +143,7 @@ class Processes:
             "running": command.running,
             "exit_code": exit_code,
             "signal": signal,
-            "left_running": self.left_below(command),
+            "left_running": command.count_left_running(),
             "stop_reason": command.stop_reason,
             "cpu_seconds": round(command.cpu_used(), 6),
             "max_rss_bytes": command.resources.max_rss_bytes,
@@ -252,11 +246,6 @@ class Processes:
         for command in list(self.commands.values()):
             if not command.tree_empty and not command.stopping:
                 self.stop(command, "disk", lambda _: None)
-
-    def touch(self, operation: str) -> None:
-        """Note that the host asks for an operation: the sandbox is not idle."""
-        if self.lifetime is not None:
-            self.lifetime.touch(operation)
 
     def news(self, answered: Any) -> list[dict[str, Any]]:
         """Return notices for the next answer; the end of the command with the id ``answered`` is in the answer itself."""

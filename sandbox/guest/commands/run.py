@@ -135,12 +135,14 @@ class RunRequest:
     def _start(self) -> None:
         processes, args = self._processes, self._args
         spec, stdin = self._spec(), _stdin(args)
+        self._counters_before = limit_hits.Counters(processes.cgroup)
+        with processes.spawner.acting_as_user:
+            processes.changes.begin()
         command = self._command = processes.new_command(args["keep_output_bytes"], self._ended)
         if self._foreground:
             self._session.holder = command.id
         command.details = _details(args)
         command.user = self._session.user
-        self._counters_before = limit_hits.Counters(processes.cgroup)
         command.stream = args.get("stream")
         if args.get("background"):
             command.on_exec = self._began
@@ -154,8 +156,6 @@ class RunRequest:
             CpuLimit(processes, command, args["cpu_seconds"])
         if args.get("timeout_seconds") is not None:
             command.timer = processes.reactor.after(args["timeout_seconds"], self._timed_out)
-        with processes.spawner.acting_as_user:
-            processes.changes.begin()
         command.start(processes.spawner, spec, stdin, None)
         source: InputStream | None = args.get("feed")
         if source is not None and command.input is not None:
@@ -211,7 +211,12 @@ class RunRequest:
             return
         seconds = self._args["wait_seconds"]
         segments, blob = command.output.segments()
-        result = {**_result_so_far(command), "running": True, "waiting_for": wait, "cwd": self._session.cwd}
+        result = {
+            **_result_so_far(command, command.output.fields()),
+            "running": True,
+            "waiting_for": wait,
+            "cwd": self._session.cwd,
+        }
         notice = {"code": "still_running", "id": command.id, "seconds": seconds, "wait": wait}
         if self._foreground:
             notice["session"] = self._args["session"]
@@ -235,7 +240,7 @@ class RunRequest:
             self._wait_timer.cancel()
         processes = self._processes
         if self._reply is None and command.fault is None:
-            left = 0 if command.stopping else processes.left_below(command)
+            left = 0 if command.stopping else command.count_left_running()
             processes.pending_notices.add_end(command, left)
         state = command.take_state()
         if command.fault is not None:
@@ -244,13 +249,10 @@ class RunRequest:
             self._answer({"fault": command.fault})
         else:
             notices = self._keep_state(command, state)
-            result, more_notices = self._report(command)
-            segments, blob = command.output.segments()
-            answer: dict[str, Any] = {"result": result, "segments": segments, "notices": notices + more_notices}
+            answer, blob = self._report(command, notices)
             if (fault := self._fault_of(command)) is not None:
                 answer["fault"] = fault
             self._answer(answer, blob)
-            command.output.settle()
         self._release_session()
         if not command.running and command.fault is not None:
             processes.commands.pop(command.id, None)
@@ -301,37 +303,37 @@ class RunRequest:
         dropped = sessions.update_session(self._session, self._args.get("cwd"), self._own_env(), state)
         return [{"code": "session_not_kept", "names": dropped}] if dropped else []
 
-    def _report(self, command: Command) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Return the result of a command that has ended, and its notices."""
-        processes, output = self._processes, command.output
+    def _report(self, command: Command, notices: list[dict[str, Any]]) -> tuple[dict[str, Any], bytes]:
+        """Return the answer for a command that has ended, with ``notices`` and more of them, and its output."""
         exit_code, signal = command.outcome
-        left = 0 if command.stopping else processes.left_below(command)
+        left = 0 if command.stopping else command.count_left_running()
         if left:
             command.cpu_used()
-        memory_fields, memory_notices = limit_hits.find_memory_hits(processes, command, self._counters_before)
-        result = {
-            **_result_so_far(command),
-            "exit_code": exit_code,
-            "signal": signal,
-            "left_running": left,
-            "cwd": self._session.cwd,
-            **memory_fields,
-        }
-        notices: list[dict[str, Any]] = []
+        hits = self._counters_before.find_hits(self._processes, command)
+        changed, clues = self._changes(command, left), self._clues(command)
+        output, segments, blob = command.output.finish()  # from now on its tail may be gone
         if left:
             notices.append({"code": "left_running", "id": command.id, "count": left})
-        if output.truncated:
-            notices.append({"code": "output_cut", "bytes": output.total, "path": result["spill_path"]})
-        notices += memory_notices
-        changed = self._changes(command, left)
+        if output["truncated"]:
+            notices.append({"code": "output_cut", "bytes": output["output_bytes"], "path": output["spill_path"]})
+        notices += hits.memory_notices
         if changed is not None:
             notices.append(changed)
         if command.collateral:
             notices.append({"code": "others_killed", "ids": list(command.collateral)})
-        notices += limit_hits.find_other_hits(processes, command, self._counters_before)
-        notices += self._clues(command)
+        notices += hits.other_notices
+        notices += clues
         out_of_processes = any(notice["code"] == "too_many_processes" for notice in notices)
-        return result, notices + processes.headroom.notices(command.stop_reason == "disk", out_of_processes)
+        notices += self._processes.headroom.notices(command.stop_reason == "disk", out_of_processes)
+        result = {
+            **_result_so_far(command, output),
+            "exit_code": exit_code,
+            "signal": signal,
+            "left_running": left,
+            "cwd": self._session.cwd,
+            **hits.fields,
+        }
+        return {"result": result, "segments": segments, "notices": notices}, blob
 
     def _clues(self, command: Command) -> list[dict[str, Any]]:
         """Return notices of why the command failed. If its caller has an answer already, the next answer has them."""
@@ -411,16 +413,13 @@ def _details(args: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _result_so_far(command: Command) -> dict[str, Any]:
-    """Return the part of the result that is known whether the command has ended or not."""
-    output, resources = command.output, command.resources
+def _result_so_far(command: Command, output: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of the result that is known whether the command has ended or not; ``output`` is that of its output."""
+    resources = command.resources
     until = time.monotonic() if command.running else command.ended
     return {
         "id": command.id,
-        "output_bytes": output.total,
-        "truncated": output.truncated,
-        "spill_path": os.fsdecode(output.path) if output.has_spill else None,
-        "spill_truncated": output.truncated and output.spill_truncated,
+        **output,
         "duration_ms": round((until - command.started) * 1000, 3),
         "cpu_seconds": None if resources.cpu_seconds is None else round(resources.cpu_seconds, 6),
         "max_rss_bytes": resources.max_rss_bytes,

@@ -78,12 +78,19 @@ class Spawner:
         return self.acting_as_user if user is None else kernel.ActingOnFiles(user["uid"], user["gid"], True)
 
     def spawn(
-        self, spec: dict[str, Any], descriptors: list[int], on_packet: OnPacket, started: Callable[[Runner], None]
+        self,
+        spec: dict[str, Any],
+        open_descriptors: Callable[[], list[int]],
+        on_packet: OnPacket,
+        started: Callable[[Runner], None],
     ) -> Callable[[], None]:
         """Start ``spec``. ``started(runner)`` is called when a runner has it, ``on_packet`` for each packet after that.
 
-        Takes over the ``descriptors``. Returns a function that withdraws the spec if it has not started yet.
+        ``open_descriptors`` is called as the user of ``spec``, so that the command may open /dev/stderr and the like again; what it
+        returns is taken over. Returns a function that withdraws the spec if it has not started yet. Raises OSError.
         """
+        with self.acting_as(spec.get("user")):
+            descriptors = open_descriptors()
         packet = json.dumps(spec).encode()
         if len(packet) > zygote.SPEC_IN_PACKET:
             descriptors = [*descriptors, open_memory_file(packet)]

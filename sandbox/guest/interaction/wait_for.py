@@ -148,7 +148,7 @@ class ConditionWait:
             "exit_code": exit_code,
             "signal": signal,
             "stop_reason": command.stop_reason,
-            "left_running": self._processes.left_below(command),
+            "left_running": command.count_left_running(),
         }
 
     def _answer(self, fields: dict[str, Any], with_output: bool) -> None:

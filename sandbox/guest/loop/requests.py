@@ -11,7 +11,7 @@ from ..commands.run import run
 from ..commands.streams import InputStream, OutputStream
 from ..interaction.conversation import Interaction
 from ..protocol import wire
-from ..protocol.faults import Fault, fault_of, internal_fault, json_data
+from ..protocol.faults import Fault, internal_fault, json_data
 from ..protocol.wire import Kind
 from .answer_sizes import Answers
 from .arguments import expand_home
@@ -54,6 +54,7 @@ class Requests:
         self._answers = Answers()
         self._remembered = ReplyCache()
         self._unacknowledged = ReplyCache(strict=True)
+        self._books: dict[int, ReplyCache] = {}  # where the reply to a request with an id will be stored
         self._queued: set[int] = set()  # runs that wait for their session
         self._cancels: dict[int, Callable[[], None]] = {}
 
@@ -61,6 +62,7 @@ class Requests:
         """Drop the replies that the last host has not acknowledged: another host will not ask for them."""
         for reply in self._unacknowledged.replies():
             self._processes.pending_notices.restore(reply)
+        self._books = {key: book for key, book in self._books.items() if book is self._remembered}
         self._unacknowledged = ReplyCache(strict=True)
 
     def end_streams(self) -> None:
@@ -117,7 +119,8 @@ class Requests:
         try:
             if not self._is_first(key, fields, blob):
                 return
-            self._processes.touch(row.name)
+            if self._processes.lifetime is not None:
+                self._processes.lifetime.touch(row)
             self._carry_out(key, row, fields, blob)
         except Fault as fault:
             self._reply(key, {"fault": fault}, b"")
@@ -162,7 +165,8 @@ class Requests:
 
     def _is_first(self, key: int, fields: dict[str, Any], blob: bytes) -> bool:
         """Return whether to carry the request out; one that was made before gets the reply of the first."""
-        self._unacknowledged.acknowledge(fields.get("acknowledged"))
+        if acknowledged := fields.get("acknowledged"):
+            self._unacknowledged.acknowledge(acknowledged)
         book, ident = self._remembered, fields.get("request_id")
         if not isinstance(ident, str):
             book, ident = self._unacknowledged, fields.get("ask_id")
@@ -176,7 +180,9 @@ class Requests:
         if isinstance(known, tuple):
             self._processes.pending_notices.remove(known[0].get("result"))
             self._link.send_packed(Kind.REPLY, key, self._answers.pack(key, *known)[2])
-        elif not known:
+        elif known:
+            self._books[key] = book
+        else:
             self._wait_for_first(book.first_of(ident), key, fields["operation"])
         return known is True
 
@@ -204,7 +210,8 @@ class Requests:
         return tell
 
     def _also_waiting(self, key: int) -> list[int]:
-        return [*self._remembered.also_waiting(key), *self._unacknowledged.also_waiting(key)]
+        book = self._books.get(key)
+        return [] if book is None else book.also_waiting(key)
 
     def _reply(self, key: int, fields: dict[str, Any], blob: bytes) -> None:
         self._calls.pop(key, None)
@@ -223,7 +230,8 @@ class Requests:
         elif news := self._processes.news(result.get("id") if isinstance(result, dict) else None):
             fields["notices"] = [*fields.get("notices", ()), *news]
         fields, blob, data = self._answers.pack(key, fields, blob)
-        others = [*self._remembered.store(key, fields, blob), *self._unacknowledged.store(key, fields, blob)]
+        book = self._books.pop(key, None)
+        others = [] if book is None else book.store(key, fields, blob)
         for each in (key, *others):
             self._cancels.pop(each, None)
             self._link.send_packed(Kind.REPLY, each, data if each == key else self._answers.pack(each, fields, blob)[2])
@@ -232,26 +240,7 @@ class Requests:
         call = WorkerCall(self._place, args, key, self._link, self._reactor, self._processes)
         self._calls[key] = call
         self._cancels[key] = call.cancel
-
-        def work() -> None:
-            answer: dict[str, Any]
-            blob = b""
-            try:
-                result = row.in_worker()(call)
-                if isinstance(result, tuple):
-                    result, blob = result
-                answer = {"result": result}
-            except Fault as fault:
-                answer = {"fault": fault}
-            except OSError as error:
-                answer = {"fault": fault_of(error, str(args.get("path", "")))}
-            except Exception as error:
-                answer = {"fault": internal_fault(error, row.name)}
-            if row.changed_paths:
-                self._processes.changes.absorb(*(str(args[name]) for name in row.changed_paths if name in args))
-            self._reactor.hand_over(partial(self._finish_worker, key, row, answer, blob))
-
-        self._workers.submit(work)
+        self._workers.submit(partial(call.carry_out, row, partial(self._finish_worker, key, row)))
 
     def _finish_worker(self, key: int, row: Operation, answer: dict[str, Any], blob: bytes) -> None:
         """Answer what a worker has carried out: in the reactor's thread, which owns all that replies are made of."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from functools import partial
 
 from ..commands.processes import Processes
 from ..protocol import wire
-from ..protocol.faults import Fault
+from ..protocol.faults import Fault, fault_of, internal_fault
 from .context import HelperResult, Place
 from .link import Link
 from .reactor import Reactor
@@ -17,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
+
+    from .operations import Operation
 
 
 class WorkerCall:
@@ -38,6 +41,26 @@ class WorkerCall:
         self._ended: str | None = None
         self._cancelled = False
         self._stop_helper: Callable[[], None] | None = None
+
+    def carry_out(self, row: Operation, finish: Callable[[dict[str, Any], bytes], None]) -> None:
+        """Carry out an operation, in the worker; the reactor then calls ``finish`` with {"result"} or {"fault"}, and bytes."""
+        answer: dict[str, Any]
+        blob = b""
+        try:
+            result = row.in_worker()(self)
+            if isinstance(result, tuple):
+                result, blob = result
+            answer = {"result": result}
+        except Fault as fault:
+            answer = {"fault": fault}
+        except OSError as error:
+            answer = {"fault": fault_of(error, str(self.args.get("path", "")))}
+        except Exception as error:
+            answer = {"fault": internal_fault(error, row.name)}
+        if row.changed_paths:
+            changed = (str(self.args[name]) for name in row.changed_paths if name in self.args)
+            self.processes.changes.absorb(*changed)
+        self._reactor.hand_over(partial(finish, answer, blob))
 
     def body(self) -> Iterator[bytes]:
         """See ``context.Call``."""
@@ -120,7 +143,7 @@ class WorkerCall:
         done = threading.Event()
         failed: list[Exception] = []
 
-        def carry_out() -> None:
+        def attempt() -> None:
             try:
                 work()
             except Exception as error:  # the request's, not the reactor's, which all others need
@@ -128,7 +151,7 @@ class WorkerCall:
             finally:
                 done.set()
 
-        self._reactor.hand_over(carry_out)
+        self._reactor.hand_over(attempt)
         done.wait()
         if failed:
             raise failed[0]

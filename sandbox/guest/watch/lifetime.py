@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 
-from ..loop.operations import operation_named
 from ..loop.reactor import Reactor
 from ..protocol.constants import IDLE, LIFETIME_OVER
 from .procfs import sum_tree_seconds
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..commands.command import Command
+    from ..loop.operations import Operation
 
 # Regular looks detect a pause: after one, a look comes late.
 LOOK_SECONDS, LEAST_SECONDS = 10.0, 0.05
@@ -55,9 +55,9 @@ class Lifetime:
         self._reported: dict[str, float] = {}
         self._arm()
 
-    def touch(self, operation: str) -> None:
-        """Note that the host asks for ``operation``."""
-        if operation_named(operation).is_work:
+    def touch(self, operation: Operation) -> None:
+        """Note that the host asks for ``operation``: if that is work, the sandbox is not idle."""
+        if operation.is_work:
             self._worked = time.monotonic()
 
     def left(self) -> dict[str, float | None]:

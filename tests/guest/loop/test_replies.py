@@ -19,7 +19,7 @@ from sandbox.guest.protocol import wire
 class _Processes:
     """The part of ``processes.Processes`` that replies to file operations use; records which thread calls it."""
 
-    disk = None
+    disk = lifetime = None
     sessions = SimpleNamespace(open_session=None, end_session=None, list_sessions=None)
 
     def __init__(self) -> None:
@@ -39,8 +39,6 @@ class _Processes:
     def __getattr__(self, _name: str) -> Any:
         """Stand in for the handlers of operations that are not used here."""
         return lambda _args: {}
-
-    def touch(self, _operation: str) -> None: ...
 
     def news(self, _known: Any) -> list[Any]:
         return self._note("news")

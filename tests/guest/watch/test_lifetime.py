@@ -12,6 +12,7 @@ import pytest
 from sandbox.guest.commands.command import Command
 from sandbox.guest.commands.processes import Processes
 from sandbox.guest.interaction.wait_for import WaitFor
+from sandbox.guest.loop.operations import operation_named
 from sandbox.guest.loop.reactor import Reactor
 from sandbox.guest.protocol.constants import IDLE, LIFETIME_OVER
 from sandbox.guest.watch import lifetime
@@ -83,7 +84,7 @@ def test_the_lifetime_ends_whatever_is_done() -> None:
 
 def test_idle_ends_when_nothing_is_done() -> None:
     reactor, life, _ = made(idle_seconds=0.3)
-    reactor.after(0.2, lambda: life.touch("write"))
+    reactor.after(0.2, lambda: life.touch(operation_named("write")))
     code, took = ended(reactor)
     assert (code, took >= 0.5) == (IDLE, True)
 
@@ -93,7 +94,7 @@ def test_watching_is_no_work(operation: str) -> None:
     reactor, life, _ = made(idle_seconds=0.4)
 
     def watch() -> None:
-        life.touch(operation)
+        life.touch(operation_named(operation))
         reactor.after(0.05, watch)
 
     watch()
@@ -163,7 +164,7 @@ def test_who_only_watches_is_told_that_it_ends() -> None:
     life._worked -= 950
     assert [n["code"] for n in life.notices()] == ["idle_ending"]
     assert life.notices() == []
-    life.touch("read")
+    life.touch(operation_named("read"))
     assert life.notices() == []
     life._worked -= 950
     assert [n["code"] for n in life.notices()] == ["idle_ending"]
