@@ -408,7 +408,7 @@ class SandboxedEnvironment(Environment):
         notices = (*self._owed_notices(), *self._notices_in(fields), *of_services)
         if (heard := _heard.get()) is not None:
             heard += [n for n in notices if n.code in ONCE]
-        notices = (*notices, *notices_of(of_result))
+        notices = (*notices, *notices_of(list(of_result)))
         fault = fields.get("fault")
         if fault is None:
             if result is None:

@@ -287,11 +287,9 @@ class Run(Change):
         """See the base class; the output may show that the shell could not parse the command."""
         answer = _with_encoding_notice(super().read_reply(reply, host))
         line = None if answer.result is None else _syntax_error_line(answer.result)
-        return (
-            answer
-            if line is None
-            else answer._replace(notices=(*answer.notices, {"code": "syntax_error", "line": line}))
-        )
+        if line is None:
+            return answer
+        return answer._replace(notices=(*answer.notices, {"code": "syntax_error", "line": line}))
 
 
 def _named(text: str) -> str:
