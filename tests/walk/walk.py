@@ -33,7 +33,10 @@ TOOLS = {
     "guest/loop/link.py": "names the channels of the pipe and sends",
     "guest/protocol/wire.py": "is the format of the pipe",
 }
-EVENTS = {"guest/commands/command.py": "is entered by each event of the command: its output, its end"}
+EVENTS = {
+    "guest/commands/command.py": "is entered by each event of the command: its output, its end",
+    "guest/commands/spawner.py": "is entered by each event of the zygote and of the runners",
+}
 TITLES = (
     "Host, the caller's thread, out",
     "Guest, the event loop",
