@@ -54,7 +54,7 @@ class DockerEnvironment(SandboxedEnvironment):
 
     ``image`` must be on the engine: ``gamebox/*`` images are built when they are missing, others pulled with ``pull``.
     ``workspace`` is a folder of the host that is copied in at the start; nothing is copied back by itself. ``env`` are
-    variables for every command; ``ca_bundle`` a file of certificates (PEM) that commands are to trust beside those of this
+    variables for every command; ``ca_bundle`` a file of certificates (PEM) that commands trust in addition to those of this
     host. ``report`` gets a line for each slow step of the set-up. ``track_changes`` reports after each command which files
     changed, and keeps what ``changes`` and ``export_patch`` compare with. ``profile`` is default, root-on-request, root or
     conformance (docs/reference/isolation.md); ``runtime`` names one of the engine's OCI runtimes, as in "runsc". ``services`` run

@@ -83,7 +83,7 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSpec:
-    """What is asked of a sandbox, as far as it may be written down. See ``DockerEnvironment`` for what each field means.
+    """The serializable part of what a sandbox is started with. See ``DockerEnvironment`` for what each field means.
 
     It holds no secret and nothing that lives in this process: ``env`` are the names of variables, services have no headers and
     no variables, the package cache has no credentials, and the network asks nobody. ``beside`` names what is missing for that

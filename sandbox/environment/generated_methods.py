@@ -467,7 +467,7 @@ class GeneratedMethods(ABC):
         """Forget a session of run: its folder, variables and functions. The number of sessions is limited; commands in it go
         on.
 
-        With ``user``, it is the session of that name that this user has.
+        With ``user``, it is that user's session of that name.
 
         - session: Name of the session.
         - user: User to run as, by name or number, instead of the sandbox's own.

@@ -301,7 +301,7 @@ class SandboxedEnvironment(Environment):
 
     @property
     def network(self) -> Network:
-        """The policy of now; set another, or use ``allow`` and ``deny``, also while the sandbox runs.
+        """The current policy; set another, or use ``allow`` and ``deny``, also while the sandbox runs.
 
         Connections that a new policy refuses are cut. Setting raises SandboxError: ``operation_not_supported`` where no rule
         holds, ``invalid_configuration`` for a change from or to ``Network.bridge()`` of a sandbox that was started.
@@ -313,14 +313,14 @@ class SandboxedEnvironment(Environment):
         self._network.change(network)
 
     def allow(self, *rules: str) -> Network:
-        """Open what the rules name from now on; answers the policy. See ``Network.allow`` for how they are written.
+        """Open what the rules name from now on, and return the policy. See ``Network.allow`` for how they are written.
 
         Raises SandboxError: ``invalid_configuration`` for an invalid rule, ``operation_not_supported`` if no rule can be enforced.
         """
         return self._network.allow(*rules)
 
     def deny(self, *rules: str) -> Network:
-        """Close what the rules name from now on, whatever opens it, and cut the connections to it; answers the policy.
+        """Close what the rules name from now on, whatever opens it; cut the connections to it, and return the policy.
 
         Without ports a rule closes all of them. Raises as ``allow`` does.
         """
@@ -570,7 +570,7 @@ class SandboxedEnvironment(Environment):
     # Description
 
     def describe(self) -> dict[str, str]:
-        """Short sections for the prompt; what is left of a started sandbox (see ``usage``) comes last, for it changes."""
+        """Return short sections for the prompt; what a started sandbox has left (see ``usage``) comes last: it changes."""
         found = self.backend.describe()
         mask, services = self.hidden.mask.names, self._services
         network = found.network or self.network.describe(mask, services=services.are_listed)

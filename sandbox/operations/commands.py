@@ -539,9 +539,7 @@ class EndSessionResult(Result):
         return f"[there is no session {self.session!r}, so nothing was done]"
 
 
-@operation(
-    "end_session", EndSessionResult, method_notes="With ``user``, it is the session of that name that this user has."
-)
+@operation("end_session", EndSessionResult, method_notes="With ``user``, it is that user's session of that name.")
 class EndSession(Request):
     """Forget a session of run: its folder, variables and functions. The number of sessions is limited; commands in it go on."""
 

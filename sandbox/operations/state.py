@@ -113,7 +113,7 @@ class DeletedCheckpointResult(Result):
 class RollbackResult(Result):
     """What a rollback did: paths written (``restored``), removed, and given their old mode and time (``adjusted``).
 
-    ``killed`` are the commands that were killed for it. ``differs`` names what is not as it was in the checkpoint after all.
+    ``killed`` are the commands that were killed for it. ``differs`` names what still differs from the checkpoint.
     ``unread`` could not be looked into when it was made: below that nothing was brought back.
     """
 

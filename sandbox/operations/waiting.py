@@ -19,7 +19,7 @@ CONDITIONS = ("port", "log", "file", "exit")
 
 
 class WaitForResult(Excerpt):
-    """What was waited for (``condition``) and what came of it.
+    """The awaited ``condition``, and how the wait ended.
 
     Of a log: ``line`` is the line that matched, without escape codes, ``groups`` the pattern's groups (each cut to 200 characters,
     [] for plain text), and bytes ``offset`` to ``next_offset`` of the output are that line. Of a port: ``address`` is where it is

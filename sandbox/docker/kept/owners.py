@@ -51,7 +51,7 @@ class Ownership:
         _write(descriptor, self._record)
 
     def release(self, *, gone: bool = False) -> None:
-        """Own it no more; with ``gone`` because there is none any more. May be called more than once."""
+        """Give up the ownership; ``gone`` says that the sandbox no longer exists. May be called more than once."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
