@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from sandbox import Limits, LocalEnvironment, SandboxError
+from sandbox import DockerEnvironment, ErrorCode, Limits, LocalEnvironment, SandboxError, SideService
 from sandbox.docker import backend as docker_backend
 from sandbox.docker.backend import DockerBackend
 from sandbox.docker.container.profiles import find_profile
+from sandbox.docker.services.group import ServiceGroup
 from sandbox.docker.spec import SandboxSpec
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.local import LocalBackend
@@ -107,3 +109,35 @@ def test_a_lease_of_years_is_kept() -> None:
     """Every wait for the pipe is for a part of it, and no system call waits for that long."""
     with LocalEnvironment(limits=Limits(lease_seconds=1e9)) as env:
         assert env.run("echo here").unwrap().output == "here\n"
+
+
+def service_group() -> ServiceGroup:
+    return ServiceGroup({"db": SideService(image="db:1", port=5432)}, print)
+
+
+def test_side_services_whose_end_ctrl_c_interrupted_are_ended_by_the_next_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, closed = service_group(), []
+    environment = DockerEnvironment()
+    group._take(environment)
+
+    def close(_: object) -> None:
+        closed.append(True)
+        if len(closed) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(DockerEnvironment, "close", close)
+    with pytest.raises(KeyboardInterrupt):
+        group.close()
+    group.close()
+    group.close()
+    assert len(closed) == 2
+
+
+def test_a_start_that_is_closed_before_its_side_services_begin_says_so() -> None:
+    group, start = service_group(), Future[Any]()
+    group._starts = {"db": start}
+    group.close()
+    assert not start.set_running_or_notify_cancel()  # what the thread does that would have begun it
+    with pytest.raises(SandboxError) as caught:
+        group.finish()
+    assert caught.value.code is ErrorCode.sandbox_closed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
 from typing import Self
 
 from sandbox.docker.environment import DockerEnvironment
@@ -81,22 +81,26 @@ class ServiceGroup:
     def finish(self) -> None:
         """Wait until all are ready. Raises the SandboxError of the first that fails; call ``close`` then."""
         wait(self._starts.values(), return_when=FIRST_EXCEPTION)
-        for start in self._starts.values():
-            if start.done():
-                start.result()
-        self._running.update({name: start.result() for name, start in self._starts.items()})
+        try:
+            for start in self._starts.values():
+                if start.done():
+                    start.result()
+            self._running.update({name: start.result() for name, start in self._starts.items()})
+        except CancelledError as error:  # by ``close``, before its thread began
+            raise _closed() from error
 
     def close(self) -> None:
         """End all services that were started here. May be called more than once."""
         with self._lock:
             self._closed = True
-            made, self._made = self._made, []
+            made = list(self._made)
         starts = list(self._starts.values())
         for start in starts:
             start.cancel()
         if made:
             with ThreadPoolExecutor(TOGETHER, thread_name_prefix="gamebox-beside") as pool:
                 list(pool.map(lambda environment: environment.close(), made))
+            self._made = []  # not earlier: after a Ctrl-C the next call ends those that are left
         for start in starts:  # those that were being made see that they are not wanted
             if not start.cancelled():
                 start.exception()
@@ -108,9 +112,7 @@ class ServiceGroup:
                 self._made.append(environment)
                 return
         environment.close()
-        raise SandboxError(
-            ErrorCode.sandbox_closed, "The sandbox that it stands beside was closed.", "Start another one."
-        )
+        raise _closed()
 
     def __enter__(self) -> Self:
         try:
@@ -161,3 +163,7 @@ class ServiceGroup:
         """Return one sentence for the model; "" if there are no services."""
         listed = [f"{name.name} (port {', '.join(map(str, name.ports))})" for name in self.names]
         return f" Beside this sandbox run, reached by name: {'; '.join(listed)}." if listed else ""
+
+
+def _closed() -> SandboxError:
+    return SandboxError(ErrorCode.sandbox_closed, "The sandbox that it stands beside was closed.", "Start another one.")
