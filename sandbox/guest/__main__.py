@@ -145,6 +145,7 @@ def _parse_place(fields: dict[str, Any]) -> Place:
         user=str(fields.get("user") or ""),
         any_user=fields.get("any_user") is True,
         read_roots=tuple(os.fsencode(root) for root in fields.get("read_roots") or ()),
+        root_names=tuple(os.fsencode(name) for name in fields.get("root_names") or ()),
     )
 
 

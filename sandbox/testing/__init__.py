@@ -1,6 +1,6 @@
 """Test doubles and fault injection for tests of code that uses a sandbox.
 
-``FakeEnvironment`` needs no engine and starts no process. ``ScriptedGuest`` is the far end of a pipe and misbehaves on demand.
+``FakeEnvironment`` needs no engine and runs no command. ``ScriptedGuest`` is the far end of a pipe and misbehaves on demand.
 ``EngineProxy``, before a real engine, and ``FaultyStream``, over a real stream, disturb what passes through them.
 """
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.guest.commands.output import STDERR, STDOUT, Output
-from sandbox.guest.interaction.logs import find_start_offset
-from sandbox.guest.interaction.wait_for import KINDS, LAST_BYTES
 from sandbox.guest.protocol.faults import Fault
 
-from .tree import SPILL, WORKSPACE, File, Tree
+HOME, SPILL, WORKSPACE = "/home/agent", "/run/gamebox", "/workspace"
+STDOUT, STDERR = 1, 2
+# What ``wait_for`` waits for, and how much of the output the answer of a wait has.
+KINDS = ("port", "log", "file", "exit")
+LAST_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +63,22 @@ class _Command:
     id: str
     run: FakeRun
     ran: Ran
-    output: Output
-    all: bytes
+    output: bytes
+    truncated: bool = False
     running: bool = False
     killed: bool = False
 
 
 class Commands:
-    """The commands of one fake sandbox. A key of the table is the exact command, or a pattern that must match all of it."""
+    """The commands of one fake sandbox. A key of the table is the exact command, or a pattern that must match all of it.
 
-    def __init__(self, table: Table, tree: Tree, limits: Mapping[str, Any]) -> None:
-        self._table, self._tree, self._limits = table, tree, limits
+    ``ask`` sends an operation on files to the guest and returns its result and the bytes that it streams back, or raises Fault.
+    """
+
+    def __init__(
+        self, table: Table, ask: Callable[..., tuple[dict[str, Any], bytes]], limits: Mapping[str, Any]
+    ) -> None:
+        self._table, self._ask, self._limits = table, ask, limits
         self._known: dict[str, _Command] = {}
         self._state: dict[str, tuple[str, dict[str, str]]] = {}
 
@@ -87,7 +94,7 @@ class Commands:
         run = FakeRun(
             command=args["command"] if args["argv"] is None else shlex.join(args["argv"]),
             argv=None if args["argv"] is None else tuple(args["argv"]),
-            cwd=cwd if requested_cwd is None else self._folder(requested_cwd),
+            cwd=cwd if requested_cwd is None else posixpath.normpath(posixpath.join(WORKSPACE, requested_cwd)),
             env={**exports, **(args["env"] or {})},
             stdin=stdin,
             session=session,
@@ -98,7 +105,8 @@ class Commands:
         wait = args.get("wait_seconds")
         if args.get("pty") or (wait is not None and ran.seconds > wait):
             raise _unable("cannot talk with a command that runs")
-        command = self._started(run, ran, args["keep_output_bytes"])
+        keep = args["keep_output_bytes"]
+        command = self._started(run, ran, keep)
         if background:
             command.running = ran.seconds > 0
             return {"result": {"id": command.id, "running": True, "cwd": cwd}}, b""
@@ -108,15 +116,10 @@ class Commands:
             self._state[session] = (cwd, {**exports, **ran.exports})
         cpu = args.get("cpu_seconds")
         if cpu is not None and ran.cpu_seconds > cpu:
-            return self._report(command, cwd, Fault("cpu_limit", seconds=cpu, used=cpu, survivors=0, effects="unknown"))
+            over = Fault("cpu_limit", seconds=cpu, used=cpu, survivors=0, effects="unknown")
+            return self._report(command, cwd, keep, over)
         late = Fault("timeout", seconds=run.timeout_seconds, survivors=0, effects="unknown") if timed_out else None
-        return self._report(command, cwd, late)
-
-    def _folder(self, path: str) -> str:
-        try:
-            return self._tree.resolve(path)
-        except Fault:
-            return path
+        return self._report(command, cwd, keep, late)
 
     def _answer(self, run: FakeRun) -> Ran:
         answer: Any = None
@@ -139,34 +142,30 @@ class Commands:
 
     def _started(self, run: FakeRun, ran: Ran, keep: int) -> _Command:
         ident = f"c{len(self._known) + 1}"
-        output = Output(b"", keep, 0, lambda: False)
-        output.spill_truncated = True  # the spill file is in memory too
-        out, err = _bytes(ran.stdout), _bytes(ran.stderr)
-        for stream, data in ((STDOUT, out), (STDERR, err)):
-            if data:
-                output.append(stream, data)
-        command = self._known[ident] = _Command(ident, run, ran, output, out + err)
-        if output.truncated:
-            self._tree.nodes[f"{SPILL}/{ident}.log"] = File(command.all[: self._limits["spill_bytes"]])
+        output = _bytes(ran.stdout) + _bytes(ran.stderr)
+        command = self._known[ident] = _Command(ident, run, ran, output, len(output) > keep)
+        if command.truncated:
+            spilled = output[: self._limits["spill_bytes"]]
+            self._ask("upload", {"path": f"{SPILL}/{ident}.log", "kind": "file", "mode": 0o644}, body=[spilled])
         return command
 
-    def _report(self, command: _Command, cwd: str, fault: Fault | None) -> tuple[dict[str, Any], bytes]:
-        ran, output = command.ran, command.output
+    def _report(self, command: _Command, cwd: str, keep: int, fault: Fault | None) -> tuple[dict[str, Any], bytes]:
+        ran, total = command.ran, len(command.output)
         stopped = fault is not None
         seconds = fault.fields["seconds"] if fault is not None and fault.code == "timeout" else ran.seconds
         command.killed = stopped
         signal = "SIGKILL" if stopped else ran.signal
-        spill = f"{SPILL}/{command.id}.log" if output.truncated else None
+        spill = f"{SPILL}/{command.id}.log" if command.truncated else None
         left = 0 if stopped else ran.left_running
         result = {
             "id": command.id,
             "exit_code": None if signal else ran.exit_code,
             "signal": signal,
             "oom_killed": ran.oom_killed and not stopped,
-            "output_bytes": output.total,
-            "truncated": output.truncated,
+            "output_bytes": total,
+            "truncated": command.truncated,
             "spill_path": spill,
-            "spill_truncated": output.truncated and output.total > self._limits["spill_bytes"],
+            "spill_truncated": command.truncated and total > self._limits["spill_bytes"],
             "left_running": left,
             "cwd": cwd,
             "duration_ms": seconds * 1000,
@@ -176,11 +175,11 @@ class Commands:
         if left:
             notices.append({"code": "left_running", "id": command.id, "count": left})
         if spill:
-            notices.append({"code": "output_cut", "bytes": output.total, "path": spill})
+            notices.append({"code": "output_cut", "bytes": total, "path": spill})
         if result["oom_killed"]:
             limit = self._limits["memory_bytes"]
             notices.append({"code": "out_of_memory", "kills": 1, "limit": limit, "certain": True})
-        segments, blob = output.segments()
+        segments, blob = _both_ends(((STDOUT, _bytes(ran.stdout)), (STDERR, _bytes(ran.stderr))), keep)
         reply: dict[str, Any] = {"result": result, "segments": segments, "notices": notices}
         if fault is not None:
             reply["fault"] = fault
@@ -190,16 +189,17 @@ class Commands:
         """Return the result of ``logs``."""
         command = self._find(args["id"])
         size = min(args["max_bytes"], self._limits["read_bytes"])
-        start = min(find_start_offset(command.output, args, self._limits["read_bytes"]), len(command.all))
-        if args["follow"] and command.running and start == len(command.all):
+        total = len(command.output)
+        start = min(_start_offset(command.output, args, size), total)
+        if args["follow"] and command.running and start == total:
             raise _unable("cannot wait for more output of a command that runs")
-        data = command.all[start : start + size]
+        data = command.output[start : start + size]
         return {
             "id": command.id,
             "offset": start,
             "next_offset": start + len(data),
-            "total_bytes": len(command.all),
-            "kept_bytes": len(command.all),
+            "total_bytes": total,
+            "kept_bytes": total,
             **_state_of(command),
             "left_running": 0 if command.running or command.killed else command.ran.left_running,
         }, data
@@ -222,7 +222,7 @@ class Commands:
         if command is not None:
             state |= {"id": command.id, **_state_of(command)}
         seen = self._seen(args, command)
-        last = b"" if command is None else command.all[-LAST_BYTES:]
+        last = b"" if command is None else command.output[-LAST_BYTES:]
         if seen is not None:
             return {"result": {**state, **seen}}, last if kind == "exit" else b""
         named: dict[str, Any] = {} if command is None else {"id": command.id}
@@ -238,17 +238,27 @@ class Commands:
     def _seen(self, args: dict[str, Any], command: _Command | None) -> dict[str, Any] | None:
         if args["log"] is not None and command is not None:
             pattern = re.compile(re.escape(args["log"]) if args["literal"] else args["log"])
-            at = min(find_start_offset(command.output, args, self._limits["read_bytes"]), len(command.all))
-            for line in command.all[at:].splitlines(keepends=True):
+            at = min(_start_offset(command.output, args, self._limits["read_bytes"]), len(command.output))
+            for line in command.output[at:].splitlines(keepends=True):
                 text = line.decode("utf-8", "replace").rstrip("\r\n")
                 if found := pattern.search(text):
                     return {"line": text, "groups": found.groups(), "offset": at, "next_offset": at + len(line)}
                 at += len(line)
         if args["file"] is not None:
-            node = self._tree.nodes.get(self._tree.resolve(args["file"]))
-            there = node is not None if args["contains"] is None else _holds(node, args["contains"])
-            return {"path": args["file"]} if there else None
+            return {"path": args["file"]} if self._holds(args["file"], args["contains"]) else None
         return {} if args["exit"] and command is not None and not command.running else None
+
+    def _holds(self, path: str, text: str | None) -> bool:
+        """Return whether something is at the path, and contains the text, if one is given. Raises Fault."""
+        try:
+            if text is None:
+                return bool(self._ask("stat", {"path": path}))
+            found, data = self._ask("download", {"path": path})
+        except Fault as fault:
+            if fault.code not in ("path_not_found", "not_a_directory"):
+                raise
+            return False
+        return found["kind"] == "file" and text.encode("utf-8", "surrogateescape") in data
 
     def processes(self, args: dict[str, Any]) -> dict[str, Any]:
         """Return the result of ``processes``: the commands, without processes."""
@@ -260,7 +270,7 @@ class Commands:
                     "command": c.run.command[:1000],
                     "session": c.run.session,
                     "background": c.run.background,
-                    "output_bytes": len(c.all),
+                    "output_bytes": len(c.output),
                     "seconds": 0.0 if c.running else c.ran.seconds,
                     **_state_of(c),
                 }
@@ -312,8 +322,49 @@ def _state_of(command: _Command) -> dict[str, Any]:
     }
 
 
-def _holds(node: Any, text: str) -> bool:
-    return isinstance(node, File) and text.encode("utf-8", "surrogateescape") in node.data
+def _both_ends(written: Sequence[tuple[int, bytes]], keep: int) -> tuple[list[list[int]], bytes]:
+    """Return what a result has of the output, half of ``keep`` bytes from each end, as the guest sends it.
+
+    That is segments ``[stream, length, 0 for head or 1 for tail]``, and their bytes joined.
+    """
+    total = sum(len(data) for _, data in written)
+    head_end = keep - keep // 2
+    segments: list[list[int]] = []
+    kept = b""
+    for part, begin, end in ((0, 0, head_end), (1, max(head_end, total - keep // 2), total)):
+        at = 0
+        for stream, data in written:
+            piece = data[max(0, begin - at) : max(0, end - at)]
+            at += len(data)
+            if piece:
+                segments.append([stream, len(piece), part])
+                kept += piece
+    return segments, kept
+
+
+def _start_offset(output: bytes, args: dict[str, Any], most: int) -> int:
+    """Return the offset to read from: ``offset``, which counts from the end if it is negative, or the last ``tail_lines`` lines.
+
+    The lines are cut to ``most`` bytes. An offset counted from the end is moved on to the beginning of a character.
+    """
+    if args.get("tail_lines") is not None:
+        at = max(0, len(output) - most)
+        start = len(output) - output.endswith(b"\n")
+        for _ in range(args["tail_lines"]):
+            start = output.rfind(b"\n", at, max(start, at))
+            if start < 0:
+                return _next_character(output, at)
+        return start + 1
+    offset = int(args["offset"])
+    return offset if offset >= 0 else _next_character(output, max(0, len(output) + offset))
+
+
+def _next_character(output: bytes, at: int) -> int:
+    """Return where the first character begins that does not begin before ``at``."""
+    end = at + 3 if at else at
+    while at < min(end, len(output)) and output[at] & 0xC0 == 0x80:
+        at += 1
+    return at
 
 
 def _unable(what: str) -> OperationError:

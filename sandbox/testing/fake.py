@@ -1,12 +1,16 @@
-"""FakeEnvironment: a sandbox in memory, for tests of agents and tools without an engine or a process."""
+"""FakeEnvironment: a sandbox whose commands are a test's table, for tests of agents and tools without an engine."""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import ipaddress
 import os
+import posixpath
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -15,29 +19,37 @@ from sandbox.backend import Description, GuestStream, StartRequest
 from sandbox.envelope import Envelope
 from sandbox.environment.base import Approver
 from sandbox.environment.call_errors import check_request
-from sandbox.environment.sandboxed import COMMANDS, SandboxedEnvironment
+from sandbox.environment.sandboxed import COMMANDS, START_SECONDS, SandboxedEnvironment
 from sandbox.errors import SandboxUnavailableError
-from sandbox.guest.loop.arguments import expand_home
-from sandbox.guest.loop.reply_cache import ReplyCache
-from sandbox.guest.pages.loopback import is_loopback
 from sandbox.guest.protocol.constants import REFUSED
 from sandbox.guest.protocol.faults import Fault
 from sandbox.limits import Limits
+from sandbox.local import LocalBackend
 from sandbox.network.policy import Network, judge_host
+from sandbox.pipe.forked_processes import forked_since
 from sandbox.pipe.stdin import pieces
 from sandbox.pipe.transport import Transport
 from sandbox.pipe.watching import Watch
 
-from .commands import Commands, Table
-from .files import FileOperations
-from .state import FakeState
-from .tree import HOME, File, Tree
+from .commands import HOME, SPILL, WORKSPACE, Commands, Table
 
-_OF_STATE = frozenset({"scan", "fetch", "restore", "last_changes"})
+TMP = "/tmp"  # noqa: S108  (the fake sandbox's own)
+# What the guest does for real; it is not asked for anything else.
+_ON_FILES = frozenset(
+    {
+        *("read", "write", "edit", "list", "stat", "search", "make_dir", "move", "delete", "upload", "download"),
+        *("scan", "fetch", "restore", "last_changes"),
+    }
+)
+_FROM_THE_TABLE = frozenset({"kill", "end_session", "open_session", "sessions", "processes"})
+# How many replies are remembered by the id of their request, as in a real sandbox.
+_MOST_REPLIES = 64
+# Arguments that are paths in the sandbox.
+_PATHS = ("path", "source", "target", "cwd", "file")
 
 
 class FakeEnvironment(SandboxedEnvironment):
-    """An environment with files in memory and commands answered from ``commands``; ready without ``start()``.
+    """An environment with files in a temporary folder and commands answered from ``commands``; ready without ``start()``.
 
     ``files`` maps paths to contents (text or bytes). ``commands`` maps exact commands, or compiled patterns that match a whole
     command, to what they print (text or bytes), to a ``Ran``, to a mapping of its fields, or to a callable that takes the
@@ -45,8 +57,9 @@ class FakeEnvironment(SandboxedEnvironment):
     know. An unknown command is the failure ``operation_not_supported``. ``pages`` maps addresses to texts for ``browse``.
     ``network`` is a policy to read and change; it decides what ``browse`` refuses, but there are no connections.
 
-    Everything else is real: arguments, ranges, edits, codes, hints and envelopes are handled by the code that serves real
-    sandboxes. ``requests`` lists every valid request so far, for assertions. ``lose()`` makes the environment unavailable.
+    Everything else is real: operations on files are carried out by the guest that serves real sandboxes. It is a child process,
+    which starts with the first of them, or at once if there are ``files``, and ends with the environment. ``requests`` lists
+    every valid request so far, for assertions. ``lose()`` makes the environment unavailable.
     """
 
     def __init__(
@@ -59,28 +72,34 @@ class FakeEnvironment(SandboxedEnvironment):
         network: Network | None = None,
         approver: Approver | None = None,
     ) -> None:
-        super().__init__(NoBackend(), limits=limits, network=network, approver=approver)
+        contents = {path: text.encode() if isinstance(text, str) else text for path, text in (files or {}).items()}
+        self._fake = FakeBackend(contents, limits or Limits())
+        super().__init__(self._fake, limits=limits, network=network, approver=approver)
         self.requests: list[op.Request] = []
         self._was_started = False
-        self._tree = Tree()
-        bounds = asdict(self.limits)
-        self._operations = FileOperations(self._tree, bounds)
-        for path, content in (files or {}).items():
-            self._operations.put(path, content.encode() if isinstance(content, str) else content)
-        self._memory = _MemoryTransport(
-            self._operations,
-            Commands(commands or {}, self._tree, bounds),
+        self._files_at_end: dict[str, bytes] = {}
+        self._scripted = ScriptedTransport(
+            lambda: self._fake.reach(self._hello),
+            commands or {},
             dict(pages or {}),
             self.requests,
-            FakeState(self._tree),
+            asdict(self.limits),
             lambda: self.network,
         )
+        weakref.finalize(self, _end, self._fake, os.getpid())  # of an environment that nobody closed
         super().start()
 
     def start(self) -> Self:
         """Mark the environment as started, for its repr only: it is ready from the beginning."""
         self._was_started = True
         return super().start()
+
+    def close(self) -> None:
+        """End the environment; may be called more than once. ``files`` stays as it is now."""
+        if not forked_since(self._pid):
+            with contextlib.suppress(OSError):  # a file without the right to read it
+                self._files_at_end = self.files
+        super().close()
 
     def _summary(self) -> tuple[str, ...]:
         found = super()._summary()
@@ -89,11 +108,11 @@ class FakeEnvironment(SandboxedEnvironment):
     @property
     def files(self) -> dict[str, bytes]:
         """The contents of all files now by path, which is relative in the workspace and else absolute."""
-        return {self._tree.display(path): n.data for path, n in self._tree.nodes.items() if isinstance(n, File)}
+        return self._fake.files() or self._files_at_end
 
     def lose(self, reason: str = "killed", message: str = "The sandbox's container was killed from outside.") -> None:
         """Have every further operation fail as if the sandbox had ended for ``reason``."""
-        self._memory.lost = SandboxUnavailableError(
+        self._scripted.lost = SandboxUnavailableError(
             reason, message, "Start another sandbox; files in this one are lost."
         )
 
@@ -104,86 +123,132 @@ class FakeEnvironment(SandboxedEnvironment):
         return super().perform(request, watch)
 
     def _connect(self) -> Transport:
-        return self._memory
+        return self._scripted
+
+    def _hello(self, opened: GuestStream) -> dict[str, Any]:
+        """See the base class. No time passes for a fake sandbox, so none of it ends its guest."""
+        hello = super()._hello(opened)
+        limits = {**hello["place"]["limits"], "lifetime_seconds": None, "idle_seconds": None}
+        return {**hello, "place": {**hello["place"], "limits": limits}}
+
+    def _starts_empty(self) -> bool:
+        return not self._fake.contents
 
 
-class NoBackend:
-    """Implements ``Backend`` for a sandbox that has no guest: its transport answers by itself."""
+def _end(backend: FakeBackend, pid: int) -> None:
+    """End the guest and remove its folder. Joins no thread: the garbage collector may call this amid any other work."""
+    if not forked_since(pid):
+        LocalBackend.close(backend, detach=False)
 
-    attached = False
+
+class FakeBackend(LocalBackend):
+    """Starts the guest in a temporary folder that holds ``contents``, with the paths of a container for its folders."""
+
+    def __init__(self, contents: Mapping[str, bytes], limits: Limits) -> None:
+        super().__init__(None, replace(limits, disk="auto"), {})  # a promise of the disk is not tried here
+        self.contents = contents
+        self._guest: Transport | None = None
+        self._starting = threading.Lock()
+        self._folders: dict[str, Path] = {}
+
+    def reach(self, hello: Callable[[GuestStream], dict[str, Any]]) -> Transport:
+        """Return the pipe to the guest, which is started for the first call. Raises SandboxError."""
+        with self._starting:
+            if self._guest is None:
+                try:
+                    opened = self.open(StartRequest(Network.none(), lambda: False))
+                    guest = Transport(opened.stream, self.explain)
+                    guest.open(hello(opened), START_SECONDS)
+                except BaseException:  # a Ctrl-C, too
+                    super().close(detach=False)
+                    raise
+                self._guest = guest
+            return self._guest
 
     def open(self, request: StartRequest) -> GuestStream:
-        """Raise NotImplementedError: there is no guest to reach."""
-        raise NotImplementedError
+        """See ``Backend``."""
+        opened = super().open(request)
+        place = dict(opened.place or {})
+        workspace, home, spill, tmp = map(Path, place["roots"])
+        self._folders = {WORKSPACE: workspace, HOME: home, TMP: tmp, SPILL: spill}  # in the order of a container
+        for path, content in self.contents.items():
+            self._write(path, content)
+        # no programs: what a search finds must not depend on whether this machine has ripgrep
+        place["environ"] = {**place["environ"], "PATH": os.devnull}
+        roots = [str(folder) for folder in self._folders.values()]
+        return replace(opened, place={**place, "roots": roots, "root_names": list(self._folders)})
 
-    def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
-        """Do nothing: nothing is enforced."""
+    def _write(self, path: str, content: bytes) -> None:
+        absolute = posixpath.normpath(posixpath.join(WORKSPACE, path))
+        for name, folder in self._folders.items():
+            if absolute.startswith(f"{name}/"):
+                file = folder / absolute[len(name) + 1 :]
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+                file.chmod(0o644)
+                return
+        raise ValueError(f"{path!r} is outside of {', '.join(self._folders)}")
+
+    def files(self) -> dict[str, bytes]:
+        """Return the contents of all files by path; {} before the start and after the end."""
+        return {
+            (name + str(file)[len(str(folder)) :]).removeprefix(f"{WORKSPACE}/"): file.read_bytes()
+            for name, folder in self._folders.items()
+            for file in sorted(folder.rglob("*"))
+            if file.is_file() and not file.is_symlink()
+        }
 
     def close(self, *, detach: bool) -> None:
-        """Do nothing: there is nothing to release."""
-
-    def outlives_close(self) -> bool:
         """See ``Backend``."""
-        return False
-
-    def claim_removal(self, *, left: bool) -> bool:
-        """See ``Backend``."""
-        return True
-
-    def explain(self, reason: str, detail: str) -> SandboxUnavailableError:
-        """See ``Backend``."""
-        return SandboxUnavailableError(reason, detail)
-
-    def explain_silence(
-        self, error: SandboxUnavailableError, give_up: Callable[[SandboxUnavailableError], None]
-    ) -> SandboxUnavailableError:
-        """See ``Backend``."""
-        return error
+        with self._starting:
+            guest, self._guest = self._guest, None
+            if guest is not None:
+                guest.close()
+            super().close(detach=detach)
+            self._folders = {}
 
     def freeze(self) -> None:
         """Do nothing: no process runs."""
 
-    def thaw(self) -> None:
-        """Do nothing: no process runs."""
-
     def describe(self) -> Description:
         """See ``Backend``."""
-        kind = "A fake sandbox: its files are in memory, and only the commands its test knows can be run."
+        kind = "A fake sandbox: only the commands its test knows can be run."
         return Description(sandbox=f"{kind} {COMMANDS}")
 
 
-class _MemoryTransport(Transport):
-    """Answers requests at once, as the guest would, and sends nothing."""
+class ScriptedTransport(Transport):
+    """Has operations on files carried out by the guest, which ``reach`` returns, and answers all others itself."""
 
     def __init__(
         self,
-        operations: FileOperations,
-        commands: Commands,
+        reach: Callable[[], Transport],
+        table: Table,
         pages: dict[str, str],
         requests: list[op.Request],
-        state: FakeState,
+        limits: dict[str, Any],
         network: Callable[[], Network],
     ) -> None:
         self.lost: SandboxUnavailableError | None = None
-        self._remembered, self._numbers, self._replied = ReplyCache(), itertools.count(), threading.Condition()
-        self._state, self._network = state, network
-        self._operations, self._commands, self._pages, self._requests = operations, commands, pages, requests
+        self._reach, self._pages, self._requests, self._network = reach, pages, requests, network
+        self._commands = Commands(table, self._ask, limits)
+        self._once = threading.RLock()
+        self._remembered: dict[str, tuple[Any, tuple[dict[str, Any], bytes]]] = {}
 
     @property
     def loss(self) -> SandboxUnavailableError | None:
         """See the base class."""
         return self.lost
 
-    connected = False  # nothing is sent to a sandbox in memory when it is resumed
+    connected = False  # a guest that runs no commands need not know that it is resumed
 
     def close(self, *, detach: bool = False) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing: the backend ends the guest."""
 
     def pause_deadlines(self) -> None:
-        """Do nothing: no request is under way."""
+        """Do nothing: operations on files end at once."""
 
     def resume_deadlines(self) -> None:
-        """Do nothing: no request is under way."""
+        """Do nothing: operations on files end at once."""
 
     def request(
         self,
@@ -196,118 +261,89 @@ class _MemoryTransport(Transport):
         sink: Callable[[bytes], None] | None = None,
         watch: Watch | None = None,
         request_id: str | None = None,
-        **_call: Any,
+        **call: Any,
     ) -> tuple[dict[str, Any], bytes]:
         """See ``Transport.request``."""
         if self.lost is not None:
             raise self.lost
-        if feed is not None:
-            blob = b"".join(pieces(feed))
         if operation in op.OPERATIONS and (body is not None or sink is not None):
             self._requests.append(op.OPERATIONS[operation].model_validate(args))
+        args = {name: _at_home(value) if name in _PATHS else value for name, value in args.items()}
+        if feed is not None:
+            blob = b"".join(pieces(feed))
 
         def answer() -> tuple[dict[str, Any], bytes]:
-            return self._answer(operation, args, blob, body, sink, watch)
+            if operation not in _ON_FILES:
+                return self._answer(operation, args, blob, watch)
+            reply = self._reach().request(operation, args, body=body, sink=sink, **call)
+            return _as_the_user(reply) if operation == "stat" else reply
 
-        return answer() if request_id is None else self._answer_once(request_id, [operation, args, blob], answer)
+        return answer() if request_id is None else self._answer_once(request_id, (operation, args, blob), answer)
 
     def _answer_once(
-        self, ident: str, asked: list[Any], answer: Callable[[], tuple[dict[str, Any], bytes]]
+        self, ident: str, asked: tuple[Any, ...], answer: Callable[[], tuple[dict[str, Any], bytes]]
     ) -> tuple[dict[str, Any], bytes]:
-        """Return the remembered answer to ``ident``, or else that of ``answer``, which is remembered."""
-        key = next(self._numbers)
-        try:
-            with self._replied:
-                while (known := self._remembered.begin(ident, key, *asked)) is False:
-                    self._replied.wait()
-        except Fault as fault:
-            fields: dict[str, Any] = {"fault": fault}
-            _pack_fault(fields)
-            return fields, b""
-        if not isinstance(known, bool):
-            return known
-        reply: tuple[dict[str, Any], bytes] | None = None
-        try:
-            reply = answer()
-        finally:  # an exception of a test's own function is not an answer to remember
-            with self._replied:
-                self._remembered.store(key, *(reply or ({}, b"")))
-                if reply is None:
-                    self._remembered.acknowledge([ident])
-                self._replied.notify_all()
+        """Return the remembered reply to ``ident``, or else that of ``answer``. One request with an id at a time."""
+        with self._once:
+            if ident not in self._remembered:
+                self._remembered[ident] = (asked, answer())
+                for oldest in list(self._remembered)[:-_MOST_REPLIES]:
+                    del self._remembered[oldest]
+            known, reply = self._remembered[ident]
+        if known != asked:
+            problem = f"request_id {ident[:80]!r} was given to another request"
+            return {"fault": _packed(Fault("invalid_arguments", problem=problem))}, b""
         return reply
 
-    def _answer(
-        self,
-        operation: str,
-        args: dict[str, Any],
-        blob: bytes,
-        body: Iterable[bytes] | None,
-        sink: Callable[[bytes], None] | None,
-        watch: Watch | None,
+    def _ask(
+        self, operation: str, args: dict[str, Any], body: Iterable[bytes] | None = None
     ) -> tuple[dict[str, Any], bytes]:
-        fields: dict[str, Any]
+        """Return the result of an operation on files and what it streams back. Raises Fault."""
+        received: list[bytes] = []
+        streams = received.append if operation == "download" else None
+        fields, _ = self._reach().request(operation, args, timeout_seconds=START_SECONDS, body=body, sink=streams)
+        if fault := fields.get("fault"):
+            raise Fault(fault["code"], effects=fault["effects"], **fault["fields"])
+        return fields["result"], b"".join(received)
+
+    def _answer(
+        self, operation: str, args: dict[str, Any], blob: bytes, watch: Watch | None
+    ) -> tuple[dict[str, Any], bytes]:
         try:
-            if operation in _OF_STATE:
-                fields, data = {"result": self._state_of_files(operation, args, body or (), sink or _discard)}, b""
-            else:
-                fields, data = self._handle(operation, args, blob, body, sink)
+            fields, data = self._handle(operation, args, blob)
         except Fault as fault:
             fields, data = {"fault": fault}, b""
         if watch is not None and "segments" in fields:
             _pass_output(watch, fields["segments"], data)
-        _pack_fault(fields)
+        failure = fields.get("fault")
+        if isinstance(failure, Fault):
+            fields["fault"] = _packed(failure)
+            fields["result"] = fields.get("result") or failure.result
         return fields, data
 
-    def _handle(
-        self,
-        operation: str,
-        args: dict[str, Any],
-        blob: bytes,
-        body: Iterable[bytes] | None,
-        sink: Callable[[bytes], None] | None,
-    ) -> tuple[dict[str, Any], bytes]:
-        args = dict(args)
-        expand_home(args, HOME)
+    def _handle(self, operation: str, args: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         if operation == "run":
             return self._commands.run(args, blob)
         if operation == "wait_for":
             return self._commands.wait_for(args)
+        if operation in ("send", "resize", "screen"):
+            raise self._commands.unable(operation, args["id"])
+        data = b""
         if operation == "logs":
             fields, data = self._commands.logs(args)
-        elif operation in ("send", "resize", "screen"):
-            raise self._commands.unable(operation, args["id"])
-        elif operation in ("kill", "end_session", "open_session", "sessions", "processes"):
-            fields, data = getattr(self._commands, operation)(args), b""
         elif operation == "usage":
-            fields, data = {"running": self._commands.running()}, b""
+            fields = {"running": self._commands.running()}
         elif operation == "browse":
-            fields, data = self._browse(args), b""
-        elif body is not None:
-            fields, data = self._operations.upload(args, body), b""
-        elif sink is not None:
-            fields, data = self._operations.download(args, sink), b""
+            fields = self._browse(args)
+        elif operation in _FROM_THE_TABLE:
+            fields = getattr(self._commands, operation)(args)
         else:
-            fields, data = getattr(self._operations, operation)(args)
+            raise NotImplementedError(operation)
         return {"result": fields}, data
 
-    def _state_of_files(
-        self, operation: str, args: dict[str, Any], body: Iterable[bytes], sink: Callable[[bytes], None]
-    ) -> dict[str, Any]:
-        if operation == "scan":
-            return self._state.scan(args, sink)
-        if operation == "fetch":
-            return self._state.fetch(body, sink)
-        return self._state.restore(body) if operation == "restore" else {}
-
     def _browse(self, args: dict[str, Any]) -> dict[str, Any]:
-        from sandbox.guest.pages.page import PageError, normalize_url  # brings the readers of web pages with it
-
         url, start = args["url"], args["offset"]
-        try:
-            normalize_url(url)
-        except PageError as error:
-            raise Fault(error.code, **error.fields) from None
+        _check_address(url)
         text = self._pages.get(url)
         if text is None:
             raise self._unknown_page(url)
@@ -328,24 +364,52 @@ class _MemoryTransport(Transport):
         """Return the fault for a page that is not in ``pages``: refused by the rules, or not reachable."""
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        verdict = judge_host(self._network(), host, port)
-        if is_loopback(host) or verdict.allowed:
-            own: dict[str, Any] = {"own": True, "port": port} if is_loopback(host) else {}
+        verdict, is_own = judge_host(self._network(), host, port), _is_loopback(host)
+        if is_own or verdict.allowed:
+            own: dict[str, Any] = {"own": True, "port": port} if is_own else {}
             return Fault("connection_failed", url=url, problem=os.strerror(111), **own)
         problem = f"{host}:{port}{REFUSED}{verdict.why}"
         return Fault("network_denied", url=url, problem=problem)
 
 
-def _pack_fault(fields: dict[str, Any]) -> None:
-    """Put a fault into the form that the guest sends."""
-    fault = fields.get("fault")
-    if isinstance(fault, Fault):
-        fields["fault"] = {"code": fault.code, "effects": fault.effects, "fields": fault.fields}
-        fields["result"] = fields.get("result") or fault.result
+def _at_home(value: Any) -> Any:
+    """Return a path with the home in the place of "~", as the guest does for a home that has its own name."""
+    if isinstance(value, str) and (value == "~" or value.startswith("~/")):
+        return HOME + value[1:]
+    return value
 
 
-def _discard(_: bytes) -> None:
-    """Discard bytes that the caller did not ask for."""
+def _as_the_user(reply: tuple[dict[str, Any], bytes]) -> tuple[dict[str, Any], bytes]:
+    """Return the reply to ``stat`` with the container's user in the place of the one who runs the test."""
+    result = reply[0].get("result")
+    if isinstance(result, dict) and result.get("uid") == os.getuid():
+        result.update(uid=1000, gid=1000, owner="agent")
+    return reply
+
+
+def _check_address(url: str) -> None:
+    """Raise Fault for what is not the address of a page."""
+    try:
+        parts = urlsplit(url.strip())
+        _ = parts.port  # raises ValueError
+    except ValueError as error:
+        raise Fault("invalid_url", url=url, problem=str(error)) from None
+    if parts.scheme not in ("http", "https"):
+        raise Fault("invalid_url", url=url, problem="only http:// and https:// addresses can be opened")
+    if not parts.hostname:
+        raise Fault("invalid_url", url=url, problem="it names no host")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _packed(fault: Fault) -> dict[str, Any]:
+    """Return a fault in the form in which the guest sends it."""
+    return {"code": fault.code, "effects": fault.effects, "fields": fault.fields}
 
 
 def _pass_output(watch: Watch, segments: list[list[int]], data: bytes) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import re
 
 import pytest
 
 from sandbox import FakeEnvironment, Network, operations
 from sandbox.testing import FakeRun, Ran
+from sandbox.testing.fake import FakeBackend
 
 from .checks import codes_of, done, refused
 
@@ -117,3 +120,41 @@ def test_a_page_is_refused_in_the_words_of_the_rules() -> None:
     assert answer.code == "connection_failed"
     env.network = Network.none()
     refused(env.browse("https://example.com/"), "network_denied", "no network")
+
+
+def test_the_guest_starts_with_the_first_operation_on_files_and_leaves_nothing_behind() -> None:
+    env = FakeEnvironment(commands={"ls": "", "long": "x" * 5000})
+    done(env.run("ls"))
+    backend = env.backend
+    assert isinstance(backend, FakeBackend)
+    assert backend.workspace is None
+    assert env.files == {}
+    done(env.write("a", "1"))
+    process, folder = backend.process, backend.temporary
+    assert process is not None
+    assert folder is not None
+    del env, backend
+    gc.collect()  # nobody has closed it
+    assert process.poll() is not None
+    assert not os.path.exists(folder)
+
+
+def test_files_can_be_seen_after_the_end() -> None:
+    with FakeEnvironment({"a": "1"}) as env:
+        done(env.write("/tmp/b", "2"))
+    assert env.files == {"a": b"1", "/tmp/b": b"2"}
+
+
+def test_paths_are_those_of_a_container() -> None:
+    with FakeEnvironment({"a/b": "1"}) as env:
+        assert done(env.list("/workspace")).entries[0].path == "a"
+        assert done(env.read("/workspace/a/../a/b")).path == "a/b"
+        assert done(env.write("~/c", "2")).path == "/home/agent/c"
+        assert done(env.read("../home/agent/c")).content == "2"
+        refused(env.read("/etc/passwd"), "path_outside_roots", "/workspace, /home/agent, /tmp, /run/gamebox")
+        refused(env.read("../../etc/passwd"), "path_outside_roots")
+        refused(env.read("a/c"), "path_not_found", "'a/c' does not exist")
+        owner = done(env.stat("a"))
+        assert (owner.uid, owner.gid, owner.owner) == (1000, 1000, "agent")
+    with pytest.raises(ValueError, match="outside of /workspace"):
+        FakeEnvironment({"/etc/passwd": ""})

@@ -6,8 +6,10 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from sandbox.backend import Description, GuestStream, StartRequest
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.protocol import wire
@@ -16,7 +18,6 @@ from sandbox.guest.protocol.wire import Kind
 from sandbox.pipe import transport as transport_module
 from sandbox.pipe.reattaching import ByteStream, call_guest
 from sandbox.pipe.transport import Transport
-from sandbox.testing.fake import NoBackend
 
 from .conversations import NONCE, encode
 from .guest_calls import TOKEN
@@ -203,6 +204,50 @@ class FuzzedEnvironment(SandboxedEnvironment):
     def pipe(self) -> MutantStream:
         """The pipe of now."""
         return self._stream if self._mended is None else self._mended.stream
+
+
+class NoBackend:
+    """Implements ``Backend`` for a sandbox that has no guest: its transport answers by itself."""
+
+    attached = False
+
+    def open(self, request: StartRequest) -> GuestStream:
+        """Raise NotImplementedError: there is no guest to reach."""
+        raise NotImplementedError
+
+    def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
+        """Do nothing: nothing is enforced."""
+
+    def close(self, *, detach: bool) -> None:
+        """Do nothing: there is nothing to release."""
+
+    def outlives_close(self) -> bool:
+        """See ``Backend``."""
+        return False
+
+    def claim_removal(self, *, left: bool) -> bool:
+        """See ``Backend``."""
+        return True
+
+    def explain(self, reason: str, detail: str) -> SandboxUnavailableError:
+        """See ``Backend``."""
+        return SandboxUnavailableError(reason, detail)
+
+    def explain_silence(
+        self, error: SandboxUnavailableError, give_up: Callable[[SandboxUnavailableError], None]
+    ) -> SandboxUnavailableError:
+        """See ``Backend``."""
+        return error
+
+    def freeze(self) -> None:
+        """Nothing runs."""
+
+    def thaw(self) -> None:
+        """Nothing runs."""
+
+    def describe(self) -> Description:
+        """See ``Backend``."""
+        return Description(sandbox="A sandbox that exists only in a test.")
 
 
 class MutantBackend(NoBackend):

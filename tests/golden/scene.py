@@ -1,4 +1,4 @@
-"""Where the scripted runs happen: a sandbox in memory that says of itself what one in a container says before its start."""
+"""Where the scripted runs happen: a sandbox without commands that says of itself what one in a container says before its start."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Scene(FakeEnvironment):
         if run.command == HANGS:
             return Ran(stdout="waiting for the lock of another deployment\n", seconds=1e6)
         if run.command == WRITES:
-            self._operations.put("calc.py", CALC.replace("-", "+").encode())
+            self.upload(CALC.replace("-", "+").encode(), "calc.py").unwrap()
             return Ran()
         if run.command.startswith("make "):
             return Ran(stdout=f"{run.command.removeprefix('make ')} is built\n")

@@ -178,6 +178,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "read": {"path": "x"}, "search": {"pattern": "x"}, "run": {"command": "true", "pty": True},
     "logs": {"id": "c1", "follow": True}, "send": {"id": "c1"}, "resize": {"id": "c1", "rows": 1, "cols": 1}, "browse": {"url": "http://127.0.0.1:1/"},
 }  # fmt: skip
+NOT_SENT = "The arguments of read are invalid: a number in them has more digits than can be sent."
 WANTED = {"timeout_seconds": {"file": "x"}, "offset": {"id": "c1", "log": "x"}}  # by wait_for
 
 
@@ -197,7 +198,7 @@ def test_a_huge_number_is_a_failure_in_every_operation(fake: FakeEnvironment, na
     answer = getattr(fake, name)(**{**needed, option: huge})
     assert fake.execute(name, {**needed, option: huge}).to_dict().get("error") == answer.to_dict().get("error")
     if isinstance(answer, Failure) and answer.code is ErrorCode.invalid_arguments:
-        assert option in answer.error
+        assert option in answer.error or answer.error == NOT_SENT  # what only the guest would refuse is not sent
         assert "The arguments of  " not in answer.error
         assert len(answer.error) < 500
 
@@ -205,7 +206,7 @@ def test_a_huge_number_is_a_failure_in_every_operation(fake: FakeEnvironment, na
 def test_a_number_that_cannot_be_sent_is_worded_with_its_operation(local: LocalEnvironment) -> None:
     answer = local.read("x", start_line=HUGE)
     assert isinstance(answer, Failure)
-    assert answer.error == "The arguments of read are invalid: a number in them has more digits than can be sent."
+    assert answer.error == NOT_SENT
 
 
 def test_a_local_environment_lives_on(local: LocalEnvironment) -> None:

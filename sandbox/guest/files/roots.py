@@ -68,11 +68,15 @@ def printable(path: bytes) -> str:
 
 
 class Roots:
-    """The folders that file operations may touch; each is held by a descriptor that is opened once."""
+    """The folders that file operations may touch; each is held by a descriptor that is opened once.
 
-    def __init__(self, workspace: bytes, roots: tuple[bytes, ...]) -> None:
+    ``folders`` are the folders themselves, in the order of ``roots``, if these are only the paths by which callers know them.
+    """
+
+    def __init__(self, workspace: bytes, roots: tuple[bytes, ...], folders: tuple[bytes, ...] = ()) -> None:
         self.workspace = os.path.normpath(workspace)
         self.names = tuple(os.path.normpath(root) for root in roots)
+        self._folders = dict(zip(self.names, folders, strict=False))
         self._held: dict[bytes, int] = {}
         self._real: dict[bytes, bytes] = {}
 
@@ -222,8 +226,8 @@ class Roots:
         """Return the descriptor of a root. Raises OSError if the root is gone."""
         fd = self._held.get(root)
         if fd is None:
-            fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._real[root] = os.path.realpath(root)
+            fd = os.open(self._folders.get(root, root), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._real[root] = root if root in self._folders else os.path.realpath(root)
             if self._held.setdefault(root, fd) != fd:  # another thread was faster
                 os.close(fd)
         return self._held[root]
@@ -288,18 +292,25 @@ class Roots:
 
 
 @lru_cache(maxsize=8)
-def _roots(workspace: bytes, roots: tuple[bytes, ...]) -> Roots:
-    return Roots(workspace, roots)
+def _roots(workspace: bytes, roots: tuple[bytes, ...], folders: tuple[bytes, ...]) -> Roots:
+    return Roots(workspace, roots, folders)
 
 
 def roots_of(place: Place) -> Roots:
     """Return the roots of a place: always the same object, so that its descriptors are opened once."""
-    return _roots(place.workspace, place.roots)
+    return _roots_with(place, ())
 
 
 def readable_roots_of(place: Place) -> Roots:
     """Return the roots of a place, those that may only be read included."""
-    return _roots(place.workspace, (*place.roots, *place.read_roots))
+    return _roots_with(place, place.read_roots)
+
+
+def _roots_with(place: Place, more: tuple[bytes, ...]) -> Roots:
+    names = place.root_names
+    if names:
+        return _roots(names[0], (*names, *more), place.roots)
+    return _roots(place.workspace, (*place.roots, *more), ())
 
 
 def _display_bytes(path: str) -> bytes:

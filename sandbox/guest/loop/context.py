@@ -12,8 +12,9 @@ class Place:
     """The sandbox as handlers see it: absolute paths as bytes, sizes in bytes. Do not change it.
 
     ``roots`` are the folders that file operations may touch, the workspace first; relative paths start at ``workspace``.
-    ``read_roots`` are folders that may only be read. ``user`` is the name of the user that commands run as; ``any_user`` says
-    whether ``run`` may choose another one.
+    ``root_names`` are the paths by which callers know the roots, if these are other folders, as in a test. ``read_roots`` are
+    folders that may only be read. ``user`` is the name of the user that commands run as; ``any_user`` says whether ``run`` may
+    choose another one.
     ``interpreter`` is the argv prefix that starts this very Python with the guest and its libraries importable.
     """
 
@@ -26,6 +27,7 @@ class Place:
         "interpreter",
         "limits",
         "read_roots",
+        "root_names",
         "roots",
         "spill",
         "uid",
@@ -48,6 +50,7 @@ class Place:
         user: str = "",
         any_user: bool = False,
         read_roots: tuple[bytes, ...] = (),
+        root_names: tuple[bytes, ...] = (),
     ) -> None:
         self.workspace = workspace
         self.home = home
@@ -62,6 +65,7 @@ class Place:
         self.user = user
         self.any_user = any_user
         self.read_roots = read_roots
+        self.root_names = root_names
 
 
 class HelperResult:

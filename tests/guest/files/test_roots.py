@@ -272,3 +272,22 @@ def test_no_path_opens_the_outside(base: Path, path: str, targets: list[str], ab
         answers.append(real)
         assert real.startswith((f"{base}/workspace", f"{base}/home"))
     assert answers[0] == answers[1]
+
+
+def test_roots_may_be_known_by_other_paths_than_their_own(tmp_path: Path) -> None:
+    for name in ("w/a", "h"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "h" / "f").write_text("x")
+    (tmp_path / "w" / "a" / "link").symlink_to("/home/agent/f")
+    (tmp_path / "w" / "out").symlink_to(tmp_path / "h" / "f")
+    names, folders = (b"/workspace", b"/home/agent"), (os.fsencode(tmp_path / "w"), os.fsencode(tmp_path / "h"))
+    roots = Roots(names[0], names, folders)
+    for path in ("/home/agent/f", "a/link", "../home/agent/f", "/workspace/a/link"):
+        fd, _ = roots.open_regular(path)
+        assert os.read(fd, 9) == b"x", path
+        os.close(fd)
+    assert roots.display("/workspace/a") == "a"
+    for path in ("out", str(tmp_path / "h" / "f"), "../x"):
+        with pytest.raises(Fault) as raised:
+            roots.open(path, os.O_RDONLY)
+        assert raised.value.code == "path_outside_roots", path
