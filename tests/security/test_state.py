@@ -56,8 +56,9 @@ def test_a_folder_exchanged_for_a_link_meanwhile_leads_nowhere(own: DockerEnviro
 def test_files_that_change_while_they_are_read_are_told(own: DockerEnvironment) -> None:
     """Threat: a checkpoint that never was the state of the files is taken for one."""
     own.run("head -c 60000000 /dev/zero | tr '\\0' x > large").unwrap()
-    writer = "f=open('large','r+b')\nwhile True:\n f.seek(0); f.write(b'y'); f.flush()\n"
+    writer = "f=open('large','r+b')\nprint('writes', flush=True)\nwhile True:\n f.seek(0); f.write(b'y'); f.flush()\n"
     ran = done(own.run(argv=["python3", "-c", writer], background=True))
+    own.wait_for(id=ran.id, log="writes").unwrap()
     answer = own.checkpoint()
     notice = next(n for n in answer.notices if n.code == "changed_meanwhile")
     assert "1 files changed while they were read: large" in notice.message
