@@ -35,7 +35,7 @@ def run_gamebox(
     """Run the command as ``subprocess.run`` would, with its output captured as text. Raises subprocess.TimeoutExpired."""
     words = [str(arg) for arg in args]
     request = {"args": words, "env": dict(os.environ if env is None else env), "cwd": str(cwd or Path.cwd())}
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # else pid and status may come as one
     with ours, theirs, tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write((input or "").encode("utf-8", "surrogateescape"))
         given.seek(0)
