@@ -228,7 +228,7 @@ def test_code_that_does_not_compile_never_becomes_a_runtime(
     assert "SyntaxError" in caught.value.message
     assert f"{name_of(client, edited)}-verified" not in volumes(client)
     containers = client.containers.list(
-        all=True, filters={"label": f"{runtime.RUNTIME_LABEL}={name_of(client, edited)}"}
+        all=True, ignore_removed=True, filters={"label": f"{runtime.RUNTIME_LABEL}={name_of(client, edited)}"}
     )
     assert containers == []
 

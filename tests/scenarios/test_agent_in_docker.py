@@ -121,7 +121,7 @@ def containers_with(mark: str) -> list[str]:
     client = docker.from_env()
     try:
         found = []
-        for container in client.containers.list():
+        for container in client.containers.list(ignore_removed=True):
             try:
                 if mark in str(container.top(ps_args="-eo pid,args")):
                     found.append(str(container.id))
