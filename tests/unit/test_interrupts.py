@@ -311,6 +311,17 @@ def test_ctrl_c_while_the_loop_of_connections_is_woken_does_not_leave_it_asleep(
         streams.close()
 
 
+def assert_listened_no_more(forward: Forward) -> None:
+    """The server of a port came to be, and does not serve any more; waits for both."""
+    until = time.monotonic() + 60
+    while (server := forward._server) is None and time.monotonic() < until:
+        time.sleep(0.001)
+    while server is not None and server.is_serving() and time.monotonic() < until:
+        time.sleep(0.001)
+    assert server is not None
+    assert not server.is_serving()
+
+
 def test_ctrl_c_while_a_port_is_forwarded_leaves_nothing_that_listens() -> None:
     streams = Streams(lambda *_: None, lambda *_: asyncio.sleep(0))
     forward = Forward(streams, lambda: 1, 80)
@@ -321,13 +332,7 @@ def test_ctrl_c_while_a_port_is_forwarded_leaves_nothing_that_listens() -> None:
         with pytest.raises(KeyboardInterrupt):
             forward.open()
         held.put(None)
-        until = time.monotonic() + 60
-        while (server := forward._server) is None and time.monotonic() < until:
-            time.sleep(0.001)
-        while server is not None and server.is_serving() and time.monotonic() < until:
-            time.sleep(0.001)
-        assert server is not None
-        assert not server.is_serving()
+        assert_listened_no_more(forward)
         assert not streams.servers
     finally:
         streams.close()
@@ -377,13 +382,7 @@ def test_a_port_that_is_not_forwarded_in_time_listens_no_more_and_the_sandbox_is
         with pytest.raises(SandboxUnavailableError, match="stood still"):
             forward.open()
         held.put(None)
-        until = time.monotonic() + 60
-        while (server := forward._server) is None and time.monotonic() < until:
-            time.sleep(0.001)
-        while server is not None and server.is_serving() and time.monotonic() < until:
-            time.sleep(0.001)
-        assert server is not None
-        assert not server.is_serving()
+        assert_listened_no_more(forward)
         assert not streams.servers
     finally:
         streams.close()
