@@ -38,6 +38,19 @@ def env(request: pytest.FixtureRequest) -> Iterator[SandboxedEnvironment]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def nothing_left_running(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The commands a test leaves behind end with it: the next test on the same environment counts its own."""
+    yield
+    if "env" not in request.fixturenames:
+        return
+    shared: SandboxedEnvironment = request.getfixturevalue("env")
+    listed = shared.processes()
+    for command in listed.result.commands if listed.ok else ():
+        if command.running:
+            shared.kill(command.id)
+
+
 @pytest.fixture
 def folder(env: SandboxedEnvironment) -> str:
     """A new folder in the workspace."""

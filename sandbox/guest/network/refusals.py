@@ -13,7 +13,7 @@ from ..watch.procfs import read_parents, read_socket_inodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from ..commands.command import Command
@@ -39,6 +39,8 @@ class Refusals:
         self._reactor = reactor
         self._processes = processes
         self._workers = workers
+        self._waiting: list[tuple[Ends, dict[str, Any], Callable[[], None]]] = []
+        self._looking = False
 
     def report(self, ends: Ends, refusal: dict[str, Any], then: Callable[[], None]) -> None:
         """Report that a connection, or a request on it, was refused or cut.
@@ -46,30 +48,43 @@ class Refusals:
         ``refusal`` has the notice's ``code``, ``host``, ``port``, ``why`` and ``kind``. ``then`` is called once the notice is
         stored: the client must not learn of the refusal before, because its command may end by it.
         """
+        self._waiting.append((ends, refusal, then))
+        if not self._looking:
+            self._look()
 
-        def look() -> None:  # as the sandbox's user, who may see the descriptors of its processes
+    def _look(self) -> None:
+        """Find the owners of all refused connections that wait, in one worker: thousands may come at once."""
+        waiting, self._waiting = self._waiting, []
+        self._looking = True
+
+        def work() -> None:  # as the sandbox's user, who may see the descriptors of its processes
             try:
-                owner = _owner(ends)
+                owners = _owners([ends for ends, _, _ in waiting])
             except OSError:
-                owner = None
-            self._reactor.hand_over(lambda: found(owner))
+                owners = [None] * len(waiting)
+            self._reactor.hand_over(lambda: finish(owners))
 
-        def found(owner: int | None) -> None:
-            for command, certain in self._commands_of(owner):
-                self._add_notice(command, {**refusal, "certain": certain})
-            then()
+        def finish(owners: list[int | None]) -> None:
+            self._looking = False
+            if self._waiting:
+                self._look()
+            parents = read_parents() if any(owners) else {}
+            for owner, (_, refusal, then) in zip(owners, waiting, strict=True):
+                for command, certain in self._commands_of(owner, parents):
+                    self._add_notice(command, {**refusal, "certain": certain})
+                then()
 
-        self._workers.submit(look, watching=True)
+        self._workers.submit(work, watching=True)
 
-    def _commands_of(self, owner: int | None) -> list[tuple[Command, bool]]:
+    def _commands_of(self, owner: int | None, parents: dict[int, int]) -> list[tuple[Command, bool]]:
         """Return the commands that a process may belong to, and whether that is certain."""
         commands = [c for c in self._processes.commands.values() if not c.tree_empty and c.runner is not None]
         if owner is None:
             return [(command, len(commands) == 1) for command in commands]
-        table, above = read_parents(), set()
+        above = set()
         while owner and owner not in above:
             above.add(owner)
-            owner = table.get(owner, 0)
+            owner = parents.get(owner, 0)
         return [(c, True) for c in commands if c.runner is not None and c.runner.pid in above]
 
     def _add_notice(self, command: Command, refusal: dict[str, Any]) -> None:
@@ -102,32 +117,36 @@ def ends_of(sock: socket.socket) -> Ends:
         return None
 
 
-def _owner(ends: Ends) -> int | None:
-    """Return the id of a process that holds the client's end of a connection, or None if no such process is visible."""
-    inode = None if ends is None else inode_of(*ends)
-    if inode is None:
-        return None
-    pids = [name for name in os.listdir("/proc") if name.isdigit()]
-    return next((int(pid) for pid in pids if inode in read_socket_inodes(pid, MOST_DESCRIPTORS)), None)
+def _owners(all_ends: list[Ends]) -> list[int | None]:
+    """Return, for each connection, the id of a process that holds its client's end, or None if no such process is visible."""
+    inodes = inodes_of([ends for ends in all_ends if ends is not None])
+    wanted = {inodes[ends] for ends in all_ends if ends in inodes}
+    holders: dict[str, int] = {}
+    if wanted:
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            for inode in wanted.intersection(read_socket_inodes(pid, MOST_DESCRIPTORS)):
+                holders.setdefault(inode, int(pid))
+    return [holders.get(inodes.get(ends, "")) for ends in all_ends]
 
 
-def inode_of(near: tuple[str, int], far: tuple[str, int]) -> str | None:
-    """Return the inode of the IPv4 connection between two addresses, or None. Raises OSError.
+def inodes_of(connections: Iterable[tuple[tuple[str, int], tuple[str, int]]]) -> dict[Ends, str]:
+    """Return the inodes of those IPv4 connections, each (near end, far end), that the kernel lists. Raises OSError.
 
     Addresses and ports are compared, as other connections may share a port.
     """
-    ends = [_table_form(near), _table_form(far)]
+    found: dict[Ends, str] = {}
     for table, mapped in (("tcp", ""), ("tcp6", "0000000000000000FFFF0000")):
-        wanted = [mapped + end for end in ends]
+        wanted = {tuple(mapped + _table_form(end) for end in ends): ends for ends in connections if ends not in found}
         try:
             with open(f"/proc/net/{table}", encoding="ascii", errors="replace") as lines:
                 for line in lines:
                     words = line.split()
-                    if len(words) > 9 and words[1:3] == wanted:
-                        return words[9]
+                    ends = wanted.get(tuple(words[1:3]))
+                    if ends is not None and len(words) > 9:
+                        found[ends] = words[9]
         except FileNotFoundError:  # a kernel without IPv6
             continue
-    return None
+    return found
 
 
 def _table_form(address: tuple[str, int]) -> str:

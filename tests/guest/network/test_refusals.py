@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 
-from sandbox.guest.network.refusals import inode_of
+from sandbox.guest.network.refusals import inodes_of
 
 
 def test_a_connection_is_found_by_both_its_whole_addresses() -> None:
@@ -19,8 +19,11 @@ def test_a_connection_is_found_by_both_its_whole_addresses() -> None:
         other.connect(server.getsockname())
         mapped = stack.enter_context(socket.socket(socket.AF_INET6))
         mapped.connect(("::ffff:127.0.0.1", server.getsockname()[1]))
-        for sock in (other, mapped):
+        clients = []
+        for _ in (other, mapped):
             accepted, client = server.accept()
             stack.enter_context(accepted)
-            assert inode_of(client, server.getsockname()) == str(os.fstat(sock.fileno()).st_ino)
-        assert inode_of(("127.0.0.1", port), server.getsockname()) is None
+            clients.append((client, server.getsockname()))
+        nobody = (("127.0.0.1", port), server.getsockname())
+        inodes = [str(os.fstat(sock.fileno()).st_ino) for sock in (other, mapped)]
+        assert inodes_of([*clients, nobody]) == dict(zip(clients, inodes, strict=True))

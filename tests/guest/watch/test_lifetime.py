@@ -28,7 +28,7 @@ class _Command:
 
 
 class _Place:
-    workspace, roots, read_roots = "/", ("/",), ()
+    workspace, roots, read_roots, root_names = "/", ("/",), (), ()
 
     def __init__(self, limits: dict[str, Any]) -> None:
         self.limits = limits
