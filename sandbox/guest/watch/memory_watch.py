@@ -54,6 +54,8 @@ class MemoryWatch:
         self._is_needed = is_needed
         self._timer: Timer | None = None
         self._largest: list[Sighting] = []
+        # Of the look before: a process may be killed in a look, after the kills are read and before the processes are.
+        self._largest_before: list[Sighting] = []
         self._suspects: list[Sighting] = []
         self._kills = self._used_before = 0
         self._off = cgroup.memory_used() is None
@@ -66,7 +68,8 @@ class MemoryWatch:
 
     def find_victim(self, runner: int, since: float) -> Sighting | None:
         """Return the largest process below ``runner`` that was alive after ``since`` and is gone now; None if there is none."""
-        known = [seen for seen in (*self._suspects, *self._largest) if runner in seen.ancestors and seen.at >= since]
+        all_seen = (*self._suspects, *self._largest, *self._largest_before)
+        known = [seen for seen in all_seen if runner in seen.ancestors and seen.at >= since]
         gone = [seen for seen in known if not _is_alive(seen)]
         return max(gone, key=lambda seen: seen.bytes) if gone else None
 
@@ -79,14 +82,14 @@ class MemoryWatch:
         if kills != self._kills:
             self._kills = kills
             # The victim may still be listed for a moment.
-            self._suspects = [*self._largest, *self._suspects][:MOST_SUSPECTS]
+            self._suspects = [*self._largest, *self._largest_before, *self._suspects][:MOST_SUSPECTS]
         used = self._cgroup.memory_used() or 0
         if used > self._limit * FULL_ENOUGH:
             used = self._cgroup.memory_needed() or 0
         fills = used - self._used_before > self._limit * FAST
         self._used_before = used
         if used > self._limit * FULL_ENOUGH:
-            self._largest = find_largest_processes()
+            self._largest_before, self._largest = self._largest, find_largest_processes()
         cost = (time.monotonic() - began) / (SHARE_WHILE_IT_FILLS if fills else SHARE)
         pause = max(self._pause(used), min(cost, LONGEST_PAUSE))
         self._timer = self._reactor.after(pause, self._look)

@@ -17,7 +17,7 @@ from sandbox.guest.loop.reactor import Reactor
 from sandbox.guest.watch import memory_watch
 from sandbox.guest.watch.cgroup import Cgroup
 from sandbox.guest.watch.headroom import Headroom
-from sandbox.guest.watch.memory_watch import MemoryWatch
+from sandbox.guest.watch.memory_watch import MemoryWatch, find_largest_processes
 from sandbox.guest.watch.procfs import sum_tree_seconds
 
 MIB = 1 << 20
@@ -171,3 +171,37 @@ def test_the_largest_is_known_when_it_is_gone(tmp_path: Path, monkeypatch: pytes
     assert gone.bytes >= 200 * MIB
     assert watch.find_victim(os.getpid(), time.monotonic()) is None  # nothing of a later command
     assert watch.find_victim(hog.pid, started) is None  # nor of another one's
+
+
+def test_one_that_is_killed_during_a_look_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel kills after the look has read the number of kills, and before it reads the processes."""
+    monkeypatch.setattr(memory_watch, "MOST_SECONDS", 0.05)
+    monkeypatch.setattr(memory_watch, "MOST_SEEN", 1000)  # this machine may have larger ones
+    monkeypatch.setattr(memory_watch, "MOST_SUSPECTS", 3000)
+    (tmp_path / "memory.current").write_text(str(900 * MIB))
+    (tmp_path / "memory.events").write_text("oom_kill 0\n")
+    reactor = Reactor()
+    watch = MemoryWatch(reactor, Cgroup(str(tmp_path)), LIMIT, lambda: True)
+    started = time.monotonic()
+    looks = 0
+    with subprocess.Popen([sys.executable, "-c", HOG], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as hog:
+        assert hog.stdout is not None
+        assert hog.stdout.readline() == "full\n"
+
+        def look() -> list[memory_watch.Sighting]:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                hog.kill()
+                hog.wait()
+                (tmp_path / "memory.events").write_text("oom_kill 1\n")
+            elif looks == 4:
+                reactor.stop()
+            return find_largest_processes()
+
+        monkeypatch.setattr(memory_watch, "find_largest_processes", look)
+        watch.wake()
+        reactor.run()
+    gone = watch.find_victim(os.getpid(), started)
+    assert gone is not None
+    assert (gone.pid, gone.bytes >= 200 * MIB) == (hog.pid, True)
