@@ -102,6 +102,8 @@ class Limits:
                 _refuse(f.name, value, "it must be a positive " + ("number" if fraction else "whole number"))
             if value >= _MOST:
                 _refuse(f.name, value, "it must be less than 2**63")
+            if fraction:  # JSON has one kind of number; 60 and 60.0 would be two requests to a guest that compares them
+                object.__setattr__(self, f.name, float(value))
         self._check_floors()
         self._check_places()
 

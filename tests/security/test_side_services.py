@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +19,27 @@ SMALL = Limits(memory_bytes=256 << 20, pids=64)
 ECHO = "cd /etc && exec python3 -m http.server --bind 127.0.0.1 {}"
 
 
+def listening_sockets() -> set[str]:
+    """The sockets of this process at which something can be reached over TCP."""
+    rows = [
+        line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    listening = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A"}
+    own = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            own.add(str(descriptor.readlink()))
+    return listening & own
+
+
 @pytest.fixture(scope="module")
-def served() -> Iterator[DockerEnvironment]:
+def listening_before() -> set[str]:
+    """What other tests of this process have left, or share."""
+    return listening_sockets()
+
+
+@pytest.fixture(scope="module")
+def served(listening_before: set[str]) -> Iterator[DockerEnvironment]:
     """A sandbox with two services; ``one`` also listens on a port that is not named."""
     both = {
         "one": SideService(image="gamebox/base", command=f"{ECHO.format(9999)} & {ECHO.format(5432)}", port=5432, limits=SMALL,
@@ -94,22 +113,14 @@ def test_another_sandbox_does_not_reach_them(served: DockerEnvironment, env: Doc
     assert answer.startswith("HTTP/1.1 403 one:5432 is refused by the sandbox: this sandbox has no network")
 
 
-def test_the_host_has_no_address_for_them(served: DockerEnvironment) -> None:
+def test_the_host_has_no_address_for_them(listening_before: set[str], served: DockerEnvironment) -> None:
     """Threat: any process of the host, or of the network, reaches a service by a port that was opened for it."""
     for environment in (served, *(service.environment for service in served.services.values())):
         found = connect().api.inspect_container(environment.container_id)
         assert found["HostConfig"]["NetworkMode"] == "none"
         assert not found["NetworkSettings"]["Ports"]
         assert not found["HostConfig"]["Binds"]
-    own = {
-        os.readlink(f"/proc/self/fd/{fd}")
-        for fd in os.listdir("/proc/self/fd")
-        if os.path.exists(f"/proc/self/fd/{fd}")
-    }
-    rows = [
-        line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-    ]
-    assert not [row for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]  # nothing of ours listens
+    assert listening_sockets() == listening_before
 
 
 TAKE_OVER = """

@@ -47,6 +47,7 @@ def test_only_positive_numbers(name: str, value: object) -> None:
 def test_fractions_only_where_they_make_sense(name: str) -> None:
     if name in FRACTIONS:
         assert getattr(made(name, 1.5), name) == 1.5
+        assert repr(getattr(made(name, 20), name)) == "20.0", "what JSON brought back is what was written"
     else:
         assert "whole number" in refused(**{name: 1.5}).message
 
