@@ -21,15 +21,15 @@ EPILOG = """Examples:
 
   gamebox runs ls --log results/runs.db
 """
-LOG_HELP = "Event log of the runs, instead of runs.db in the folder of the results."
+LOG_HELP = "Event log to use instead of runs.db in the output folder."
 _SANDBOX_HELPS = {
     "image": "Image for tasks that do not name one, instead of the agent's own.",
     "memory": "Memory limit of the sandbox, for tasks that do not set one.",
     "cpus": "Number of processors of the sandbox, for tasks that do not set it.",
-    "network": "none, task (what each task asks for), or open.",
+    "network": "none, task (the network that each task asks for), or open.",
     "profile": "Profile of the sandbox, for tasks that do not need another: default, root-on-request, root or conformance.",
 }
-ENV_HELP = "Variable that tasks in Harbor's format may ask for, with its value here, or NAME=VALUE; may be repeated."
+ENV_HELP = "Variable that tasks in Harbor's format may use: NAME for its value here, or NAME=VALUE; may be repeated."
 
 
 TASKS_HELP = "A .jsonl file, a folder of tasks in Harbor's format, or one such task."
@@ -48,7 +48,7 @@ def batch(
     ctx: typer.Context,
     tasks: Path = typer.Argument(..., help=TASKS_HELP),
     output: Path = typer.Option(Path("batch"), "-o", "--output", help="Folder for results; tasks with a result in it are skipped."),
-    workers: int = typer.Option(1, "--workers", "-n", help="Number of tasks to run at a time."),
+    workers: int = typer.Option(1, "--workers", "-n", help="Number of tasks to run in parallel."),
     agent: str | None = typer.Option(None, help=AGENT_HELP),
     agents: list[Path] = _AGENTS,
     model: str | None = _MODEL,
@@ -63,11 +63,11 @@ def batch(
     max_seconds: float = typer.Option(3600.0, help="Maximum time of each task in seconds; a task may set less."),
     max_tokens: int | None = typer.Option(None, help="Maximum number of tokens of each task."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
-    retry: bool = typer.Option(False, "--retry", help="Run tasks again whose verifier failed."),
-    redo_changed: bool = typer.Option(False, "--redo-changed", help="Run tasks again that have changed since."),
+    retry: bool = typer.Option(False, "--retry", help="Repeat tasks whose verifier failed."),
+    redo_changed: bool = typer.Option(False, "--redo-changed", help="Repeat tasks that have changed since their last result."),
     history: bool = typer.Option(False, "--history", help="Copy the commits of the tasks' repositories, too."),
     log: Path | None = typer.Option(None, metavar="FILE", help=LOG_HELP),
-    no_log: bool = typer.Option(False, "--no-log", help="Record no events."),
+    no_log: bool = typer.Option(False, "--no-log", help="Do not record the runs."),
     no_agents_md: bool = typer.Option(False, "--no-agents-md", help="Do not give agents the repositories' AGENTS.md and skills."),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON instead of a table."),
     **asked: Any,

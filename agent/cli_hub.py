@@ -40,9 +40,9 @@ app = typer.Typer(
 @app.command("ls")
 def ls(
     agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP),  # noqa: B008
-    as_json: bool = typer.Option(False, "--json", help="Print a list as JSON."),
+    as_json: bool = typer.Option(False, "--json", help="Print the list as JSON."),
 ) -> None:
-    """List the agents. Exit code 0: all could be loaded, 1: some could not, which standard error names."""
+    """List the agents. Exit code 0: all could be loaded, 1: some could not; standard error names them."""
     hub = _hub(agents)
     specs = [hub.load(name) for name in hub.names()]
     if as_json:
@@ -58,7 +58,7 @@ def ls(
 def show(
     name: str = typer.Argument(..., help="Name of the agent."),
     agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help=AGENTS_HELP),  # noqa: B008
-    as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
+    as_json: bool = typer.Option(False, "--json", help="Print the output as JSON."),
 ) -> None:
     """Show what an agent consists of. Inputs appear in its goals as <name>."""
     hub = _hub(agents)

@@ -1,4 +1,4 @@
-"""The commands ``gamebox runs``: what is in the event log, and going on with it. Nothing heavy is imported before it is needed."""
+"""The commands ``gamebox runs``: show what is in the event log, and resume runs. Nothing heavy is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LOG_HELP = "Event log to use instead of $XDG_STATE_HOME/gamebox/runs.db."
 _RUN_HELP = 'Id of the run, the beginning of one, or "last".'
 FOLLOW_HELP = "Keep showing new steps until the run ends; with --json one event per line."
 _LOG = typer.Option(None, "--log", metavar="FILE", help=LOG_HELP)
-_JSON = typer.Option(False, "--json", help="Print it as JSON.")
+_JSON = typer.Option(False, "--json", help="Print the output as JSON.")
 _RUN = typer.Argument(..., metavar="RUN", help=_RUN_HELP)
 
 _RUNS = typer.Argument(..., metavar="RUN...", help=_RUN_HELP)
 
 YES_HELP = (
-    "Accept the options in a log that this user's Gamebox did not write (a repository, a network, commands on this host ...) "
-    "without being asked."
+    "Do not ask for confirmation of options (a repository, a network, commands on this host ...) in a log that this user's "
+    "Gamebox did not write."
 )
 SHOW_EPILOG = """Examples:
 
@@ -30,7 +30,7 @@ SHOW_EPILOG = """Examples:
 """
 SAY_EPILOG = """Examples:
 
-  gamebox runs say last "use the new API, the old one goes away"
+  gamebox runs say last "use the new API, the old one is going away"
 
   git diff | gamebox runs say last -
 """
@@ -83,7 +83,7 @@ def show(
 def verify(
     run: str | None = typer.Argument(None, metavar="[RUN]", help=f"{_RUN_HELP} All runs if left out."),
     head: str | None = typer.Option(
-        None, metavar="ID:HASH", help="The head that an earlier verify printed: it must still be there."
+        None, metavar="ID:HASH", help="Head that an earlier verify printed, which the log must still contain."
     ),
     log: Path | None = _LOG,
     as_json: bool = _JSON,
@@ -141,7 +141,7 @@ def say(
 def rm(
     runs: list[str] = _RUNS,
     yes: bool = typer.Option(
-        False, "--yes", help="Do not ask before the sandbox of a run is removed that this user's Gamebox did not write."
+        False, "--yes", help="Do not ask before removing the sandbox of a run that this user's Gamebox did not write."
     ),
     log: Path | None = _LOG,
 ) -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from .trajectory import RecordedRun
 
-RUN_HELP = "Id of a run, or a file of one (export --format json, or trajectory.json of gamebox batch)."
-LOG_HELP = "The event log, if it is not the usual one."
+RUN_HELP = "Id of a run, or a file with one (written by export --format json, or trajectory.json of gamebox batch)."
+LOG_HELP = "Event log to use instead of $XDG_STATE_HOME/gamebox/runs.db."
 FORMATS = ("html", "atif", "mini", "shell", "json")
 
 
@@ -97,7 +97,7 @@ def replay(
     spec = hub.load(recorded.agent) if recorded.agent in hub.names() else None
     if spec is None:
         name = visible(recorded.agent, one_line=True)
-        sys.stderr.write(f"there is no agent {name!r}: only actions that other agents have are carried out\n")
+        sys.stderr.write(f"there is no agent {name!r}: only those of its actions that other agents also have are carried out\n")
     image = image or (spec.image if spec is not None else None) or DEFAULT_IMAGE
     with scratch_folder() as scratch, _sandbox(repo, scratch, image, memory, cpus, local, pull) as environment:
         if repo is not None and (problem := make_repository(environment)):
@@ -168,4 +168,4 @@ def _headline(each: Difference) -> str:
     if each.kind == "only_b":
         return f"only in the second, step {each.step_b}: {each.what}"
     where = f"step {each.step_a}" if each.step_a == each.step_b else f"steps {each.step_a} and {each.step_b}"
-    return f"{where}: another answer to {each.what}" if each.kind == "answer" else "another end"
+    return f"{where}: a different answer to {each.what}" if each.kind == "answer" else "a different end"

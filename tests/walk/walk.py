@@ -174,7 +174,7 @@ def words(name: str) -> str:
     total = len({room for rooms in way.values() for room, *_ in rooms})
     reasons = {**TOOLS, **EVENTS}
     often = "; ".join(f"`{room}`, which {reasons[room]}" if room in reasons else f"`{room}`" for room in busy)
-    return "\n".join([*lines, f"{total} rooms. Entered more than twice: {often or 'none'}.", ""])
+    return "\n".join([*lines, f"{total} files. Entered more than twice: {often or 'none'}.", ""])
 
 
 def page() -> str:
