@@ -164,7 +164,7 @@ class ApprovingEnvironment(WrappedEnvironment):
                 )
             )  # fmt: skip
         except StopRun as stop:  # it could not be recorded; the recorder ends the run
-            return Failure[Any](AgentErrorCode.log_unusable, stop.reason, "Mend the log, then resume the run.").to_dict()
+            return Failure[Any](AgentErrorCode.log_unusable, stop.reason, "Repair the log, then resume the run.").to_dict()
         if answer.for_session and answer.verdict != "reject":
             self._allow(action.name, rating.risk)
         return self._settled(action, args, answer, rating)

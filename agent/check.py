@@ -61,7 +61,7 @@ def _actions(agent: Agent) -> Finding:
     if not agent.actions.get_actions():
         return Finding("actions", "fail", "there are none", "Register actions.")
     if problems:
-        return Finding("actions", "warn", "; ".join(problems), "Mend names, descriptions and schemas.")
+        return Finding("actions", "warn", "; ".join(problems), "Fix names, descriptions and schemas.")
     return Finding("actions", "pass", f"{len(agent.actions.get_actions())} with names, descriptions and schemas")
 
 

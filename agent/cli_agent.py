@@ -49,7 +49,7 @@ _RECORD_CHANGES = typer.Option(
     False, "--record-changes", help="Record how each action changed the files; gamebox runs export shows it."
 )
 _HISTORY = typer.Option(False, "--history", help="Copy the repository's commits, too; without it the copy has a single commit.")
-_APPROVE = typer.Option("never", metavar="never|risky|always", help="Which actions need your approval.")
+_APPROVE = typer.Option("never", metavar="never|risky|always", help="When to ask you for approval of an action.")
 
 
 @with_sandbox_options(without={"workspace", *OF_KEPT}, defaults={"image": None}, helps=_SANDBOX_HELPS)

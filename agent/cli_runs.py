@@ -105,7 +105,7 @@ def resume(
         None, "--apply/--no-apply", help="Write the changes back once the agent has finished."
     ),
     approve: str | None = typer.Option(
-        None, metavar="never|risky|always", help="Which actions need your approval."
+        None, metavar="never|risky|always", help="When to ask you for approval of an action."
     ),
     max_iterations: int | None = typer.Option(None, help="Maximum number of steps, earlier ones included."),
     max_cost: float | None = typer.Option(None, help="Maximum cost in US dollars, earlier cost included."),

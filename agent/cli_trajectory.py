@@ -35,7 +35,7 @@ def export(
     run: str = typer.Argument(..., help=RUN_HELP),
     form: str = typer.Option("html", "--format", help="html (a page to read), atif, mini, shell or json."),
     output: Path | None = typer.Option(None, "-o", "--output", help="File to write to, instead of standard output."),
-    log: Path | None = typer.Option(None, help=LOG_HELP),
+    log: Path | None = typer.Option(None, metavar="FILE", help=LOG_HELP),
 ) -> None:
     """Write a run in another format."""
     if form not in FORMATS:
@@ -78,7 +78,7 @@ def replay(
     cpus: float = typer.Option(DEFAULT_CPUS, help="Number of processors the sandbox may use."),
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
     agents: list[Path] = typer.Option([], "--agents", metavar="DIR", help="Folder of additional agents; may be repeated."),
-    log: Path | None = typer.Option(None, help=LOG_HELP),
+    log: Path | None = typer.Option(None, metavar="FILE", help=LOG_HELP),
     yes: bool = typer.Option(False, "--yes", help="With --local: do not ask for confirmation, even if another user wrote the run."),
     as_json: bool = typer.Option(False, "--json", help="Print the differences as JSON."),
 ) -> None:
@@ -135,7 +135,7 @@ def _sandbox(repo: Path | None, scratch: Path, image: str, memory: str, cpus: fl
 def diff(
     a: str = typer.Argument(..., help=RUN_HELP),
     b: str = typer.Argument(..., help="The other run."),
-    log: Path | None = typer.Option(None, help=LOG_HELP),
+    log: Path | None = typer.Option(None, metavar="FILE", help=LOG_HELP),
     as_json: bool = typer.Option(False, "--json", help="Print the differences as JSON."),
 ) -> None:
     """Compare two runs step by step. Ids, times and durations do not count. Exit code 1: they differ."""
