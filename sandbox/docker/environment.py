@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from sandbox import operations as op
-from sandbox.argument_types import HOST_PATH, check_callable, check_types
 from sandbox.envelope import Envelope, Failure
 from sandbox.environment.base import Approver
 from sandbox.environment.generated_methods import LogsOptions
@@ -40,7 +39,7 @@ from .engine.client import connect
 from .kept import attach as reaching
 from .kept import kept
 from .kept.kept import Kept
-from .spec import DEFAULT_IMAGE, DEFAULT_KEEP_SECONDS, HostParts, SandboxSpec, write_down
+from .spec import DEFAULT_IMAGE, DEFAULT_KEEP_SECONDS, HostParts, SandboxSpec, check_arguments, write_down
 
 if TYPE_CHECKING:
     # A circle: a side service runs in a DockerEnvironment, and a DockerEnvironment has side services.
@@ -89,22 +88,11 @@ class DockerEnvironment(SandboxedEnvironment):
         read_roots: Sequence[str] = (),
         pull: bool = False,
     ) -> None:
-        check_types(
-            "DockerEnvironment",
-            image=(image, str),
-            workspace=(workspace, HOST_PATH | None),
-            limits=(limits, Limits | None),
-            env=(env, Mapping | None),
-            ca_bundle=(ca_bundle, HOST_PATH | None),
-            profile=(profile, str | Profile),
-            runtime=(runtime, str | None),
-            keep_seconds=(keep_seconds, int | float),
-            name=(name, str | None),
-            services=(services, Sequence | Mapping | None),
-            cache=(cache, PackageCache | None),
-        )
-        check_callable("DockerEnvironment", "approver", approver)
-        check_callable("DockerEnvironment", "report", report)
+        # Every argument, before any other local variable: an option that the signature has cannot be forgotten below.
+        asked = dict(locals())
+        for implicit in ("self", "__class__"):
+            asked.pop(implicit, None)
+        check_arguments(asked)
         chosen = find_profile(profile)
         kept.check(keep_seconds, name)
         if chosen.warning:
@@ -119,24 +107,12 @@ class DockerEnvironment(SandboxedEnvironment):
         roots = checked_folders(read_roots)
         self.spec, self._parts = write_down(
             {
-                "image": image,
-                "workspace": workspace,
+                **asked,
                 "limits": limits or Limits(),
                 "network": policy,
                 "env": variables,
-                "ca_bundle": ca_bundle,
-                "approver": approver,
-                "report": report,
-                "profile": profile,
-                "runtime": runtime,
-                "track_changes": track_changes,
-                "keep": keep,
-                "keep_seconds": keep_seconds,
-                "name": name,
                 "services": {**{service.name: service for service in of_host}, **beside},
-                "cache": cache,
                 "read_roots": roots,
-                "pull": pull,
             }
         )
         self.image, self.profile = image, chosen

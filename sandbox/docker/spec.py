@@ -10,21 +10,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sandbox.argument_types import HOST_PATH, check_callable, check_types
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.network.rules import ALL_PORTS, WEB_PORTS, Rule, parse_pinned_name
+from sandbox.packages.cache import PackageCache
 from sandbox.text.wording import value_text
+
+from .container.profiles import Profile
 
 if TYPE_CHECKING:
     from sandbox.network.services.service import Service
     from sandbox.network.services.side_service import SideService
-    from sandbox.packages.cache import PackageCache
 
 DEFAULT_IMAGE = "gamebox/base"
 DEFAULT_KEEP_SECONDS = 3600.0
@@ -55,10 +58,19 @@ class Flag:
 
 
 def _asked(
-    *flags: Flag, default: Any = dataclasses.MISSING, factory: Any = dataclasses.MISSING, pytest: bool = True
+    *flags: Flag,
+    accepts: Any = object,
+    default: Any = dataclasses.MISSING,
+    factory: Any = dataclasses.MISSING,
+    pytest: bool = True,
 ) -> Any:
-    """Return a field with its flags. ``pytest`` says that the pytest plugin takes it."""
-    return field(default=default, default_factory=factory, metadata={"flags": flags, "pytest": pytest})
+    """Return a field with its flags. ``pytest`` says that the pytest plugin takes it.
+
+    ``accepts`` is the type that the argument of ``DockerEnvironment`` must have; ``object`` if that is checked elsewhere, or not.
+    """
+    return field(
+        default=default, default_factory=factory, metadata={"flags": flags, "accepts": accepts, "pytest": pytest}
+    )
 
 
 _KEEP = "Leave the sandbox running, without its --network and --allow; print its id on standard error."
@@ -91,7 +103,9 @@ class SandboxSpec:
     """
 
     image: str = _asked(
-        Flag("image", "Image of the sandbox.", default=DEFAULT_IMAGE, harmless_on_host=True), default=DEFAULT_IMAGE
+        Flag("image", "Image of the sandbox.", default=DEFAULT_IMAGE, harmless_on_host=True),
+        accepts=str,
+        default=DEFAULT_IMAGE,
     )
     network: Network = _asked(
         Flag("network", _NETWORK, harmless_on_host=True),  # the host's own is no sandbox's: "open" is refused by name
@@ -103,6 +117,7 @@ class SandboxSpec:
         Flag("memory", "Memory limit, as in 512m or 2g.", default=DEFAULT_MEMORY, harmless_on_host=True),
         Flag("cpus", "Maximum number of processors.", float, DEFAULT_CPUS, harmless_on_host=True),
         Flag("disk", "Disk size of workspace and home together, as in 20g; 16g by default."),
+        accepts=Limits | None,
         factory=Limits,
     )
     pull: bool = _asked(
@@ -113,6 +128,7 @@ class SandboxSpec:
     )
     workspace: str | None = _asked(
         Flag("workspace", "Folder to copy in; nothing is written back to it.", Path, harmless_on_host=True),
+        accepts=HOST_PATH | None,
         default=None,
     )
     env: tuple[str, ...] = _asked(
@@ -124,6 +140,7 @@ class SandboxSpec:
             short="-e",
             harmless_on_host=True,
         ),
+        accepts=Mapping | None,
         default=(),
     )
     ca_bundle: str | None = _asked(
@@ -133,27 +150,37 @@ class SandboxSpec:
             Path,
             metavar="FILE",
         ),
+        accepts=HOST_PATH | None,
         default=None,
     )
     profile: str = _asked(
         Flag("profile", "default, root-on-request, root (may install packages), or conformance.", default="default"),
+        accepts=str | Profile,
         default="default",
     )
-    runtime: str | None = _asked(Flag("runtime", "OCI runtime of the engine to use, as in runsc."), default=None)
+    runtime: str | None = _asked(
+        Flag("runtime", "OCI runtime of the engine to use, as in runsc."), accepts=str | None, default=None
+    )
     track_changes: bool = _asked(default=True)  # no flag: what an agent's run is compared with needs it
     keep: bool = _asked(Flag("keep", _KEEP, bool, False), default=False, pytest=False)
     keep_seconds: float = _asked(
         Flag("keep-seconds", "Keep the sandbox until it has not been used for N seconds; 3600 by default.", float),
+        accepts=int | float,
         default=DEFAULT_KEEP_SECONDS,
         pytest=False,
     )
-    name: str | None = _asked(Flag("name", "Keep the sandbox, under this name."), default=None, pytest=False)
+    name: str | None = _asked(
+        Flag("name", "Keep the sandbox, under this name."), accepts=str | None, default=None, pytest=False
+    )
     services: tuple[tuple[str, Service | SideService], ...] = _asked(
         Flag("service", _SERVICE, list, metavar="NAME=UPSTREAM"),
         Flag("service-header", _HEADER, list, metavar="NAME:HEADER=VARIABLE"),
+        accepts=Sequence | Mapping | None,
         default=(),
     )
-    cache: PackageCache | None = _asked(Flag("cache", _CACHE, Path, metavar="FOLDER"), default=None)
+    cache: PackageCache | None = _asked(
+        Flag("cache", _CACHE, Path, metavar="FOLDER"), accepts=PackageCache | None, default=None
+    )
     read_roots: tuple[str, ...] = _asked(
         Flag(
             "read-root",
@@ -248,6 +275,19 @@ class HostParts:
         if not spec.env:
             written["env"] = {}
         return {**written, "services": dict(spec.services), **self.whole}
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise TypeError for an argument of ``DockerEnvironment`` whose field does not accept its type. All arguments are given."""
+    accepted = {f.name: f.metadata["accepts"] for f in fields(SandboxSpec) if f.name in arguments}
+    check_types("DockerEnvironment", **{name: (arguments[name], kind) for name, kind in accepted.items()})
+    for name in CALLABLES:
+        check_callable("DockerEnvironment", name, arguments[name])
+
+
+def plain_type(name: str) -> type | None:
+    """Return the type of a field that holds one text or truth value, or None if it is of another type."""
+    return _PLAIN_TYPES.get(_ANNOTATIONS[name].removesuffix(" | None"))
 
 
 def write_down(arguments: Mapping[str, Any]) -> tuple[SandboxSpec, HostParts]:
@@ -404,11 +444,9 @@ def _read(name: str, value: Any) -> Any:
         reader = _READERS.get(name)
         if reader is not None:
             return reader(value)
-        kind, optional = _KINDS[name]
-        if not (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))) and not (
-            optional and value is None
-        ):
-            raise TypeError(f"it must be {kind.__name__}, not {_kind(value)}")
+        kind = plain_type(name)
+        if kind is None or not (isinstance(value, kind) or (value is None and _ANNOTATIONS[name].endswith(" | None"))):
+            raise TypeError(f"it must be {_ANNOTATIONS[name].removesuffix(' | None')}, not {_kind(value)}")
         return value
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise _invalid(f"The option {name} of a sandbox cannot be read: {error}.", f"Give another {name}.") from error
@@ -496,8 +534,6 @@ def _read_services(value: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _read_cache(value: Any) -> PackageCache | None:
-    from sandbox.packages.cache import PackageCache
-
     if value is None:
         return None
     options: dict[str, Any] = {name: _texts(each) if name == "private_hosts" else each for name, each in value.items()}
@@ -525,18 +561,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "beside": _texts,
     "keep_seconds": _number,
 }
-# The type of each other field, and whether it may be None.
-_KINDS: dict[str, tuple[type, bool]] = {
-    "image": (str, False),
-    "pull": (bool, False),
-    "workspace": (str, True),
-    "ca_bundle": (str, True),
-    "profile": (str, False),
-    "runtime": (str, True),
-    "track_changes": (bool, False),
-    "keep": (bool, False),
-    "name": (str, True),
-}
+_PLAIN_TYPES: dict[str, type] = {"str": str, "bool": bool}
+_ANNOTATIONS: dict[str, str] = {f.name: str(f.type) for f in fields(SandboxSpec)}
 
 
 def _invalid(message: str, hint: str) -> SandboxError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sandbox.docker.spec import SandboxSpec
+from sandbox.docker.spec import SandboxSpec, plain_type
 from sandbox.errors import SandboxError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 # What a test asks of its sandbox: every option of a sandbox that can end with the test, and whether it is one at all.
 NAMES = (*(f.name for f in fields(SandboxSpec) if f.metadata.get("pytest")), "local")
 # Types of the options whose values are taken as they are.
-_BY_ANNOTATION: dict[Any, type] = {"str": str, "str | None": str, "bool": bool}
 TYPES: dict[str, type] = {
-    **{f.name: _BY_ANNOTATION[f.type] for f in fields(SandboxSpec) if f.type in _BY_ANNOTATION},
+    **{f.name: kind for f in fields(SandboxSpec) if (kind := plain_type(f.name)) is not None},
     "network": Network,
     "limits": Limits,
     "cache": PackageCache,

@@ -89,8 +89,20 @@ def test_a_sandbox_is_made_from_its_spec_and_what_the_spec_names(tmp_path: Path)
 
 
 def test_every_option_of_the_constructor_is_one_of_the_spec() -> None:
-    taken = set(inspect.signature(DockerEnvironment).parameters)
-    assert taken - set(CALLABLES) == {f.name for f in fields(SandboxSpec)} - {"beside"}
+    taken = list(inspect.signature(DockerEnvironment).parameters)
+    assert sorted(taken) == sorted([*({f.name for f in fields(SandboxSpec)} - {"beside"}), *CALLABLES])
+    assert DockerEnvironment().spec == SandboxSpec(), "the defaults are the same"
+
+
+CHECKED = [f.name for f in fields(SandboxSpec) if f.metadata.get("accepts", object) is not object]
+
+
+@pytest.mark.parametrize("wrong", [True, {1, 2}])
+@pytest.mark.parametrize("name", [*CHECKED, *CALLABLES])
+def test_an_argument_of_the_wrong_type_is_named(name: str, wrong: Any) -> None:
+    expected = rf"^DockerEnvironment\(\): {name} must be .*, not {type(wrong).__name__}\.$"
+    with pytest.raises(TypeError, match=expected):
+        DockerEnvironment(**{name: wrong})
 
 
 @pytest.mark.parametrize(
