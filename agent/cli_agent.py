@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from sandbox.cli.sandbox_options import OF_KEPT, with_sandbox_options
+from sandbox.cli.sandbox_options import with_sandbox_options
 from sandbox.docker.spec import DEFAULT_IMAGE
 
 from .cli_runs import LOG_HELP as RUNS_LOG_HELP
@@ -43,6 +43,8 @@ _SANDBOX_HELPS = {
     "image": f"Image of the sandbox; by default the agent's own, or {DEFAULT_IMAGE}.",
     "memory": "Memory limit of the sandbox, as in 512m or 2g.",
     "cpus": "Number of processors the sandbox may use.",
+    "keep": "Leave the sandbox running when the run has ended, as run-ID, without its --network and --allow.",
+    "keep_seconds": "Keep the sandbox, also of a paused run, until it has not been used for N seconds; 3600 by default.",
     "env": "Environment variable of the sandbox: NAME=VALUE, or NAME for its value here; may be repeated. Runs record the name.",
 }
 _RECORD_CHANGES = typer.Option(
@@ -52,7 +54,8 @@ _HISTORY = typer.Option(False, "--history", help="Copy the repository's commits,
 _APPROVE = typer.Option("never", metavar="never|risky|always", help="When to ask you for approval of an action.")
 
 
-@with_sandbox_options(without={"workspace", *OF_KEPT}, defaults={"image": None}, helps=_SANDBOX_HELPS)
+# --repo is the workspace, and the id of the run names its sandbox: gamebox runs resume finds it by that.
+@with_sandbox_options(without={"workspace", "name"}, defaults={"image": None}, helps=_SANDBOX_HELPS)
 def agent(
     ctx: typer.Context,
     task: str = typer.Argument(..., help="The task for the agent."),

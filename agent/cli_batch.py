@@ -41,6 +41,7 @@ _HEADER = typer.Option([], "--mcp-header", metavar="NAME:HEADER=VARIABLE", help=
 _APPROVE = typer.Option("never", metavar="never|risky", help="risky refuses risky actions, since nobody is there to approve them.")
 
 
+# Each task brings its folder, and a batch makes hundreds of sandboxes: none of them is kept.
 @with_sandbox_options(
     without={"workspace", *OF_KEPT}, defaults={"image": None, "network": "none"}, helps=_SANDBOX_HELPS
 )

@@ -9,14 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sandbox.cli.errors import bad_input
 from sandbox.cli.run import print_json
 from sandbox.cli.sandbox_options import Kept
 from sandbox.docker.spec import DEFAULT_CPUS, DEFAULT_MEMORY
 from sandbox.environment.base import Environment
 from sandbox.text.invisible import visible, visible_output
+from sandbox.text.wording import duration
 
 from .job import Outcome, carry_out
-from .options import KEEP_SECONDS, AgentOptions, brain_of
+from .options import AgentOptions, brain_of
 from .recorded_job import carry_out_recorded
 from .show import Screen, files, summary_line
 from .status import RunStatus
@@ -39,6 +41,11 @@ def run_agent(given: Mapping[str, Any], *, model_is_default: bool = False) -> in
     if model_is_default and options.model is not None and (options.script is not None or not options.found()[1].needs_model):
         options = replace(options, model=None)
     as_json, log = bool(given["as_json"]), given["log"]
+    if given["no_log"] and options.keeps:
+        raise bad_input(
+            "With --no-log no sandbox can be kept: its name is the id of its recorded run.",
+            "Leave out --no-log, or --keep and --keep-seconds.",
+        )
     job = options.job()  # what is wrong with the options is said before a log is made
     screen = Screen()
     if options.repo != named.repo:
@@ -117,23 +124,27 @@ def tell(outcome: Outcome, screen: Screen) -> None:
         _tell_changes(outcome, screen)
 
 
-_HOW = {
-    RunStatus.paused: "paused",
-    RunStatus.model_failed: f"the model failed, and the sandbox waits for {KEEP_SECONDS / 60:g} minutes",
-}
-
-
 def _tell_kept(outcome: Outcome, screen: Screen) -> None:
     """How to get at the sandbox that is still there."""
-    run = outcome.recorded
+    run, time = outcome.recorded, duration(outcome.kept_seconds)
     if outcome.resumable:
-        how = _HOW.get(outcome.run.status, "cut off")
+        how = {
+            RunStatus.paused: "paused",
+            RunStatus.model_failed: f"the model failed, and the sandbox waits for {time}",
+        }.get(outcome.run.status, "cut off")
         screen.line(f"{how}; go on with: gamebox runs resume {run}", "yellow")
         screen.line(f"or end its sandbox, and forget it: gamebox runs rm {run}", "yellow")
-        return
-    _tell_refusal(outcome, screen)
-    screen.line("what it changed could not be brought back, and its sandbox is kept:", "yellow")
-    screen.line(f"look into it with gamebox run --in run-{run} -- ls, end it with gamebox rm run-{run}", "yellow")
+        if outcome.asked_to_keep:
+            screen.line(f"look into it with gamebox shell {outcome.sandbox}", "yellow")
+    elif outcome.diff is None:
+        _tell_refusal(outcome, screen)
+        screen.line("what it changed could not be brought back, and its sandbox is kept:", "yellow")
+        screen.line(f"look into it with gamebox run --in run-{run} -- ls, end it with gamebox rm run-{run}", "yellow")
+    else:
+        screen.line(f"its sandbox {outcome.sandbox} is kept until nobody has used it for {time}:", "yellow")
+        screen.line(
+            f"look into it with gamebox shell {outcome.sandbox}, end it with gamebox rm {outcome.sandbox}", "yellow"
+        )
 
 
 def _tell_changes(outcome: Outcome, screen: Screen) -> None:

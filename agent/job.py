@@ -81,7 +81,8 @@ class Job:
 class Outcome:
     """What came of it. ``diff`` is None when the sandbox could not be read any more; ``refused`` is why nothing was
     applied, or could not be looked at; ``connections`` are the last 1,000 of the sandbox. ``recorded`` is the id of the run in the
-    log, ``unrecorded`` says that its end is not in there; ``kept`` that its sandbox is still there.
+    log, ``unrecorded`` says that its end is not in there; ``kept`` that its sandbox is still there, until nobody has used it for
+    ``kept_seconds``; ``asked_to_keep`` that the user wanted that.
     """
 
     run: AgentRun
@@ -95,12 +96,19 @@ class Outcome:
     connections: tuple[Connection, ...] = ()
     recorded: str = ""
     kept: bool = False
+    kept_seconds: float = 0.0
+    asked_to_keep: bool = False
     unrecorded: bool = False
 
     @property
     def resumable(self) -> bool:
         """Whether the run can go on, or be brought to its end again, in its sandbox."""
         return self.kept and (self.unrecorded or self.run.waits)
+
+    @property
+    def sandbox(self) -> str | None:
+        """The name of the sandbox that is still there; None if none is."""
+        return sandbox_name(self.recorded) if self.kept else None
 
     @property
     def exit_code(self) -> int:
@@ -114,6 +122,12 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """The outcome as JSON-ready data."""
+        recorded = {
+            "run": self.recorded,
+            "resumable": self.resumable,
+            "unrecorded": self.unrecorded,
+            "sandbox": self.sandbox,
+        }
         refused = None if self.refused is None else {"code": self.refused.code.value, "error": self.refused.message}
         return {
             **self.run.to_dict(),
@@ -123,8 +137,13 @@ class Outcome:
             "applied": self.applied,
             "apply_refused": refused,
             "connections": [connection.to_dict() for connection in self.connections],
-            **({"run": self.recorded, "resumable": self.resumable, "unrecorded": self.unrecorded} if self.recorded else {}),
+            **(recorded if self.recorded else {}),
         }
+
+
+def sandbox_name(run: str) -> str:
+    """The name of the sandbox of a recorded run."""
+    return f"run-{run}"
 
 
 def carry_out(job: Job, screen: Screen) -> Outcome:

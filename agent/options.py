@@ -17,7 +17,7 @@ from agent.model.brain import Brain
 from agent.repo.git_folder import repository_around
 from sandbox.cli.errors import bad_input
 from sandbox.cli.network_options import services_of
-from sandbox.cli.sandbox_options import FLAGS, OF_KEPT, Kept, checked_values, sandbox_of, size_of, variable_of
+from sandbox.cli.sandbox_options import FLAGS, Kept, checked_values, sandbox_of, size_of, variable_of
 from sandbox.docker.spec import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY
 from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
@@ -33,15 +33,15 @@ from .mcp_options import Servers, servers_of, with_servers
 from .steering import Ending, check_ends, check_verifier, schema_in, with_result
 
 APPROVALS = ("never", "risky", "always")
-# How long the sandbox of a run waits to be resumed, seconds; its guest ends it then.
+# How long the sandbox of a run waits to be resumed or looked into, without --keep-seconds; then its guest ends it.
 KEEP_SECONDS = 3600.0
 # What is taken from any log: nothing in these reads the host, opens a network, changes a file of the user or brings code.
 _LIMITS = {"max_iterations", "max_cost", "max_seconds", "max_tokens", "memory", "cpus"}
 HARMLESS = frozenset(_LIMITS | {"task", "agent", "language", "approve", "agents_md", "record_changes"})
 _GRAVEST = ("repo", "allow", "network", "apply", "local")  # the gravest last
 _MOST_LISTED = 8
-# Options that an agent's sandbox cannot have: its folder is a copy of the repository, and its run decides how long it stays.
-NOT_OF_AGENTS = frozenset({"workspace", *OF_KEPT})
+# Options that an agent's sandbox cannot have: its folder is a copy of --repo, and its run finds it by the name run-ID.
+NOT_OF_AGENTS = frozenset({"workspace", "name"})
 _PATHS = ("repo", "script", "cache", "network_log", "result_schema")
 _LISTS = ("allow", "given", "mcp", "mcp_header", "check")
 
@@ -54,7 +54,8 @@ class AgentOptions:
     """The options of one run; paths are absolute. All of it is JSON-ready but for the paths, which are texts in ``to_data``.
 
     ``agents`` are folders with agents, ``given`` the agent's inputs as KEY=VALUE. What is None is the agent's own. ``check``,
-    ``result_schema`` and ``verifier`` must hold before the run may end. ``sandbox`` are further options of the sandbox (see
+    ``result_schema`` and ``verifier`` must hold before the run may end. With ``keep`` or ``keep_seconds`` the sandbox of a recorded
+    run stays, however the run ended. ``sandbox`` are further options of the sandbox (see
     ``sandbox_options.FLAGS``). The values of headers (``mcp_header``) are no part of this; those of variables not in ``to_data``.
     """
 
@@ -89,7 +90,19 @@ class AgentOptions:
     verifier: str | None = None
     record_changes: bool = False
     history: bool = False
+    keep: bool = False
+    keep_seconds: float | None = None
     sandbox: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the sandbox is to stay when the run has ended; a time to keep it asks for that, too."""
+        return self.keep or self.keep_seconds is not None
+
+    @property
+    def kept_seconds(self) -> float:
+        """How long the sandbox of a recorded run stays while nobody uses it."""
+        return KEEP_SECONDS if self.keep_seconds is None else self.keep_seconds
 
     @classmethod
     def of_command(cls, given: Mapping[str, Any]) -> AgentOptions:
@@ -187,7 +200,7 @@ class AgentOptions:
         check_ends(spec, ending)
         check_verifier(hub, self.verifier, spec, self.image or spec.image or DEFAULT_IMAGE)
         inputs = inputs_of(spec, self.task, self.given)
-        kept = Kept(inside=name) if attached else Kept(name is not None, name, None, KEEP_SECONDS)
+        kept = Kept(inside=name) if attached else Kept(name is not None, name, None, self.kept_seconds)
         budget = self.budget()
         return Job(
             task=self.task, repo=self.repo, brain=brain_for(spec, self.model, self.script, budget, replies), budget=budget,
@@ -245,6 +258,12 @@ class AgentOptions:
                 "--apply has no effect without --repo.",
                 "Name the folder to write to with --repo, or leave --apply out.",
             )
+        if self.keeps and self.local:
+            raise bad_input("--local has no sandbox to keep.", "Leave out --keep and --keep-seconds, or --local.")
+        if self.keep_seconds is not None:
+            from sandbox.docker.kept import kept
+
+            kept.check(self.keep_seconds, None)
 
     def opener(self, kept: Kept, image: str | None = None, servers: Servers | None = None) -> Callable[[Path], Environment]:
         """What makes the sandbox around a folder, of ``image`` unless the options name another; its network is what ``network`` and

@@ -14,16 +14,17 @@ from sandbox.cli.status_line import progress
 from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.interrupts import ignore_interrupts, interrupt_on_termination
+from sandbox.text.wording import duration
 
 from . import events as ev
 from . import lineage
 from .errors import AgentErrorCode
 from .hub import Hub
 from .inbox import Mailbox, waiting
-from .job import Job, Outcome, agent_of, brought_back, lay_repository, start, taken, until_interrupted
+from .job import Job, Outcome, agent_of, brought_back, lay_repository, sandbox_name, start, taken, until_interrupted
 from .loop import Agent
-from .options import KEEP_SECONDS, AgentOptions
-from .resuming import GOES_ON, check_resumable, record, resume, told_of
+from .options import AgentOptions
+from .resuming import ENDS, GOES_ON, check_resumable, record, resume, told_of
 from .run import AgentRun
 from .saying import mailbox_of
 from .scratch import scratch_folder
@@ -33,14 +34,9 @@ from .store import EventLog, RunRecord, RunWriter, record_of
 from .typed import listening
 
 
-def sandbox_name(run: str) -> str:
-    """The name of the sandbox of a run."""
-    return f"run-{run}"
-
-
 def carry_out_recorded(options: AgentOptions, log: EventLog, screen: Screen) -> Outcome:
     """As ``job.carry_out``, with a record in ``log``. Where the run was paused, its sandbox lost, or its model did not answer,
-    the sandbox is left to be resumed; after every other end nothing is left.
+    the sandbox is left to be resumed; after every other end nothing is left, unless the options ask to keep the sandbox.
 
     Raises SandboxError as that, and for a log that cannot be used.
     """
@@ -77,7 +73,7 @@ def resume_recorded(
             snapshot = taken(job, scratch, _place(log, writer, options, scratch), screen)
         else:
             job = options.job(sandbox_name(run), attached=True, replies=replies)
-            snapshot = _found_again(options.repo, before, known)
+            snapshot = _found_again(options, before, known)
         return _in_sandbox(options, job, writer, screen, snapshot, scratch, known, fresh=fresh, say=say)
 
 
@@ -87,9 +83,10 @@ def _in_sandbox(
 ) -> Outcome:  # fmt: skip
     attached = known is not None and not fresh
     environment = (
-        _attached(job, snapshot, known) if known is not None and attached else job.open_environment(snapshot.copy)
+        _attached(job, options, snapshot, known) if known is not None and attached else job.open_environment(snapshot.copy)
     )
     keeps = attached  # until it is known how the run ended, what others made is not ours to remove
+    over = False  # whether nobody can continue the run any more
     try:
         with progress():
             start(job, environment, snapshot)
@@ -104,14 +101,18 @@ def _in_sandbox(
             run = replace(run, status=RunStatus.paused, reason="The run was interrupted.")
         keeps = not options.local  # until what it has done is in our hands
         outcome = _outcome(job, run, environment, snapshot, scratch / "after")
-        keeps = keeps and (run.waits or not ended or outcome.diff is None)
+        waits = run.waits or not ended or outcome.diff is None
+        keeps = keeps and (waits or options.keeps)
+        over = not waits and run.status in ENDS
         outcome = replace(outcome, recorded=writer.run, kept=keeps, unrecorded=not ended)
+        outcome = replace(outcome, kept_seconds=options.kept_seconds, asked_to_keep=options.keeps)
     finally:
         with ignore_interrupts():
             if keeps:
                 environment.close()
             else:
                 environment.remove()
+            if over or not keeps:
                 _tidy(writer)
     return replace(outcome, connections=environment.connections)  # those too that its end has cut
 
@@ -153,21 +154,21 @@ def _replies(log: EventLog, known: RunRecord, hub: Hub) -> int:
     return used + sum(_replies(log, record_of(log, child), hub) for child in known.children)
 
 
-def _attached(job: Job, snapshot: Snapshot, known: RunRecord) -> Environment:
+def _attached(job: Job, options: AgentOptions, snapshot: Snapshot, known: RunRecord) -> Environment:
     try:
         return job.open_environment(snapshot.copy)
     except SandboxError as error:
         if error.code not in (ErrorCode.sandbox_not_found, ErrorCode.sandbox_unavailable):
             raise
-        raise _sandbox_gone(known) from error
+        raise _sandbox_gone(known, options) from error
 
 
-def _sandbox_gone(known: RunRecord) -> SandboxError:
-    minutes = f"{KEEP_SECONDS / 60:g} minutes"
+def _sandbox_gone(known: RunRecord, options: AgentOptions) -> SandboxError:
+    time = duration(options.kept_seconds)
     if known.status in (None, *GOES_ON):
-        why = f"it ended, or nobody came back to it within {minutes}"
+        why = f"it ended, or nobody came back to it within {time}"
     else:
-        why = f"the run ended ({known.status}), and it was removed then, or as nobody came back to it within {minutes}"
+        why = f"the run ended ({known.status}), and it was removed then, or as nobody came back to it within {time}"
     return SandboxError(
         AgentErrorCode.run_not_resumable,
         f"The sandbox of the run {known.run} is gone: {why}.",
@@ -210,10 +211,11 @@ def _place(log: EventLog, writer: RunWriter, options: AgentOptions, scratch: Pat
     return (scratch if options.local else log.folder(writer.run)) / "before"
 
 
-def _found_again(repo: Path | None, before: Path, known: RunRecord) -> Snapshot:
+def _found_again(options: AgentOptions, before: Path, known: RunRecord) -> Snapshot:
     """The copy that was made at the beginning. Raises SandboxError ``run_not_resumable`` where it is gone."""
     if not before.is_dir():
-        raise _sandbox_gone(known)
+        raise _sandbox_gone(known, options)
+    repo = options.repo
     return Snapshot(repo or before, before, Rules(repo if repo is not None and repo.is_dir() else before), states_under(before))
 
 

@@ -28,6 +28,8 @@ from .wrapped import WrappedEnvironment
 
 # After these a run goes on in its sandbox, in the middle of the step that it was in.
 GOES_ON = (RunStatus.paused, RunStatus.environment_lost)
+# After these nobody continues a run.
+ENDS = (RunStatus.finished, RunStatus.rejected)
 LOG_FAULTS = (AgentErrorCode.log_unusable, ErrorCode.host_disk_full)
 FRESH = (
     "The run was cut off and its sandbox is gone. It goes on in a new sandbox with the repository as it is now: nothing that was "
@@ -209,7 +211,7 @@ def _resumed(
 
 def check_resumable(record: RunRecord, budget: Budget) -> int:
     """How many steps are left. Raises SandboxError ``run_not_resumable``."""
-    if record.status in ("finished", "rejected"):
+    if record.status in ENDS:
         raise SandboxError(
             AgentErrorCode.run_not_resumable,
             f"The run {record.run} ended: {record.status}, {record.reason}",

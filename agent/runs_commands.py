@@ -140,7 +140,8 @@ def remove_runs(runs: Sequence[str], log: Path | None, *, yes: bool = False) -> 
 
 
 def _removed(events: EventLog, run: str, yes: bool) -> str:
-    from .recorded_job import remove_sandbox_of_run, sandbox_name, sandbox_of_run
+    from .job import sandbox_name
+    from .recorded_job import remove_sandbox_of_run, sandbox_of_run
 
     with events.begin(run) as writer:  # nobody is at it
         if _may_have_sandbox(events, run):
@@ -164,7 +165,8 @@ def _may_have_sandbox(events: EventLog, run: str) -> bool:
     except SandboxError:
         return True  # nobody can say: look
     ended = record.status not in (None, "paused", "environment_lost", "model_failed")
-    return bool(record.options) and not record.options.get("local") and not ended
+    asked_to_keep = record.options.get("keep") or record.options.get("keep_seconds") is not None
+    return bool(record.options) and not record.options.get("local") and (asked_to_keep or not ended)
 
 
 def _named(events: EventLog, run: str) -> str:

@@ -275,6 +275,39 @@ def test_more_steps_for_a_run_that_took_all(repo: Path, tmp_path: Path, log: Pat
 
 @pytest.mark.engine
 @pytest.mark.usefixtures("_no_sandbox_is_left")
+def test_the_sandbox_of_a_finished_run_is_kept_on_request(repo: Path, tmp_path: Path, log: Path) -> None:
+    """It is there under the name of its run until it is removed, and the copy of the repository is not kept with it."""
+    steps = script(tmp_path, run("echo two >> a.txt"), FINISH)
+    done = gamebox("agent", "x", "--agent", "coding", "--repo", str(repo), "--script", steps, "--keep", "--json")
+    outcome = json.loads(done.stdout)
+    name = f"run-{outcome['run']}"
+    assert (outcome["status"], outcome["sandbox"], outcome["resumable"]) == ("finished", name, False)
+    assert f"its sandbox {name} is kept until nobody has used it for 60 minutes" in done.stderr
+    assert f"look into it with gamebox shell {name}, end it with gamebox rm {name}" in done.stderr
+    assert gamebox("exec", name, "--", "cat", "a.txt").stdout == "one\ntwo\n"
+    assert "run_not_resumable" in gamebox("runs", "resume", "last", code=2).stderr
+    assert list((log.parent / "runs.db.files").iterdir()) == []
+    (each,) = left_of(log)
+    gamebox("runs", "rm", "last")
+    assert each.id not in {found.id for found in sandboxes(connect(), every=True)}
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("_no_sandbox_is_left")
+def test_a_run_goes_on_in_the_sandbox_that_was_kept(repo: Path, tmp_path: Path, log: Path) -> None:
+    steps = script(tmp_path, run("echo two >> a.txt"), FINISH)
+    command = ["agent", "x", "--agent", "coding", "--repo", str(repo), "--script", steps, "--max-iterations", "1"]
+    ended = gamebox(*command, "--keep-seconds", "600", code=1)
+    assert "is kept until nobody has used it for 10 minutes" in ended.stderr
+    outcome = json.loads(gamebox("runs", "resume", "last", "--max-iterations", "5", "--json").stdout)
+    assert outcome["changes"] == [{"path": "a.txt", "kind": "modified"}], "what was changed before is still there"
+    assert outcome["sandbox"] == f"run-{outcome['run']}"
+    gamebox("rm", outcome["sandbox"])
+    assert left_of(log) == []
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("_no_sandbox_is_left")
 def test_a_paused_run_that_is_not_wanted(repo: Path, tmp_path: Path, log: Path) -> None:
     steps = script(tmp_path, run("true"), run("sleep 60"), FINISH)
     with started(

@@ -316,13 +316,14 @@ def test_c15_only_task_agent_and_limits_are_taken_unasked() -> None:
         "repo": Path("/r"), "agents": (Path("/a"),), "given": ("a=b",), "model": "m/n", "script": Path("/s"), "image": "i",
         "network": "open", "allow": ("example.com",), "cache": Path("/c"), "network_log": Path("/l"),
         "mcp": ("a=b",), "mcp_header": ("a:b=C",), "check": ("make",), "result_schema": Path("/j"), "verifier": "v",
+        "keep_seconds": 60.0,
     }
     asked |= {name: True for name, value in asdict(plain).items() if value is False and name not in HARMLESS}
     for name, value in asked.items():
         options: dict[str, Any] = {"task": "t", name: value}
         assert len(AgentOptions(**options).unasked_for({})) == 1, name
         assert AgentOptions(**options).unasked_for({name: value}) == [], "the user's own option is not asked about"
-    assert {"apply", "local", "history", "pull"} <= set(asked)
+    assert {"apply", "local", "history", "pull", "keep"} <= set(asked)
     limits = {"max_iterations", "max_cost", "max_seconds", "max_tokens", "memory", "cpus"}
     assert limits | {"task", "agent", "language", "approve", "agents_md", "record_changes"} == HARMLESS, "any other is asked about"
 

@@ -11,6 +11,7 @@ from agent.commands import opener
 from agent.options import AgentOptions
 from sandbox.cli.sandbox_options import Kept
 from sandbox.environment.sandboxed import SandboxedEnvironment
+from sandbox.errors import SandboxError
 from tests.programs import run_gamebox
 
 
@@ -33,6 +34,18 @@ def test_replay_pulls_the_image_on_request_alone(tmp_path: Path) -> None:
     """Review: its error advised --pull, an option that it did not have."""
     plain, pulling = (opener("nosuch:1", local=False, pull=pull)(tmp_path) for pull in (False, True))
     assert (plain.spec.pull, pulling.spec.pull) == (False, True)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
+def test_a_time_to_keep_a_sandbox_is_checked_before_a_run_is_recorded(seconds: float) -> None:
+    with pytest.raises(SandboxError, match="is not a time to wait"):
+        AgentOptions(task="t", keep_seconds=seconds).job()
+
+
+def test_a_time_to_keep_a_sandbox_keeps_it() -> None:
+    assert [AgentOptions(task="t", **given).keeps for given in ({}, {"keep": True}, {"keep_seconds": 60.0})] == [
+        False, True, True,
+    ]  # fmt: skip
 
 
 @pytest.mark.exhaustive
