@@ -32,6 +32,11 @@ def shell_word(path: Any) -> str:
 def not_found(f: Fields) -> Wording:
     """Word a path that does not exist: which part is missing, what has a similar name, which link is broken."""
     path, near, missing = f.get("path"), f.get("near") or [], f.get("missing")
+    if missing is not None and "direct" in f:
+        message = f"The path leads through {missing!r}, which does not exist, and back with '..'."
+        if f["direct"] is not None:
+            return Wording(message, f"Give the path without '..': {f['direct']!r}.", f["operation"])
+        return Wording(message, f"Use a path below {_listed(f)}, without '..'.", "list")
     message = f"{path!r} does not exist."
     if f.get("link") and missing is not None:
         message = f"{path!r} does not exist: {f['link']!r} is a link to {f.get('target')!r}, which is missing."
@@ -46,6 +51,10 @@ def not_found(f: Fields) -> Wording:
     return Wording(message, f"List {where} to see what is there.", "list")
 
 
+def _listed(f: Fields) -> str:
+    return ", ".join(str(root) for root in f.get("roots", [])) or "the workspace"
+
+
 def outside(f: Fields) -> Wording:
     """Word a path that leads out of the roots, by a link or because it begins elsewhere."""
     path, near = f.get("path"), f.get("near") or []
@@ -57,7 +66,6 @@ def outside(f: Fields) -> Wording:
             + (" To put a file of its own there, delete the link first." if f.get("operation") in _MAKES else ""),
             "run",
         )
-    roots = ", ".join(str(r) for r in f.get("roots", [])) or "the workspace"
     if near:
         return Wording(
             f"{path!r} is outside the folders that file tools may use.",
@@ -66,7 +74,7 @@ def outside(f: Fields) -> Wording:
         )
     return Wording(
         f"{path!r} is outside the folders that file tools may use.",
-        f"Use a path below {roots}; look at system files with run.",
+        f"Use a path below {_listed(f)}; look at system files with run.",
         "run",
     )
 

@@ -138,6 +138,8 @@ class _Trail:
         if self.leads_out or not self.rest or self.error != errno.ENOENT:
             return found
         part = self.rest[0]
+        if b".." in self.rest:
+            return {**found, "missing": self._display(part), **self._without_dots()}
         names = self._names()
         similar = _similar_names(part, names)
         near = [path for name in similar if self._exists(path := os.path.join(name, *self.rest[1:]))]
@@ -149,6 +151,15 @@ class _Trail:
             "parts_left": len(self.rest) - 1,
             "near": [self._display(path) for path in near[:MOST_SIMILAR]],
         }
+
+    def _without_dots(self) -> dict[str, Any]:
+        """Return where the path would lead if the folders before ``..`` were there: None outside of the roots, which are named."""
+        direct = os.path.normpath(os.path.join(self.where, *self.rest))
+        try:
+            self._roots.resolve_root(direct)
+        except OSError:
+            return {"direct": None, "roots": self._roots.displayed_names()}
+        return {"direct": self._roots.display(direct)}
 
     def _exists(self, path: bytes) -> bool:
         return self._roots.exists(os.path.join(self.where, path))

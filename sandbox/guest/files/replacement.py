@@ -41,6 +41,8 @@ class Replacement:
             except Fault as fault:
                 if fault.code == "path_outside_roots":
                     fault.fields["path"] = roots.display(path)
+                if fault.code == "path_not_found":  # before "..": any other missing folder is made
+                    raise roots.fault_for(OSError(errno.ENOENT, ""), path) from None
                 raise
             os.close(made_fd)
             self.effects = "partial" if made else "none"

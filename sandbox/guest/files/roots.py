@@ -161,6 +161,10 @@ class Roots:
             return "."
         return printable(full.removeprefix(self.workspace + b"/"))
 
+    def displayed_names(self) -> list[str]:
+        """Return the absolute paths of the roots as text."""
+        return [printable(root) for root in self.names]
+
     def exists(self, raw: bytes) -> bool:
         """Return whether the path leads to something inside the roots."""
         try:
@@ -181,7 +185,7 @@ class Roots:
         """Return the fault for the kernel's error on ``path``, with the fields that explain it (see ``path_problems.explain``)."""
         from .path_problems import explain  # loaded only after an error
 
-        outside = {"roots": [printable(root) for root in self.names]} if error.errno == errno.EXDEV else {}
+        outside = {"roots": self.displayed_names()} if error.errno == errno.EXDEV else {}
         fields = {**outside, **explain(self, error.errno or 0, path, entry=entry)}
         if error.errno == errno.EAGAIN:  # from an open that does not wait; from a fork it would mean too many processes
             fault = Fault("io_error", path=self.display(path), errno="EAGAIN", **fields)

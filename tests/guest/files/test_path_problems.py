@@ -172,6 +172,11 @@ def test_an_absolute_path_that_means_the_workspace(place: Place, workspace: Path
         ("nothing/at/all", "there is no 'nothing'. List the workspace to see"),
         ("broken", "'broken' is a link to 'gone.txt', which is missing."),
         ("README.md/part", "'README.md/part' does not exist: 'README.md' is a file."),
+        (
+            "none/../README.md",
+            "The path leads through 'none', which does not exist, and back with '..'. Give the path without '..': 'README.md'.",
+        ),
+        ("none/../../x", "and back with '..'. Use a path below "),
     ],
 )
 @pytest.mark.parametrize("operation", ["read", "list"])
@@ -184,6 +189,13 @@ def test_a_missing_path_names_the_part_and_the_near_miss(
     (workspace / "README.md").write_text("")
     (workspace / "broken").symlink_to("gone.txt")
     assert said in words(refused(place, operation, path=path), operation)
+
+
+def test_a_write_past_a_missing_folder_names_the_file(place: Place) -> None:
+    """It said that '.' does not exist: the folder of the file, without the way through the missing one."""
+    fault = refused(place, "write", path="none/../new.txt", content="x")
+    assert "'none', which does not exist" in words(fault, "write")
+    assert "Give the path without '..': 'new.txt'." in words(fault, "write")
 
 
 def test_list_of_a_file_says_to_read_it(place: Place, workspace: Path) -> None:
