@@ -11,6 +11,7 @@ from typing import Any
 
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.protocol.faults import Fault
+from sandbox.guest.protocol.output_offsets import find_start_offset
 
 HOME, SPILL, WORKSPACE = "/home/agent", "/run/gamebox", "/workspace"
 STDOUT, STDERR = 1, 2
@@ -190,7 +191,7 @@ class Commands:
         command = self._find(args["id"])
         size = min(args["max_bytes"], self._limits["read_bytes"])
         total = len(command.output)
-        start = min(_start_offset(command.output, args, size), total)
+        start = min(find_start_offset(_Written(command.output), args, size), total)
         if args["follow"] and command.running and start == total:
             raise _unable("cannot wait for more output of a command that runs")
         data = command.output[start : start + size]
@@ -238,7 +239,8 @@ class Commands:
     def _seen(self, args: dict[str, Any], command: _Command | None) -> dict[str, Any] | None:
         if args["log"] is not None and command is not None:
             pattern = re.compile(re.escape(args["log"]) if args["literal"] else args["log"])
-            at = min(_start_offset(command.output, args, self._limits["read_bytes"]), len(command.output))
+            start = find_start_offset(_Written(command.output), args, self._limits["read_bytes"])
+            at = min(start, len(command.output))
             for line in command.output[at:].splitlines(keepends=True):
                 text = line.decode("utf-8", "replace").rstrip("\r\n")
                 if found := pattern.search(text):
@@ -322,6 +324,18 @@ def _state_of(command: _Command) -> dict[str, Any]:
     }
 
 
+class _Written:
+    """All output of a command, which can be read as that of a real one."""
+
+    def __init__(self, data: bytes) -> None:
+        self.total = len(data)
+        self._data = data
+
+    def read(self, offset: int, size: int) -> tuple[int, bytes]:
+        """Return the offset, and at most ``size`` bytes from there."""
+        return offset, self._data[offset : offset + size]
+
+
 def _both_ends(written: Sequence[tuple[int, bytes]], keep: int) -> tuple[list[list[int]], bytes]:
     """Return what a result has of the output, half of ``keep`` bytes from each end, as the guest sends it.
 
@@ -340,31 +354,6 @@ def _both_ends(written: Sequence[tuple[int, bytes]], keep: int) -> tuple[list[li
                 segments.append([stream, len(piece), part])
                 kept += piece
     return segments, kept
-
-
-def _start_offset(output: bytes, args: dict[str, Any], most: int) -> int:
-    """Return the offset to read from: ``offset``, which counts from the end if it is negative, or the last ``tail_lines`` lines.
-
-    The lines are cut to ``most`` bytes. An offset counted from the end is moved on to the beginning of a character.
-    """
-    if args.get("tail_lines") is not None:
-        at = max(0, len(output) - most)
-        start = len(output) - output.endswith(b"\n")
-        for _ in range(args["tail_lines"]):
-            start = output.rfind(b"\n", at, max(start, at))
-            if start < 0:
-                return _next_character(output, at)
-        return start + 1
-    offset = int(args["offset"])
-    return offset if offset >= 0 else _next_character(output, max(0, len(output) + offset))
-
-
-def _next_character(output: bytes, at: int) -> int:
-    """Return where the first character begins that does not begin before ``at``."""
-    end = at + 3 if at else at
-    while at < min(end, len(output)) and output[at] & 0xC0 == 0x80:
-        at += 1
-    return at
 
 
 def _unable(what: str) -> OperationError:

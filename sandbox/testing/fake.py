@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import posixpath
 import threading
@@ -23,6 +22,7 @@ from sandbox.environment.sandboxed import COMMANDS, START_SECONDS, SandboxedEnvi
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.protocol.constants import REFUSED
 from sandbox.guest.protocol.faults import Fault
+from sandbox.guest.protocol.page_urls import is_loopback, normalize_url
 from sandbox.limits import Limits
 from sandbox.local import LocalBackend
 from sandbox.network.policy import Network, judge_host
@@ -343,7 +343,10 @@ class ScriptedTransport(Transport):
 
     def _browse(self, args: dict[str, Any]) -> dict[str, Any]:
         url, start = args["url"], args["offset"]
-        _check_address(url)
+        try:
+            normalize_url(url)
+        except ValueError as error:
+            raise Fault("invalid_url", url=url, problem=str(error)) from None
         text = self._pages.get(url)
         if text is None:
             raise self._unknown_page(url)
@@ -364,7 +367,7 @@ class ScriptedTransport(Transport):
         """Return the fault for a page that is not in ``pages``: refused by the rules, or not reachable."""
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        verdict, is_own = judge_host(self._network(), host, port), _is_loopback(host)
+        verdict, is_own = judge_host(self._network(), host, port), is_loopback(host)
         if is_own or verdict.allowed:
             own: dict[str, Any] = {"own": True, "port": port} if is_own else {}
             return Fault("connection_failed", url=url, problem=os.strerror(111), **own)
@@ -385,26 +388,6 @@ def _as_the_user(reply: tuple[dict[str, Any], bytes]) -> tuple[dict[str, Any], b
     if isinstance(result, dict) and result.get("uid") == os.getuid():
         result.update(uid=1000, gid=1000, owner="agent")
     return reply
-
-
-def _check_address(url: str) -> None:
-    """Raise Fault for what is not the address of a page."""
-    try:
-        parts = urlsplit(url.strip())
-        _ = parts.port  # raises ValueError
-    except ValueError as error:
-        raise Fault("invalid_url", url=url, problem=str(error)) from None
-    if parts.scheme not in ("http", "https"):
-        raise Fault("invalid_url", url=url, problem="only http:// and https:// addresses can be opened")
-    if not parts.hostname:
-        raise Fault("invalid_url", url=url, problem="it names no host")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def _packed(fault: Fault) -> dict[str, Any]:

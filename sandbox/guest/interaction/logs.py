@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..loop.reactor import Reactor
 from ..protocol.faults import Fault
+from ..protocol.output_offsets import find_start_offset
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,7 +12,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..commands.command import Command
-    from ..commands.output import Output
     from ..commands.processes import Examine, Processes, Reply
 
 
@@ -83,32 +83,3 @@ class Logs:
             reply({"result": fields}, data)
         else:
             self._find_wait(command, lambda wait: reply({"result": {**fields, "waiting_for": wait}}, data))
-
-
-def find_start_offset(output: Output, args: dict[str, Any], most: int) -> int:
-    """Return the offset to read from: ``offset``, which counts from the end if it is negative, or the last ``tail_lines`` lines.
-
-    The lines are cut to what fits into one answer (``max_bytes``, at most ``most``). An offset counted from the end is moved on to
-    the beginning of a character.
-    """
-    if args.get("tail_lines") is not None:
-        size = min(args["max_bytes"], most)
-        at, data = output.read(max(0, output.total - size), size)
-        start = len(data) - 1 if data.endswith(b"\n") else len(data)
-        for _ in range(args["tail_lines"]):
-            start = data.rfind(b"\n", 0, max(start, 0))
-            if start < 0:
-                return at + _continuation_bytes(data) if at else 0
-        return at + start + 1
-    if args["offset"] >= 0:
-        return int(args["offset"])
-    at, data = output.read(max(0, output.total + args["offset"]), 4)
-    return at + _continuation_bytes(data) if at else 0
-
-
-def _continuation_bytes(data: bytes) -> int:
-    """Return how many bytes at the start belong to a character that began before."""
-    count = 0
-    while count < min(3, len(data)) and data[count] & 0xC0 == 0x80:
-        count += 1
-    return count

@@ -16,8 +16,9 @@ from ..loop.context import Place
 from ..loop.reactor import Reactor
 from ..loop.workers import Workers
 from ..protocol.faults import Fault
+from ..protocol.output_offsets import find_start_offset
 from ..watch.sockets import find_open_address
-from .logs import PendingRequest, find_start_offset
+from .logs import PendingRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

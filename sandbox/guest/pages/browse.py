@@ -10,7 +10,7 @@ from ..commands.command import describe_command
 from ..loop.context import HelperResult, StateCall
 from ..protocol.constants import REFUSED, UNREACHED
 from ..protocol.faults import Fault
-from .loopback import is_loopback
+from ..protocol.page_urls import is_loopback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import zlib
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from .loopback import is_loopback
+from ..protocol.page_urls import is_loopback
 
 BODY_BYTES = 5 << 20  # the longest body, compressed or not; the rest is not read
 CHUNK = 1 << 16

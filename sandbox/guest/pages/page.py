@@ -15,8 +15,9 @@ import time
 import urllib.error
 from types import FrameType
 from typing import Any
-from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
+from urllib.parse import urljoin
 
+from ..protocol.page_urls import normalize_url
 from .fetching import Response, fetch
 from .page_text import LINKS, decode, describe, extract
 
@@ -80,7 +81,7 @@ def main() -> int:
 
 def browse(request: dict[str, Any]) -> dict[str, Any]:
     """Return the result of ``browse``. Raises PageError and DeadlineError."""
-    url = normalize_url(request["url"])
+    url = _requested(request["url"])
     redirects: list[str] = []
     while True:
         response = _fetch(url, request["ca_bundle"])
@@ -88,7 +89,7 @@ def browse(request: dict[str, Any]) -> dict[str, Any]:
             break
         if len(redirects) == REDIRECTS:
             raise PageError("too_many_redirects", url=request["url"], redirects=REDIRECTS, location=url)
-        url = normalize_url(urljoin(url, response.location))
+        url = _requested(urljoin(url, response.location))
         redirects.append(url)
     title, text, links = _present(response, url, bool(request["raw"]))
     offset, count = int(request["offset"]), int(request["max_chars"])
@@ -118,32 +119,12 @@ def _present(response: Response, url: str, raw: bool) -> tuple[str, str, list[di
     return ("", text, []) if raw or kind == "text" else extract(text, url)
 
 
-def normalize_url(url: str) -> str:
-    """Return the URL in the form that is requested: http or https, without user name and fragment, in ASCII.
-
-    Raises PageError ``invalid_url``.
-    """
+def _requested(url: str) -> str:
+    """Return the URL in the form that is requested. Raises PageError ``invalid_url``."""
     try:
-        parts = urlsplit(url.strip())
-        port = parts.port
-        host = (parts.hostname or "").encode("idna" if not (parts.hostname or "").isascii() else "ascii").decode()
-    except (ValueError, UnicodeError) as error:
+        return normalize_url(url)
+    except ValueError as error:
         raise PageError("invalid_url", url=url, problem=str(error)) from None
-    if parts.scheme not in ("http", "https"):
-        raise PageError("invalid_url", url=url, problem="only http:// and https:// addresses can be opened")
-    if not host or any(c.isspace() or c < " " for c in host):
-        raise PageError("invalid_url", url=url, problem="it names no host")
-    place = f"[{host}]" if ":" in host else host
-    safe = "%/:=&?~+!$,;'@()*[]|"
-    return urlunsplit(
-        SplitResult(
-            parts.scheme,
-            place if port is None else f"{place}:{port}",
-            quote(parts.path or "/", safe),
-            quote(parts.query, safe),
-            "",
-        )
-    )
 
 
 def _fetch(url: str, ca_bundle: str | None) -> Response:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from sandbox.guest.commands.output import STDOUT, Output
-from sandbox.guest.interaction.logs import find_start_offset
 from sandbox.guest.interaction.matcher_program import GROUP_CHARS, LENGTH, first_match
 from sandbox.guest.interaction.wait_for import WHOLE_BYTES, FileProbe
 from sandbox.guest.protocol.faults import Fault
+from sandbox.guest.protocol.output_offsets import find_start_offset
 from tests.guest.calls import MODULES, place_at
 
 
