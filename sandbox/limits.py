@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from sandbox.text.wording import value_text
@@ -35,6 +35,10 @@ _OPTIONAL = frozenset(
 )
 
 
+# Marks the limits that only a container has; the guest and the host keep the others, without a container as well.
+_OF_CONTAINERS = {"of_containers": True}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What a sandbox may use. Every number must be positive.
@@ -62,15 +66,15 @@ class Limits:
     Raises SandboxError ``invalid_limits``, which names the field, its value and what is allowed.
     """
 
-    memory_bytes: int = 2 * GIB
-    cpus: float = 2.0
-    pids: int = 512
-    disk_bytes: int | None = None
-    disk: Literal["auto", "hard", "memory"] = "auto"
-    tmp_bytes: int | None = None
-    shm_bytes: int | None = None
-    open_files: int = 4096
-    file_bytes: int = 1 * GIB
+    memory_bytes: int = field(default=2 * GIB, metadata=_OF_CONTAINERS)
+    cpus: float = field(default=2.0, metadata=_OF_CONTAINERS)
+    pids: int = field(default=512, metadata=_OF_CONTAINERS)
+    disk_bytes: int | None = field(default=None, metadata=_OF_CONTAINERS)
+    disk: Literal["auto", "hard", "memory"] = field(default="auto", metadata=_OF_CONTAINERS)
+    tmp_bytes: int | None = field(default=None, metadata=_OF_CONTAINERS)
+    shm_bytes: int | None = field(default=None, metadata=_OF_CONTAINERS)
+    open_files: int = field(default=4096, metadata=_OF_CONTAINERS)
+    file_bytes: int = field(default=1 * GIB, metadata=_OF_CONTAINERS)
     spill_bytes: int = 64 * MIB
     read_bytes: int = 256 * KIB
     write_bytes: int = 8 * MIB
@@ -86,10 +90,10 @@ class Limits:
     lifetime_seconds: float | None = None
     idle_seconds: float | None = 3600.0
     lease_seconds: float = 120.0
-    network_bytes: int | None = None
-    network_connections: int = 256
-    network_questions: int = 64
-    network_silent_seconds: float | None = 3600.0
+    network_bytes: int | None = field(default=None, metadata=_OF_CONTAINERS)
+    network_connections: int = field(default=256, metadata=_OF_CONTAINERS)
+    network_questions: int = field(default=64, metadata=_OF_CONTAINERS)
+    network_silent_seconds: float | None = field(default=3600.0, metadata=_OF_CONTAINERS)
 
     def __post_init__(self) -> None:
         for f in fields(self):

@@ -36,45 +36,6 @@ TYPES: dict[str, type] = {
     "local": bool,
 }
 NETWORKS = {"none": Network.none, "open": Network.open, "bridge": Network.bridge}
-# Limits that the guest and the host keep, so LocalEnvironment does too; and those of the container. Every limit is in one of them.
-LOCAL_LIMITS = frozenset(
-    {
-        "spill_bytes",
-        "read_bytes",
-        "write_bytes",
-        "transfer_bytes",
-        "checkpoint_bytes",
-        "timeout_seconds",
-        "max_timeout_seconds",
-        "keep_output_bytes",
-        "cpu_seconds_per_command",
-        "background_commands",
-        "sessions",
-        "concurrent_actions",
-        "lifetime_seconds",
-        "idle_seconds",
-        "lease_seconds",
-    }
-)
-CONTAINER_LIMITS = frozenset(
-    {
-        "memory_bytes",
-        "cpus",
-        "pids",
-        "disk_bytes",
-        "disk",
-        "tmp_bytes",
-        "shm_bytes",
-        "open_files",
-        "file_bytes",
-        "network_bytes",
-        "network_connections",
-        "network_questions",
-        "network_silent_seconds",
-    }
-)
-
-
 # What LocalEnvironment has not.
 CONTAINER_ONLY = frozenset({*NAMES} - {"limits", "env", "workspace", "track_changes", "read_roots", "local"})
 
@@ -239,7 +200,7 @@ def _only_of_containers(options: Mapping[str, Any]) -> str | None:
         return f"network={options['network'].mode!r}"
     default, asked = Limits(), options.get("limits", Limits())
     for f in fields(Limits):
-        if f.name not in LOCAL_LIMITS and getattr(asked, f.name) != getattr(default, f.name):
+        if f.metadata.get("of_containers") and getattr(asked, f.name) != getattr(default, f.name):
             return f"limits.{f.name}={getattr(asked, f.name)!r}"
     return None
 
