@@ -25,9 +25,11 @@ from typing import Any
 
 import docker
 import docker.errors
+import tenacity
 
 from sandbox.docker.engine import locks
 from sandbox.docker.engine.client import translated
+from sandbox.docker.engine.retries import retry_engine
 from sandbox.errors import ErrorCode, SandboxError
 
 from .images import ensure_image, tag_by_content
@@ -152,17 +154,28 @@ def _may_be_interference(error: SandboxError) -> bool:
     return taken or error.code in (ErrorCode.image_not_found, ErrorCode.setup_failed)
 
 
+class _NotVerifiedError(Exception):
+    """The volume that another process makes is there, and not verified yet."""
+
+
 def _appears(client: docker.DockerClient, name: str) -> bool:
     """Wait up to 20 s for a volume that another process makes. Returns whether it is verified; at once if there is no volume."""
-    deadline = time.monotonic() + _OTHERS_SECONDS
+    policy = retry_engine(_OTHERS_SECONDS, tenacity.retry_if_exception_type(_NotVerifiedError))
+    try:
+        return policy(_look_for_verified, client, name)
+    except _NotVerifiedError:
+        return False
+
+
+def _look_for_verified(client: docker.DockerClient, name: str) -> bool:
+    """Return whether there is such a volume. Raises _NotVerifiedError if it is not verified."""
     with translated():
-        while any(each["Name"] == name for each in client.api.volumes(filters={"name": name}).get("Volumes") or []):
-            if _is_verified(client, name):
-                return True
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.2)
-    return False
+        volumes = client.api.volumes(filters={"name": name}).get("Volumes") or []
+        if all(each["Name"] != name for each in volumes):
+            return False
+        if _is_verified(client, name):
+            return True
+    raise _NotVerifiedError
 
 
 def runtime_image(client: docker.DockerClient) -> str:
