@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,12 +58,15 @@ class PackageCache:
                 f"private_hosts={self.private_hosts!r:.200} is not a tuple of hosts.",
                 'Give them as in private_hosts=("files.example.com",).',
             )
-        if self.max_bytes < 1:
+        if not 1 <= self.max_bytes < math.inf:  # JSON, in which a spec is written down, has no infinity
             raise configuration_error(
                 f"max_bytes of the package cache is {self.max_bytes}.", "Give the bytes it may take."
             )
-        if not self.fresh_seconds >= 0:
-            raise configuration_error(f"fresh_seconds of the package cache is {self.fresh_seconds}.", "Give 0 or more.")
+        if not 0 <= self.fresh_seconds < math.inf:
+            raise configuration_error(
+                f"fresh_seconds of the package cache is {self.fresh_seconds}.",
+                "Give 0 or more; a large number if a page is never to be requested again.",
+            )
         if self.ca_bundle is not None and not os.access(self.ca_bundle, os.R_OK):
             raise configuration_error(f"{str(self.ca_bundle)!r} cannot be read.", "Name a PEM file that can be read.")
 

@@ -441,7 +441,9 @@ def test_what_pip_says_of_its_index() -> None:
         {"pypi": "index.example.com"},
         {"npm": "file:///tmp"},
         {"max_bytes": 0},
+        {"max_bytes": float("inf")},
         {"fresh_seconds": -1},
+        {"fresh_seconds": float("inf")},
         {"ca_bundle": "/none"},
     ],
 )

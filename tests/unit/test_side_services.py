@@ -57,7 +57,14 @@ def test_ports_are_told_once_and_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"log": "a", "http": "/"}, {"timeout_seconds": 0}, {"http": "health"}, {"command": "x", "log": "y"}]
+    "options",
+    [
+        {"log": "a", "http": "/"},
+        {"timeout_seconds": 0},
+        {"timeout_seconds": float("inf")},
+        {"http": "health"},
+        {"command": "x", "log": "y"},
+    ],
 )
 def test_ready_is_one_thing(options: dict[str, Any]) -> None:
     with pytest.raises(SandboxError) as caught:

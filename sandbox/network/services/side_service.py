@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -39,7 +40,7 @@ class Ready:
         given = [name for name in ("log", "command", "http") if getattr(self, name) is not None]
         if len(given) > 1:
             raise configuration_error(f"Ready was given {' and '.join(given)}.", "Give one of them.")
-        if not self.timeout_seconds > 0:
+        if not 0 < self.timeout_seconds < math.inf:  # JSON, in which a spec is written down, has no infinity
             raise configuration_error(
                 f"timeout_seconds of Ready is {value_text(self.timeout_seconds)}.", "Give a positive number of seconds."
             )
