@@ -32,10 +32,10 @@ Verdict = Literal["approve", "edit", "reject", "later"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalPolicy:
-    """Which calls need an approval: ``default``, or for tools that are named in ``tools`` what stands there.
+    """Decide which calls need an approval: by the rule in ``tools`` for the tools that it names, by ``default`` for all others.
 
-    never, always, risky (from ``threshold`` on; unknown is above medium), or a callable (tool, args, rating) that answers; one
-    that raises has said yes. ``analyzers`` judge the risk.
+    A rule is never, always, risky (from ``threshold`` on; unknown is above medium), or a callable (tool, args, rating) that
+    returns whether to ask; if it raises, the call needs an approval. ``analyzers`` judge the risk.
     """
 
     default: Rule = "never"
@@ -61,7 +61,7 @@ class ApprovalPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """What somebody is asked to approve."""
+    """A call that somebody is asked to approve."""
 
     tool: str
     args: Mapping[str, Any]
@@ -71,8 +71,9 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """``args`` are those to carry out instead, with edit; ``reason`` is told to the model, with reject. ``for_session``
-    approves also later calls of that tool whose risk is not higher. ``later`` pauses the run; it is asked again when it is resumed.
+    """The answer to a request. With edit, ``args`` are carried out instead; with reject, the model gets ``reason``.
+    ``for_session`` also approves later calls of that tool whose risk is not higher. ``later`` pauses the run; the question is
+    asked again when the run is resumed.
     """
 
     verdict: Verdict
@@ -87,10 +88,10 @@ _approved: ContextVar[bool] = ContextVar("gamebox_approved", default=False)
 
 
 class ApprovingEnvironment(WrappedEnvironment):
-    """``inner``, which is handed only what needs no approval, or has one. Lies outside of the record.
+    """An environment around ``inner`` that passes on only calls that need no approval, or that have one. It wraps the record.
 
-    Without ``ask`` what needs an approval is rejected. An action whose metadata says ``requires_approval`` needs one under every
-    policy: where the environment has an ``approver`` of its own that is asked, as it always is, else ``ask``.
+    Without ``ask``, calls that need an approval are rejected. An action whose metadata says ``requires_approval`` needs one
+    under every policy: the environment's own ``approver`` is asked if it has one, else ``ask``.
     """
 
     def __init__(

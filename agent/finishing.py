@@ -1,4 +1,4 @@
-"""Finish checks: a run ends only when what it claims holds. A check that fails is told to the model, which goes on."""
+"""Finish checks: a run ends only if its claims hold. If a check fails, the model reads why and goes on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN_CHARS = 4000
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found: whether it passed, and what the model is told where it did not."""
+    """What a check found: whether it passed, and if not, the text for the model."""
 
     passed: bool
     told: str = ""
@@ -34,9 +34,9 @@ Check = Callable[[Environment, Mapping[str, Any]], Finding]
 
 
 class FinishChecks(WrappedEnvironment):
-    """``inner``, which carries out a terminal action only where every check passes; they are asked in order, to the first that
-    fails. A check that raises has failed. After ``most`` refusals the action is carried out all the same, with a notice that
-    says so; None is no bound.
+    """An environment around ``inner`` that carries out a terminal action only if every check passes. Checks run in order, up to
+    the first that fails; one that raises has failed. After ``most`` refusals the action is carried out nevertheless, with a
+    notice; None means no limit.
     """
 
     def __init__(self, inner: Environment, checks: Sequence[Check], *, most: int | None = None) -> None:
@@ -78,7 +78,7 @@ class FinishChecks(WrappedEnvironment):
 
 
 def fits_schema(schema: Mapping[str, Any]) -> Check:
-    """The arguments of the terminal action fit this JSON schema."""
+    """Return a check that the arguments of the terminal action match this JSON schema."""
     probe = Action("result", lambda: None, "The result.", schema)
 
     def check(_: Environment, args: Mapping[str, Any]) -> Finding:
@@ -89,7 +89,7 @@ def fits_schema(schema: Mapping[str, Any]) -> Check:
 
 
 def command_passes(command: str, timeout_seconds: float = 600.0) -> Check:
-    """The command exits with 0 in the sandbox, in a session of its own."""
+    """Return a check that the command exits with 0 in the sandbox, in a session of its own."""
 
     def check(environment: Environment, _: Mapping[str, Any]) -> Finding:
         answer = answered(environment.run, command, session=None, timeout_seconds=timeout_seconds)
@@ -101,8 +101,8 @@ def command_passes(command: str, timeout_seconds: float = 600.0) -> Check:
 
 
 def verified_by(verify: Callable[[Mapping[str, Any]], AgentRun]) -> Check:
-    """Another agent agrees: ``verify`` runs it on the result. Its own result says so with ``{"passed": true}``, and with
-    ``reason`` why not; a run that did not finish has not agreed.
+    """Return a check that another agent agrees: ``verify`` runs it on the result. Its own result says so with
+    ``{"passed": true}``, or gives a ``reason``; a run that did not finish has not agreed.
     """
 
     def check(_: Environment, args: Mapping[str, Any]) -> Finding:

@@ -1,4 +1,4 @@
-"""What the user says in the middle of a run: it waits here until the next step, and is in the memory from then on."""
+"""Messages of the user during a run: they wait here until the next step, and are in the memory from then on."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _NAME = re.compile(r"[0-9]{8}-[0-9a-f]{16}")
 
 
 class Inbox(Hooks):
-    """A hook that hands over at each step what was said since the last one. ``say`` may be called from any thread."""
+    """A hook that adds, at each step, the messages since the last one. ``say`` may be called from any thread."""
 
     def __init__(self) -> None:
         self._waiting: queue.Queue[str] = queue.Queue(MOST_WAITING)
 
     def say(self, text: str) -> None:
-        """Have the model read this before its next decision. Raises ValueError for nothing, for more than 100,000 characters, and
-        where 1,000 messages wait already.
+        """Have the model read this before its next decision. Raises ValueError if the text is empty or has more than 100,000
+        characters, and if 1,000 messages are waiting already.
         """
         check_said(text)
         try:
@@ -48,10 +48,10 @@ class Inbox(Hooks):
 
 
 class Mailbox(Hooks):
-    """A hook that hands over what other processes put into ``folder`` (``put``). A message is removed once it was recorded, and
-    known by its id if the run was killed before that: none is lost, and none is read twice.
+    """A hook that adds the messages that other processes put into ``folder`` (``put``). A message is removed once it is
+    recorded, and recognised by its id if the run was killed before that: none is lost, and none is read twice.
 
-    ``tell`` is told of each that was read, and of those that came too late.
+    ``tell`` is called for each message that was read, and for those that came too late.
     """
 
     def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
@@ -73,7 +73,7 @@ class Mailbox(Hooks):
         self._forget()
 
     def on_terminate(self, run: AgentRun) -> None:
-        """Say what nobody will read."""
+        """Report the messages that nobody will read."""
         late = [path for path in waiting(self.folder) if path not in self._read]
         if late and not run.waits:
             self._tell(f"{len(late)} message(s) of yours came too late: the run had ended")
@@ -85,9 +85,9 @@ class Mailbox(Hooks):
 
 
 def put(folder: Path, text: str) -> str:
-    """Have the run whose mailbox is ``folder`` read this before its next decision; answers the id of the message.
+    """Have the run whose mailbox is ``folder`` read this before its next decision. Returns the id of the message.
 
-    Raises ValueError as ``Inbox.say``, and OSError where the folder cannot be written.
+    Raises ValueError like ``Inbox.say``, and OSError if the folder cannot be written.
     """
     check_said(text)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -106,7 +106,7 @@ def put(folder: Path, text: str) -> str:
 
 
 def waiting(folder: Path) -> list[Path]:
-    """The messages in a mailbox, in the order in which they were said. Folders, links and the like are none."""
+    """Return the messages in a mailbox, in the order in which they were sent. Folders, links and the like are not messages."""
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]
@@ -116,7 +116,7 @@ def waiting(folder: Path) -> list[Path]:
 
 
 def check_said(text: str) -> None:
-    """Raises ValueError for what cannot be said."""
+    """Raise ValueError for a text that cannot be a message."""
     if not text.strip():
         raise ValueError("There is nothing to say.")
     if len(text) > MOST_CHARS:

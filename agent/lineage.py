@@ -1,4 +1,4 @@
-"""Which run this is, and of which run it is a part: the runs of a tree told apart, for records of them."""
+"""The current run, and the run that it is a part of. Records use this to tell the runs of a tree apart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """One run of a tree. ``parent_id`` is None and ``depth`` 0 for the first."""
+    """One run of a tree. For the first one, ``parent_id`` is None and ``depth`` is 0."""
 
     run_id: str
     agent: str = ""
@@ -23,13 +23,13 @@ _lineage: ContextVar[Lineage | None] = ContextVar("gamebox_lineage", default=Non
 
 
 def current() -> Lineage | None:
-    """The run around the caller; None outside of ``within``."""
+    """Return the run around the caller, or None outside of ``within``."""
     return _lineage.get()
 
 
 @contextmanager
 def within(agent: str, run_id: str | None = None) -> Iterator[Lineage]:
-    """A run of ``agent``, a part of the run around the caller if there is one. An id is made up unless it is given."""
+    """Enter a run of ``agent``, as a part of the run around the caller if there is one. Without ``run_id``, an id is made up."""
     parent = _lineage.get()
     made = Lineage(
         run_id or secrets.token_hex(8),

@@ -1,4 +1,4 @@
-"""Recording an agent's run, and going on with one from its log: the parts of an agent are laid around those it has."""
+"""Record an agent's run, and resume one from its log, by wrapping the parts of the agent."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def execute_recorded(
     options: Mapping[str, Any] | None = None,
     run: str | None = None,
 ) -> AgentRun:
-    """``agent.execute(task)`` with a record in ``log``; ``options`` are kept to resume it. The agent is as it was
-    afterwards: its next run is not recorded unless it is asked for again.
+    """Call ``agent.execute(task)`` and record it in ``log``; ``options`` are stored for resuming it. Afterwards the agent is as
+    it was before: its next run is not recorded unless you ask for it again.
 
-    Raises SandboxError where the run cannot be begun in the log.
+    Raises SandboxError if the run cannot be begun in the log.
     """
     with log.begin(run, _parent()) as writer:
         recorder = begin(agent, writer, task, name=name, options=options or {})
@@ -60,22 +60,22 @@ def execute_recorded(
 
 
 def told_of(recorder: Recorder, run: AgentRun) -> AgentRun:
-    """``run``, with the fault of the log as its error where its end could not be recorded."""
+    """Return ``run``; if its end could not be recorded, with the log's fault as its error."""
     return run if recorder.unrecorded is None or run.error is not None else replace(run, error=recorder.unrecorded)
 
 
 def next_part() -> str | None:
-    """The id of the run that ``execute_as_part`` would begin or take up next; None where nothing is recorded."""
+    """Return the id of the run that ``execute_as_part`` would begin or resume next, or None if nothing is recorded."""
     above = current_recorder()
     return None if above is None else above.next_part()
 
 
 def execute_as_part(agent: Agent, task: str, *, name: str = "", run: str | None = None) -> AgentRun:
-    """``agent.execute(task)`` as a part of the run whose action the caller carries out, recorded where that is.
+    """Call ``agent.execute(task)`` as a part of the run whose action the caller carries out, and record it if that run is
+    recorded.
 
-    A part that was begun before that run was cut off is taken up: it goes on, or, where it had ended, is answered as it did.
-    ``run`` is what ``next_part`` gave. A part that is paused, or cannot be recorded, ends the run above in the middle of this
-    action.
+    A part that was begun before that run was cut off is resumed; if it had ended, its recorded result is returned. ``run`` is
+    the value of ``next_part``. A part that is paused, or cannot be recorded, ends the run above in the middle of this action.
     """
     above = current_recorder()
     if above is None:
@@ -151,8 +151,8 @@ def _steps_of(record: RunRecord) -> tuple[Step, ...]:
 def begin(
     agent: Agent, writer: RunWriter, task: str, *, name: str = "", options: Mapping[str, Any] = {}, above: Recorder | None = None
 ) -> Recorder:
-    """Have the next run of ``agent`` recorded as a new one, a part of that which ``above`` records; the agent is as it was once
-    that run has ended. Raises SandboxError.
+    """Record the next run of ``agent`` as a new run, or as a part of the run that ``above`` records. When that run has ended,
+    the agent is as it was before. Raises SandboxError.
     """
     hidden = agent.environment.hidden
     writer.append(
@@ -165,18 +165,18 @@ def begin(
 
 
 def record(agent: Agent, writer: RunWriter) -> Recorder:
-    """The same where the run's first event, RunBegan, is written already."""
+    """Do the same as ``begin`` for a run whose first event, RunBegan, is written already."""
     return _laid_around(agent, writer, None, same=True, above=None)
 
 
 def resume(
     agent: Agent, writer: RunWriter, *, same: bool = True, options: Mapping[str, Any] | None = None, say: str = "",
 ) -> AgentRun:  # fmt: skip
-    """Go on with the run that ``writer`` holds, in ``agent``, made as it was made at first; ends with the run's end.
+    """Continue the run that ``writer`` holds, in an ``agent`` that is built as it was at first. Returns when the run ends.
 
-    ``same`` says that the agent's environment is the sandbox that it had; else the model is told that it is a new one. ``say``
-    is what the user has to say, to the part too that it goes on in. Kits, memory, steps and all counters are as they were. Raises
-    SandboxError: ``run_not_resumable`` where it finished or no step is left, ``log_unusable``.
+    ``same`` says that the agent's environment is the sandbox that it had; otherwise the model reads that it is a new one.
+    ``say`` is a message of the user, which the part in progress gets, too. Kits, memory, steps and all counters are as they
+    were. Raises SandboxError: ``run_not_resumable`` if the run has finished or no step is left, ``log_unusable``.
     """
     recorder, run = _resumed(agent, writer, same=same, options=options or {}, say=say, above=None)
     return told_of(recorder, run)
@@ -210,7 +210,7 @@ def _resumed(
 
 
 def check_resumable(record: RunRecord, budget: Budget) -> int:
-    """How many steps are left. Raises SandboxError ``run_not_resumable``."""
+    """Return how many steps are left. Raises SandboxError ``run_not_resumable``."""
     if record.status in ENDS:
         raise SandboxError(
             AgentErrorCode.run_not_resumable,
@@ -228,7 +228,7 @@ def check_resumable(record: RunRecord, budget: Budget) -> int:
 
 
 def remembered(agent: Agent, record: RunRecord) -> Memory:
-    """The memory of the run as it was. One with a ``restore`` is given its messages at once, and then its state."""
+    """Return the memory of the run as it was. If it has ``restore``, it gets its messages first, and then its state."""
     memory = agent.new_memory()
     restore = getattr(memory, "restore", None)
     if restore is not None:

@@ -1,8 +1,9 @@
-"""What a repository tells agents: AGENTS.md and its skills. Advice from the repository, never the word of the user.
+"""What a repository tells agents: its AGENTS.md files and skills. They are advice from the repository, not instructions of the
+user.
 
-AGENTS.md stands in the root and may stand in folders below, for which the nearest one counts. A skill is a folder in
-``.agents/skills`` with a SKILL.md: name and description in its frontmatter are shown, its body is loaded when it is asked for.
-Everything is read through the environment, so that no link leads out of the sandbox, and bounded.
+AGENTS.md is in the root, and may be in folders below, for which the nearest one counts. A skill is a folder in
+``.agents/skills`` with a SKILL.md: the name and description in its frontmatter are shown, and its body is loaded on request.
+Everything is bounded, and read through the environment, so that no link leads out of the sandbox.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ PREAMBLE = (
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """The text of one AGENTS.md; ``cut`` where it goes on."""
+    """The text of one AGENTS.md; ``cut`` says that the file is longer."""
 
     path: str
     text: str
@@ -52,7 +53,7 @@ class Instructions:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One skill: what is shown of it, and where its body is."""
+    """One skill: its name and description, and where its body is."""
 
     name: str
     description: str
@@ -61,8 +62,8 @@ class Skill:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a repository tells. ``elsewhere`` are further AGENTS.md, which count below their folders; ``problems`` are files
-    that could not be used, with why.
+    """What a repository tells agents. ``elsewhere`` are further AGENTS.md files, which count below their folders; ``problems``
+    are files that could not be used, with the reason.
     """
 
     instructions: tuple[Instructions, ...] = ()
@@ -72,7 +73,9 @@ class Words:
 
 
 def words_of(environment: Environment, folder: str = ".") -> Words:
-    """What the workspace tells those who work in ``folder``: the AGENTS.md of the root, then those on the way to it."""
+    """Return what the workspace tells agents that work in ``folder``: the AGENTS.md of the root, then those on the way to the
+    folder.
+    """
     problems: list[str] = []
     wanted = _on_the_way(folder)
     there = _agents_files(environment)
@@ -83,7 +86,7 @@ def words_of(environment: Environment, folder: str = ".") -> Words:
 
 
 def goals_of(words: Words) -> list[Goal]:
-    """The words as goals after all others; none where the repository says nothing."""
+    """Return the words as goals that come after all others; an empty list if the repository says nothing."""
     parts = []
     for found in words.instructions:
         more = f"\n> [it goes on: read {_line(found.path)}]" if found.cut else ""
@@ -109,7 +112,7 @@ def teach(agent: Agent, folder: str = ".") -> Words:
 
 
 def skill_action(environment: Environment, skills: Iterable[Skill]) -> Action:
-    """The action that loads the body of one of ``skills``."""
+    """Return the action that loads the body of one of ``skills``."""
     known = {skill.name: skill for skill in skills}
 
     def load(name: str) -> dict[str, Any]:
@@ -137,7 +140,7 @@ def skill_action(environment: Environment, skills: Iterable[Skill]) -> Action:
 
 
 def quoted(text: str) -> str:
-    """``text`` with each line marked, so that none of it can pass for a heading or a word of ours."""
+    """Return ``text`` with each line marked, so that none can pass for a heading or for text of Gamebox."""
     return "\n".join(f"> {line}".rstrip() for line in _plain(text).splitlines())
 
 

@@ -17,13 +17,13 @@ MARK = "nudge"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """How many times in a row a thing is done before it is an alarm; 0 switches a pattern off.
+    """How many repetitions in a row cause an alarm; 0 switches a pattern off.
 
     ``same_answer``: the same action with the same answer. ``same_error``: the same action that fails the same way.
-    ``monologue``: replies without an action, or with one of ``talking``; where none held an action it is only told, for the loop
-    has a limit of its own for these. ``alternating``: steps of a cycle of two or three
-    different actions with always the same answers. ``patience`` is how many steps after a nudge the next alarm ends the run; an
-    alarm later than that is a nudge again, ``nudges`` times in all. Raises ValueError for what is negative, or 1.
+    ``monologue``: replies without an action, or with one of ``talking``; if none held an action, there is only a nudge, because
+    the loop has a limit of its own for these. ``alternating``: steps of a cycle of two or three different actions that always
+    get the same answers. An alarm within ``patience`` steps after a nudge ends the run; a later one is another nudge, up to
+    ``nudges`` in all. Raises ValueError for a negative value, or 1.
     """
 
     same_answer: int = 4
@@ -71,10 +71,12 @@ class Alarm:
 
 
 class StuckDetector(Hooks):
-    """Watches the steps of a run. The first alarm is a message to the agent; one that follows soon ends the run as ``stuck``.
+    """A hook that watches the steps of a run. The first alarm is a message to the agent; a second one soon after ends the run
+    as ``stuck``.
 
-    Steps are compared without times, ids and addresses, so that a test that fails twice is the same failure, and polling whose
-    output changes is none. What the user says begins anew. ``masked`` hides the secrets of the environment in what is told.
+    Steps are compared without times, ids and addresses, so that a test that fails twice counts as the same failure, and polling
+    with changing output is not a repetition. A message of the user resets the count. ``masked`` hides the environment's secrets
+    in messages.
     """
 
     def __init__(self, thresholds: Thresholds | None = None, masked: Callable[[str], str] = str) -> None:
@@ -84,7 +86,7 @@ class StuckDetector(Hooks):
         self._nudges: list[int] = []
 
     def on_step_start(self, step: Step, memory: Memory) -> None:
-        """Begin anew where a run begins or the user has spoken."""
+        """Reset the count when a run begins or the user has sent a message."""
         items = memory.items
         if len(items) < self._seen:
             self._seen = 0

@@ -1,4 +1,4 @@
-"""Batches: many tasks, each in a sandbox of its own, with a folder of results for each; what is done is not done again."""
+"""Batches: many tasks, each in a sandbox of its own, with a folder of results for each; tasks with a result are not repeated."""
 
 from .results import Result, State
 from .running import Batch, run_batch

@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A file or entry point that is no agent: where (with its line, where there is one) and why; the others were loaded."""
+    """A file or entry point that could not be loaded: where it is (with the line, if known) and what is wrong. The others were
+    loaded.
+    """
 
     where: str
     what: str
 
 
 class Hub:
-    """Specs by name, in alphabetical order. ``problems`` are what could not be loaded."""
+    """Specs by name, in alphabetical order. ``problems`` are those that could not be loaded."""
 
     def __init__(self, specs: Iterable[AgentSpec] = (), problems: Iterable[Problem] = ()) -> None:
         self._specs: dict[str, AgentSpec] = {}
@@ -41,7 +43,7 @@ class Hub:
         self._specs[spec.name] = spec
 
     def remove(self, name: str) -> None:
-        """Take a spec out; one that is not there is out already."""
+        """Remove a spec, if there is one of that name."""
         self._specs.pop(name, None)
 
     def names(self) -> list[str]:

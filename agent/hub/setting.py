@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where and with what one agent is built.
+    """What one agent is built with.
 
-    ``brain`` may be None only for specs that bring their own. ``language`` replaces that of the spec. ``ask_user`` is asked a
-    question and answers, or answers None where nobody is there. ``depth`` counts the delegations above. ``new_memory`` replaces
+    ``brain`` may be None only for specs that have their own. ``language`` replaces that of the spec. ``ask_user`` gets a
+    question and returns the answer, or None if nobody is there. ``depth`` counts the delegations above. ``new_memory`` replaces
     the memory of the spec. ``mcp_urls`` are the addresses of MCP servers that the user has named: no other is reached from the
-    host. ``spec`` and ``kits`` are filled in by ``build``, the kits for brains and middleware that work with one; these also find
-    in ``language`` the one that the agent speaks. ``on_built`` is given each agent that is built with this setting, those that
-    are delegated to as well, and the setting it was built in: to lay a record or approvals around ``agent.environment``, and to
-    add hooks. ``agent.lineage`` then tells the runs apart.
+    host. ``build`` fills in ``spec``, ``kits`` (for brains and middleware that work with one) and ``language`` (the one that
+    the agent uses). ``on_built`` is called with each agent that is built with this setting, delegated ones included, and the
+    setting it was built in: use it to wrap ``agent.environment`` in a record or approvals, and to add hooks. ``agent.lineage``
+    then tells the runs apart.
     """
 
     environment: Environment

@@ -20,17 +20,17 @@ class AgentSpec:
     """One kind of agent.
 
     ``goals`` are templates (see ``templates``) that the inputs fill. ``actions`` are names of the catalogue: operations of the
-    sandbox, single tools, and kits; nothing else can be carried out. ``language`` and ``memory`` are names of the catalogue, with
-    options. ``inputs`` and ``outputs`` are JSON schemas; where there are outputs, they are the arguments of ``finish``.
-    ``brain`` makes the brain of an agent that needs no model, from the setting; ``middleware`` are names of the catalogue that are
-    laid around a brain, the innermost first. A brain that is also a ``Hooks`` watches the runs it decides. ``max_iterations``
-    bounds a run where its caller's budget does not say less. ``stuck`` are thresholds of ``agent.stuck`` that differ from the usual
-    ones; None switches the detection off. A spec's own brain is never watched.
+    sandbox, single tools, and kits; nothing else can be carried out. ``language`` and ``memory`` are names of the catalogue,
+    with options. ``inputs`` and ``outputs`` are JSON schemas; if there are outputs, they are the arguments of ``finish``.
+    ``brain`` makes the brain of an agent that needs no model, from the setting; ``middleware`` are names of the catalogue that
+    wrap a brain, the innermost first. A brain that is also a ``Hooks`` watches the runs it decides. ``max_iterations`` bounds a
+    run unless its caller's budget allows less. ``stuck`` are thresholds of ``agent.stuck`` that differ from the defaults; None
+    switches the detection off. A spec's own brain is never watched.
 
-    ``image`` is that of the sandbox it needs. ``needs_repo``: it works on a repository. ``read_only``: its commands may change
-    nothing in the workspace (see ``read_only.ReadOnlyEnvironment``). ``delegable``: other agents may delegate to it.
-    ``asks_user``: without it, nobody is asked on its behalf, as if nobody were there.
-    ``children_need_model``: it has a brain of its own, and those it delegates to have not. ``source`` says where it is from.
+    ``image`` is the image of the sandbox that it needs. ``needs_repo``: it works on a repository. ``read_only``: its commands
+    may change nothing in the workspace (see ``read_only.ReadOnlyEnvironment``). ``delegable``: other agents may delegate to it.
+    ``asks_user``: if false, its questions are answered as if no user were there. ``children_need_model``: it has a brain of its
+    own, but the agents it delegates to need a model. ``source`` says where the spec comes from.
     """
 
     name: str
@@ -58,5 +58,5 @@ class AgentSpec:
 
     @property
     def needs_model(self) -> bool:
-        """Whether a model is asked, by it or by those it delegates to."""
+        """Whether it, or an agent that it delegates to, needs a model."""
         return self.brain is None or self.children_need_model

@@ -27,12 +27,13 @@ _NOT_SHELL = frozenset({"python", "python3", "py", "json", "diff", "javascript",
 
 
 class FencedLanguage(AgentLanguage):
-    """Reads the one fenced block of a reply; what stands outside of it is thought. Several blocks are an error.
+    """A language of fenced blocks: the one block of a reply is the action, and the text outside it is the thought. Several
+    blocks are an error.
 
-    The first word of the block is the action; a word that is none makes the whole block a command of ``run``, where there is
-    that action. The language after the opening marks is ignored. A block may hold blocks that name their language, and any in
-    a text that ends with its marker; else longer marks tell the outer block. Which actions there are is told by ``actions``, by
-    ``for_actions``, or, where neither was used, by the latest prompt.
+    The first word of the block is the action; if it is not the name of one, the whole block is a command of ``run``, if the
+    agent has that action. The language after the opening fence is ignored. A block may contain blocks that name their language,
+    and any blocks in a text that ends with its marker; otherwise a longer fence marks the outer block. The language learns the
+    actions from ``actions``, from ``for_actions``, or, if neither is used, from the latest prompt.
     """
 
     def __init__(self, actions: Iterable[Action] = ()) -> None:

@@ -35,12 +35,13 @@ TAG_NAME = re.compile(r"[A-Za-z_][\w-]*")
 
 
 class TagLanguage(AgentLanguage):
-    """Reads the first complete tag of a reply, left to right; a last one that is not closed counts as closed.
+    """A language of tags: the first complete tag of a reply counts, left to right; a last one that is not closed counts as
+    closed.
 
     A tag is called ``execute_NAME`` after its action, or as ``tags`` says (tag → action). Attributes are arguments; the body is
-    the one text that must be given, or holds an element for each argument. Tags in a fenced block, in a code span or in another
-    tag are text. A reply without a tag is the action ``message``, where there is one. Which actions there are is told by
-    ``actions``, by ``for_actions``, or, where neither was used, by the latest prompt. Raises ValueError for ``tags`` that are none.
+    the one required text, or has an element for each argument. Tags in a fenced block, in a code span or in another tag are
+    text. A reply without a tag is the action ``message``, if the agent has it. The language learns the actions from
+    ``actions``, from ``for_actions``, or, if neither is used, from the latest prompt. Raises ValueError for invalid ``tags``.
     """
 
     def __init__(self, tags: Mapping[str, str] | None = None, actions: Iterable[Action] = ()) -> None:

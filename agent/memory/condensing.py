@@ -23,16 +23,18 @@ Numbered = tuple[int, Message]
 
 
 class CondensingMemory(LayeredMemory):
-    """Keeps everything; when what is shown grows beyond a threshold, its older part is shown as a summary from then on.
+    """A memory that keeps everything; when the shown messages exceed a threshold, the older ones are shown as a summary from
+    then on.
 
-    ``summariser`` is any brain, asked within the run and billed to it; without one, or when it fails or its summary is not shorter
-    by ``min_shrink`` (a share), the oldest messages are no longer shown, which is said. ``threshold_tokens`` and
-    ``threshold_messages`` bound what is shown, by estimate; the first ``keep_first`` messages stay, and the last ``keep_last`` as
-    far as they take at most three quarters of the threshold. The latest exchange is always shown, however long. After a
-    condensation about ``keep_share`` of the threshold is shown, so that the beginning of the prompt stays the same, byte for byte,
-    until the next one. ``prompt_tokens`` bounds what the summariser is given (default: ``threshold_tokens``).
+    ``summariser`` is any brain; it is called within the run and billed to it. Without one, or if it fails or its summary is not
+    shorter by ``min_shrink`` (a share), the oldest messages are no longer shown, and a note says so. ``threshold_tokens`` (an
+    estimate) and ``threshold_messages`` bound what is shown; the first ``keep_first`` messages stay, and the last
+    ``keep_last``, as far as they take at most three quarters of the threshold. The latest exchange is always shown, however
+    long. After a condensation about ``keep_share`` of the threshold is shown, so that the beginning of the prompt stays the
+    same, byte for byte, until the next one. ``prompt_tokens`` bounds the prompt of the summariser (default:
+    ``threshold_tokens``).
 
-    A call and its answers are never parted. Raises ValueError for options that do not fit.
+    A call and its answers are never separated. Raises ValueError for invalid options.
     """
 
     wants_brain: ClassVar[bool] = True  # the catalogue gives the agent's own as ``summariser``
@@ -71,7 +73,7 @@ class CondensingMemory(LayeredMemory):
         self._sizes: list[int] = []
 
     def add_memory(self, memory: Mapping[str, Any]) -> None:
-        """Add a message, then condense if there is need. Raises only what the base class does."""
+        """Add a message, then condense if necessary. Raises only what the base class raises."""
         super().add_memory(memory)
         self.condense()
 
@@ -102,7 +104,7 @@ class CondensingMemory(LayeredMemory):
         return sum(self._size(number, message) for number, message in self._view())
 
     def condense(self) -> None:
-        """Show less, if more is shown than the threshold allows and less can be. Doing it again changes nothing."""
+        """Show less, if more is shown than the threshold allows and that is possible. A second call changes nothing."""
         shown, view = self._numbered(), self._view()
         if self._within(view, 1.0):
             return

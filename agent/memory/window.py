@@ -14,16 +14,17 @@ LEAST_TOKENS = 2000
 
 
 class WindowMemory(Memory):
-    """Keeps everything, shows the first ``keep_first`` messages (the task) and the last ``limit`` ones.
+    """A memory that keeps everything, and shows the first ``keep_first`` messages (the task) and the last ``limit`` ones.
 
-    ``limit_tokens`` bounds what is shown, too, by the estimate that condensing goes by; None is no such bound. Where it would be
-    passed, the oldest messages after the first are no longer shown, down to half of the room, so that the prompts until the next
-    time begin alike. A message that alone takes more than a quarter of it (the very first: half) is shown shorter, which is said in
-    it; in the memory it stays whole. Only a reply of very many calls can still take more.
+    ``limit_tokens`` also bounds what is shown, with the same estimate as condensing; None means no such limit. If it would be
+    exceeded, the oldest messages after the first ones are no longer shown, until half of the room is free, so that the prompts
+    until the next time begin alike. A message that alone takes more than a quarter of it (the very first: half) is shown
+    shortened, with a note; in the memory it stays whole. Only a reply of very many calls can still exceed the limit.
 
-    An answer of a tool is never shown without the call it answers: where the window would begin between them, it begins
-    at the call, and is longer than ``limit`` by that much. A window moves with each message, and each prompt then begins
-    another way; with ``step`` it moves by so many messages at a time, and shows up to ``step`` - 1 fewer than ``limit``.
+    An answer of a tool is never shown without the call that it answers: if the window would begin between them, it begins at
+    the call, and is longer than ``limit`` by that much. By default the window moves with each message, so that each prompt
+    begins differently; with ``step`` it moves by that many messages at a time, and shows up to ``step`` - 1 fewer than
+    ``limit``.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The event log: what happened in runs, kept so that it can be proven, shown, and gone on from."""
+"""The event log: what happened in runs, stored so that it can be verified, shown and resumed."""
 
 from .log import EventLog, Logged, RunWriter, default_path, existing
 from .reading import RunRecord, StepRecord, record_of

@@ -50,8 +50,8 @@ class Logged:
 
 
 class EventLog:
-    """The events of many runs in the file ``path``. May be used by many threads. Every method raises SandboxError
-    ``log_unusable`` or ``host_disk_full`` where the file cannot be used. With ``read_only`` nothing is added or removed.
+    """The events of many runs in the file ``path``. Many threads may use it. Every method raises SandboxError ``log_unusable``
+    or ``host_disk_full`` if the file cannot be used. With ``read_only`` nothing is added or removed.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
@@ -77,9 +77,9 @@ class EventLog:
 
     # --- writing ------------------------------------------------------------------
     def begin(self, run: str | None = None, parent: str | None = None) -> RunWriter:
-        """The writer of a new run, or of one that is there.
+        """Return the writer of a new run, or of an existing one.
 
-        Raises SandboxError: ``run_in_use`` where it has one, ``invalid_configuration`` for what cannot be the id of a run.
+        Raises SandboxError: ``run_in_use`` if it already has a writer, ``invalid_configuration`` for an invalid id.
         """
         run = new_run() if run is None else run
         _check_given(run, parent)

@@ -22,8 +22,8 @@ from .log import EventLog, Logged
 
 @dataclass(slots=True, kw_only=True)
 class StepRecord:
-    """A turn as far as it got. ``decided`` is its decision, ``envelope`` what was answered; ``ended`` is False for the last one
-    of a run that was cut off, or paused, in the middle of it. ``request_id`` belongs to ``started``.
+    """A step as far as it got. ``decided`` is its decision, ``envelope`` the answer; ``ended`` is False for the last step of a
+    run that was cut off or paused in the middle of it. ``request_id`` belongs to ``started``.
     """
 
     number: int
@@ -100,10 +100,10 @@ class Used:
 
 @dataclass(slots=True, kw_only=True)
 class RunRecord:
-    """A run with its steps. ``status`` is None until it ended; ``messages`` are those of its memory, in order, ``notes`` those
-    that follow the step it goes on in; ``kits`` and ``condensed`` are the states to be restored, ``children`` the runs that are
-    parts of it. ``usage`` and ``seconds`` are of all of them. ``parts`` are the children that began in the step which has not
-    ended, with what they used: that is counted nowhere but in their own events.
+    """A run with its steps. ``status`` is None until it has ended. ``messages`` are those of its memory, in order; ``notes``
+    follow the step in which it continues. ``kits`` and ``condensed`` are the states to restore, ``children`` the runs that are
+    parts of it. ``usage`` and ``seconds`` include all of these. ``parts`` are the children that began in the step that has not
+    ended, with their usage, which is counted only in their own events.
     """
 
     run: str
@@ -137,7 +137,7 @@ class RunRecord:
 
     @property
     def pending(self) -> StepRecord | None:
-        """The step that has a decision and was not ended: where the run goes on."""
+        """The step that has a decision and has not ended: the run continues there."""
         last = self.steps[-1] if self.steps else None
         return last if last is not None and last.decided is not None and not last.ended else None
 
@@ -148,7 +148,7 @@ class RunRecord:
 
     @property
     def own(self) -> Used:
-        """What it used without its open parts."""
+        """Its usage without its open parts."""
         used = Used(self.usage, self.seconds)
         for part in self.parts.values():
             used -= part

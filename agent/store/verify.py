@@ -28,7 +28,7 @@ class Flaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What was found of one run. ``head`` is "ID:HASH" of its last event; ``ended`` is False where the last part of the run has
+    """What was found about one run. ``head`` is "ID:HASH" of its last event; ``ended`` is False if the last part of the run has
     no RunEnded: it is going on, was cut off, or its end was removed. ``signed`` says that this user's Gamebox wrote it.
     """
 
@@ -82,7 +82,7 @@ def is_trusted(log: EventLog, run: str) -> bool:
 
 
 def verify_all(log: EventLog) -> list[Verdict]:
-    """The same of every run that has an event, also one whose beginning is not there any more."""
+    """Do the same as ``verify`` for every run that has an event, even if its first event is missing."""
     return [verify(log, run) for run in log.every_run()]
 
 
