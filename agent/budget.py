@@ -55,11 +55,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a run may use; None is no limit. Raises ValueError for a limit that is not positive.
+    """What a run may use; None means no limit. Raises ValueError for a limit that is not positive.
 
-    Limits are checked before each step and before each call of a model, never in the middle of one: a run can end as
-    much as one call, or one action, over. ``max_invalid_replies`` bounds replies in a row from which no action was
-    carried out.
+    Limits are checked before each step and before each call of a model, never in the middle of one: a run can exceed them by
+    one call, or one action. ``max_invalid_replies`` bounds the replies in a row from which no action was carried out.
     """
 
     max_iterations: int = 50
@@ -75,7 +74,7 @@ class Budget:
                 raise ValueError(f"{name} must be positive, got {value!r}.")
 
     def with_iterations(self, max_iterations: int | None) -> Budget:
-        """The same with other ``max_iterations``; None changes nothing."""
+        """Return the same budget with other ``max_iterations``; None changes nothing."""
         return self if max_iterations is None else replace(self, max_iterations=max_iterations)
 
 

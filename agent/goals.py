@@ -15,11 +15,11 @@ EXAMPLE = "example"
 class Goal:
     """One goal, rule or worked example. The lower ``priority`` comes first in the prompt.
 
-    One whose name begins with "example" is an example: it is shown after the goals, marked as made up, and being no part of the
-    memory it is never condensed, indexed or recalled.
+    A goal whose name begins with "example" is an example: it is shown after the other goals, marked as made up, and since it is
+    not part of the memory, it is never condensed, indexed or recalled.
 
-    ``Goal("text")`` is a description alone: its name is made from its first words and its priority is 10.
-    Raises TypeError for a priority that is no whole number or a name or description that is no text.
+    ``Goal("text")`` is a description alone: its name is made from its first words and its priority is 10. Raises TypeError if
+    the priority is not an integer, or the name or description is not text.
     """
 
     priority: int
@@ -44,12 +44,12 @@ class Goal:
 
     @property
     def is_example(self) -> bool:
-        """Whether it only shows how the work goes."""
+        """Whether it is an example."""
         return self.name.lower().startswith(EXAMPLE)
 
     @classmethod
     def of(cls, text: str) -> Goal:
-        """The goal that ``text`` describes."""
+        """Return the goal that ``text`` describes."""
         return cls(text)
 
 

@@ -36,24 +36,24 @@ class Step:
 
 
 class Hooks:
-    """Override what is of interest. A hook may add to the memory, or raise StopRun to end the run."""
+    """Methods that the loop calls: override those you need. A hook may add to the memory, or raise StopRun to end the run."""
 
     def on_resume(self, behind: int) -> None:
-        """Before the first step of a run that goes on from its log: ``behind`` steps had ended, and ``step.number`` begins at 1."""
-
-    def on_step_start(self, step: Step, memory: Memory) -> None:
-        """Before the prompt is made; ``step`` has its number."""
-
-    def on_action(self, step: Step, memory: Memory) -> None:
-        """After the reply was read, before anything is carried out; ``step.tool`` is None if no action could be
-        read.
+        """Called before the first step of a run that is resumed from its log: ``behind`` steps had ended, and ``step.number``
+        begins at 1.
         """
 
+    def on_step_start(self, step: Step, memory: Memory) -> None:
+        """Called before the prompt is made; ``step`` has its number."""
+
+    def on_action(self, step: Step, memory: Memory) -> None:
+        """Called after the reply was parsed, before anything is carried out; ``step.tool`` is None if no action could be read."""
+
     def on_result(self, step: Step, memory: Memory) -> None:
-        """After the answer was added to the memory."""
+        """Called after the answer was added to the memory."""
 
     def on_terminate(self, run: AgentRun) -> None:
-        """After the last step, however the run ended."""
+        """Called after the last step, however the run ended."""
 
 
 class PrintingHooks(Hooks):

@@ -27,8 +27,8 @@ from .status import END_TOOL, LanguageError, RunStatus, StopRun
 class Agent:
     """Goals, actions, memory and environment, brought together by a language and a brain.
 
-    ``generate_response`` is any callable ``prompt -> reply``. ``budget`` bounds each run; ``new_memory`` makes the
-    memory of a run that is given none (by default a window that keeps the task). One agent runs one task at a time.
+    ``generate_response`` is any callable ``prompt -> reply``. ``budget`` bounds each run; ``new_memory`` makes the memory of a
+    run that gets none (by default a window that keeps the task). One agent runs one task at a time.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Agent:
         return f"{type(self).__name__}({', '.join(parts)}, {type(self.environment).__name__})"
 
     def construct_prompt(self, goals: Sequence[Goal], memory: Memory, actions: ActionRegistry) -> Any:
-        """The prompt, as the language words it."""
+        """Return the prompt that the language makes."""
         return self.agent_language.construct_prompt(
             actions=actions.get_actions(), environment=self.environment, goals=goals, memory=memory
         )
@@ -70,14 +70,14 @@ class Agent:
         return self.generate_response(full_prompt)
 
     def get_action(self, response: Any) -> tuple[Action | None, dict[str, Any]]:
-        """The action that the reply chose (None if there is no such action) and the invocation: tool and args."""
+        """Return the action that the reply chose (None if there is no such action) and the invocation: tool and args."""
         invocation = self.agent_language.parse_response(response)
         if not isinstance(invocation, Mapping):
             raise LanguageError(f"The reply was read as {type(invocation).__name__}, not as an action.", "Name a tool.")
         return self.actions.get_action(invocation.get("tool", "")), {"args": {}, **invocation}
 
     def should_terminate(self, response: Any) -> bool:
-        """Whether the reply chose a terminal action; False for an unknown one or a reply that cannot be read."""
+        """Return whether the reply chose a terminal action; False for an unknown action or a reply that cannot be parsed."""
         try:
             action, _ = self.get_action(response)
         except LanguageError:
@@ -85,7 +85,7 @@ class Agent:
         return bool(action and action.terminal)
 
     def set_current_task(self, memory: Memory, task: str) -> None:
-        """Add the task as what the user said."""
+        """Add the task as a message of the user."""
         memory.add_memory({"role": "user", "content": task})
 
     def update_memory(self, memory: Memory, response: Any, result: Mapping[str, Any]) -> None:
@@ -100,7 +100,7 @@ class Agent:
     def run(
         self, user_input: str, memory: Memory | None = None, max_iterations: int | None = None, verbose: bool = False
     ) -> Memory:
-        """Carry out a task; returns the memory, continued if one was given. ``last_run`` tells how it ended.
+        """Carry out a task and return the memory, which continues the given one. ``last_run`` says how it ended.
 
         Raises what the brain raised, and ValueError for ``max_iterations`` below 1.
         """
@@ -113,8 +113,8 @@ class Agent:
         self, user_input: str, memory: Memory | None = None, max_iterations: int | None = None, verbose: bool = False,
         *, add_task: bool = True,
     ) -> AgentRun:
-        """The same, answering with status, reason, steps and usage. What the brain raises is in ``error``, not
-        raised. Give ``add_task=False`` with a ``memory`` that holds the task already.
+        """Do the same as ``run``, but return status, reason, steps and usage. An exception of the brain is in ``error`` and not
+        raised. Pass ``add_task=False`` with a ``memory`` that already has the task.
         """
         budget = self.budget.with_iterations(max_iterations)
         memory = self.new_memory() if memory is None else memory

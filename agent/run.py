@@ -16,7 +16,7 @@ from .status import RunStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRun:
-    """The rich result of ``Agent.execute``. ``result`` is what the terminal action answered; ``error`` what a part
+    """The result of ``Agent.execute``. ``result`` is the answer of the terminal action, ``error`` an exception that a part
     raised.
     """
 
@@ -36,14 +36,16 @@ class AgentRun:
 
     @property
     def waits(self) -> bool:
-        """Whether it ended for what may pass: it was paused, its environment cannot be reached, or its model did not answer."""
+        """Whether it ended for a reason that may pass: it was paused, its environment cannot be reached, or its model did not
+        answer.
+        """
         if self.status is RunStatus.model_failed:
             return isinstance(self.error, ModelError) and not isinstance(self.error, ScriptEndedError)
         return self.status in (RunStatus.paused, RunStatus.environment_lost)
 
     @property
     def iterations(self) -> int:
-        """How many steps were begun."""
+        """The number of steps that were begun."""
         return len(self.steps)
 
     def __repr__(self) -> str:

@@ -37,10 +37,10 @@ class HubAgent(Agent):
 
 
 def build(spec: AgentSpec, setting: Setting) -> Agent:
-    """The agent of ``spec`` in ``setting``; ``agent.environment`` is an ``EquippedEnvironment``.
+    """Return the agent of ``spec`` in ``setting``; ``agent.environment`` is an ``EquippedEnvironment``.
 
-    Raises SandboxError: ``invalid_arguments`` for inputs that do not fit, ``invalid_configuration`` for a spec that names what
-    is not there, has no action that ends a run, or has no brain.
+    Raises SandboxError: ``invalid_arguments`` for inputs that do not match, ``invalid_configuration`` for a spec that names a
+    part that does not exist, has no action that ends a run, or has no brain.
     """
     check_inputs(spec, setting.inputs)
     setting = replace(setting, spec=spec, ask_user=setting.ask_user if spec.asks_user else None)

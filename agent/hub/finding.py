@@ -28,11 +28,12 @@ Found = AgentSpec | Problem
 
 
 def default(folders: Iterable[str | os.PathLike[str]] = ()) -> Hub:
-    """All agents there are, read anew; what could not be loaded is in ``problems``, and never stops the others.
+    """Return all available agents, freshly loaded. Those that could not be loaded are in ``problems``, and never stop the
+    others.
 
-    Of several with one name the first of these counts: ``folders`` (the later ones first), those of GAMEBOX_AGENTS, the user's
-    own folder, the product's. A package cannot replace any of them. The folder .gamebox/agents of a repository is read only where
-    it is named: what a repository brings must not become the agent unasked.
+    If several have the same name, the first of these counts: ``folders`` (the later ones first), those of GAMEBOX_AGENTS, the
+    user's own folder, the built-in ones. A package cannot replace any of them. The folder .gamebox/agents of a repository is
+    read only if it is named: an agent from a repository must not be used unasked.
     """
     hub = Hub()
     named = [Path(folder) for folder in folders]

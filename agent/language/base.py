@@ -23,7 +23,7 @@ _USE = re.compile(r"\buse\s+([\w.-]+)\s*$", re.IGNORECASE)
 
 
 class AgentLanguage:
-    """Words prompts and reads replies; subclasses override either method.
+    """Write prompts and parse replies; subclasses override either method.
 
     The base writes everything into text and reads ``{"tool", "args"}`` as a mapping, as a native call, as the JSON in
     a text, or as the words "use NAME". Both methods are pure: the same input gives the same output.
@@ -32,40 +32,40 @@ class AgentLanguage:
     def construct_prompt(
         self, actions: Sequence[Action], environment: Environment, goals: Sequence[Goal], memory: Memory
     ) -> Any:
-        """The prompt: goals and actions sorted, then the memory, then what the environment says of itself now."""
+        """Return the prompt: goals and actions, sorted, then the memory, then the environment's present description of itself."""
         parts = (goals_text(goals), self.tools_text(actions), self.instructions())
         turns = named(conversation(memory.get_memories()), self.tool_of)
         system = "\n\n".join(part for part in parts if part)
         return prompt_of(system, text_turns(turns, actions, self.call_text), environment, goals, actions)
 
     def for_actions(self, actions: Sequence[Action]) -> Self:  # noqa: ARG002
-        """The same for an agent with these actions: for languages that read a reply by what there is."""
+        """Return this language for an agent with these actions; some languages need them to parse a reply."""
         return self
 
     def tools_text(self, actions: Sequence[Action]) -> str:
-        """The actions as the prompt tells them, in the form in which they are to be used."""
+        """Return the actions as the prompt lists them, in the form in which the model must call them."""
         return actions_text(actions)
 
     def call_text(self, name: str, arguments: str) -> str:
-        """A call with arguments as JSON text, as a model would have written it in this language."""
+        """Return a call, whose arguments are JSON text, as a model would have written it in this language."""
         return json_call(name, arguments)
 
     def tool_of(self, text: str) -> str | None:
-        """The tool that a reply of text has chosen; None for a reply that cannot be read."""
+        """Return the tool that a text reply has chosen, or None for a reply that cannot be parsed."""
         try:
             return str(self.parse_response(text)["tool"])
         except LanguageError:
             return None
 
     def instructions(self) -> str:
-        """How the model is to reply."""
+        """Return the instructions on how to reply."""
         return (
             "# Reply\nReply with one JSON object and nothing after it:\n"
             '{"tool": "NAME", "args": {...}}\nText before it is kept as your reasoning.'
         )
 
     def parse_response(self, response: Any) -> dict[str, Any]:
-        """``{"tool", "args"}``, with ``notices`` where the model should know something. Raises LanguageError."""
+        """Return ``{"tool", "args"}``, with ``notices`` if the model should know something. Raises LanguageError."""
         reply = reply_of(response)
         if reply.tool_calls:
             return invocation_of_calls(reply).to_dict()
@@ -81,9 +81,9 @@ class AgentLanguage:
         )
 
     def action_span(self, text: str) -> tuple[int, int] | None:
-        """From where to where the action stands in a reply of text that can be read; None where that is not known.
+        """Return where the action begins and ends in a text reply that can be parsed, or None if that is not known.
 
-        A language that reads replies in a way of its own says it of its own, too.
+        A language that parses replies in its own way overrides this, too.
         """
         if type(self).parse_response is not AgentLanguage.parse_response:
             return None
@@ -91,7 +91,7 @@ class AgentLanguage:
         return span_of_invocation(text) or (used and used.span())
 
     def thought_of(self, response: Any) -> str:
-        """What the reply says beside its action: the text outside of it, or all of it where it is not known where that stands."""
+        """Return the reply's thought: the text outside its action, or the whole text if it is not known where the action is."""
         try:
             reply = reply_of(response)
             span = None if reply.tool_calls else self.action_span(reply.text)

@@ -23,11 +23,12 @@ RANK_CONSTANT = 60
 
 
 class RecallMemory(LayeredMemory):
-    """Shows what ``inner`` shows; ``recall`` finds any message that was ever added.
+    """A memory that shows what ``inner`` shows; ``recall`` finds any message that was ever added.
 
-    Messages are indexed when it is asked for something. In ``path`` (a file that may hold other tables, as that of a log of runs)
-    the index outlives the process: ``run`` then tells the messages of this memory from those of others. With ``embed`` (texts to
-    vectors; see ``LiteLLMEmbedder``) messages are found by their meaning as well; where that fails, by their words alone.
+    Messages are indexed at the first query after they were added. In ``path`` (a file that may have other tables, such as the
+    log of runs) the index outlives the process; ``run`` then distinguishes the messages of this memory from those of others.
+    With ``embed`` (texts to vectors; see ``LiteLLMEmbedder``) messages are also found by meaning, or by words alone if that
+    fails.
 
     Answers of recall, and the calls that asked for them, are never indexed.
     """

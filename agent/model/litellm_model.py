@@ -37,9 +37,9 @@ CALL_OPTIONS = {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
 class LiteLLMModel:
     """A brain that calls ``model`` (in litellm's form, ``provider/name``).
 
-    Transient faults (429, 5xx, connection, timeout) are tried up to ``max_attempts`` times, with a growing pause of
-    at most ``max_wait_seconds`` that honours the provider's retry-after. Every attempt is charged to the run around
-    it and checked against its budget first. ``options`` go to litellm as they are (temperature, max_tokens, api_base,
+    Calls that fail with a transient error (429, 5xx, connection, timeout) are tried up to ``max_attempts`` times, with a
+    growing pause of at most ``max_wait_seconds`` that honours the provider's retry-after. Every attempt is charged to the run
+    around it and checked against its budget first. ``options`` go to litellm as they are (temperature, max_tokens, api_base,
     api_key, ...).
 
     Raises ModelError: ``model_credentials_missing``, ``model_rejected_request``, ``context_window_exceeded``,
@@ -73,7 +73,7 @@ class LiteLLMModel:
         self.options = options
 
     def check(self) -> None:
-        """Raises ModelError if the model's provider is not known or its key is not set; calls nothing."""
+        """Raise ModelError if the model's provider is not known or its key is not set; calls no model."""
         refuse_if_forbidden(self.model)
         litellm = load()
         try:
@@ -98,7 +98,7 @@ class LiteLLMModel:
             )
 
     def is_priced(self) -> bool:
-        """Whether the price of the model is known, so that a limit on cost can be kept."""
+        """Return whether the price of the model is known, so that a limit on cost can be enforced."""
         if self.options.get("input_cost_per_token") is not None:
             return True
         try:

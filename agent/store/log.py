@@ -61,7 +61,7 @@ class EventLog:
         self._database = opened(self.path, read_only=read_only)
 
     def close(self) -> None:
-        """Close the file; may be called more than once. What was written is then in it and not only in FILE-wal."""
+        """Close the file; may be called more than once. Everything written is then in the file itself, not only in FILE-wal."""
         with self._lock:
             if not self._read_only:
                 # While somebody reads, closing alone does not do it, and a reader must not. This waits for nobody.
@@ -116,7 +116,9 @@ class EventLog:
         return int(ident)
 
     def is_signed(self, run: str) -> bool:
-        """Whether this user's Gamebox wrote the last event of a run. Together with ``verify`` that is so for all events of it."""
+        """Return whether this user's Gamebox wrote the last event of a run. If so, and ``verify`` finds no flaw, it wrote all of
+        them.
+        """
         key, head = own_key(), self.head(run)
         return key is not None and head is not None and self._is_signed_with(key, run, *head)
 
@@ -167,17 +169,17 @@ class EventLog:
 
     # --- reading ------------------------------------------------------------------
     def head(self, run: str) -> tuple[int, str] | None:
-        """The id and the hash of the last event of a run; None where there is no such run."""
+        """Return the id and the hash of the last event of a run, or None if there is no such run."""
         found = self._rows("SELECT id, hash FROM events WHERE run = ? ORDER BY id DESC LIMIT 1", (run,))
         return None if not found else (int(found[0][0]), str(found[0][1]))
 
     def runs(self) -> list[str]:
-        """Ids of all runs that are no part of another, the latest first."""
+        """Return the ids of all runs that are not part of another, the latest first."""
         rows = self._rows("SELECT run FROM events WHERE id = 1 AND parent IS NULL ORDER BY at DESC, run", ())
         return [str(row[0]) for row in rows]
 
     def every_run(self) -> list[str]:
-        """Ids of all runs, parts of others too, and those whose first event is not there any more."""
+        """Return the ids of all runs, including parts of others and runs whose first event is missing."""
         return [str(row[0]) for row in self._rows("SELECT DISTINCT run FROM events ORDER BY run", ())]
 
     def uses(self, run: str, digest: str) -> bool:
@@ -185,7 +187,7 @@ class EventLog:
         return bool(self._rows("SELECT 1 FROM blob_uses WHERE run = ? AND sha256 = ?", (run, digest)))
 
     def children(self, run: str) -> list[str]:
-        """Ids of the runs that are parts of this one, in the order of their beginnings."""
+        """Return the ids of the runs that are parts of this one, in the order in which they began."""
         return [child for child, _ in self.parts(run)]
 
     def parts(self, run: str) -> list[tuple[str, int]]:
@@ -198,8 +200,8 @@ class EventLog:
         return sorted(parts, key=lambda part: part[1])
 
     def found(self, beginning: str) -> str:
-        """The id of the run that begins so. Raises SandboxError ``run_not_found``, also where several do, and ``log_unusable`` for
-        what cannot be the id of a run.
+        """Return the id that begins like this. Raises SandboxError ``run_not_found``, also if several do, and ``log_unusable``
+        for an invalid id.
         """
         if beginning in ("", "last"):
             newest = self.runs()
@@ -214,7 +216,7 @@ class EventLog:
         return checked_run((exact or rows[0])[0], self.path)
 
     def logged(self, run: str, after: int = 0) -> Iterator[Logged]:
-        """The events of a run as they stand there, in order, from the one behind ``after``."""
+        """Return the events of a run as they are stored, in order, beginning after the event ``after``."""
         while rows := self._rows(
             f"SELECT {_COLUMNS} FROM events WHERE run = ? AND id > ? ORDER BY id LIMIT 500",  # noqa: S608
             (run, after),
@@ -224,7 +226,9 @@ class EventLog:
             after = rows[-1][1]
 
     def events(self, run: str, after: int = 0) -> Iterator[tuple[Logged, Event]]:
-        """The same with their values. Raises SandboxError ``log_unusable`` for one that cannot be read."""
+        """Do the same as ``logged``, with the event values. Raises SandboxError ``log_unusable`` for an event that cannot be
+        read.
+        """
         for logged in self.logged(run, after):
             try:
                 yield logged, event_of(logged.kind, self.data(logged))
@@ -236,18 +240,18 @@ class EventLog:
                 ) from error
 
     def data(self, logged: Logged) -> dict[str, Any]:
-        """The data of an event with its texts. Raises ValueError and KeyError for what was changed."""
+        """Return the data of an event with its texts. Raises ValueError or KeyError if it was changed."""
         return put_together(logged.data, self.blob)
 
     def blob(self, digest: str) -> bytes:
-        """A text that stands beside the events. Raises KeyError."""
+        """Return a text that is stored beside the events. Raises KeyError."""
         rows = self._rows("SELECT content FROM blobs WHERE sha256 = ?", (digest,))
         if not rows:
             raise KeyError(f"the text {digest[:12]} is missing")
         return bytes(rows[0][0]) if not isinstance(rows[0][0], str) else rows[0][0].encode()
 
     def removed(self, run: str) -> Mapping[str, Any] | None:
-        """The tombstone of a run: ``at``, ``events``, ``head``; None where it was not removed."""
+        """Return the tombstone of a run (``at``, ``events``, ``head``), or None if it was not removed."""
         rows = self._rows("SELECT at, events, head FROM removed WHERE run = ?", (run,))
         return dict(zip(("at", "events", "head"), rows[0], strict=True)) if rows else None
 
@@ -270,7 +274,7 @@ class EventLog:
                     continue  # a writer that let go of the run removed the folder this moment
 
     def is_written(self, run: str) -> bool:
-        """Whether a process that lives is the writer of this run."""
+        """Return whether a living process is writing this run."""
         try:
             with opened_folder(self.path, run, make=False) as folder:
                 descriptor = os.open(LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
