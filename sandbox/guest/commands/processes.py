@@ -206,6 +206,7 @@ class Processes:
             report(0)
             return
 
+        command.cpu_used()  # now: the runner's own report may come too late for the answer
         runner = command.runner
         runner.unwanted = True
         self.spawner.hold(runner)
