@@ -17,8 +17,8 @@ from tests.servers.names import name_server
 
 from .probing import probe
 
-# Where the resolver of a test listens: loopback, and no address that anything else uses.
-NAME_SERVER = "127.77.0.53"
+# Where the resolver of a test listens: loopback, and no address that anything else uses, a worker of the tests beside it included.
+NAME_SERVER = f"127.77.{os.getpid() >> 8 & 255}.{os.getpid() & 255 or 1}"
 
 TALK = f"""
 import json, socket, struct, sys
