@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
@@ -34,6 +35,14 @@ def done(envelope: Envelope[T]) -> T:
     if hasattr(result, "to_text"):
         assert envelope.to_text().startswith(str(result.to_text()).strip("\n"))
     return envelope.result
+
+
+def seen_until(look: Callable[[], T], so: Callable[[T], bool], seconds: float = 60.0) -> T:
+    """The first thing that ``look`` sees which is ``so``, or the last one that it sees in that time."""
+    deadline = time.monotonic() + seconds
+    while not so(seen := look()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return seen
 
 
 def closed(call: Callable[[], object], *words: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sandbox.envelope import Envelope
 from sandbox.environment.sandboxed import SandboxedEnvironment
 
-from .checks import codes_of, done, refused
+from .checks import codes_of, done, refused, seen_until
 
 
 def test_an_ended_session_starts_anew(env: SandboxedEnvironment) -> None:
@@ -32,10 +32,8 @@ def test_the_end_of_a_command_is_told_once(env: SandboxedEnvironment, folder: st
     started = done(env.run(f": worker; until [ -e {folder}/go ]; do sleep 0.01; done; exit 3", background=True))
     assert "command_ended" not in codes_of(env.read("/nonexistent"))
     envelope: Envelope[Any] = env.write(f"{folder}/go", "")
-    for _ in range(500):
-        if "command_ended" in codes_of(envelope):
-            break
-        envelope = env.list(folder)
+    if "command_ended" not in codes_of(envelope):
+        envelope = seen_until(lambda: env.list(folder), lambda each: "command_ended" in codes_of(each))
     notice = next(n for n in envelope.notices if n.code == "command_ended")
     assert notice.message.startswith(f"The command {started.id} (: worker; until [ -e ")
     assert notice.message.endswith(") ended with exit code 3.")
@@ -64,10 +62,7 @@ def test_a_signal_reaches_the_whole_tree(env: SandboxedEnvironment, folder: str)
     sent = done(env.kill(started.id, "SIGUSR1"))
     assert (sent.signal, sent.killed) == ("SIGUSR1", 0)
     assert sent.signalled >= 2
-    for _ in range(500):
-        logs = done(env.logs(started.id))
-        if "caught" in logs.content and "too" in logs.content:
-            break
+    logs = seen_until(lambda: done(env.logs(started.id)), lambda seen: "caught" in seen.content and "too" in seen.content)
     assert ("caught" in logs.content, "too" in logs.content, logs.running) == (True, True, True)
     assert done(env.kill(started.id)).killed >= 2
     refused(env.kill(started.id, "SIGNONE"), "invalid_arguments", "SIGNONE")

@@ -13,7 +13,7 @@ from sandbox import AsyncEnvironment, CancelToken, FakeEnvironment
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.testing import Ran
 
-from .checks import codes_of, done, refused, so_far
+from .checks import codes_of, done, refused, seen_until, so_far
 
 
 def background(env: SandboxedEnvironment, command: str, **options: str) -> str:
@@ -199,11 +199,7 @@ def test_a_time_that_is_over_after_the_answer_is_told_as_that(env: SandboxedEnvi
     assert "killed by SIGKILL: timeout" in logs.to_text()
     refused(env.send(ran.id, "x"), "command_ended", "did not end within 0.4 seconds")
     other = done(env.run("sleep 600", wait_seconds=0.1, timeout_seconds=0.4, session=None))
-    for _ in range(500):
-        envelope = env.list(folder)
-        if "command_ended" in codes_of(envelope):
-            break
-        time.sleep(0.01)
+    envelope = seen_until(lambda: env.list(folder), lambda each: "command_ended" in codes_of(each))
     notice = next(n for n in envelope.notices if n.code == "command_ended")
     assert notice.message.startswith(f"The command {other.id} (sleep 600) was killed: it did not end within 0.4 seconds")
     assert "timeout_seconds" in notice.hint
@@ -214,11 +210,7 @@ def test_a_time_that_is_over_after_the_answer_is_told_as_that(env: SandboxedEnvi
 @pytest.mark.needs("shell")
 def test_what_a_command_leaves_is_told_with_its_end(env: SandboxedEnvironment, folder: str) -> None:
     ident = background(env, "sleep 600 & sleep 601 & exit 0")
-    for _ in range(500):
-        envelope = env.list(folder)
-        if "command_ended" in codes_of(envelope):
-            break
-        time.sleep(0.01)
+    envelope = seen_until(lambda: env.list(folder), lambda each: "command_ended" in codes_of(each))
     notice = next(n for n in envelope.notices if n.code == "command_ended")
     shown = "(sleep 600 & sleep 601 & exit 0)"
     assert notice.message == f"The command {ident} {shown} ended with exit code 0. It left 2 processes running."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +11,7 @@ from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.operations import ListedCommand, Process
 from sandbox.testing import Ran
 
-from .checks import done, refused
+from .checks import done, refused, seen_until
 
 
 def background(env: SandboxedEnvironment, command: str, **options: str) -> str:
@@ -27,12 +26,9 @@ def look(env: SandboxedEnvironment, ident: str) -> ListedCommand:
 
 def look_until(env: SandboxedEnvironment, ident: str, so: Callable[[ListedCommand], bool]) -> ListedCommand:
     """The command, once it is as expected."""
-    for _ in range(100):
-        seen = look(env, ident)
-        if so(seen):
-            return seen
-        time.sleep(0.02)
-    raise AssertionError(seen)
+    seen = seen_until(lambda: look(env, ident), so)
+    assert so(seen), seen
+    return seen
 
 
 def named(command: ListedCommand, text: str) -> list[Process]:

@@ -8,7 +8,7 @@ from sandbox import FakeEnvironment
 from sandbox.environment.sandboxed import SandboxedEnvironment
 
 from .backends import folder_of
-from .checks import closed, codes_of, done, refused, so_far
+from .checks import closed, codes_of, done, refused, seen_until, so_far
 
 
 def test_output_and_exit_code(env: SandboxedEnvironment) -> None:
@@ -108,10 +108,7 @@ def test_background(env: SandboxedEnvironment) -> None:
     started = done(env.run("printf early; sleep 30", background=True))
     assert (started.running, started.exit_code) == (True, None)
     assert started.to_text() == f"[running in the background with id {started.id}]"
-    for _ in range(1000):
-        logs = done(env.logs(started.id))
-        if logs.content:
-            break
+    logs = seen_until(lambda: done(env.logs(started.id)), lambda seen: bool(seen.content))
     assert (logs.content, logs.offset, logs.next_offset, logs.running) == ("early", 0, 5, True)
     onward = done(env.logs(started.id, offset=5))
     assert (onward.content, onward.next_offset) == ("", 5)

@@ -16,7 +16,7 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.pipe.following import OutputChunk
 from sandbox.pipe.watching import Watch, onlooker
 
-from .checks import done, refused, so_far
+from .checks import done, refused, seen_until, so_far
 
 # Of this process: the local case sees the host's processes, and those of containers that another worker's tests run.
 _numbers = itertools.count(random.SystemRandom().randrange(10**8, 10**9))
@@ -143,10 +143,7 @@ def test_what_the_callback_raises_stops_the_command(env: SandboxedEnvironment) -
 
     with pytest.raises(LookupError, match="begun"):
         env.run(f"echo begun; sleep {number}", on_output=fail)
-    for _ in range(100):
-        if not running(env, number):
-            break
-    assert not running(env, number)
+    assert not seen_until(lambda: running(env, number), lambda still: not still)
 
 
 # --- asyncio -----------------------------------------------------------------------------------------------------------

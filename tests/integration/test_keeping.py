@@ -478,12 +478,13 @@ def test_fifty_hosts_leave_no_descriptor_and_no_thread(kept: Callable[..., Docke
     for _ in range(3):
         cycle()
     before, threads = descriptors(), set(threading.enumerate())
-    inside = (len(os.listdir(guest / "fd")), len(os.listdir(guest / "task")))
+    fds, tasks = len(os.listdir(guest / "fd")), len(os.listdir(guest / "task"))
     for _ in range(50):
         cycle()
     assert left_open(before, 5) == []
     assert eventually(lambda: set(threading.enumerate()) <= threads)
-    assert (len(os.listdir(guest / "fd")), len(os.listdir(guest / "task"))) == inside
+    assert len(os.listdir(guest / "fd")) == fds
+    assert eventually(lambda: len(os.listdir(guest / "task")) <= tasks)  # its workers come and go
 
 
 def test_labels_are_enough_to_tell_whose_it_is(kept: Callable[..., DockerEnvironment]) -> None:

@@ -293,6 +293,6 @@ def test_it_answers_where_warnings_are_errors(imported: str) -> None:
     with ModelServer([text("I am here.")]) as server:
         done = subprocess.run(
             [sys.executable, "-c", AS_IN_A_LATER_TEST, server.base_url, imported],
-            cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=False,
+            cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "I am here.\n"), done.stderr[-2000:]
