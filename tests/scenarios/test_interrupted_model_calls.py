@@ -63,8 +63,9 @@ def test_ctrl_c_in_a_model_call_pauses_the_run(library: str, tmp_path: Path, mon
                 assert process.poll() is None, process.communicate()
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
+            time.sleep(0.5)  # the client has sent all of it, and waits
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "trying again" not in err
     assert json.loads(out)["status"] == "paused"
