@@ -83,7 +83,7 @@ class Prepared:
 class Answer(NamedTuple):
     """A reply of the guest, read: its fields as they came, the result in them, and the notices that follow from the result.
 
-    The result is None if there is none. The notices are not worded yet.
+    The result is None if the reply has none. The notices have no wording yet.
     """
 
     fields: Mapping[str, Any]
